@@ -1,0 +1,27 @@
+#pragma once
+// An independent check of a plan: it shares with the search nothing but the placement and plan types.
+//
+//   CheckResult r = check_plan(plan, placement);
+//   if (!r.ok()) for (const auto& line : r.failures) ...
+//
+// It re-checks the schedule (every step once, devices exclusive, dependencies with their transfers, memory at every
+// instant), every figure that the plan claims, the repeating part, the lower bounds and the claims of optimality, each
+// from the placement alone.
+
+#include <string>
+#include <vector>
+
+#include "search/placement.h"
+#include "search/plan.h"
+
+namespace ostinato {
+
+struct CheckResult {
+  std::vector<std::string> failures;  ///< in words, at most 20; empty: the plan holds
+  std::vector<std::string> passed;    ///< what was checked and holds, in words
+  bool ok() const { return failures.empty(); }
+};
+
+CheckResult check_plan(const Plan& plan, const Placement& placement);
+
+}  // namespace ostinato

@@ -1,0 +1,82 @@
+#pragma once
+// A profile: the measured cost and memory of a model on one kind of device (FORMATS: ostinato-profile/1).
+// The profiler fills it, the partition reads it. docs/profile-format.md describes every field of the file.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "search/placement.h"
+
+namespace ostinato {
+
+/// Times of one thing over the repeats, in nanoseconds.
+struct Spread {
+  Nanoseconds median = 0;
+  Nanoseconds low = 0;   ///< lower quartile
+  Nanoseconds high = 0;  ///< upper quartile
+  int repeats = 0;       ///< 0: not measured
+};
+
+/// One layer of the model for one micro-batch.
+struct LayerCost {
+  int index = 0;
+  std::string name;     ///< "3:Block", say
+  int same_as = -1;     ///< index of the identical layer whose measurement this row repeats; -1: measured itself
+  Spread forward;
+  Spread backward;         ///< whole
+  Spread backward_input;   ///< of the split backward; repeats == 0 where it was not measured
+  Spread backward_weight;
+  Bytes kept = 0;                ///< held from the end of the forward to the end of the backward
+  Bytes forward_workspace = 0;   ///< peak inside the forward above what it keeps
+  Bytes backward_workspace = 0;
+  Bytes parameters = 0;
+  Bytes gradients = 0;
+  Bytes optimizer_state = 0;
+  Bytes input_bytes = 0;   ///< what a transfer into this layer carries (floating point inputs come back as gradients)
+  Bytes output_bytes = 0;
+};
+
+struct OperatorCost {
+  int layer = -1;         ///< index of the layer it ran in; -1: outside all
+  std::string name;       ///< "aten::addmm"
+  std::string phase;      ///< "forward" | "backward"
+  std::int64_t calls = 0; ///< per micro-batch
+  Spread self_time;       ///< without the operators that it called, summed over the calls of a micro-batch
+  Bytes allocated = 0;    ///< bytes allocated inside it, per micro-batch
+};
+
+/// latency + bytes / bandwidth, fitted to measured send/receive times of one directed pair.
+struct TransferCost {
+  int from = 0;
+  int to = 0;
+  Link link;
+  double residual = 0;  ///< largest relative error of the fit over the measured sizes
+};
+
+struct Completeness {
+  bool complete = false;
+  std::int64_t expected = 0;  ///< operator launches counted independently
+  std::int64_t seen = 0;
+  std::int64_t dropped = 0;
+  std::int64_t out_of_range = 0;
+  std::string reason;  ///< why it is not complete
+};
+
+struct Profile {
+  std::string model;         ///< name of the model
+  std::string model_sha256;  ///< of its layer names and parameter shapes
+  struct {
+    std::string name, kind, driver, torch, cuda, clocks;
+  } device;
+  std::string timer;  ///< "cpu" | "cupti" | "device-events"
+  int warm_up = 0;
+  int repeats = 0;
+  int micro_batch_size = 0;
+  std::vector<LayerCost> layers;  ///< in model order
+  std::vector<OperatorCost> operators;
+  std::vector<TransferCost> transfers;
+  Completeness completeness;
+};
+
+}  // namespace ostinato

@@ -1,0 +1,42 @@
+#pragma once
+// The schedule search: the repetend, its warm-up and its cool-down, together, with proven bounds.
+//
+//   SearchOptions options{.micro_batches = 32, .time_limit_seconds = 10};
+//   Plan plan = search(placement, options);       // throws InfeasibleError with the proof
+//
+// Source: Tessel (arXiv 2311.15269), sections 4 and 5. docs/search.md says how it works and what is proved.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "search/placement.h"
+#include "search/plan.h"
+
+namespace ostinato {
+
+struct Progress {
+  Nanoseconds best = 0;   ///< objective of the best plan so far
+  Nanoseconds bound = 0;  ///< proven lower bound of the objective
+  double seconds = 0;     ///< since the search began
+  const char* phase = "";
+};
+
+struct SearchOptions {
+  int micro_batches = 1;
+  Objective objective = Objective::makespan;
+  double time_limit_seconds = 10;  ///< <= 0: no limit
+  int threads = 1;                 ///< the plan does not depend on it
+  std::uint64_t seed = 0;
+  std::string method = "auto";  ///< or the name of one schedule (named.h)
+  std::function<void(const Progress&)> progress;
+  const std::atomic<bool>* stop = nullptr;  ///< set it (Ctrl-C) and search returns the best plan so far
+};
+
+/// The best plan found. Never worse than any named schedule that the placement admits under its memory.
+/// Throws InfeasibleError (with the proof) where no order fits, InputError where the options contradict the placement.
+/// `placement_sha256` of the result is left empty: the caller knows the file.
+Plan search(const Placement& placement, const SearchOptions& options);
+
+}  // namespace ostinato
