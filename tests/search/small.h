@@ -5,6 +5,8 @@
 //   const int f0 = add(p, "F0", {0}, 1, {.memory = +1});
 //   add(p, "F1", {1}, 1, {.after = {f0}});
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +27,7 @@ inline Placement on_devices(int devices, Bytes capacity = kUnlimited) {
   p.name = "small";
   p.devices.resize(static_cast<std::size_t>(devices));
   for (int d = 0; d < devices; ++d) {
-    p.devices[d].name = "d" + std::to_string(d);
+    p.devices[d].name = fmt::format("d{}", d);
     p.devices[d].memory = capacity;
   }
   return p;
