@@ -1,0 +1,112 @@
+"""`ostinato doctor`: what this machine has of what ostinato can use, and what to do about the rest."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Finding:
+    """`state`: "ok", "missing" (every run needs it, or it was asked for) or "absent" (optional)."""
+
+    what: str
+    state: str
+    detail: str
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_torch() -> list[Finding]:
+    import torch
+
+    from ostinato import _plugin
+
+    built = _plugin.torch_version
+    same = built == torch.__version__
+    detail = f"{torch.__version__}; the plugin was built for {built}" + ("" if same else ": run pip install . again")
+    backends = [name for name in ("gloo", "nccl") if getattr(torch.distributed, f"is_{name}_available")()]
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return [
+        Finding("torch", "ok" if same else "missing", detail),
+        Finding("transfers", "ok" if backends else "missing", ", ".join(backends) or "no c10d backend"),
+        Finding("cuda", "ok" if gpus else "absent", ", ".join(gpus) or "no GPU: everything runs on the CPU"),
+    ]
+
+
+def check_cupti() -> Finding:
+    from ostinato import _profiler
+
+    status = _profiler.cupti_status()
+    return Finding("cupti", "ok" if status["usable"] else "absent", status["detail"])
+
+
+def check_deepspeed() -> Finding:
+    found = version("deepspeed")
+    if found is None:
+        return Finding("deepspeed", "absent", "pip install 'ostinato[deepspeed]' for the DeepSpeed engine")
+    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
+    return Finding("deepspeed", "ok" if numbers >= (0, 19, 7) else "missing", f"{found} (0.19.7 or newer is needed)")
+
+
+def check_activation() -> Finding:
+    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
+        detail = "TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns the ostinato section off: unset it, or use python -m ostinato.run"
+        return Finding("activation", "missing", detail)
+    if not any(entry.name == "ostinato" for entry in importlib.metadata.entry_points(group="torch.backends")):
+        detail = "ostinato is not installed (pip install .): start with python -m ostinato.run"
+        return Finding("activation", "missing", detail)
+    return Finding("activation", "ok", "the ostinato section of ds_config.json is enough")
+
+
+def check_compiler() -> Finding:
+    path = shutil.which("g++") or shutil.which("c++")
+    return Finding("compiler", "ok" if path else "absent", path or "DeepSpeed builds operators of its own with one")
+
+
+def findings() -> list[Finding]:
+    rows = [Finding("python", "ok", sys.version.split()[0])]
+    if importlib.util.find_spec("torch") is None:
+        return [*rows, Finding("torch", "missing", "pip install torch")]
+    return [*rows, *check_torch(), check_cupti(), check_deepspeed(), check_activation(), check_compiler()]
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="ostinato doctor",
+        description="Says what this machine has of what ostinato can use. Exit status 7 where something needed is missing.",
+        epilog="example: ostinato doctor --require cuda --require cupti",
+    )
+    p.add_argument("--require", action="append", default=[], metavar="WHAT", help="count this as needed (repeatable)")
+    p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return p
+
+
+def main(argv: list[str]) -> int:
+    args = parser().parse_args(argv)
+    rows = findings()
+    known = [row.what for row in rows]
+    for what in args.require:
+        if what not in known:
+            print(f"ostinato doctor: --require {what}: not one of {', '.join(known)}", file=sys.stderr)
+            return 2
+    for row in rows:
+        if row.what in args.require and row.state == "absent":
+            row.state = "missing"
+    if args.json:
+        print(json.dumps({"findings": [asdict(row) for row in rows]}))
+    else:
+        for row in rows:
+            print(f"{row.state:8} {row.what:13} {row.detail}")
+    return 7 if any(row.state == "missing" for row in rows) else 0

@@ -1,0 +1,52 @@
+"""Layers that sleep for given times: real parameters, tensors, gradients and transfers, emulated compute.
+
+On a machine with fewer cores than ranks, ranks that sleep do not compete, so the schedule alone decides the time of a
+step. A layer's parameters are in proportion to its time, so that DeepSpeed's `partition_method="parameters"` finds the
+best chain partition that it can.
+"""
+
+import time
+
+import torch
+from deepspeed.pipe import LayerSpec
+from torch import nn
+
+# Relative forward cost of each layer: uneven, with a heavy first and last one (an embedding and a head, say).
+COSTS = (8, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 9)
+
+
+class Sleep(torch.autograd.Function):
+    """The identity, which takes `forward` seconds, and `backward` seconds on the way back."""
+
+    @staticmethod
+    def forward(ctx, x, forward, backward):
+        ctx.seconds = backward
+        time.sleep(forward)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(ctx.seconds)
+        return gradient, None, None
+
+
+class EmulatedLayer(nn.Module):
+    """(batch, width) -> the same, in `cost * unit` seconds forward and twice that backward."""
+
+    def __init__(self, width: int, cost: int, unit: float):
+        super().__init__()
+        self.seconds = cost * unit
+        self.mix = nn.ModuleList(nn.Linear(width, width) for _ in range(cost))
+
+    def forward(self, x):
+        for linear in self.mix:
+            x = x + 0.1 * torch.tanh(linear(x))
+        return Sleep.apply(x, self.seconds, 2 * self.seconds)
+
+
+def loss(output, target):
+    return nn.functional.mse_loss(output, target)
+
+
+def layers(width: int, unit: float) -> list[LayerSpec]:
+    return [LayerSpec(EmulatedLayer, width, cost, unit) for cost in COSTS]
