@@ -1,0 +1,188 @@
+#include "search/named/chain.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+namespace ostinato {
+namespace {
+
+/// Why a placement is not a chain; caught by find_chain() and never seen outside.
+struct NotAChain : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Detector {
+ public:
+  explicit Detector(const Placement& placement)
+      : placement_(placement), stage_of_block_(placement.blocks.size(), -1) {}
+
+  Chain run() {
+    collect_stages();
+    collect_backwards();
+    check_forwards();
+    check_backwards();
+    assign_ranks();
+    return std::move(chain_);
+  }
+
+ private:
+  const Block& block(int b) const { return placement_.blocks[b]; }
+
+  /// The stages in model order, which is a topological order of their forwards.
+  void collect_stages() {
+    for (const int b : topological_order(placement_)) {
+      if (block(b).devices.size() != 1) {
+        throw NotAChain("block " + block(b).name + " holds " + std::to_string(block(b).devices.size()) +
+                        " devices");
+      }
+      if (block(b).kind == Kind::other)
+        throw NotAChain("block " + block(b).name + " is neither forward nor backward");
+      if (block(b).kind != Kind::forward) continue;
+      const int s = static_cast<int>(chain_.stages.size());
+      if (!by_name_.emplace(block(b).stage, s).second) {
+        throw NotAChain("stage " + block(b).stage + " has more than one forward");
+      }
+      chain_.stages.push_back({.forward = b});
+      stage_of_block_[b] = s;
+    }
+    if (chain_.stages.empty()) throw NotAChain("no block is a forward");
+  }
+
+  void collect_backwards() {
+    for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
+      const Kind kind = block(static_cast<int>(b)).kind;
+      if (kind != Kind::forward) add_backward(static_cast<int>(b), kind == Kind::backward_weight);
+    }
+    const ChainStage& first = chain_.stages.front();
+    chain_.training = first.backward >= 0;
+    chain_.split = first.weight >= 0;
+    for (const ChainStage& stage : chain_.stages) {
+      const std::string& name = block(stage.forward).stage;
+      if ((stage.backward >= 0) != chain_.training)
+        throw NotAChain("only some stages have a backward: see " + name);
+      if ((stage.weight >= 0) != chain_.split)
+        throw NotAChain("only some backwards are split: see stage " + name);
+      if (stage.weight >= 0 && block(stage.backward).kind != Kind::backward_input) {
+        throw NotAChain("stage " + name + " has a weight half beside a whole backward");
+      }
+    }
+  }
+
+  void add_backward(int b, bool weight) {
+    const auto found = by_name_.find(block(b).stage);
+    if (found == by_name_.end()) throw NotAChain("stage " + block(b).stage + " has no forward");
+    ChainStage& stage = chain_.stages[found->second];
+    int& place = weight ? stage.weight : stage.backward;
+    if (place >= 0) throw NotAChain("stage " + block(b).stage + " has more than one backward of a kind");
+    if (block(b).devices != block(stage.forward).devices) {
+      throw NotAChain("block " + block(b).name + " runs on another device than its forward");
+    }
+    place = b;
+    stage_of_block_[b] = found->second;
+  }
+
+  bool depends(int b, int on) const {
+    const auto& after = block(b).after;
+    return std::any_of(after.begin(), after.end(),
+                       [&](const Dependency& input) { return input.block == on; });
+  }
+
+  void check_forwards() const {
+    for (std::size_t s = 0; s < chain_.stages.size(); ++s) {
+      const int b = chain_.stages[s].forward;
+      for (const Dependency& input : block(b).after) {
+        if (block(input.block).kind != Kind::forward)
+          throw NotAChain("forward " + block(b).name + " waits for a backward");
+      }
+      if (s > 0 && !depends(b, chain_.stages[s - 1].forward)) {
+        throw NotAChain("the forwards are not one chain: " + block(b).name + " does not follow " +
+                        block(chain_.stages[s - 1].forward).name);
+      }
+    }
+  }
+
+  /// Backwards follow each other from the last stage to the first, weight halves follow nothing but input
+  /// halves.
+  void check_backwards() const {
+    if (!chain_.training) return;
+    for (std::size_t s = 0; s < chain_.stages.size(); ++s) {
+      const ChainStage& stage = chain_.stages[s];
+      if (s + 1 < chain_.stages.size() && !depends(stage.backward, chain_.stages[s + 1].backward)) {
+        throw NotAChain("the backwards are not one chain: " + block(stage.backward).name +
+                        " does not follow " + block(chain_.stages[s + 1].backward).name);
+      }
+      check_inputs(stage.backward, static_cast<int>(s));
+      if (stage.weight >= 0) check_inputs(stage.weight, static_cast<int>(s));
+    }
+  }
+
+  void check_inputs(int b, int s) const {
+    for (const Dependency& input : block(b).after) {
+      const Kind kind = block(input.block).kind;
+      if (kind == Kind::forward) continue;
+      if (kind == Kind::backward_weight || stage_of_block_[input.block] < s) {
+        throw NotAChain("block " + block(b).name + " waits for " + block(input.block).name);
+      }
+    }
+  }
+
+  void assign_ranks() {
+    std::map<int, int> rank_of_device;
+    std::vector<int> chunks;
+    for (ChainStage& stage : chain_.stages) {
+      const int device = block(stage.forward).devices.front();
+      const auto [found, is_new] = rank_of_device.emplace(device, chain_.depth());
+      if (is_new) {
+        chain_.devices.push_back(device);
+        chunks.push_back(0);
+      }
+      stage.rank = found->second;
+      stage.chunk = chunks[stage.rank]++;
+    }
+    chain_.chunks = chunks.front();
+    for (const int count : chunks) {
+      if (count != chain_.chunks) throw NotAChain("the devices run different numbers of stages");
+    }
+    chain_.layout = layout();
+  }
+
+  ChainLayout layout() const {
+    if (chain_.chunks == 1) return ChainLayout::single;
+    const int depth = chain_.depth();
+    bool looped = true;
+    bool wave = true;
+    for (int s = 0; s < static_cast<int>(chain_.stages.size()); ++s) {
+      const int there = s % depth;
+      const int back = depth - 1 - there;
+      looped &= chain_.stages[s].rank == there;
+      wave &= chain_.stages[s].rank == ((s / depth) % 2 == 0 ? there : back);
+    }
+    if (looped) return ChainLayout::looped;  // on one device both hold
+    return wave ? ChainLayout::wave : ChainLayout::irregular;
+  }
+
+  const Placement& placement_;
+  Chain chain_;
+  std::map<std::string, int> by_name_;
+  std::vector<int> stage_of_block_;
+};
+
+}  // namespace
+
+int Chain::stage_of(int rank, int chunk) const {
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (stages[s].rank == rank && stages[s].chunk == chunk) return static_cast<int>(s);
+  }
+  return -1;
+}
+
+ChainOrNot find_chain(const Placement& placement) {
+  try {
+    return {Detector(placement).run(), ""};
+  } catch (const NotAChain& reason) {
+    return {std::nullopt, reason.what()};
+  }
+}
+
+}  // namespace ostinato

@@ -1,0 +1,54 @@
+#pragma once
+// The structure that published schedules are written for: a chain of stages, each on one device, every device
+// with the same number of chunks.
+//
+//   ChainOrNot found = find_chain(placement);
+//   if (!found.chain) say(found.why_not);      // "block embed.F holds 4 devices"
+//   else found.chain->stages[3].rank           // which place in the pipeline runs the fourth stage
+//
+// It is read off blocks and dependencies; names of stages only tie a forward to its backward.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "search/placement.h"
+
+namespace ostinato {
+
+struct ChainStage {
+  int rank = 0;       ///< place of its device in Chain::devices
+  int chunk = 0;      ///< how many earlier stages the same device runs
+  int forward = -1;   ///< block
+  int backward = -1;  ///< block: the whole backward, or its input half; -1 for inference
+  int weight = -1;    ///< block: the weight half; -1 where the backward is whole
+};
+
+/// single: one chunk a device. looped: stage s on rank s mod D. wave: there and back again (a V for two
+/// chunks).
+enum class ChainLayout { single, looped, wave, irregular };
+
+struct Chain {
+  std::vector<int> devices;  ///< in the order in which the chain first reaches them
+  std::vector<ChainStage> stages;
+  int chunks = 1;  ///< per device
+  ChainLayout layout = ChainLayout::single;
+  bool training = true;  ///< every stage has a backward
+  bool split = false;    ///< every stage has a weight half
+
+  int depth() const { return static_cast<int>(devices.size()); }
+
+  /// The stage that is chunk `chunk` of `rank`. O(stages).
+  int stage_of(int rank, int chunk) const;
+};
+
+struct ChainOrNot {
+  std::optional<Chain> chain;
+  std::string why_not;  ///< in words, where there is no chain
+};
+
+/// Skip edges are admitted: between stages of a chain they add nothing to the order. O(blocks log blocks +
+/// edges).
+ChainOrNot find_chain(const Placement& placement);
+
+}  // namespace ostinato

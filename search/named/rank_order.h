@@ -1,0 +1,53 @@
+#pragma once
+// Writing down the order of one rank of a chain, pass by pass.
+//
+//   ChainOrders orders(chain, placement, 8);
+//   orders.rank(0).forward(chunk, micro_batch);
+//   return orders.take();
+
+#include <vector>
+
+#include "search/named/chain.h"
+#include "search/orders.h"
+
+namespace ostinato {
+
+/// Appends passes to one rank's sequence. A micro-batch that does not exist is left out, so that a schedule
+/// which is published for multiples of something can be written for the next multiple: leaving steps out of
+/// orders that can run leaves orders that can run.
+class RankOrder {
+ public:
+  RankOrder(const Chain& chain, int rank, int micro_batches);
+
+  void forward(int chunk, int micro_batch) { add(stages_[chunk]->forward, micro_batch); }
+  void backward(int chunk, int micro_batch) { add(stages_[chunk]->backward, micro_batch); }
+  /// The weight half; nothing where the backward is whole.
+  void weight(int chunk, int micro_batch) { add(stages_[chunk]->weight, micro_batch); }
+  /// The whole backward, or both of its halves at once.
+  void whole_backward(int chunk, int micro_batch);
+
+  std::vector<Step> take() { return std::move(steps_); }
+
+ private:
+  void add(int block, int micro_batch);
+
+  std::vector<const ChainStage*> stages_;  ///< by chunk
+  int micro_batches_;
+  std::vector<Step> steps_;
+};
+
+/// One RankOrder a rank; devices that run no stage get an empty sequence.
+class ChainOrders {
+ public:
+  ChainOrders(const Chain& chain, const Placement& placement, int micro_batches);
+
+  RankOrder& rank(int r) { return ranks_[r]; }
+  Orders take();
+
+ private:
+  std::vector<int> devices_;
+  std::size_t device_count_;
+  std::vector<RankOrder> ranks_;
+};
+
+}  // namespace ostinato

@@ -1,0 +1,217 @@
+#include "search/named.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "search/shapes.h"
+
+namespace ostinato {
+namespace {
+
+ShapeOptions unit_split(int devices, int chunks = 1) {
+  return {.devices = devices, .chunks = chunks, .forward = 1, .backward = 1, .weight = 1};
+}
+
+ShapeOptions whole(int devices, int chunks, Nanoseconds forward, Nanoseconds backward) {
+  return {.devices = devices, .chunks = chunks, .forward = forward, .backward = backward};
+}
+
+std::vector<ScheduledBlock> run(const std::string& name, const Placement& placement, int micro_batches) {
+  const NamedSchedule named = named_schedule(name, placement, micro_batches);
+  if (!named.orders) {
+    ADD_FAILURE() << name << ": " << named.why_not;
+    return {};
+  }
+  auto schedule = earliest_starts(placement, micro_batches, *named.orders);
+  if (!schedule)
+    ADD_FAILURE() << name << " contradicts itself for " << placement.name << ", " << micro_batches;
+  return schedule ? *schedule : std::vector<ScheduledBlock>{};
+}
+
+Nanoseconds makespan(const std::string& name, const Placement& placement, int micro_batches) {
+  return makespan_of(placement, run(name, placement, micro_batches));
+}
+
+std::vector<Bytes> peaks(const std::string& name, const Placement& placement, int micro_batches) {
+  return peak_memory(placement, run(name, placement, micro_batches));
+}
+
+TEST(GPipe, NeedsTheTimeAndMemoryOfItsPaper) {
+  for (const int d : {1, 2, 4, 7}) {
+    for (const int n : {1, 3, 8}) {
+      const Placement placement = shape("v", whole(d, 1, 2, 5));
+      EXPECT_EQ(makespan("gpipe", placement, n), (n + d - 1) * 7);
+      EXPECT_EQ(peaks("gpipe", placement, n), std::vector<Bytes>(d, n));
+    }
+  }
+}
+
+TEST(GPipe, IsBreadthFirstOverLoopedChunks) {
+  const Placement placement = shape("looped", whole(4, 3, 2, 5));
+  EXPECT_EQ(makespan("gpipe", placement, 8), (8 * 3 + 4 - 1) * 7);
+}
+
+TEST(OneFOneB, NeedsTheTimeAndMemoryOfItsPaper) {
+  for (const int d : {1, 2, 4, 7}) {
+    for (const int n : {1, 2, 3, 8, 15}) {
+      const Placement placement = shape("v", whole(d, 1, 2, 5));
+      EXPECT_EQ(makespan("1f1b", placement, n), (n + d - 1) * 7);
+      std::vector<Bytes> expected;
+      for (int r = 0; r < d; ++r) expected.push_back(std::min(n, d - r));
+      EXPECT_EQ(peaks("1f1b", placement, n), expected);
+    }
+  }
+}
+
+TEST(OneFOneB, AlternatesInTheSteadyState) {
+  const Placement placement = shape("v", whole(2, 1, 1, 1));
+  const NamedSchedule named = named_schedule("1f1b", placement, 3);
+  ASSERT_TRUE(named.orders);
+  const int f = placement.find_block("s0.F");
+  const int b = placement.find_block("s0.B");
+  EXPECT_EQ((*named.orders)[0], (std::vector<Step>{{f, 0}, {f, 1}, {b, 0}, {f, 2}, {b, 1}, {b, 2}}));
+}
+
+TEST(Interleaved, NeedsTheTimeAndMemoryOfItsPaper) {
+  for (const int d : {2, 4, 5}) {
+    for (const int c : {2, 3}) {
+      for (const int groups : {1, 2, 4}) {
+        const Placement placement = shape("looped", whole(d, c, 2, 5));
+        const int n = groups * d;
+        EXPECT_EQ(makespan("interleaved-1f1b", placement, n), (n * c + d - 1) * 7)
+            << d << ' ' << c << ' ' << n;
+        std::vector<Bytes> expected;
+        for (int r = 0; r < d; ++r) expected.push_back(std::min(n * c, 2 * (d - r - 1) + (c - 1) * d + 1));
+        EXPECT_EQ(peaks("interleaved-1f1b", placement, n), expected);
+      }
+    }
+  }
+}
+
+TEST(ZeroBubble, H1HoldsWhat1F1BHoldsAndLosesAThird) {
+  for (const int d : {2, 4, 6}) {
+    for (const int n : {d, 2 * d, 5 * d}) {
+      const Placement placement = shape("v", unit_split(d));
+      EXPECT_EQ(makespan("zb-h1", placement, n), 3 * n + d - 1) << d << ' ' << n;
+      const std::vector<Bytes> held = peaks("zb-h1", placement, n);
+      EXPECT_EQ(*std::max_element(held.begin(), held.end()), d);
+    }
+  }
+}
+
+TEST(ZeroBubble, H2LeavesNoBubbleWithinADevice) {
+  for (const int d : {2, 4, 6}) {
+    for (const int n : {2 * d - 1, 2 * d, 5 * d}) {
+      const Placement placement = shape("v", unit_split(d));
+      const std::vector<ScheduledBlock> schedule = run("zb-h2", placement, n);
+      EXPECT_EQ(span_of(placement, schedule), 3 * n) << d << ' ' << n;
+      const std::vector<Bytes> held = peak_memory(placement, schedule);
+      EXPECT_EQ(*std::max_element(held.begin(), held.end()), 2 * d - 1);
+    }
+  }
+}
+
+/// A placement of the shape whose times and links are anything.
+Placement uneven(const std::string& name, const ShapeOptions& options, std::mt19937_64& random) {
+  Placement placement = shape(name, options);
+  placement.link.latency = static_cast<Nanoseconds>(random() % 5);
+  for (Block& block : placement.blocks) block.time = static_cast<Nanoseconds>(random() % 20);
+  return placement;
+}
+
+/// Every step once on each of its devices, and no cycle.
+void expect_complete(const std::string& name, const Placement& placement, int n) {
+  const NamedSchedule named = named_schedule(name, placement, n);
+  if (!named.orders) {
+    EXPECT_NE(named.why_not, "");
+    return;
+  }
+  for (std::size_t d = 0; d < placement.devices.size(); ++d) {
+    std::map<std::pair<int, int>, int> seen;
+    for (const Step& step : (*named.orders)[d]) ++seen[{step.block, step.micro_batch}];
+    for (int b = 0; b < static_cast<int>(placement.blocks.size()); ++b) {
+      const auto& devices = placement.blocks[b].devices;
+      const bool here = std::find(devices.begin(), devices.end(), static_cast<int>(d)) != devices.end();
+      for (int i = 0; i < n; ++i)
+        ASSERT_EQ((seen[{b, i}]), here ? 1 : 0) << name << ' ' << placement.blocks[b].name;
+    }
+  }
+  EXPECT_TRUE(earliest_starts(placement, n, *named.orders)) << name << " on " << placement.name << ", " << n;
+}
+
+TEST(Named, EveryScheduleRunsEverywhereThatItIsAdmitted) {
+  std::mt19937_64 random(7);
+  for (const std::string& kind : shape_names()) {
+    for (const int devices : {2, 4, 6}) {
+      for (const int chunks : {1, 2, 3, 4}) {
+        for (const Nanoseconds weight : {0, 1}) {
+          ShapeOptions options = unit_split(devices, chunks);
+          options.weight = weight;
+          const Placement placement = uneven(kind, options, random);
+          for (const std::string& name : named_schedules()) {
+            for (const int n : {1, 2, 3, 5, 8, 13}) expect_complete(name, placement, n);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Named, GPipeIsAdmittedEverywhereAndForInference) {
+  for (const std::string& kind : shape_names()) {
+    for (const bool training : {true, false}) {
+      const Placement placement = shape(kind, {.training = training});
+      EXPECT_TRUE(named_schedule("gpipe", placement, 3).orders) << kind;
+    }
+  }
+}
+
+TEST(Named, SaysWhyNot) {
+  const auto why = [](const char* name, const Placement& placement) {
+    return named_schedule(name, placement, 4).why_not;
+  };
+  const Placement v = shape("v", {});
+  EXPECT_EQ(why("zb-h1", v), "zb-h1 needs the backward split into backward_input and backward_weight");
+  EXPECT_EQ(
+      why("interleaved-1f1b", v),
+      "interleaved-1f1b needs several chunks per device, looped; this placement has one chunk per device");
+  EXPECT_EQ(why("1f1b", shape("v", {.training = false})),
+            "1f1b is a schedule for training; this placement runs no backward");
+  EXPECT_EQ(why("1f1b", shape("m", {})),
+            "1f1b needs a chain of stages with one device each: block embed.F holds 4 devices");
+  EXPECT_EQ(why("1f1b", shape("x", {})),
+            "1f1b needs a chain of stages with one device each: the forwards are not one chain: b0.F does "
+            "not follow "
+            "a3.F");
+  EXPECT_EQ(why("interleaved-1f1b", shape("wave", {})),
+            "interleaved-1f1b needs several chunks per device, looped; this placement has several chunks per "
+            "device, "
+            "as a wave");
+}
+
+TEST(Named, FollowsTheChainThroughAnyNumberingOfTheDevices) {
+  Placement placement = shape("v", whole(3, 1, 2, 5));
+  for (Block& block : placement.blocks) block.devices[0] = (block.devices[0] * 2 + 1) % 3;
+  EXPECT_EQ(makespan("1f1b", placement, 6), (6 + 3 - 1) * 7);
+}
+
+TEST(Named, AdmitsSkipEdges) {
+  Placement placement = shape("v", whole(4, 1, 2, 5));
+  placement.blocks[placement.find_block("s3.F")].after.push_back({placement.find_block("s0.F"), 0});
+  EXPECT_EQ(makespan("1f1b", placement, 6), (6 + 4 - 1) * 7);
+}
+
+TEST(Named, LeavesDevicesWithoutAStageIdle) {
+  Placement placement = shape("v", whole(2, 1, 2, 5));
+  placement.devices.push_back({"spare", "", kUnlimited, 0});
+  const NamedSchedule named = named_schedule("1f1b", placement, 2);
+  ASSERT_TRUE(named.orders);
+  ASSERT_EQ(named.orders->size(), 3u);
+  EXPECT_TRUE((*named.orders)[2].empty());
+}
+
+}  // namespace
+}  // namespace ostinato
