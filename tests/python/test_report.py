@@ -1,0 +1,86 @@
+"""`ostinato report`: reads traces, says what is wrong with them, and compares planned with measured."""
+
+import json
+
+import pytest
+from ostinato import report
+from ostinato.trace import perfetto, read_traces
+
+
+def instruction(text, action, planned, measured, micro_batch=0):
+    return {
+        "text": text, "action": action, "stage": 0, "micro_batch": micro_batch,
+        "planned_start": planned[0], "planned_end": planned[1], "start": measured[0], "end": measured[1],
+    }  # fmt: skip
+
+
+def trace(rank, **changes):
+    instructions = [
+        instruction("0F0", "F", (0, 100), (0, 110)),
+        instruction("0SEND_F0", "SEND_F", (100, 100), (110, 120)),
+        instruction("0B0", "B", (100, 300), (120, 340)),
+    ]
+    made = {
+        "format": "ostinato-trace/1", "rank": rank, "device": rank, "step": 3, "plan_sha256": "ab", "makespan": 300,
+        "instructions": instructions, "step_seconds": [9.0, 2.0, 1.0], "peak_memory": 1 << 20,
+    }  # fmt: skip
+    return {**made, **changes}
+
+
+def write(folder, *traces):
+    for made in traces:
+        (folder / f"rank-{made['rank']}.json").write_text(json.dumps(made))
+    return folder
+
+
+def test_blocks_ranks_and_step_are_compared(tmp_path):
+    summary = report.summary(read_traces(write(tmp_path, trace(0), trace(1))))
+    assert summary["blocks"][0] == {"stage": 0, "kind": "backward", "rank": 0, "planned_ns": 200, "measured_ns": 220}
+    assert summary["ranks"][1]["planned_busy_ns"] == 300
+    assert summary["ranks"][1]["planned_bubble"] == 0
+    assert summary["ranks"][1]["measured_bubble"] == pytest.approx(1 - 330 / 340)
+    # The first step warms up and is left out.
+    assert summary["step"] == {"predicted": 3e-7, "measured_pipeline": 3.4e-7, "measured_step": 1.5, "steps": 3}
+
+
+def test_perfetto_has_planned_beside_measured(tmp_path):
+    events = perfetto(read_traces(write(tmp_path, trace(0))))["traceEvents"]
+    spans = [(e["name"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert ("0F0", 0, 0.0, 0.11) in spans and ("0F0", 2, 0.0, 0.1) in spans
+    assert ("0SEND_F0", 1, 0.11, 0.01) in spans
+
+
+def test_command_prints_json_alone_and_writes_perfetto(tmp_path, capsys):
+    write(tmp_path, trace(0))
+    assert report.main([str(tmp_path), "--json", "--perfetto", str(tmp_path / "new" / "trace.json")]) == 0
+    assert json.loads(capsys.readouterr().out)["step"]["steps"] == 3
+    assert "traceEvents" in json.loads((tmp_path / "new" / "trace.json").read_text())
+
+
+def test_command_prints_tables(tmp_path, capsys):
+    assert report.main([str(write(tmp_path, trace(0)))]) == 0
+    out = capsys.readouterr().out
+    assert "backward" in out and "pipeline part of the last step" in out
+
+
+@pytest.mark.parametrize(
+    ("traces", "message"),
+    [
+        ([], "no rank-*.json here"),
+        ([trace(0, format="ostinato-trace/2")], "rank-0.json: format"),
+        ([trace(0, surprise=1)], "rank-0.json: surprise"),
+        ([trace(0, instructions=[])], "rank-0.json: instructions"),
+        ([trace(0), trace(1, plan_sha256="cd")], "the ranks differ in plan_sha256"),
+        ([trace(0), trace(1, step=4)], "the ranks differ in step"),
+    ],
+)
+def test_a_bad_trace_is_refused_with_its_reason(tmp_path, capsys, traces, message):
+    write(tmp_path, *traces)
+    assert report.main([str(tmp_path)]) == 3
+    assert message in capsys.readouterr().err
+
+
+def test_broken_json_is_refused_with_its_line(tmp_path, capsys):
+    (tmp_path / "rank-0.json").write_text('{\n"format": }')
+    assert report.main([str(tmp_path)]) == 3
+    assert "rank-0.json:2: not JSON" in capsys.readouterr().err
