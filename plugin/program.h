@@ -1,5 +1,13 @@
 #pragma once
 // A lowered plan: one instruction list per rank, transfers inserted.
+//
+//   Program program = lower(plan, placement);          // lower.h
+//   for (const Instruction& i : program.ranks[rank]) ...
+//
+// Two stages on one rank hand tensors over locally, without an instruction. A transfer stands on both of its
+// ranks, and the lists are projections of one global order, so that running them in order never deadlocks,
+// even when every send and every receive blocks until its partner arrives (deadlock.h shows it for each
+// program).
 
 #include <string>
 #include <vector>
@@ -8,8 +16,9 @@
 
 namespace ostinato {
 
-/// send_forward / receive_forward carry a stage's outputs to the next one, send_backward / receive_backward the
-/// gradients of its inputs back. Letters as torch.distributed.pipelining prints them: F, B (whole), I, W, SEND_F, ...
+/// send_forward / receive_forward carry a stage's outputs to the next one, send_backward / receive_backward
+/// the gradients of its inputs back. Letters as torch.distributed.pipelining prints them: F, B (whole), I, W,
+/// SEND_F, ...
 enum class Action {
   forward,
   backward,
@@ -23,33 +32,52 @@ enum class Action {
 
 const char* to_string(Action action);  ///< "F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"
 
+constexpr bool is_send(Action a) { return a == Action::send_forward || a == Action::send_backward; }
+constexpr bool is_receive(Action a) { return a == Action::receive_forward || a == Action::receive_backward; }
+constexpr bool is_compute(Action a) { return !is_send(a) && !is_receive(a); }
+/// The action of the other side of a transfer: SEND_F <-> RECV_F, SEND_B <-> RECV_B. Asserts that it is a
+/// transfer.
+Action opposite(Action transfer);
+
 struct Instruction {
   Action action = Action::forward;
-  int stage = 0;        ///< index into Program::stages; of a transfer: the stage on this rank
+  int stage = 0;  ///< index into Program::stages; of a transfer: the stage on this rank
   int micro_batch = 0;
-  int peer = -1;        ///< rank on the other side of a transfer; -1 for compute
-  int peer_stage = -1;  ///< stage on the other side of a transfer; -1 for compute
+  int peer = -1;          ///< rank on the other side of a transfer; -1 for compute
+  int peer_stage = -1;    ///< stage on the other side of a transfer; -1 for compute
   Nanoseconds start = 0;  ///< planned; of a transfer: from the end of its producer ...
   Nanoseconds end = 0;    ///< ... to the time it arrives
 
   friend bool operator==(const Instruction&, const Instruction&) = default;
 };
 
+/// "0F3", "0SEND_F3": stage, letters, micro-batch.
+std::string to_string(const Instruction& instruction);
+
 struct ProgramStage {
-  std::string name;      ///< Block::stage
-  int rank = 0;          ///< the pipeline rank (device index of the placement) that runs it
-  int first_layer = 0;   ///< from the placement's [[stages]]; 0, 0 where it has none
+  std::string name;     ///< Block::stage
+  int rank = 0;         ///< the pipeline rank (device index of the placement) that runs it
+  int first_layer = 0;  ///< from the placement's [[stages]]; 0, 0 where it has none
   int end_layer = 0;
-  std::vector<int> inputs;   ///< stages whose outputs it takes, in order
-  std::vector<int> outputs;  ///< stages that take its outputs
+  bool has_backward = false;  ///< false: it only runs forward (inference, or a frozen front)
+  std::vector<int> inputs;    ///< stages whose outputs it takes, in order
+  std::vector<int> outputs;   ///< stages that take its outputs, ascending
 };
 
 struct Program {
-  std::string plan_sha256;  ///< of the plan file
+  std::string plan_sha256;       ///< of the plan file; empty where it was lowered from memory
+  std::string placement_sha256;  ///< as the plan names it
+  std::string placement_name;
   int micro_batches = 0;
   std::vector<ProgramStage> stages;             ///< in model order
   std::vector<std::vector<Instruction>> ranks;  ///< one list per device of the placement
   Nanoseconds makespan = 0;
+  Nanoseconds lower_bound = 0;      ///< proven bound of the makespan, as the plan has it; 0: none
+  std::vector<Bytes> planned_peak;  ///< per device, static memory included
 };
+
+/// True where every stage adds to its weights' gradients in micro-batch order 0, 1, 2, ...: then
+/// floating-point sums are those of 1F1B, bit for bit. O(instructions).
+bool keeps_order(const Program& program);
 
 }  // namespace ostinato

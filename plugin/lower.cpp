@@ -1,0 +1,205 @@
+#include "plugin/lower.h"
+
+#include <algorithm>
+#include <queue>
+#include <tuple>
+
+#include "plugin/deadlock.h"
+#include "plugin/stage_graph.h"
+#include "search/error.h"
+
+namespace ostinato {
+namespace {
+
+/// A compute or a transfer, as a node of the graph whose linear order the ranks' lists are projections of.
+struct Event {
+  Nanoseconds time = 0;  ///< when it can happen: start of a compute, end of a transfer's producer
+  Nanoseconds next = 0;  ///< end of a compute, start of a transfer's consumer
+  bool compute = true;
+  Instruction source;  ///< the compute, or the sending side
+  Instruction target;  ///< the receiving side; unused for a compute
+  int from = -1;       ///< rank of the compute or of the sender
+  int to = -1;         ///< rank of the receiver; -1 for a compute
+  int waiting = 0;     ///< events before it that are not placed yet
+  std::vector<int> followers;
+
+  /// Earlier first; transfers before computes that start at the same instant; then whatever makes it total.
+  auto key() const {
+    return std::tuple(time, compute, next, source.stage, source.action, source.micro_batch, target.stage);
+  }
+};
+
+class Lowering {
+ public:
+  Lowering(const Plan& plan, const Placement& placement)
+      : plan_(plan), placement_(placement), graph_(stage_graph(placement)) {}
+
+  Program run() {
+    add_computes();
+    chain_devices();
+    add_transfers();
+    return place();
+  }
+
+ private:
+  int event_of(int block, int micro_batch) const {
+    return computes_[block * plan_.micro_batches + micro_batch];
+  }
+
+  void join(int before, int after) {
+    events_[before].followers.push_back(after);
+    ++events_[after].waiting;
+  }
+
+  Action action_of(int block) const {
+    switch (placement_.blocks[block].kind) {
+      case Kind::forward:
+        return Action::forward;
+      case Kind::backward_input:
+        return Action::backward_input;
+      case Kind::backward_weight:
+        return Action::backward_weight;
+      default:
+        return Action::backward;
+    }
+  }
+
+  void add_computes() {
+    computes_.assign(placement_.blocks.size() * plan_.micro_batches, -1);
+    for (const ScheduledBlock& s : plan_.schedule) {
+      Event event;
+      event.time = s.start;
+      event.next = s.start + placement_.blocks[s.block].time;
+      event.source = {.action = action_of(s.block),
+                      .stage = graph_.stage_of[s.block],
+                      .micro_batch = s.micro_batch,
+                      .start = event.time,
+                      .end = event.next};
+      event.from = placement_.blocks[s.block].devices[0];
+      computes_[s.block * plan_.micro_batches + s.micro_batch] = static_cast<int>(events_.size());
+      events_.push_back(std::move(event));
+    }
+    if (std::count(computes_.begin(), computes_.end(), -1) > 0 || events_.size() != computes_.size()) {
+      throw InputError("", 0,
+                       "the plan does not run every block once for each of its " +
+                           std::to_string(plan_.micro_batches) + " micro-batches");
+    }
+  }
+
+  /// The plan's order on each device. A block that takes no time goes before one that starts at the same
+  /// instant; between two that take none, the dependencies decide.
+  void chain_devices() {
+    std::vector<int> rank_in_graph(placement_.blocks.size());
+    const std::vector<int> topological = topological_order(placement_);
+    for (std::size_t i = 0; i < topological.size(); ++i) rank_in_graph[topological[i]] = static_cast<int>(i);
+    std::vector<std::vector<std::tuple<Nanoseconds, Nanoseconds, int, int, int>>> order(
+        placement_.devices.size());
+    for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
+      for (int m = 0; m < plan_.micro_batches; ++m) {
+        const int e = event_of(static_cast<int>(b), m);
+        order[events_[e].from].emplace_back(events_[e].time, events_[e].next, rank_in_graph[b], m, e);
+      }
+    }
+    for (auto& device : order) {
+      std::sort(device.begin(), device.end());
+      for (std::size_t i = 1; i < device.size(); ++i)
+        join(std::get<4>(device[i - 1]), std::get<4>(device[i]));
+    }
+  }
+
+  void add_transfers() {
+    for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
+      for (const Dependency& input : placement_.blocks[b].after) {
+        if (placement_.blocks[input.block].devices == placement_.blocks[b].devices) continue;
+        const Nanoseconds time = placement_.transfer(input, static_cast<int>(b));
+        for (int m = 0; m < plan_.micro_batches; ++m) {
+          add_transfer(event_of(input.block, m), event_of(static_cast<int>(b), m), time);
+        }
+      }
+    }
+  }
+
+  void add_transfer(int producer, int consumer, Nanoseconds time) {
+    const Event& from = events_[producer];
+    const Event& to = events_[consumer];
+    const bool activation = to.source.action == Action::forward;
+    Event event;
+    event.compute = false;
+    event.time = from.next;
+    event.next = to.time;
+    event.from = from.from;
+    event.to = to.from;
+    event.source = {.action = activation ? Action::send_forward : Action::send_backward,
+                    .stage = from.source.stage,
+                    .micro_batch = from.source.micro_batch,
+                    .peer = to.from,
+                    .peer_stage = to.source.stage,
+                    .start = from.next,
+                    .end = from.next + time};
+    event.target = event.source;
+    event.target.action = opposite(event.source.action);
+    event.target.peer = from.from;
+    std::swap(event.target.stage, event.target.peer_stage);
+    const int transfer = static_cast<int>(events_.size());
+    events_.push_back(std::move(event));
+    join(producer, transfer);
+    join(transfer, consumer);
+  }
+
+  /// Topological order with the earliest ready event first (Kahn), projected on the ranks.
+  Program place() {
+    Program program = describe();
+    const auto later = [&](int a, int b) { return events_[a].key() > events_[b].key(); };
+    std::priority_queue<int, std::vector<int>, decltype(later)> ready(later);
+    for (std::size_t e = 0; e < events_.size(); ++e) {
+      if (events_[e].waiting == 0) ready.push(static_cast<int>(e));
+    }
+    std::size_t placed = 0;
+    while (!ready.empty()) {
+      const Event& event = events_[ready.top()];
+      ready.pop();
+      ++placed;
+      program.ranks[event.from].push_back(event.source);
+      if (!event.compute) program.ranks[event.to].push_back(event.target);
+      for (const int f : event.followers) {
+        if (--events_[f].waiting == 0) ready.push(f);
+      }
+    }
+    if (placed != events_.size()) {
+      throw InputError("", 0,
+                       "the order of the plan contradicts the dependencies of placement '" + placement_.name +
+                           "': check it with `ostinato verify`");
+    }
+    return program;
+  }
+
+  Program describe() const {
+    Program program;
+    program.placement_name = placement_.name;
+    program.placement_sha256 = plan_.placement_sha256;
+    program.micro_batches = plan_.micro_batches;
+    program.stages = graph_.stages;
+    program.ranks.resize(placement_.devices.size());
+    program.makespan = plan_.makespan;
+    program.lower_bound = plan_.lower_bound.makespan;
+    program.planned_peak = plan_.peak_memory;
+    return program;
+  }
+
+  const Plan& plan_;
+  const Placement& placement_;
+  StageGraph graph_;
+  std::vector<Event> events_;
+  std::vector<int> computes_;  ///< event of (block, micro-batch)
+};
+
+}  // namespace
+
+Program lower(const Plan& plan, const Placement& placement) {
+  Program program = Lowering(plan, placement).run();
+  const DeadlockProof proof = prove_deadlock_free(program);
+  if (!proof.ok()) throw InputError("", 0, "the lowered plan is refused: " + proof.failure);
+  return program;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,28 @@
+#pragma once
+// From a plan to what each rank does: `ostinato lower`, and the first step of the plugin.
+//
+//   Program program = lower_files("plan.json", "placement.toml");
+//   std::cout << format_program(program, TextForm::transfers);      // program_text.h
+//
+// Computes keep the plan's order. Each transfer stands behind its producer and before its consumer, on both
+// ranks by one global order: the planned end of its producer, ties by the planned start of its consumer, then
+// by stage and micro-batch. Running a projection of one global order cannot deadlock; deadlock.h checks it
+// again without trusting this argument, and a program that fails is never returned.
+
+#include <filesystem>
+
+#include "plugin/program.h"
+#include "search/placement.h"
+#include "search/plan.h"
+
+namespace ostinato {
+
+/// `plan` must be a valid plan of `placement` (checker.h). Throws InputError for a placement that cannot be
+/// enforced (stage_graph.h) or a plan that contradicts it. O(steps log steps).
+Program lower(const Plan& plan, const Placement& placement);
+
+/// Reads both files, checks the plan with the independent checker, and lowers it. Throws InputError with what
+/// is wrong and in which file.
+Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path);
+
+}  // namespace ostinato

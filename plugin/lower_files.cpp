@@ -1,0 +1,25 @@
+#include "plugin/lower.h"
+#include "search/checker.h"
+#include "search/error.h"
+#include "search/file.h"
+#include "search/placement_toml.h"
+#include "search/plan_json.h"
+
+namespace ostinato {
+
+Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path) {
+  const PlacementFile file = read_placement(placement_path);
+  const Plan plan = read_plan(plan_path, file.placement, file.sha256);
+  const CheckResult check = check_plan(plan, file.placement);
+  if (!check.ok()) {
+    std::string message = "the plan does not hold for " + placement_path.string() + ":";
+    for (const std::string& failure : check.failures) message += "\n  " + failure;
+    throw InputError(plan_path.string(), 0, message);
+  }
+  Program program = lower(plan, file.placement);
+  program.plan_sha256 = sha256(read_file(plan_path, kMaxPlanBytes));
+  program.placement_sha256 = file.sha256;
+  return program;
+}
+
+}  // namespace ostinato

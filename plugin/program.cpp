@@ -1,0 +1,46 @@
+#include "plugin/program.h"
+
+#include <array>
+#include <cassert>
+
+namespace ostinato {
+
+const char* to_string(Action action) {
+  static constexpr std::array kLetters{"F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
+  return kLetters[static_cast<std::size_t>(action)];
+}
+
+Action opposite(Action transfer) {
+  switch (transfer) {
+    case Action::send_forward:
+      return Action::receive_forward;
+    case Action::receive_forward:
+      return Action::send_forward;
+    case Action::send_backward:
+      return Action::receive_backward;
+    case Action::receive_backward:
+      return Action::send_backward;
+    default:
+      assert(!"a compute has no opposite");
+      return transfer;
+  }
+}
+
+std::string to_string(const Instruction& instruction) {
+  return std::to_string(instruction.stage) + to_string(instruction.action) +
+         std::to_string(instruction.micro_batch);
+}
+
+bool keeps_order(const Program& program) {
+  std::vector<int> next(program.stages.size(), 0);
+  for (const auto& instructions : program.ranks) {
+    for (const Instruction& i : instructions) {
+      // The input half of a split backward adds to no weight.
+      if (i.action != Action::backward && i.action != Action::backward_weight) continue;
+      if (i.micro_batch != next[i.stage]++) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace ostinato
