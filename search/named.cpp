@@ -13,6 +13,7 @@ namespace {
 struct Needs {
   ChainLayout layout;
   bool split = false;
+  int chunks = 0;  ///< per device; 0: any number that the layout has
 };
 
 using ChainSchedule = Orders (*)(const Chain&, const Placement&, int);
@@ -27,9 +28,13 @@ const std::vector<Entry>& entries() {
   static const std::vector<Entry> table = {
       {"gpipe", {ChainLayout::irregular}, nullptr},
       {"1f1b", {ChainLayout::single}, one_f_one_b_orders},
+      {"looped-bfs", {ChainLayout::looped}, looped_bfs_orders},
       {"interleaved-1f1b", {ChainLayout::looped}, interleaved_orders},
       {"zb-h1", {ChainLayout::single, true}, zb_h1_orders},
       {"zb-h2", {ChainLayout::single, true}, zb_h2_orders},
+      {"zb-v", {ChainLayout::wave, true, 2}, zb_v_orders},
+      {"v-half", {ChainLayout::wave, true, 2}, v_half_orders},
+      {"v-min", {ChainLayout::wave, true, 2}, v_min_orders},
   };
   return table;
 }
@@ -54,6 +59,10 @@ std::string what_is_missing(const Entry& entry, const Chain& chain) {
   if (chain.layout != entry.needs.layout) {
     return entry.name + " needs " + in_words(entry.needs.layout) + "; this placement has " +
            in_words(chain.layout);
+  }
+  if (entry.needs.chunks > 0 && chain.chunks != entry.needs.chunks) {
+    return entry.name + " needs " + std::to_string(entry.needs.chunks) +
+           " chunks per device; this placement has " + std::to_string(chain.chunks);
   }
   if (entry.needs.split && !chain.split) {
     return entry.name + " needs the backward split into backward_input and backward_weight";
