@@ -4,9 +4,9 @@
 //   CheckResult r = check_plan(plan, placement);
 //   if (!r.ok()) for (const auto& line : r.failures) ...
 //
-// It re-checks the schedule (every step once, devices exclusive, dependencies with their transfers, memory at every
-// instant), every figure that the plan claims, the repeating part, the lower bounds and the claims of optimality, each
-// from the placement alone.
+// It re-checks the schedule (every step once, devices exclusive, dependencies with their transfers, memory at
+// every instant), every figure that the plan claims, the repeating part, the lower bounds and the claims of
+// optimality, each from the placement alone.
 
 #include <string>
 #include <vector>

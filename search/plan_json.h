@@ -10,9 +10,10 @@
 
 namespace ostinato {
 
-/// Reads a plan for `placement` (block names become indices). Throws InputError with file:line as FORMATS asks, also when
-/// the plan names another placement (by sha256, where both are known).
-Plan read_plan(const std::filesystem::path& path, const Placement& placement, const std::string& placement_sha256);
+/// Reads a plan for `placement` (block names become indices). Throws InputError with file:line as FORMATS
+/// asks, also when the plan names another placement (by sha256, where both are known).
+Plan read_plan(const std::filesystem::path& path, const Placement& placement,
+               const std::string& placement_sha256);
 Plan parse_plan(std::string_view text, const std::string& name, const Placement& placement,
                 const std::string& placement_sha256);
 

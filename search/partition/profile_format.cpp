@@ -1,0 +1,102 @@
+// Writing ostinato-profile/1: one line a row, so that two profiles can be compared line by line.
+
+#include <nlohmann/json.hpp>
+
+#include "search/partition/profile_json.h"
+
+namespace ostinato {
+namespace {
+
+using Json = nlohmann::ordered_json;  // keeps the order in which keys are set
+
+Json json(const Spread& spread) {
+  return {{"median", spread.median}, {"low", spread.low}, {"high", spread.high}, {"repeats", spread.repeats}};
+}
+
+Json json(const LayerCost& layer) {
+  return {{"index", layer.index},
+          {"name", layer.name},
+          {"same_as", layer.same_as},
+          {"forward", json(layer.forward)},
+          {"backward", json(layer.backward)},
+          {"backward_input", json(layer.backward_input)},
+          {"backward_weight", json(layer.backward_weight)},
+          {"kept", layer.kept},
+          {"forward_workspace", layer.forward_workspace},
+          {"backward_workspace", layer.backward_workspace},
+          {"parameters", layer.parameters},
+          {"gradients", layer.gradients},
+          {"optimizer_state", layer.optimizer_state},
+          {"input_bytes", layer.input_bytes},
+          {"output_bytes", layer.output_bytes}};
+}
+
+Json json(const OperatorCost& row) {
+  return {{"layer", row.layer},
+          {"name", row.name},
+          {"phase", row.phase},
+          {"calls", row.calls},
+          {"self_time", json(row.self_time)},
+          {"allocated", row.allocated}};
+}
+
+Json json(const TransferCost& row) {
+  return {{"from", row.from},
+          {"to", row.to},
+          {"latency", row.link.latency},
+          {"bytes_per_second", row.link.bytes_per_second},
+          {"residual", row.residual}};
+}
+
+Json json(const Completeness& completeness) {
+  return {{"complete", completeness.complete},
+          {"expected", completeness.expected},
+          {"seen", completeness.seen},
+          {"dropped", completeness.dropped},
+          {"out_of_range", completeness.out_of_range},
+          {"reason", completeness.reason}};
+}
+
+void add(std::string& text, const char* key, const Json& value) {
+  text += std::string("  \"") + key + "\": " + value.dump() + ",\n";
+}
+
+template <typename Row>
+void add_rows(std::string& text, const char* key, const std::vector<Row>& rows) {
+  text += std::string("  \"") + key + "\": [";
+  const char* separator = "\n    ";
+  for (const Row& row : rows) {
+    text += separator + json(row).dump();
+    separator = ",\n    ";
+  }
+  text += rows.empty() ? "]" : "\n  ]";
+}
+
+}  // namespace
+
+std::string format_profile(const Profile& profile) {
+  std::string text = "{\n";
+  add(text, "format", "ostinato-profile/1");
+  add(text, "model", {{"name", profile.model}, {"sha256", profile.model_sha256}});
+  const auto& device = profile.device;
+  add(text, "device",
+      {{"name", device.name},
+       {"kind", device.kind},
+       {"driver", device.driver},
+       {"torch", device.torch},
+       {"cuda", device.cuda},
+       {"clocks", device.clocks}});
+  add(text, "timer", profile.timer);
+  add(text, "warm_up", profile.warm_up);
+  add(text, "repeats", profile.repeats);
+  add(text, "micro_batch_size", profile.micro_batch_size);
+  add(text, "completeness", json(profile.completeness));
+  add_rows(text, "layers", profile.layers);
+  text += ",\n";
+  add_rows(text, "operators", profile.operators);
+  text += ",\n";
+  add_rows(text, "transfers", profile.transfers);
+  return text + "\n}\n";
+}
+
+}  // namespace ostinato

@@ -1,0 +1,180 @@
+#include "search/partition/profile_json.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "search/file.h"
+#include "search/json_values.h"
+
+namespace ostinato {
+namespace {
+
+constexpr std::string_view kFormat = "ostinato-profile/1";
+constexpr std::int64_t kMaxCount = std::numeric_limits<int>::max();
+
+class ProfileReader {
+ public:
+  explicit ProfileReader(const std::string& file) : file_(file) {}
+
+  Profile read(const Value& root);
+
+ private:
+  int count(const Fields& fields, std::string_view key, std::int64_t low) const {
+    return static_cast<int>(fields.integer(key, low, kMaxCount));
+  }
+
+  void model(const Value& value);
+  void device(const Value& value);
+  void completeness(const Value& value);
+  void layer(const Value& value);
+  void operator_row(const Value& value);
+  void transfer(const Value& value);
+  Spread spread(const Fields& row, std::string_view key) const;
+
+  const std::string& file_;
+  Profile profile_;
+};
+
+Profile ProfileReader::read(const Value& root) {
+  const Fields fields(root, file_, "a profile",
+                      {"format", "model", "device", "timer", "warm_up", "repeats", "micro_batch_size",
+                       "completeness", "layers", "operators", "transfers"});
+  model(fields.need("model", ValueKind::object));
+  device(fields.need("device", ValueKind::object));
+  profile_.timer = fields.text("timer");
+  if (profile_.timer != "cpu" && profile_.timer != "cupti" && profile_.timer != "device-events") {
+    fields.fail(fields.find("timer"),
+                "'timer' is " + in_quotes(profile_.timer) + "; it should be cpu, cupti or device-events");
+  }
+  profile_.warm_up = count(fields, "warm_up", 0);
+  profile_.repeats = count(fields, "repeats", 0);
+  profile_.micro_batch_size = count(fields, "micro_batch_size", 1);
+  completeness(fields.need("completeness", ValueKind::object));
+  for (const Value& row : fields.need("layers", ValueKind::array).items) layer(row);
+  for (const Value& row : fields.need("operators", ValueKind::array).items) operator_row(row);
+  for (const Value& row : fields.need("transfers", ValueKind::array).items) transfer(row);
+  return std::move(profile_);
+}
+
+void ProfileReader::model(const Value& value) {
+  const Fields fields(value, file_, "'model'", {"name", "sha256"});
+  profile_.model = fields.text("name");
+  profile_.model_sha256 = fields.text("sha256");
+}
+
+void ProfileReader::device(const Value& value) {
+  const Fields fields(value, file_, "'device'", {"name", "kind", "driver", "torch", "cuda", "clocks"});
+  profile_.device = {.name = fields.text("name"),
+                     .kind = fields.text("kind"),
+                     .driver = fields.text("driver"),
+                     .torch = fields.text("torch"),
+                     .cuda = fields.text("cuda"),
+                     .clocks = fields.text("clocks")};
+}
+
+void ProfileReader::completeness(const Value& value) {
+  const Fields fields(value, file_, "'completeness'",
+                      {"complete", "expected", "seen", "dropped", "out_of_range", "reason"});
+  profile_.completeness = {.complete = fields.boolean("complete"),
+                           .expected = fields.integer("expected", 0),
+                           .seen = fields.integer("seen", 0),
+                           .dropped = fields.integer("dropped", 0),
+                           .out_of_range = fields.integer("out_of_range", 0),
+                           .reason = fields.text("reason")};
+  if (profile_.completeness.complete && profile_.completeness.dropped > 0) {
+    fields.fail(
+        fields.find("complete"),
+        "'complete' is true, but " + std::to_string(profile_.completeness.dropped) + " events were dropped");
+  }
+}
+
+Spread ProfileReader::spread(const Fields& row, std::string_view key) const {
+  const Value& value = row.need(key, ValueKind::object);
+  const std::string name = in_quotes(key);
+  const Fields fields(value, file_, name, {"median", "low", "high", "repeats"});
+  const Spread spread = {.median = fields.integer("median", 0),
+                         .low = fields.integer("low", 0),
+                         .high = fields.integer("high", 0),
+                         .repeats = count(fields, "repeats", 0)};
+  if (spread.low > spread.median || spread.median > spread.high) {
+    fields.fail(nullptr, name + " must have low <= median <= high");
+  }
+  return spread;
+}
+
+void ProfileReader::layer(const Value& value) {
+  const Fields fields(value, file_, "a layer",
+                      {"index", "name", "same_as", "forward", "backward", "backward_input", "backward_weight",
+                       "kept", "forward_workspace", "backward_workspace", "parameters", "gradients",
+                       "optimizer_state", "input_bytes", "output_bytes"});
+  const auto position = static_cast<std::int64_t>(profile_.layers.size());
+  LayerCost layer;
+  layer.index = static_cast<int>(fields.integer("index", position, position));
+  layer.name = fields.text("name");
+  layer.same_as = static_cast<int>(fields.integer("same_as", -1, position - 1));
+  layer.forward = spread(fields, "forward");
+  layer.backward = spread(fields, "backward");
+  layer.backward_input = spread(fields, "backward_input");
+  layer.backward_weight = spread(fields, "backward_weight");
+  layer.kept = fields.integer("kept", 0);
+  layer.forward_workspace = fields.integer("forward_workspace", 0);
+  layer.backward_workspace = fields.integer("backward_workspace", 0);
+  layer.parameters = fields.integer("parameters", 0);
+  layer.gradients = fields.integer("gradients", 0);
+  layer.optimizer_state = fields.integer("optimizer_state", 0);
+  layer.input_bytes = fields.integer("input_bytes", 0);
+  layer.output_bytes = fields.integer("output_bytes", 0);
+  profile_.layers.push_back(std::move(layer));
+}
+
+void ProfileReader::operator_row(const Value& value) {
+  const Fields fields(value, file_, "an operator",
+                      {"layer", "name", "phase", "calls", "self_time", "allocated"});
+  OperatorCost row;
+  row.layer =
+      static_cast<int>(fields.integer("layer", -1, static_cast<std::int64_t>(profile_.layers.size()) - 1));
+  row.name = fields.text("name");
+  row.phase = fields.text("phase");
+  if (row.phase != "forward" && row.phase != "backward") {
+    fields.fail(fields.find("phase"),
+                "'phase' is " + in_quotes(row.phase) + "; it should be forward or backward");
+  }
+  row.calls = fields.integer("calls", 0);
+  row.self_time = spread(fields, "self_time");
+  row.allocated = fields.integer("allocated", 0);
+  profile_.operators.push_back(std::move(row));
+}
+
+void ProfileReader::transfer(const Value& value) {
+  const Fields fields(value, file_, "a transfer", {"from", "to", "latency", "bytes_per_second", "residual"});
+  TransferCost row;
+  row.from = count(fields, "from", 0);
+  row.to = count(fields, "to", 0);
+  row.link = {.latency = fields.integer("latency", 0),
+              .bytes_per_second = fields.integer("bytes_per_second", 0)};
+  row.residual = fields.decimal("residual");
+  const auto same_pair = [&](const TransferCost& other) {
+    return other.from == row.from && other.to == row.to;
+  };
+  if (row.from == row.to) fields.fail(nullptr, "a transfer from " + std::to_string(row.from) + " to itself");
+  if (std::any_of(profile_.transfers.begin(), profile_.transfers.end(), same_pair)) {
+    fields.fail(nullptr,
+                "duplicate transfer from " + std::to_string(row.from) + " to " + std::to_string(row.to));
+  }
+  profile_.transfers.push_back(row);
+}
+
+}  // namespace
+
+Profile read_profile(const std::filesystem::path& path) {
+  return parse_profile(read_file(path, kMaxProfileBytes), path.string());
+}
+
+Profile parse_profile(std::string_view text, const std::string& name) {
+  if (text.size() > kMaxProfileBytes) {
+    throw InputError(name, 0, "is larger than " + std::to_string(kMaxProfileBytes) + " bytes");
+  }
+  return ProfileReader(name).read(read_json(text, name, kFormat, "", [](const Value&) {}));
+}
+
+}  // namespace ostinato

@@ -1,0 +1,70 @@
+// Writing ostinato-plan/1. The schedule is by far the largest part: its lines are put together directly.
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "search/json_values.h"
+#include "search/plan_json.h"
+
+namespace ostinato {
+
+const char* to_string(Objective objective) {
+  switch (objective) {
+    case Objective::makespan:
+      return "makespan";
+    case Objective::span:
+      return "span";
+    case Objective::latency:
+      return "latency";
+  }
+  return "makespan";
+}
+
+namespace {
+
+void write_header(std::string& text, const Plan& plan) {
+  const auto line = [&text]<typename... Arguments>(fmt::format_string<Arguments...> format,
+                                                   Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(text), format, std::forward<Arguments>(arguments)...);
+    text += '\n';
+  };
+  line("{{\n  \"format\": \"ostinato-plan/1\",");
+  line("  \"placement\": {{ \"name\": {}, \"sha256\": {} }},", json_string(plan.placement_name),
+       json_string(plan.placement_sha256));
+  line("  \"micro_batches\": {},", plan.micro_batches);
+  line("  \"objective\": \"{}\",", to_string(plan.objective));
+  line("  \"makespan\": {},", plan.makespan);
+  line("  \"span\": {},", plan.span);
+  const SteadyState& steady = plan.steady_state;
+  line("  \"steady_state\": {{ \"period\": {}, \"unroll\": {}, \"first\": {}, \"count\": {} }},",
+       steady.period, steady.unroll, steady.first, steady.count);
+  line("  \"lower_bound\": {{ \"makespan\": {}, \"period\": {} }},", plan.lower_bound.makespan,
+       plan.lower_bound.period);
+  line("  \"optimal\": {{ \"makespan\": {}, \"period\": {} }},", plan.optimal.makespan, plan.optimal.period);
+  line("  \"peak_memory\": [{}],", fmt::join(plan.peak_memory, ", "));
+  line("  \"search\": {{ \"method\": {}, \"seed\": {}, \"cut_by_limit\": {} }},",
+       json_string(plan.search.method), plan.search.seed, plan.search.cut_by_limit);
+}
+
+}  // namespace
+
+std::string format_plan(const Plan& plan, const Placement& placement) {
+  std::vector<std::string> names;
+  names.reserve(placement.blocks.size());
+  for (const Block& block : placement.blocks) names.push_back(json_string(block.name));
+
+  std::string text;
+  write_header(text, plan);
+  text += "  \"schedule\": [";
+  const char* separator = "\n";
+  for (const ScheduledBlock& step : plan.schedule) {
+    fmt::format_to(std::back_inserter(text), "{}    {{ \"block\": {}, \"micro_batch\": {}, \"start\": {} }}",
+                   separator, names[static_cast<std::size_t>(step.block)], step.micro_batch, step.start);
+    separator = ",\n";
+  }
+  text += plan.schedule.empty() ? "]\n}\n" : "\n  ]\n}\n";
+  return text;
+}
+
+}  // namespace ostinato
