@@ -30,7 +30,7 @@ struct SearchOptions {
   int threads = 1;                 ///< the plan does not depend on it
   std::uint64_t seed = 0;
   std::string method = "auto";  ///< or the name of one schedule (named.h)
-  std::function<void(const Progress&)> progress;
+  std::function<void(const Progress&)> progress = {};
   const std::atomic<bool>* stop = nullptr;  ///< set it (Ctrl-C) and search returns the best plan so far
 };
 

@@ -1,0 +1,206 @@
+#include "search/beam_state.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace ostinato {
+namespace {
+
+constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max() / 4;
+constexpr int kLargestWindow = 256;
+
+std::uint64_t mix(std::uint64_t x) {  // splitmix64 (Steele, Lea, Flood 2014)
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+BeamMoves::BeamMoves(const Instance& instance, const BeamGoal& goal, int flavour)
+    : in_(instance), goal_(goal), flavour_(flavour) {
+  const int most = *std::max_element(goal.target.begin(), goal.target.end());
+  window_ =
+      std::min(kLargestWindow, static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max(1, most)))));
+  earliest_.resize(static_cast<std::size_t>(in_.blocks()));
+  for (int b = 0; b < in_.blocks(); ++b) key_.push_back(mix(static_cast<std::uint64_t>(b)));
+  child_ = root();
+}
+
+BeamState BeamMoves::root() const {
+  BeamState state;
+  state.count.assign(static_cast<std::size_t>(in_.blocks()), 0);
+  state.free.assign(static_cast<std::size_t>(in_.devices()), 0);
+  state.used.assign(state.free.size(), 0);
+  state.work_left.assign(state.free.size(), 0);
+  for (int b = 0; b < in_.blocks(); ++b) {
+    for (const int d : in_.devices_of(b)) state.work_left[d] += goal_.target[b] * in_.time(b);
+  }
+  state.ends.assign(state.count.size() * static_cast<std::size_t>(window_), 0);
+  return state;
+}
+
+bool BeamMoves::fits(const BeamState& state, int b) const {
+  const Bytes needed = std::max<Bytes>(0, in_.memory(b)) + in_.workspace(b);
+  if (needed == 0) return true;
+  const auto devices = in_.devices_of(b);
+  return std::all_of(devices.begin(), devices.end(),
+                     [&](int d) { return !in_.limited(d) || state.used[d] + needed <= in_.room(d); });
+}
+
+bool BeamMoves::startable(const BeamState& state, int b) const {
+  if (state.count[b] >= goal_.target[b] || !fits(state, b)) return false;
+  for (const Edge& e : in_.inputs(b)) {
+    if (state.count[e.block] <= state.count[b]) return false;
+  }
+  // The ring must not lose an end that a follower still waits for.
+  for (const Edge& e : in_.followers(b)) {
+    if (state.count[b] - state.count[e.block] >= window_) return false;
+  }
+  return true;
+}
+
+/// Running b sooner never hurts: it takes no limited memory.
+bool BeamMoves::harmless(int b) const {
+  if (in_.memory(b) <= 0 && in_.workspace(b) == 0) return true;
+  const auto devices = in_.devices_of(b);
+  return std::none_of(devices.begin(), devices.end(), [&](int d) { return in_.limited(d); });
+}
+
+Nanoseconds BeamMoves::earliest(const BeamState& state, int b) const {
+  Nanoseconds at = state.cursor;
+  for (const int d : in_.devices_of(b)) at = std::max(at, state.free[d]);
+  const int i = state.count[b];
+  for (const Edge& e : in_.inputs(b)) {
+    const Nanoseconds end = state.count[e.block] > i
+                                ? state.ends[static_cast<std::size_t>(e.block * window_ + i % window_)]
+                                : earliest_[e.block] + in_.time(e.block);
+    at = std::max(at, end + e.transfer);
+  }
+  return at;
+}
+
+/// Lower bounds on the start of the next step of every block.
+void BeamMoves::estimate(const BeamState& state) {
+  for (const int b : in_.topological()) {
+    earliest_[b] = state.count[b] < goal_.target[b] ? earliest(state, b) : kNever;
+  }
+  if (in_.any_limited()) wait_for_memory(state);
+}
+
+/// A step that does not fit waits at least for the first block on that device that gives memory back.
+void BeamMoves::wait_for_memory(const BeamState& state) {
+  bool waits = false;
+  std::vector<Bytes>& until = scratch_;
+  until.assign(earliest_.size(), 0);
+  for (int b = 0; b < in_.blocks(); ++b) {
+    if (earliest_[b] == kNever || fits(state, b)) continue;
+    const Bytes needed = std::max<Bytes>(0, in_.memory(b)) + in_.workspace(b);
+    for (const int d : in_.devices_of(b)) {
+      if (!in_.limited(d) || state.used[d] + needed <= in_.room(d)) continue;
+      Nanoseconds first = kNever;
+      for (const int c : in_.blocks_on(d)) {
+        if (in_.memory(c) < 0 && earliest_[c] != kNever) first = std::min(first, earliest_[c] + in_.time(c));
+      }
+      until[b] = std::max(until[b], first);
+      waits = true;
+    }
+  }
+  if (!waits) return;
+  for (const int b : in_.topological()) {
+    if (earliest_[b] != kNever) earliest_[b] = std::max(until[b], earliest(state, b));
+  }
+}
+
+/// Over all sets {next start >= h} of what is left on d: h + work + least tail.
+Nanoseconds BeamMoves::device_bound(const BeamState& state, int d) const {
+  Nanoseconds bound = state.free[d] + goal_.device_tail[d];
+  for (const int b : in_.blocks_on(d)) {
+    if (earliest_[b] == kNever) continue;
+    Nanoseconds work = 0;
+    Nanoseconds tail = kNever;
+    for (const int c : in_.blocks_on(d)) {
+      if (earliest_[c] == kNever || earliest_[c] < earliest_[b]) continue;
+      work += (goal_.target[c] - state.count[c]) * in_.time(c);
+      tail = std::min(tail, goal_.tail[c].back());
+    }
+    bound = std::max(bound, earliest_[b] + work + std::max(tail, goal_.device_tail[d]));
+  }
+  return bound;
+}
+
+Nanoseconds BeamMoves::bound(const BeamState& state) {
+  estimate(state);
+  Nanoseconds bound = state.value;
+  rank_ = 0;
+  for (int b = 0; b < in_.blocks(); ++b) {
+    if (earliest_[b] == kNever) continue;
+    const Nanoseconds chain =
+        earliest_[b] + in_.time(b) + goal_.tail[b][static_cast<std::size_t>(state.count[b])];
+    bound = std::max(bound, chain);
+    if (flavour_ & 1) rank_ += chain;
+  }
+  for (int d = 0; d < in_.devices(); ++d) {
+    const Nanoseconds device = device_bound(state, d);
+    bound = std::max(bound, device);
+    if (!(flavour_ & 2)) rank_ += device;
+  }
+  return bound;
+}
+
+void BeamMoves::apply(BeamState& state, int b, Nanoseconds start) const {
+  const Nanoseconds end = start + in_.time(b);
+  const int i = state.count[b]++;
+  state.cursor = start;
+  state.ends[static_cast<std::size_t>(b * window_ + i % window_)] = end;
+  for (const int d : in_.devices_of(b)) {
+    state.free[d] = end;
+    state.work_left[d] -= in_.time(b);
+    state.used[d] += in_.memory(b);
+    state.value = std::max(state.value, end + goal_.device_tail[d]);
+  }
+  state.value = std::max(state.value, end + goal_.tail[b][static_cast<std::size_t>(i)]);
+}
+
+void BeamMoves::children(const BeamState& state, std::uint64_t hash, int parent,
+                         std::vector<BeamChild>& out) {
+  estimate(state);
+  std::vector<std::pair<int, Nanoseconds>> candidates;
+  Nanoseconds horizon = kNever;
+  for (int b = 0; b < in_.blocks(); ++b) {
+    if (!startable(state, b)) continue;
+    candidates.emplace_back(b, earliest_[b]);
+    // A step that leaves a gap in which this one would fit without harm is dominated.
+    if (harmless(b)) horizon = std::min(horizon, earliest_[b] + std::max<Nanoseconds>(1, in_.time(b)));
+  }
+  for (const auto& [b, start] : candidates) {
+    if (start >= horizon) continue;
+    child_ = state;
+    apply(child_, b, start);
+    const Nanoseconds least = bound(child_);
+    out.push_back({least, rank_, start, hash + key_[b], parent, b});
+  }
+}
+
+bool BeamMoves::safe(const BeamState& state) {
+  if (!in_.any_limited()) return true;
+  std::vector<Bytes> used = state.used;
+  std::vector<int> count = state.count;
+  const int oldest = *std::min_element(count.begin(), count.end());
+  const int newest = *std::max_element(count.begin(), count.end());
+  for (int i = oldest; i < newest; ++i) {
+    for (const int b : in_.topological()) {
+      if (count[b] > i || i >= goal_.target[b]) continue;
+      for (const int d : in_.devices_of(b)) {
+        const Bytes needed = std::max<Bytes>(0, in_.memory(b)) + in_.workspace(b);
+        if (in_.limited(d) && used[d] + needed > in_.room(d)) return false;
+        used[d] += in_.memory(b);
+      }
+      ++count[b];
+    }
+  }
+  return true;
+}
+
+}  // namespace ostinato

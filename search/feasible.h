@@ -1,0 +1,18 @@
+#pragma once
+// Whether any order fits the memory, with the proof where none does.
+
+#include <vector>
+
+#include "search/bounds.h"
+#include "search/instance.h"
+
+namespace ostinato {
+
+/// An order of the blocks of one micro-batch that stays within the memory of every device; with it, one
+/// micro-batch after another is a schedule. Throws InfeasibleError where docs/bounds.md (I1, I2, I3) proves
+/// that no schedule exists. Empty where neither was found within kFeasibleStates sets of blocks.
+std::vector<int> fitting_order(const Instance& instance, const Bounds& bounds, int micro_batches);
+
+inline constexpr std::size_t kFeasibleStates = 1 << 18;
+
+}  // namespace ostinato

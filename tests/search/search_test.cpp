@@ -1,0 +1,129 @@
+#include "search/search.h"
+
+#include <gtest/gtest.h>
+
+#include "search/error.h"
+#include "search/named.h"
+#include "search/orders.h"
+#include "search/shapes.h"
+#include "tests/search/small.h"
+#include "tests/search/valid.h"
+
+namespace ostinato {
+namespace {
+
+using test::add;
+using test::on_devices;
+using test::what_is_wrong;
+
+Plan searched(const Placement& p, int micro_batches, Objective objective = Objective::makespan) {
+  const Plan plan =
+      search(p, {.micro_batches = micro_batches, .objective = objective, .time_limit_seconds = 0});
+  EXPECT_EQ(what_is_wrong(p, micro_batches, plan.schedule), "");
+  EXPECT_FALSE(plan.search.cut_by_limit);
+  EXPECT_LE(plan.lower_bound.makespan, plan.makespan);
+  return plan;
+}
+
+/// Tessel's shapes: forward 1, backward 3, sharded blocks 1 and 1.
+Placement tessel(const std::string& name, Bytes capacity = kUnlimited) {
+  return shape(name,
+               {.forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1, .capacity = capacity});
+}
+
+struct Known {
+  std::string shape;
+  int micro_batches;
+  Nanoseconds makespan;
+};
+
+class TesselShapes : public testing::TestWithParam<Known> {};
+
+TEST_P(TesselShapes, IsProvedOptimal) {
+  const Known& known = GetParam();
+  const Plan plan = searched(tessel(known.shape), known.micro_batches);
+  EXPECT_EQ(plan.makespan, known.makespan);
+  EXPECT_TRUE(plan.optimal.makespan);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Search, TesselShapes,
+    testing::Values(Known{"v", 1, 16}, Known{"v", 2, 20}, Known{"v", 4, 28}, Known{"v", 6, 36},
+                    Known{"v", 128, 524}, Known{"x", 1, 16}, Known{"x", 2, 22}, Known{"k", 1, 10},
+                    Known{"k", 2, 16}, Known{"k", 3, 22}, Known{"k", 4, 28}, Known{"m", 1, 18},
+                    Known{"m", 2, 24}, Known{"m", 3, 30}, Known{"m", 4, 36}, Known{"m", 8, 60},
+                    Known{"nn", 1, 20}, Known{"nn", 2, 28}, Known{"nn", 3, 36}),
+    [](const auto& info) { return info.param.shape + "_" + std::to_string(info.param.micro_batches); });
+
+TEST(Search, MemoryOfFourKeepsVAtItsBound) {
+  const Plan plan = searched(tessel("v", 4), 16);
+  EXPECT_EQ(plan.makespan, 76);
+  EXPECT_TRUE(plan.optimal.makespan);
+  EXPECT_EQ(plan.steady_state.period, 4);
+  EXPECT_TRUE(plan.optimal.period);
+}
+
+/// F = I = W = 1. One chunk a device, memory in micro-batches.
+Placement split_chain(int devices, Bytes room) {
+  return shape("v", {.devices = devices, .forward = 1, .backward = 1, .weight = 1, .capacity = room});
+}
+
+TEST(Search, FindsTheKnownOptimaOfZeroBubble) {
+  EXPECT_EQ(searched(split_chain(4, 4), 8).makespan, 27);
+  EXPECT_EQ(searched(split_chain(4, 3), 8).makespan, 31);
+  EXPECT_EQ(searched(split_chain(4, 2), 8).makespan, 41);
+}
+
+TEST(Search, IsNeverWorseThanANamedSchedule) {
+  for (const std::string& name : shape_names()) {
+    const Placement p = shape(name, {.forward = 3, .backward = 5, .shard_forward = 2, .shard_backward = 3});
+    for (const Objective objective : {Objective::makespan, Objective::span, Objective::latency}) {
+      const Plan plan = searched(p, 6, objective);
+      for (const std::string& method : named_schedules()) {
+        const NamedSchedule named = named_schedule(method, p, 6);
+        if (!named.orders) continue;
+        const auto schedule = *earliest_starts(p, 6, *named.orders);
+        if (objective == Objective::makespan) {
+          EXPECT_LE(plan.makespan, makespan_of(p, schedule)) << name;
+        }
+        if (objective == Objective::span) {
+          EXPECT_LE(plan.span, span_of(p, schedule)) << name;
+        }
+        if (objective == Objective::latency) {
+          EXPECT_LE(latency_of(p, plan.schedule), latency_of(p, schedule)) << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Search, GivesTheNamedScheduleThatIsAskedFor) {
+  const Placement p = tessel("v");
+  const Plan plan = search(p, {.micro_batches = 8, .method = "gpipe"});
+  EXPECT_EQ(plan.search.method, "gpipe");
+  EXPECT_EQ(plan.schedule, *earliest_starts(p, 8, *named_schedule("gpipe", p, 8).orders));
+  EXPECT_THROW(search(p, {.micro_batches = 8, .method = "no such"}), InputError);
+  EXPECT_THROW(search(p, {.micro_batches = 0}), InputError);
+  EXPECT_THROW(search(tessel("v", 1), {.micro_batches = 8, .method = "gpipe"}), InputError);
+}
+
+TEST(Search, SaysInfeasibleWithTheProof) {
+  Placement p = on_devices(1, 10);
+  add(p, "a", {0}, 1, {.memory = 6});
+  add(p, "b", {0}, 1, {.memory = 6});
+  add(p, "c", {0}, 1, {.memory = -12, .after = {0, 1}});
+  EXPECT_THROW(search(p, {.micro_batches = 1}), InfeasibleError);
+  p.devices[0].memory = 12;
+  EXPECT_EQ(searched(p, 3).makespan, 9);
+}
+
+TEST(Search, StopLeavesTheBestSoFar) {
+  const std::atomic<bool> stop = true;
+  const Placement p = split_chain(4, 2);
+  const Plan plan = search(p, {.micro_batches = 16, .time_limit_seconds = 0, .stop = &stop});
+  EXPECT_TRUE(plan.search.cut_by_limit);
+  EXPECT_EQ(what_is_wrong(p, 16, plan.schedule), "");
+}
+
+}  // namespace
+}  // namespace ostinato
