@@ -1,0 +1,176 @@
+#include "search/show.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "search/named.h"
+#include "search/orders.h"
+#include "search/shapes.h"
+
+namespace ostinato {
+namespace {
+
+using Json = nlohmann::json;
+
+Plan plan_of(const std::string& name, const Placement& placement, int micro_batches) {
+  Plan plan;
+  plan.micro_batches = micro_batches;
+  plan.schedule =
+      *earliest_starts(placement, micro_batches, *named_schedule(name, placement, micro_batches).orders);
+  plan.makespan = makespan_of(placement, plan.schedule);
+  plan.peak_memory = peak_memory(placement, plan.schedule);
+  return plan;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+Placement v(int devices, Nanoseconds forward = 2000, Nanoseconds backward = 4000) {
+  return shape("v", {.devices = devices, .forward = forward, .backward = backward});
+}
+
+TEST(ShowText, DrawsEachBlockOverItsTime) {
+  const Placement placement = v(2);
+  // 18 us over 54 columns: 3 columns a microsecond, after a margin of 14.
+  const auto lines = lines_of(show_text(plan_of("1f1b", placement, 2), placement, {.width = 54 + 14}));
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_EQ(lines[1], "device0  67% F0----F1----      B0==========      B1==========");
+  EXPECT_EQ(lines[2], "device1  67%       F0----B0==========F1----B1==========      ");
+  EXPECT_EQ(lines[3], "             |0 ns |2 us |4 us |6 us |8 us |10 us|12 us|14 us|16 us");
+}
+
+TEST(ShowText, NamesChunksWhereADeviceHasSeveral) {
+  const Placement placement = shape("looped", {.devices = 1, .chunks = 2, .forward = 3000, .backward = 3000});
+  const auto lines = lines_of(show_text(plan_of("gpipe", placement, 1), placement, {.width = 12 + 14}));
+  EXPECT_EQ(lines[1].substr(0, 9), "device0 1");
+  EXPECT_NE(lines[1].find("F0a"), std::string::npos);
+  EXPECT_NE(lines[1].find("F0b"), std::string::npos);
+  EXPECT_LT(lines[1].find("B0b"), lines[1].find("B0a"));
+}
+
+TEST(ShowText, EveryLineHasTheWidthThatWasAskedFor) {
+  for (const int devices : {1, 4, 64}) {
+    for (const int width : {60, 100, 173}) {
+      const Placement placement = v(devices);
+      const auto lines =
+          lines_of(show_text(plan_of("1f1b", placement, 2 * devices), placement, {.width = width}));
+      ASSERT_EQ(lines.size(), static_cast<std::size_t>(devices) + 3);
+      for (int d = 1; d <= devices; ++d) EXPECT_EQ(lines[d].size(), static_cast<std::size_t>(width));
+      EXPECT_LE(lines[devices + 1].size(), static_cast<std::size_t>(width));
+    }
+  }
+}
+
+TEST(ShowText, ShowsTheKindThatTakesMostOfACrowdedColumn) {
+  const Placement placement = v(1, 1000, 9000);
+  const auto lines = lines_of(show_text(plan_of("gpipe", placement, 1000), placement, {.width = 114}));
+  EXPECT_EQ(lines[1].substr(14), std::string(10, 'F') + std::string(90, 'B'));
+}
+
+TEST(ShowText, UsesColorOnlyWhereAsked) {
+  const Placement placement = v(2);
+  const Plan plan = plan_of("1f1b", placement, 2);
+  const std::string plain = show_text(plan, placement, {});
+  EXPECT_EQ(plain.find('\x1b'), std::string::npos);
+  std::string colored = show_text(plan, placement, {.color = true});
+  EXPECT_NE(colored.find('\x1b'), std::string::npos);
+  for (std::size_t at; (at = colored.find('\x1b')) != std::string::npos;) {
+    colored.erase(at, colored.find('m', at) - at + 1);
+  }
+  EXPECT_EQ(colored, plain);
+}
+
+TEST(ShowText, SaysWhatWasProved) {
+  const Placement placement = v(2);
+  Plan plan = plan_of("1f1b", placement, 2);
+  plan.lower_bound.makespan = 17000;
+  EXPECT_NE(show_text(plan, placement, {}).find("makespan 18 us (proven bound 17 us)"), std::string::npos);
+  plan.lower_bound.makespan = 18000;
+  plan.optimal.makespan = true;
+  EXPECT_NE(show_text(plan, placement, {}).find("makespan 18 us (optimal, proved)"), std::string::npos);
+}
+
+TEST(ShowText, TakesAnEmptyTime) {
+  const Placement placement = v(2, 0, 0);
+  EXPECT_NE(show_text(plan_of("gpipe", placement, 1), placement, {}), "");
+}
+
+/// The JSON that the page carries.
+Json page_data(const std::string& page) {
+  const std::string begin = R"(<script type="application/json" id="plan">)";
+  const std::size_t at = page.find(begin) + begin.size();
+  return Json::parse(page.substr(at, page.find("</script>", at) - at));
+}
+
+TEST(ShowHtml, CarriesTheWholePlan) {
+  const Placement placement = v(4);
+  const Plan plan = plan_of("1f1b", placement, 8);
+  const Json data = page_data(show_html(plan, placement));
+  EXPECT_EQ(data["makespan"], plan.makespan);
+  EXPECT_EQ(data["steps"].size(), plan.schedule.size());
+  EXPECT_EQ(data["devices"].size(), 4u);
+  EXPECT_EQ(data["devices"][0]["peak"], 4);
+  EXPECT_TRUE(data["devices"][0]["memory"].is_null());
+  EXPECT_EQ(data["devices"][0]["busy"], 8 * 6000);
+}
+
+TEST(ShowHtml, RefersToNothingOutside) {
+  const Placement placement = v(2);
+  const std::string page = show_html(plan_of("1f1b", placement, 2), placement);
+  for (const char* forbidden : {"http:", "https:", "src=", "@import", "url("}) {
+    EXPECT_EQ(page.find(forbidden), std::string::npos) << forbidden;
+  }
+  EXPECT_EQ(page.find("@PLAN@"), std::string::npos);
+  EXPECT_EQ(page.find("@TITLE@"), std::string::npos);
+}
+
+TEST(ShowHtml, TakesNamesThatLookLikeMarkup) {
+  Placement placement = v(1);
+  placement.name = "</script><b>&";
+  placement.blocks[0].name = "<!--";
+  const std::string page = show_html(plan_of("1f1b", placement, 1), placement);
+  const Json data = page_data(page);
+  EXPECT_EQ(data["name"], placement.name);
+  EXPECT_EQ(data["blocks"][0]["name"], "<!--");
+  EXPECT_NE(page.find("<title>&lt;/script>&lt;b>&amp;"), std::string::npos);
+}
+
+TEST(ShowPerfetto, HasASliceABlockAndDevice) {
+  const Placement placement = shape("m", {.devices = 4});
+  const Plan plan = plan_of("gpipe", placement, 3);
+  const Json trace = Json::parse(show_perfetto(plan, placement));
+  std::size_t slices = 0;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    ++slices;
+    EXPECT_GE(event["ts"], 0);
+    EXPECT_LE(event["ts"].get<double>() + event["dur"].get<double>(), plan.makespan / 1000.0);
+  }
+  EXPECT_EQ(slices, 3u * (4 + 4 + 4 + 4));
+}
+
+TEST(ShowPerfetto, CountsTheMemoryUpToThePeakAndBack) {
+  Placement placement = v(2);
+  placement.devices[0].static_memory = 10;
+  const Plan plan = plan_of("1f1b", placement, 4);
+  const Json trace = Json::parse(show_perfetto(plan, placement));
+  Bytes peak = 0;
+  Bytes last = -1;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] != "C" || event["pid"] != 0) continue;
+    last = event["args"]["bytes"];
+    peak = std::max(peak, last);
+  }
+  EXPECT_EQ(peak, plan.peak_memory[0]);
+  EXPECT_EQ(last, 10);
+}
+
+}  // namespace
+}  // namespace ostinato

@@ -1,0 +1,142 @@
+#include "search/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "search/error.h"
+#include "search/named.h"
+#include "search/shapes.h"
+#include "search/step_graph.h"
+
+namespace ostinato {
+namespace {
+
+std::vector<ScheduledBlock> run(const std::string& name, const Placement& placement, int micro_batches) {
+  const NamedSchedule named = named_schedule(name, placement, micro_batches);
+  return *earliest_starts(placement, micro_batches, *named.orders);
+}
+
+Placement v(Nanoseconds latency = 0) {
+  Placement placement = shape("v", {.devices = 4, .forward = 1000, .backward = 2000});
+  placement.link.latency = latency;
+  return placement;
+}
+
+TEST(Simulate, WithoutVariationIsThePlanItself) {
+  const Placement placement = v(50);
+  const auto schedule = run("1f1b", placement, 8);
+  const Simulation result = simulate(placement, 8, schedule, {.runs = 3});
+  EXPECT_EQ(result.planned, makespan_of(placement, schedule));
+  EXPECT_EQ(result.makespans, std::vector<Nanoseconds>(3, result.planned));
+}
+
+TEST(Simulate, IsDeterministicAndDependsOnTheSeed) {
+  const Placement placement = v();
+  const auto schedule = run("1f1b", placement, 8);
+  const SimulateOptions options{.jitter_ppm = 100'000, .seed = 3, .runs = 20};
+  SimulateOptions other = options;
+  other.seed = 4;
+  EXPECT_EQ(simulate(placement, 8, schedule, options).makespans,
+            simulate(placement, 8, schedule, options).makespans);
+  EXPECT_NE(simulate(placement, 8, schedule, options).makespans,
+            simulate(placement, 8, schedule, other).makespans);
+}
+
+TEST(Simulate, StaysWithinTheJitter) {
+  const Placement placement = v();
+  const auto schedule = run("gpipe", placement, 8);
+  const Simulation result = simulate(placement, 8, schedule, {.jitter_ppm = 100'000, .runs = 200});
+  EXPECT_GE(result.makespans.front(), result.planned * 9 / 10);
+  EXPECT_LE(result.worst(), result.planned * 11 / 10);
+  EXPECT_LT(result.makespans.front(), result.worst());
+  EXPECT_LE(result.median(), result.worst());
+}
+
+TEST(Simulate, ScalesTransfers) {
+  const Placement placement = v(100);
+  const auto schedule = run("1f1b", placement, 1);
+  EXPECT_EQ(simulate(placement, 1, schedule, {}).worst(), 12000 + 6 * 100);
+  EXPECT_EQ(simulate(placement, 1, schedule, {.transfer_ppm = 2'500'000}).worst(), 12000 + 6 * 250);
+  EXPECT_EQ(simulate(placement, 1, schedule, {.transfer_ppm = 0}).worst(), 12000);
+}
+
+TEST(Simulate, RunsBlocksWithoutTimeInTheOrderOfTheirDevice) {
+  Placement placement = v();
+  for (Block& block : placement.blocks) block.time = 0;
+  EXPECT_EQ(simulate(placement, 4, run("1f1b", placement, 4), {}).worst(), 0);
+}
+
+TEST(StepGraph, RefusesOrdersThatContradictEachOther) {
+  const Placement placement = shape("v", {.devices = 1});
+  const int f = placement.find_block("s0.F");
+  const int b = placement.find_block("s0.B");
+  EXPECT_NO_THROW(StepGraph(placement, 1, {{{f, 0}, {b, 0}}}));
+  EXPECT_THROW(StepGraph(placement, 1, {{{b, 0}, {f, 0}}}), InputError);
+}
+
+/// Work, transfers and idle time of a chain add up to the makespan: nothing is skipped.
+void expect_gapless(const Placement& placement, const std::vector<CriticalStep>& chain,
+                    Nanoseconds makespan) {
+  Nanoseconds time = 0;
+  for (const CriticalStep& link : chain) {
+    EXPECT_EQ(time + link.transfer + link.idle, link.step.start);
+    time = link.step.start + placement.blocks[link.step.block].time;
+  }
+  EXPECT_EQ(time, makespan);
+}
+
+TEST(CriticalChain, ReachesFromTheStartToTheMakespan) {
+  for (const Nanoseconds latency : {0, 70}) {
+    for (const char* name : {"gpipe", "1f1b"}) {
+      const Placement placement = v(latency);
+      const auto schedule = run(name, placement, 6);
+      expect_gapless(placement, critical_chain(placement, 6, schedule), makespan_of(placement, schedule));
+    }
+  }
+}
+
+TEST(CriticalChain, NamesTheTransfer) {
+  const Placement placement = v(100);
+  const auto chain = critical_chain(placement, 1, run("1f1b", placement, 1));
+  ASSERT_EQ(chain.size(), 8u);
+  EXPECT_EQ(chain[0].binding, Binding::begin);
+  EXPECT_EQ(chain[1].binding, Binding::transfer);
+  EXPECT_EQ(chain[1].transfer, 100);
+  EXPECT_EQ(chain[4].binding, Binding::device);  // the last stage turns around
+}
+
+TEST(CriticalChain, NamesTheMemoryThatAForwardWaitsFor) {
+  Placement placement = shape("v", {.devices = 1});
+  const auto schedule = run("1f1b", placement, 3);
+  const auto waiting = [&](Bytes capacity) {
+    placement.devices[0].memory = capacity;
+    const auto chain = critical_chain(placement, 3, schedule);
+    return std::count_if(chain.begin(), chain.end(),
+                         [](const auto& c) { return c.binding == Binding::memory; });
+  };
+  EXPECT_EQ(waiting(1), 2);  // the second and the third forward
+  EXPECT_EQ(waiting(3), 0);
+}
+
+TEST(CriticalChain, NamesIdleTime) {
+  const Placement placement = v();
+  auto schedule = run("1f1b", placement, 2);
+  for (ScheduledBlock& step : schedule) step.start += step.start > 0 ? 500 : 0;
+  const auto chain = critical_chain(placement, 2, schedule);
+  expect_gapless(placement, chain, makespan_of(placement, schedule));
+  EXPECT_EQ(
+      std::count_if(chain.begin(), chain.end(), [](const auto& c) { return c.binding == Binding::none; }), 1);
+}
+
+TEST(Explain, SaysWhatBinds) {
+  Placement placement = v(100);
+  for (Device& device : placement.devices) device.memory = 4;
+  const auto lines = explain(placement, critical_chain(placement, 8, run("1f1b", placement, 8)));
+  ASSERT_GE(lines.size(), 2u);
+  EXPECT_NE(lines[0].find("The makespan of"), std::string::npos);
+  EXPECT_NE(lines[1].find("device"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ostinato
