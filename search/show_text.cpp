@@ -150,7 +150,7 @@ std::string axis(const Scale& scale, Nanoseconds makespan) {
   std::string text(static_cast<std::size_t>(scale.width()), ' ');
   const Nanoseconds tick = tick_length(makespan);
   for (Nanoseconds time = 0; time <= makespan; time += tick) {
-    const std::string label = "|" + format_time(time);
+    const std::string label = fmt::format("|{}", format_time(time));
     const auto column = static_cast<std::size_t>(scale.column(time));
     if (column + label.size() <= text.size()) text.replace(column, label.size(), label);
   }
@@ -218,7 +218,7 @@ std::vector<int> chunks_of_blocks(const Placement& placement) {
 std::string show_text(const Plan& plan, const Placement& placement, const ShowOptions& options) {
   std::size_t names = 0;
   for (const Device& device : placement.devices) names = std::max(names, device.name.size());
-  const int margin = static_cast<int>(names) + 7;
+  const int margin = static_cast<int>(names) + 6;
   const Scale scale(plan.makespan, std::max(options.width, 40) - margin);
   const std::vector<int> chunks = chunks_of_blocks(placement);
   const bool several = std::any_of(chunks.begin(), chunks.end(), [](int c) { return c > 0; });
@@ -234,7 +234,7 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
     text += fmt::format("{:<{}} {:>4} {}\n", placement.devices[d].name, names, share(busy[d], plan.makespan),
                         draw(lines[d].finish(), options.color));
   }
-  text += std::string(static_cast<std::size_t>(margin - 1), ' ') + axis(scale, plan.makespan) + "\n";
+  text += std::string(static_cast<std::size_t>(margin), ' ') + axis(scale, plan.makespan) + "\n";
   return text + legend(placement, several, options.color) + "; the share is of time at work\n";
 }
 

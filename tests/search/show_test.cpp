@@ -38,17 +38,17 @@ Placement v(int devices, Nanoseconds forward = 2000, Nanoseconds backward = 4000
 
 TEST(ShowText, DrawsEachBlockOverItsTime) {
   const Placement placement = v(2);
-  // 18 us over 54 columns: 3 columns a microsecond, after a margin of 14.
-  const auto lines = lines_of(show_text(plan_of("1f1b", placement, 2), placement, {.width = 54 + 14}));
+  // 18 us over 54 columns: 3 columns a microsecond, after a margin of 13.
+  const auto lines = lines_of(show_text(plan_of("1f1b", placement, 2), placement, {.width = 54 + 13}));
   ASSERT_EQ(lines.size(), 5u);
-  EXPECT_EQ(lines[1], "device0  67% F0----F1----      B0==========      B1==========");
-  EXPECT_EQ(lines[2], "device1  67%       F0----B0==========F1----B1==========      ");
+  EXPECT_EQ(lines[1], "device0  67% F0----F1----            B0==========      B1==========");
+  EXPECT_EQ(lines[2], "device1  67%       F0----B0==========F1----B1==========            ");
   EXPECT_EQ(lines[3], "             |0 ns |2 us |4 us |6 us |8 us |10 us|12 us|14 us|16 us");
 }
 
 TEST(ShowText, NamesChunksWhereADeviceHasSeveral) {
   const Placement placement = shape("looped", {.devices = 1, .chunks = 2, .forward = 3000, .backward = 3000});
-  const auto lines = lines_of(show_text(plan_of("gpipe", placement, 1), placement, {.width = 12 + 14}));
+  const auto lines = lines_of(show_text(plan_of("gpipe", placement, 1), placement, {.width = 12 + 13}));
   EXPECT_EQ(lines[1].substr(0, 9), "device0 1");
   EXPECT_NE(lines[1].find("F0a"), std::string::npos);
   EXPECT_NE(lines[1].find("F0b"), std::string::npos);
@@ -70,8 +70,8 @@ TEST(ShowText, EveryLineHasTheWidthThatWasAskedFor) {
 
 TEST(ShowText, ShowsTheKindThatTakesMostOfACrowdedColumn) {
   const Placement placement = v(1, 1000, 9000);
-  const auto lines = lines_of(show_text(plan_of("gpipe", placement, 1000), placement, {.width = 114}));
-  EXPECT_EQ(lines[1].substr(14), std::string(10, 'F') + std::string(90, 'B'));
+  const auto lines = lines_of(show_text(plan_of("gpipe", placement, 1000), placement, {.width = 113}));
+  EXPECT_EQ(lines[1].substr(13), std::string(10, 'F') + std::string(90, 'B'));
 }
 
 TEST(ShowText, UsesColorOnlyWhereAsked) {
