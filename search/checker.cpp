@@ -1,0 +1,130 @@
+#include "search/checker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "search/checker_bounds.h"
+#include "search/checker_schedule.h"
+
+namespace ostinato {
+namespace checker {
+namespace {
+
+bool same_names(const Plan& plan, const Placement& placement, Report& report) {
+  if (plan.placement_name == placement.name) return true;
+  report.fail(
+      fmt::format("the plan is for placement '{}', not for '{}'", plan.placement_name, placement.name));
+  return false;
+}
+
+/// The definition in plan.h: start(b, i + unroll) == start(b, i) + period.
+void check_steady_state(const Timetable& table, Report& report) {
+  const SteadyState& steady = table.plan().steady_state;
+  if (steady.unroll < 1 || steady.first < 0 || steady.count < 0 || steady.period < 0) {
+    return report.fail("steady_state has a negative figure, or an unroll below 1");
+  }
+  if (steady.count == 0) {
+    if (steady.period == 0) return report.pass("the plan claims no repeating part");
+    return report.fail(fmt::format("steady_state has no repetends, but a period of {} ns", steady.period));
+  }
+  const Wide end = steady.first + static_cast<Wide>(steady.count) * steady.unroll;
+  if (end > table.micro_batches()) {
+    return report.fail(fmt::format("steady_state covers micro-batches {} to {}, but the plan has {}",
+                                   steady.first, to_text(end - 1), table.micro_batches()));
+  }
+  const std::size_t before = report.failures();
+  const int last = static_cast<int>(end) - steady.unroll;
+  for (int i = steady.first; i < last; ++i) {
+    for (int b = 0; b < table.blocks(); ++b) {
+      const Wide wanted = static_cast<Wide>(table.start(b, i)) + steady.period;
+      const Nanoseconds actual = table.start(b, i + steady.unroll);
+      if (actual == wanted) continue;
+      report.fail(fmt::format(
+          "{} starts at {} ns; by steady_state, a period of {} ns after micro-batch {}, it should at {} ns",
+          table.step_name(b, i + steady.unroll), actual, steady.period, i, to_text(wanted)));
+    }
+  }
+  if (report.failures() > before) return;
+  report.pass(fmt::format("{} repetends of {} micro-batches follow each other every {} ns", steady.count,
+                          steady.unroll, steady.period));
+}
+
+/// docs/bounds.md, P: the last repetend starts when every block of the first one has started.
+bool repetends_overlap(const Timetable& table) {
+  const SteadyState& steady = table.plan().steady_state;
+  if (steady.count < 2) return false;
+  Nanoseconds latest = 0, earliest = std::numeric_limits<Nanoseconds>::max();
+  for (int b = 0; b < table.blocks(); ++b) {
+    latest = std::max(latest, table.start(b, steady.first));
+    earliest = std::min(earliest, table.start(b, steady.first + (steady.count - 1) * steady.unroll));
+  }
+  return latest <= earliest;
+}
+
+void check_makespan_claims(const Timetable& table, const Bounds& bounds, Report& report) {
+  const Plan& plan = table.plan();
+  const Bound proved = bounds.makespan(table.micro_batches(), plan.lower_bound.makespan);
+  if (proved.value < plan.lower_bound.makespan) {
+    report.fail(fmt::format("lower_bound.makespan is {} ns, but only {} ns are proved ({})",
+                            plan.lower_bound.makespan, to_text(proved.value), proved.why));
+  } else {
+    report.pass(fmt::format("no schedule ends before {} ns ({})", to_text(proved.value), proved.why));
+  }
+  if (plan.optimal.makespan && plan.makespan != plan.lower_bound.makespan) {
+    report.fail(fmt::format("optimal.makespan is true, but the makespan is {} ns and its lower bound {} ns",
+                            plan.makespan, plan.lower_bound.makespan));
+  } else if (plan.optimal.makespan && proved.value >= plan.makespan) {
+    report.pass(fmt::format("the makespan of {} ns is optimal", plan.makespan));
+  }
+}
+
+void check_period_claims(const Timetable& table, const Bounds& bounds, Report& report) {
+  const Plan& plan = table.plan();
+  const Bound proved = bounds.period(std::max(1, plan.steady_state.unroll));
+  if (proved.value < plan.lower_bound.period) {
+    report.fail(fmt::format("lower_bound.period is {} ns, but only {} ns are proved ({})",
+                            plan.lower_bound.period, to_text(proved.value), proved.why));
+  } else {
+    report.pass(fmt::format("{} micro-batches cannot repeat faster than every {} ns ({})",
+                            plan.steady_state.unroll, to_text(proved.value), proved.why));
+  }
+  if (plan.steady_state.count > 0 && plan.steady_state.period < plan.lower_bound.period) {
+    report.fail(fmt::format(
+        "steady_state.period is {} ns, below its lower bound of {} ns: these repetends cannot go on",
+        plan.steady_state.period, plan.lower_bound.period));
+  }
+  if (!plan.optimal.period) return;
+  if (plan.steady_state.period != plan.lower_bound.period) {
+    report.fail(fmt::format("optimal.period is true, but the period is {} ns and its lower bound {} ns",
+                            plan.steady_state.period, plan.lower_bound.period));
+  } else if (!repetends_overlap(table)) {
+    report.fail("optimal.period is true, but there is no time at which all blocks repeat");
+  } else if (proved.value >= plan.steady_state.period) {
+    report.pass(fmt::format("the period of {} ns is optimal", plan.steady_state.period));
+  }
+}
+
+void check_claims(const Timetable& table, Report& report) {
+  const Bounds bounds(table.placement());
+  check_makespan_claims(table, bounds, report);
+  check_period_claims(table, bounds, report);
+}
+
+}  // namespace
+}  // namespace checker
+
+CheckResult check_plan(const Plan& plan, const Placement& placement) {
+  checker::Report report;
+  checker::same_names(plan, placement, report);
+  const checker::Timetable table(plan, placement, report);
+  if (!table.complete()) return report.take();
+  checker::check_schedule(table, report);
+  checker::check_figures(table, report);
+  checker::check_steady_state(table, report);
+  checker::check_claims(table, report);
+  return report.take();
+}
+
+}  // namespace ostinato
