@@ -51,14 +51,17 @@ void check_steady_state(const Timetable& table, Report& report) {
                           steady.unroll, steady.period));
 }
 
-/// docs/bounds.md, P: the last repetend starts when every block of the first one has started.
+/// docs/bounds.md, P: from some instant on, every block is in its repeating part for one whole period.
 bool repetends_overlap(const Timetable& table) {
   const SteadyState& steady = table.plan().steady_state;
   if (steady.count < 2) return false;
+  const int to_last = (steady.count - 1) * steady.unroll;
   Nanoseconds latest = 0, earliest = std::numeric_limits<Nanoseconds>::max();
-  for (int b = 0; b < table.blocks(); ++b) {
-    latest = std::max(latest, table.start(b, steady.first));
-    earliest = std::min(earliest, table.start(b, steady.first + (steady.count - 1) * steady.unroll));
+  for (int i = steady.first; i < steady.first + steady.unroll; ++i) {
+    for (int b = 0; b < table.blocks(); ++b) {
+      latest = std::max(latest, table.start(b, i));
+      earliest = std::min(earliest, table.start(b, i + to_last));
+    }
   }
   return latest <= earliest;
 }
