@@ -1,0 +1,39 @@
+"""Names a model by what it is made of, so that a plan made for one model is not run with another.
+
+    digest = model_digest([("0:Embedding", [("token.weight", (256, 96), "float32")]), ("1:Head", [...])])
+
+The digest covers, in model order, the name of every layer and the name, shape and type of each of its parameters, as
+they are built (before DeepSpeed casts them to half precision). Values, buffers and sizes of micro-batches are not in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+
+Parameter = tuple[str, Sequence[int], str]  # name, shape, "float32"
+
+
+def model_digest(layers: Iterable[tuple[str, Iterable[Parameter]]]) -> str:
+    """SHA-256 in lower-case hexadecimal over (layer name, [(parameter name, shape, type), ...]) in order."""
+    rows = [[name, [[what, list(shape), dtype] for what, shape, dtype in parameters]] for name, parameters in layers]
+    return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
+
+
+def layer_name(index: int, layer) -> str:
+    """`3:Block`. `layer` is a LayerSpec, a module, or any callable."""
+    if isinstance(layer, functools.partial):
+        return layer_name(index, layer.func)
+    kind = getattr(layer, "typename", None)  # of a LayerSpec
+    if kind is None:
+        kind = layer if hasattr(layer, "__name__") else type(layer)
+    return f"{index}:{kind.__name__}"
+
+
+def layer_parameters(module) -> list[Parameter]:
+    """Name, shape and type of the parameters of a built layer; none for a plain callable."""
+    if not hasattr(module, "named_parameters"):
+        return []
+    return [(name, tuple(p.shape), str(p.dtype).removeprefix("torch.")) for name, p in module.named_parameters()]

@@ -1,0 +1,122 @@
+"""The chain of layers, built one at a time, with the real input of each.
+
+Every layer is run once, without gradients, so that the next one gets its shapes. A layer that is the same as an earlier
+one, on an input of the same shape, is neither built nor run again: it gets that one's output.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ostinato.model_digest import Parameter, layer_name, layer_parameters, model_digest
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.identity import layer_key, shape_key
+from ostinato.profile.job import Job
+from ostinato.profile.settings import Settings
+from ostinato.profile.tensors import bytes_of, differentiable, map_tensors, tensors
+
+
+@dataclass
+class Layer:
+    """One layer that is measured. `run` takes `inputs` and gives its outputs, or the loss where it is the last."""
+
+    index: int
+    name: str
+    run: Callable[[Any], Any]
+    inputs: Any
+    outputs: Any
+    parameters: list[nn.Parameter]  # that are trained
+    parameter_bytes: int  # frozen parameters and buffers as well
+    takes_gradient: bool  # whether the backward reaches its inputs: not of the first layer
+    checkpointed: bool
+
+
+@dataclass
+class Chain:
+    layers: list[Layer] = field(default_factory=list)  # one a distinct layer
+    rows: list[tuple[str, Layer]] = field(default_factory=list)  # one a layer of the model: its name, and what it is
+    digest: str = ""
+
+
+class Builder:
+    """Builds layers as DeepSpeed's PipelineModule does; tied layers share one module."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.tied: dict[Any, nn.Module] = {}
+        self.described: list[tuple[str, list[Parameter]]] = []
+
+    def build(self, name: str, layer: Any) -> tuple[Callable, Any]:
+        """What to call, and the module that holds its parameters (or the callable itself)."""
+        try:
+            module = self._module(layer)
+        except Exception as error:
+            raise ProfileError(f"layer {name} could not be built: {type(error).__name__}: {error}") from error
+        parameters = layer_parameters(module)
+        self.described.append((name, parameters))
+        if isinstance(module, nn.Module) and self.settings.dtype is not None:
+            module.to(self.settings.dtype)
+        forward = getattr(layer, "forward_fn", None)
+        return (functools.partial(forward, module) if forward else module), module
+
+    def describe_again(self, name: str, first: int) -> None:
+        self.described.append((name, self.described[first][1]))
+
+    def _module(self, layer: Any) -> Any:
+        if not hasattr(layer, "typename"):
+            return layer
+        if not hasattr(layer, "forward_fn"):
+            return layer.build()
+        if layer.key not in self.tied:
+            self.tied[layer.key] = layer.build()
+        return self.tied[layer.key]
+
+
+def run_once(name: str, run: Callable, inputs: Any) -> Any:
+    """The outputs, detached. On copies: a layer may work in place."""
+    try:
+        with torch.no_grad():
+            return map_tensors(torch.Tensor.detach, run(map_tensors(torch.clone, inputs)))
+    except Exception as error:
+        raise ProfileError(f"layer {name} raised {type(error).__name__} in its forward: {error}") from error
+
+
+def with_loss(run: Callable, job: Job) -> Callable:
+    return lambda inputs: job.loss_fn(run(inputs), job.labels)
+
+
+def build_chain(job: Job, settings: Settings) -> Chain:
+    if not len(job.layers):
+        raise ProfileError("the model has no layers")
+    chain, builder = Chain(), Builder(settings)
+    known: dict[Any, Layer] = {}
+    value, last = map_tensors(torch.Tensor.detach, job.inputs), len(job.layers) - 1
+    for index, spec in enumerate(job.layers):
+        name = layer_name(index, spec)
+        takes_gradient = index > 0 and any(map(differentiable, tensors(value)))
+        key = (layer_key(spec), shape_key(value), takes_gradient, index == last)
+        layer = known.get(key)
+        if layer is None:
+            run, module = builder.build(name, spec)
+            parameters = [p for p in module.parameters() if p.requires_grad] if isinstance(module, nn.Module) else []
+            outputs = run_once(name, run, value)
+            if index == last and job.loss_fn is not None:
+                run = with_loss(run, job)
+                run_once(f"{name} with its loss", run, value)
+            checkpointed = job.checkpoint_interval > 0 and bool(parameters)
+            held = bytes_of([*module.parameters(), *module.buffers()]) if isinstance(module, nn.Module) else 0
+            layer = Layer(index, name, run, value, outputs, parameters, held, takes_gradient, checkpointed)
+            known[key] = layer
+            chain.layers.append(layer)
+        else:
+            builder.describe_again(name, layer.index)
+        chain.rows.append((name, layer))
+        value = layer.outputs
+    chain.digest = model_digest(builder.described)
+    return chain

@@ -1,0 +1,23 @@
+"""What is to be profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Job:
+    """A chain of layers, one micro-batch for it, and how often to measure."""
+
+    layers: Sequence[Any]  # nn.Module, DeepSpeed LayerSpec or TiedLayerSpec, or any callable
+    inputs: Any  # of the first layer: a tensor, or tuples, lists and dicts of tensors
+    labels: Any = None  # second argument of loss_fn
+    loss_fn: Callable | None = None  # counts as part of the last layer
+    config: dict = field(default_factory=dict)  # DeepSpeed's: optimizer, precision, micro-batch size
+    optimizer: Any = None  # one that the script made itself
+    checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
+    name: str = "model"
+    repeats: int = 20
+    warm_up: int = 3

@@ -1,0 +1,171 @@
+"""Forward, backward and split backward of one layer, each with its time and memory.
+
+What is measured is the call alone: inputs are copied, gradients of parameters exist, and gradients of outputs are made
+before the clock starts. Time is the steady clock's (a layer that waits costs its wait); memory is what the counting
+allocator saw.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ostinato import _profiler
+from ostinato.profile.chain import Layer
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.split import input_half, parameter_groups, weight_half
+from ostinato.profile.tensors import differentiable, map_tensors, tensors
+
+NOTHING = nullcontext()
+
+
+@dataclass
+class Sample:
+    time: int  # ns
+    kept: int  # bytes that are live after it and were not before
+    peak: int  # largest number of bytes above those before it
+
+
+def measure(name: str, function: Callable[[], Any]) -> tuple[Any, Sample]:
+    """The function's result and cost. `name` is that of the range that NVTX tools show."""
+    before = _profiler.live_bytes()
+    _profiler.reset_peak()
+    _profiler.nvtx_push(name)
+    start = _profiler.now()
+    result = function()
+    time = _profiler.now() - start
+    _profiler.nvtx_pop()
+    return result, Sample(time, _profiler.live_bytes() - before, _profiler.peak_bytes() - before)
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """No garbage collection inside a measurement: it would give back memory that is not the layer's."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@dataclass
+class Started:
+    """A layer whose forward has run, ready for its backward."""
+
+    leaves: list[torch.Tensor]  # get the gradients of the inputs
+    outputs: list[torch.Tensor]
+    gradients: list[torch.Tensor]
+
+
+def prepare(layer: Layer) -> tuple[list[torch.Tensor], Any]:
+    """Leaves, and copies of them for the layer: it may work in place, which a leaf would refuse."""
+    leaves: list[torch.Tensor] = []
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        if not (layer.takes_gradient and differentiable(tensor)):
+            return tensor.clone()
+        leaf = tensor.detach().requires_grad_()
+        leaves.append(leaf)
+        return leaf.clone()
+
+    for parameter in layer.parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return leaves, map_tensors(copy, layer.inputs)
+
+
+def call(layer: Layer, inputs: Any) -> Any:
+    return checkpoint(layer.run, inputs, use_reentrant=False) if layer.checkpointed else layer.run(inputs)
+
+
+def forward(layer: Layer, label: str, around: AbstractContextManager = NOTHING) -> tuple[Started, Sample]:
+    """`around` is entered for the call alone."""
+    leaves, inputs = prepare(layer)
+    try:
+        with around:
+            outputs, sample = measure(label, lambda: call(layer, inputs))
+    except Exception as error:
+        raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its forward: {error}") from error
+    reached = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
+    return Started(leaves, reached, [torch.ones_like(tensor) for tensor in reached]), sample
+
+
+def backward(layer: Layer, started: Started, label: str, around: AbstractContextManager = NOTHING) -> Sample:
+    def run() -> None:
+        if started.outputs:
+            torch.autograd.backward(started.outputs, started.gradients)
+
+    try:
+        with around:
+            return measure(label, run)[1]
+    except Exception as error:
+        raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its backward: {error}") from error
+
+
+def can_split(layer: Layer) -> bool:
+    """Checkpointed layers recompute inside the backward, which cannot be split."""
+    return not layer.checkpointed
+
+
+def split_backward(layer: Layer, started: Started, label: str) -> tuple[Sample, Sample]:
+    """Input half and weight half. Where there is but one of them, it is the whole backward, and the other takes 0.
+
+    Which node belongs to which half is found out before the clock starts.
+    """
+    nothing = Sample(0, 0, 0)
+    if not started.leaves or not started.outputs:
+        return nothing, backward(layer, started, f"{label} W")
+    if not layer.parameters:
+        return backward(layer, started, f"{label} I"), nothing
+    groups = parameter_groups(started.outputs, started.leaves, layer.parameters)
+    (_, arrived), first = measure(
+        f"{label} I", lambda: input_half(started.outputs, started.gradients, started.leaves, groups)
+    )
+    _, second = measure(f"{label} W", lambda: weight_half(groups, arrived))
+    return first, second
+
+
+@dataclass
+class Samples:
+    """Of one layer, over the repeats."""
+
+    forward: list[Sample] = field(default_factory=list)
+    backward: list[Sample] = field(default_factory=list)
+    input_half: list[Sample] = field(default_factory=list)
+    weight_half: list[Sample] = field(default_factory=list)
+
+    def spread(self, which: str):
+        return _profiler.spread_of([sample.time for sample in getattr(self, which)])
+
+    def kept(self) -> int:
+        return max(0, *(sample.kept for sample in self.forward))
+
+    def forward_workspace(self) -> int:
+        return max(sample.peak - max(0, sample.kept) for sample in self.forward)
+
+    def backward_workspace(self) -> int:
+        return max(sample.peak for sample in self.backward)
+
+
+def repeat_once(layer: Layer, repeat: int, samples: Samples | None) -> None:
+    """One whole and one split round. `samples` is None while warming up."""
+    with quiet_collector():
+        started, first = forward(layer, f"{layer.name} F {repeat}")
+        second = backward(layer, started, f"{layer.name} B {repeat}")
+        if samples is not None:
+            samples.forward.append(first)
+            samples.backward.append(second)
+        if not can_split(layer):
+            return
+        started, _ = forward(layer, f"{layer.name} F {repeat}")
+        halves = split_backward(layer, started, f"{layer.name} {repeat}")
+        if samples is not None:
+            samples.input_half.append(halves[0])
+            samples.weight_half.append(halves[1])

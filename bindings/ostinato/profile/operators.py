@@ -1,0 +1,125 @@
+"""Operators of a layer, and whether all of them were seen.
+
+Operators are recorded in runs of their own, so that the recorder's cost is not in the layer's time. In a further run
+operators are both recorded and counted by a TorchDispatchMode, which knows nothing of the recorder: what it saw and the
+recorder did not is lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ostinato import _profiler
+from ostinato.profile.chain import Layer
+from ostinato.profile.measure import backward, forward, quiet_collector
+
+PASSES = 5  # more would only fill the buffers: counts do not vary, and a median of five is a median
+
+
+PHASES = ("forward", "backward")
+UNRECORDED = {"aten::detach"}  # of saved tensors: torch enters it below the point where operators are recorded
+
+
+class LaunchCounter(TorchDispatchMode):
+    """Counts operators by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function._schema.name not in UNRECORDED:
+            self.counts[function._schema.name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@dataclass
+class Operators:
+    """Rows of layers, and what was counted for them (profile.h, Completeness)."""
+
+    rows: list[Any] = field(default_factory=list)
+    expected: int = 0
+    seen: int = 0
+    dropped: int = 0
+    unfinished: int = 0
+    out_of_range: int = 0
+
+    def why_incomplete(self) -> str:
+        """In words; empty: nothing is missing."""
+        reasons = {
+            f"{self.expected - self.seen} of {self.expected} operators were not recorded": self.expected - self.seen,
+            f"{self.dropped} operators did not fit into the buffers": self.dropped,
+            f"{self.unfinished} operators did not end": self.unfinished,
+            f"{self.out_of_range} backward nodes belong to another layer": self.out_of_range,
+        }
+        return "; ".join(text for text, count in reasons.items() if count)
+
+
+@contextmanager
+def recorded_pass(recorder: Any, layer: Layer, phase: str) -> Iterator[None]:
+    recorder.begin_pass(layer.index, phase)
+    try:
+        yield
+    finally:
+        recorder.end_pass()
+
+
+@contextmanager
+def counted_pass(recorder: Any, layer: Layer, phase: str, counter: LaunchCounter) -> Iterator[None]:
+    with recorded_pass(recorder, layer, phase), counter:
+        yield
+
+
+@contextmanager
+def recording() -> Iterator[Any]:
+    recorder = _profiler.OperatorRecorder()
+    with quiet_collector():
+        recorder.start()
+        try:
+            yield recorder
+        finally:
+            recorder.stop()
+
+
+def record(layer: Layer) -> Any:
+    """A recorder that saw the layer PASSES times."""
+    with recording() as recorder:
+        for number in range(PASSES):
+            there, back = (recorded_pass(recorder, layer, phase) for phase in PHASES)
+            started, _ = forward(layer, f"{layer.name} F record {number}", there)
+            backward(layer, started, f"{layer.name} B record {number}", back)
+    return recorder
+
+
+def count(layer: Layer) -> tuple[int, int]:
+    """Operators that were counted in one forward and backward, and those of them that were recorded as well."""
+    counters = {phase: LaunchCounter() for phase in PHASES}
+    with recording() as recorder:
+        there, back = (counted_pass(recorder, layer, phase, counter) for phase, counter in counters.items())
+        started, _ = forward(layer, f"{layer.name} F count", there)
+        backward(layer, started, f"{layer.name} B count", back)
+    calls = {(row.phase, row.name): row.calls for row in recorder.rows()}
+    expected = seen = 0
+    for phase, counter in counters.items():
+        for name, times in counter.counts.items():
+            expected += times
+            # The counter calls every operator that it counts once more, and that call is recorded too.
+            seen += min(times, max(0, calls.get((phase, name), 0) - times))
+    return expected, seen
+
+
+def add_operators(layer: Layer, into: Operators) -> None:
+    recorder = record(layer)
+    expected, seen = count(layer)
+    into.expected += expected
+    into.seen += seen
+    into.rows += recorder.rows()
+    into.dropped += recorder.dropped
+    into.unfinished += recorder.unfinished
+    into.out_of_range += recorder.out_of_range

@@ -1,0 +1,130 @@
+"""From a job to a profile."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ostinato import _profiler
+from ostinato.profile.chain import Chain, Layer, build_chain
+from ostinato.profile.device import cpu_clocks, cpu_name
+from ostinato.profile.job import Job
+from ostinato.profile.measure import Samples, repeat_once
+from ostinato.profile.operators import Operators, add_operators
+from ostinato.profile.settings import Settings, read_settings
+from ostinato.profile.tensors import bytes_of, tensors
+
+Progress = Callable[[str, int, int], None]  # what is done, steps done, steps in all
+
+
+def no_progress(phase: str, done: int, total: int) -> None:
+    """Shows nothing."""
+
+
+@contextmanager
+def counted_memory() -> Iterator[None]:
+    """Memory is counted; what exists already is kept out of garbage collections, which makes those between
+    measurements quick."""
+    gc.collect()
+    gc.freeze()
+    _profiler.install_allocator()
+    try:
+        yield
+    finally:
+        _profiler.remove_allocator()
+        gc.unfreeze()
+
+
+def time_layers(job: Job, chain: Chain, progress: Progress) -> list[Samples]:
+    """Round by round over all layers, so that what disturbs the machine for a while is spread over them."""
+    samples = [Samples() for _ in chain.layers]
+    rounds = job.warm_up + job.repeats
+    for number in range(rounds):
+        for layer, into in zip(chain.layers, samples, strict=True):
+            warm = number >= job.warm_up
+            repeat_once(layer, number - job.warm_up, into if warm else None)
+        progress("layers", number + 1, rounds)
+    return samples
+
+
+def layer_cost(layer: Layer, samples: Samples, settings: Settings) -> Any:
+    cost = _profiler.LayerCost()
+    cost.forward = samples.spread("forward")
+    cost.backward = samples.spread("backward")
+    cost.backward_input = samples.spread("input_half")
+    cost.backward_weight = samples.spread("weight_half")
+    cost.kept = samples.kept()
+    cost.forward_workspace = samples.forward_workspace()
+    cost.backward_workspace = samples.backward_workspace()
+    cost.parameters = layer.parameter_bytes
+    cost.gradients = settings.gradient_bytes(layer.parameters)
+    cost.optimizer_state = settings.optimizer_bytes(layer.parameters)
+    cost.input_bytes = bytes_of(layer.inputs)
+    cost.output_bytes = bytes_of(layer.outputs)
+    return cost
+
+
+def layer_rows(chain: Chain, costs: dict[int, Any]) -> list[Any]:
+    """One row a layer of the model; layers that are the same repeat the measured row."""
+    rows = []
+    for index, (name, layer) in enumerate(chain.rows):
+        row = copy.copy(costs[layer.index])
+        row.index, row.name = index, name
+        row.same_as = -1 if layer.index == index else layer.index
+        rows.append(row)
+    return rows
+
+
+def record_operators(chain: Chain, progress: Progress) -> Operators:
+    operators = Operators()
+    for number, layer in enumerate(chain.layers):
+        add_operators(layer, operators)
+        progress("operators", number + 1, len(chain.layers))
+    return operators
+
+
+def describe(profile: Any, job: Job, settings: Settings) -> None:
+    profile.model = job.name
+    profile.set_device(
+        name=cpu_name(), kind="cpu", driver="", torch=torch.__version__, cuda=torch.version.cuda or "", clocks=cpu_clocks()
+    )
+    profile.timer = "cpu"
+    profile.warm_up, profile.repeats = job.warm_up, job.repeats
+    first = next(tensors(job.inputs), None)
+    profile.micro_batch_size = settings.micro_batch_size or (first.shape[0] if first is not None and first.dim() else 0)
+
+
+def state_completeness(profile: Any, operators: Operators) -> None:
+    state = profile.completeness
+    state.reason = operators.why_incomplete()
+    state.complete = not state.reason
+    state.expected, state.seen = operators.expected, operators.seen
+    state.dropped = operators.dropped + operators.unfinished
+    state.out_of_range = operators.out_of_range
+
+
+def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
+    """Measures the job's layers on the CPU, in this process. Returns an `ostinato._profiler.Profile`, without transfers.
+
+    Raises ProfileError where a layer cannot be built or run.
+    """
+    settings = read_settings(job.config, job.optimizer)
+    with torch.enable_grad(), counted_memory():
+        chain = build_chain(job, settings)
+        samples = time_layers(job, chain, progress)
+        operators = record_operators(chain, progress)
+    costs = {
+        layer.index: layer_cost(layer, into, settings) for layer, into in zip(chain.layers, samples, strict=True)
+    }
+    profile = _profiler.Profile()
+    describe(profile, job, settings)
+    profile.model_sha256 = chain.digest
+    profile.layers = layer_rows(chain, costs)
+    profile.operators = operators.rows
+    state_completeness(profile, operators)
+    return profile

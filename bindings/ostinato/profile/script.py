@@ -1,0 +1,161 @@
+"""Runs a training script up to its first training step, and takes the model and one micro-batch from it.
+
+The script is run unchanged, in this process, as the only rank. `PipelineModule` keeps its layer list but builds nothing,
+`deepspeed.initialize` returns a stand-in for the engine, and the stand-in's `train_batch` ends the script.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import runpy
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ostinato.profile.engine import Captured, StandInEngine
+from ostinato.profile.errors import BAD_INPUT, MISSING, ProfileError
+from ostinato.profile.job import Job
+from ostinato.profile.settings import micro_batch_size
+
+
+def layer_keeper(original: Callable) -> Callable:
+    """Stands in for PipelineModule.__init__. Builds nothing, so that a model larger than this machine can be profiled."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def keep_layers(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        nn.Module.__init__(self)
+        self._layer_specs = list(given.arguments["layers"])
+        self.loss_fn = given.arguments["loss_fn"]
+        self.activation_checkpoint_interval = given.arguments["activation_checkpoint_interval"]
+        self.num_stages = 1
+        self.placeholder = nn.Parameter(torch.zeros(1))  # an optimizer refuses an empty list
+
+    return keep_layers
+
+
+def read_config(config: Any, args: Any) -> dict:
+    """The dict, or the file that it names. `args.deepspeed_config` where no config was given."""
+    if config is None:
+        config = getattr(args, "deepspeed_config", None)
+    if config is None:
+        raise ProfileError("deepspeed.initialize() was given no configuration (config=, or args.deepspeed_config)")
+    if isinstance(config, dict):
+        return config
+    try:
+        return json.loads(Path(config).read_text())
+    except (OSError, ValueError) as error:
+        raise ProfileError(f"{config}: {error}") from error
+
+
+def initialize(
+    args: Any = None, model: Any = None, optimizer: Any = None, training_data: Any = None, collate_fn: Any = None,
+    config: Any = None, config_params: Any = None, **_others: Any,
+) -> tuple[StandInEngine, Any, Any, None]:  # fmt: skip
+    """Stands in for deepspeed.initialize()."""
+    from deepspeed.pipe import PipelineModule
+
+    if not isinstance(model, PipelineModule):
+        raise ProfileError(f"deepspeed.initialize() was given a {type(model).__name__}: only a PipelineModule can be profiled")
+    settings = read_config(config if config is not None else config_params, args)
+    data = None
+    if training_data is not None:
+        size = micro_batch_size(settings) or 1
+        data = torch.utils.data.DataLoader(training_data, batch_size=size, collate_fn=collate_fn)
+    engine = StandInEngine(model, settings, optimizer if not callable(optimizer) else None, data)
+    return engine, optimizer, data, None
+
+
+@contextmanager
+def intercepted() -> Iterator[None]:
+    """DeepSpeed with stand-ins, until the block ends."""
+    try:
+        import deepspeed
+        from deepspeed.ops import __compatible_ops__ as operators
+        from deepspeed.pipe import PipelineModule
+    except ImportError as error:
+        raise ProfileError(f"DeepSpeed is needed to run a training script: {error}", MISSING) from error
+    original = deepspeed.initialize, PipelineModule.__init__, dict(operators)
+    deepspeed.initialize, PipelineModule.__init__ = initialize, layer_keeper(PipelineModule.__init__)
+    operators["deepspeed_shm_comm"] = False  # else init_distributed() compiles it, for a minute; one rank needs none
+    try:
+        yield
+    finally:
+        deepspeed.initialize, PipelineModule.__init__ = original[:2]
+        operators.update(original[2])
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def check_device() -> None:
+    """This profiler measures on the CPU: with a GPU in use, its figures would be another device's."""
+    if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
+        raise ProfileError(
+            "there is a GPU, and this profiler measures on the CPU: set DS_ACCELERATOR=cpu to profile for CPU training",
+            MISSING,
+        )
+
+
+def become_only_rank() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ProfileError("start ostinato profile once, not once a rank: it runs the script as the only rank")
+    check_device()
+    os.environ.update(
+        RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(free_port()), DS_ACCELERATOR="cpu",
+    )  # fmt: skip
+
+
+@contextmanager
+def as_main(script: Path, arguments: list[str]) -> Iterator[None]:
+    """sys.argv and sys.path as `python script arguments...` has them."""
+    before = sys.argv, sys.path[:]
+    sys.argv, sys.path[0:0] = [str(script), *arguments], [str(script.resolve().parent)]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+def script_error(script: Path, error: Exception) -> ProfileError:
+    """The script's own traceback goes to standard error, below the frames of this package."""
+    traceback.print_exception(error)
+    return ProfileError(f"{script} raised {type(error).__name__} before its first train_batch(): {error}")
+
+
+def capture(script: Path, arguments: list[str]) -> Job:
+    """Runs the script until its first train_batch()."""
+    if not script.is_file():
+        raise ProfileError(f"{script}: no such file")
+    become_only_rank()
+    try:
+        with intercepted(), as_main(script, arguments):
+            runpy.run_path(str(script), run_name="__main__")
+    except Captured as captured:
+        captured.job.name = script.stem
+        return captured.job
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            code = ended.code if isinstance(ended.code, int) else BAD_INPUT
+            raise ProfileError(f"{script} ended with {ended.code!r} before its first train_batch()", code) from ended
+    except ProfileError:
+        raise
+    except Exception as error:
+        raise script_error(script, error) from error
+    raise ProfileError(f"{script} ended without a train_batch() of a PipelineModule: there is nothing to profile")

@@ -1,0 +1,80 @@
+"""What DeepSpeed's configuration says about memory and precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+FP32 = 4
+
+# fp32 numbers that an optimizer keeps for each parameter, by its name in lower case without "fused", "cpu", "torch".
+STATES = {"adam": 2, "adamw": 2, "lamb": 2, "onebitadam": 2, "onebitlamb": 2, "zerooneadam": 2, "muadam": 2, "muadamw": 2,
+          "lion": 1, "adagrad": 1, "rmsprop": 1, "sgd": 0, "musgd": 0, "muon": 1}  # fmt: skip
+UNKNOWN_STATES = 2  # as Adam: rather too much than too little
+
+
+@dataclass
+class Settings:
+    dtype: torch.dtype | None  # that DeepSpeed casts the model to; None: it stays as it is
+    states: int  # fp32 optimizer numbers per parameter
+    master: bool  # an fp32 copy of half-precision parameters
+    fp32_gradients: bool  # an fp32 copy of half-precision gradients
+    micro_batch_size: int  # 0: the configuration does not say
+
+    def gradient_bytes(self, parameters: list[nn.Parameter]) -> int:
+        extra = FP32 if self.fp32_gradients else 0
+        return sum(p.numel() * (p.element_size() + extra) for p in parameters)
+
+    def optimizer_bytes(self, parameters: list[nn.Parameter]) -> int:
+        """Not divided by ZeRO's data parallel ranks: how many there will be is not known here."""
+        numbers = self.states + (1 if self.master else 0)
+        return sum(p.numel() * FP32 * numbers for p in parameters)
+
+
+def enabled(config: dict, section: str) -> bool:
+    return bool(config.get(section, {}).get("enabled", False))
+
+
+def optimizer_states(config: dict, optimizer) -> int:
+    """Of the script's own optimizer where it has one, else of the configuration's; 0 where there is none."""
+    if optimizer is not None:
+        name, options = type(optimizer).__name__, optimizer.defaults if hasattr(optimizer, "defaults") else {}
+    elif "optimizer" in config:
+        name, options = config["optimizer"].get("type", ""), config["optimizer"].get("params", {})
+    else:
+        return 0
+    name = name.lower()
+    for prefix in ("deepspeed", "fused", "cpu", "torch"):
+        name = name.removeprefix(prefix)
+    return STATES.get(name, UNKNOWN_STATES) + (1 if name.endswith("sgd") and options.get("momentum", 0) else 0)
+
+
+def micro_batch_size(config: dict) -> int:
+    """As DeepSpeed derives it, for one data parallel rank; 0 where the configuration does not tell."""
+    size = config.get("train_micro_batch_size_per_gpu")
+    if size is None and "train_batch_size" in config:
+        size = config["train_batch_size"] // config.get("gradient_accumulation_steps", 1)
+    return int(size or 0)
+
+
+def accumulation_steps(config: dict) -> int:
+    steps = config.get("gradient_accumulation_steps")
+    if steps is None and config.get("train_micro_batch_size_per_gpu") and "train_batch_size" in config:
+        steps = config["train_batch_size"] // config["train_micro_batch_size_per_gpu"]
+    return int(steps or 1)
+
+
+def read_settings(config: dict, optimizer) -> Settings:
+    half, brain = enabled(config, "fp16"), enabled(config, "bf16") or enabled(config, "bfloat16")
+    stage = config.get("zero_optimization", {}).get("stage", 0)
+    # DeepSpeed accumulates bf16 gradients in fp32 without ZeRO, unless told otherwise.
+    accumulate = config.get("data_types", {}).get("grad_accum_dtype", "fp32" if brain and stage == 0 else None)
+    return Settings(
+        dtype=torch.float16 if half else torch.bfloat16 if brain else None,
+        states=optimizer_states(config, optimizer),
+        master=half or brain,
+        fp32_gradients=(half or brain) and accumulate == "fp32",
+        micro_batch_size=micro_batch_size(config),
+    )

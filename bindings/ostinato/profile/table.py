@@ -1,0 +1,124 @@
+"""A profile as tables for a terminal, and as one JSON object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+TOP_OPERATORS = 8
+
+
+def milliseconds(spread: Any) -> str:
+    return f"{spread.median / 1e6:.3f}" if spread.repeats else "-"
+
+
+def unrest(*spreads: Any) -> str:
+    """Half the distance between the quartiles, in percent of the median; the largest of these."""
+    return f"{max(50 * (s.high - s.low) / max(1, s.median) for s in spreads):.0f} %"
+
+
+def size(count: int) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.1f} {unit}" if unit != "B" else f"{count} B"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def weight_of_layers(profile: Any) -> dict[int, int]:
+    """How many layers of the model each measured layer stands for, itself included."""
+    weights: dict[int, int] = {}
+    for row in profile.layers:
+        measured = row.index if row.same_as < 0 else row.same_as
+        weights[measured] = weights.get(measured, 0) + 1
+    return weights
+
+
+def layer_table(profile: Any) -> Table:
+    """One row a measured layer, with how often the model has it."""
+    title = f"{profile.model} on {profile.device_name}, a micro-batch of {profile.micro_batch_size}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("layer", overflow="fold")
+    for column in ("n", "fwd ms", "bwd ms", "+-", "kept", "workspace", "params", "output"):
+        table.add_column(column, justify="right")
+    weights = weight_of_layers(profile)
+    for row in (row for row in profile.layers if row.same_as < 0):
+        workspace = max(row.forward_workspace, row.backward_workspace)
+        table.add_row(
+            row.name,
+            str(weights[row.index]),
+            milliseconds(row.forward),
+            milliseconds(row.backward),
+            unrest(row.forward, row.backward),
+            *map(size, (row.kept, workspace, row.parameters, row.output_bytes)),
+        )
+    return table
+
+
+def operator_table(profile: Any) -> Table:
+    """The operators that take most of a micro-batch, over all layers."""
+    weights, totals = weight_of_layers(profile), {}
+    for row in profile.operators:
+        times = weights.get(row.layer, 0)
+        time, calls = totals.get((row.name, row.phase), (0, 0))
+        totals[row.name, row.phase] = time + times * row.self_time.median, calls + times * row.calls
+    title = "Operators by self time of a micro-batch"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("operator")
+    table.add_column("direction")
+    for column in ("calls", "self ms"):
+        table.add_column(column, justify="right")
+    for (name, phase), (time, calls) in sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))[:TOP_OPERATORS]:
+        table.add_row(name, phase, str(calls), f"{time / 1e6:.3f}")
+    return table
+
+
+def transfer_lines(profile: Any) -> list[str]:
+    if not profile.transfers:
+        return ["transfers: not measured (a placement made from this has free transfers)"]
+    lines = [
+        f"transfer {row.source} -> {row.target}: {row.latency / 1e3:.0f} us + bytes / {row.bytes_per_second / 1e9:.2f} GB/s, "
+        f"off by at most {row.residual * 100:.0f} %"
+        for row in profile.transfers
+    ]
+    if len(profile.transfers) == 2:
+        lines.append("one pair was measured, and stands for all")
+    return lines
+
+
+def completeness_line(profile: Any) -> str:
+    state = profile.completeness
+    if state.complete:
+        return f"complete: all {state.expected} operators that torch's dispatcher saw are in the profile"
+    return f"NOT complete: {state.reason}"
+
+
+def show(profile: Any, console: Console) -> None:
+    console.print(layer_table(profile))
+    console.print(operator_table(profile))
+    for line in (*transfer_lines(profile), completeness_line(profile)):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def summary(profile: Any, path: str) -> dict[str, Any]:
+    """Sums over all layers of the model, for one micro-batch."""
+    rows = profile.layers
+    return {
+        "profile": path,
+        "model": profile.model,
+        "model_sha256": profile.model_sha256,
+        "layers": len(rows),
+        "measured_layers": sum(row.same_as < 0 for row in rows),
+        "micro_batch_size": profile.micro_batch_size,
+        "forward_ns": sum(row.forward.median for row in rows),
+        "backward_ns": sum(row.backward.median for row in rows),
+        "kept_bytes": sum(row.kept for row in rows),
+        "parameter_bytes": sum(row.parameters for row in rows),
+        "operators": len(profile.operators),
+        "transfers": len(profile.transfers),
+        "complete": profile.completeness.complete,
+        "reason": profile.completeness.reason,
+    }

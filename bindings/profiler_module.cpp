@@ -1,0 +1,175 @@
+// The Python module ostinato._profiler: what measures (C++) for what drives the model (Python,
+// ostinato/profile).
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+
+#include "profiler/counting_allocator.h"
+#include "profiler/cupti_status.h"
+#include "profiler/link_fit.h"
+#include "profiler/nvtx_range.h"
+#include "profiler/operator_recorder.h"
+#include "profiler/operator_rows.h"
+#include "profiler/spread.h"
+#include "search/error.h"
+#include "search/file.h"
+#include "search/partition/profile_json.h"
+
+namespace py = pybind11;
+using namespace ostinato;
+
+namespace {
+
+void bind_costs(py::module_& m) {
+  py::class_<Spread>(m, "Spread", "Median and quartiles in nanoseconds; repeats == 0: not measured.")
+      .def(py::init<>())
+      .def_readwrite("median", &Spread::median)
+      .def_readwrite("low", &Spread::low)
+      .def_readwrite("high", &Spread::high)
+      .def_readwrite("repeats", &Spread::repeats);
+  py::class_<LayerCost>(m, "LayerCost")
+      .def(py::init<>())
+      .def("__copy__", [](const LayerCost& cost) { return cost; })
+      .def_readwrite("index", &LayerCost::index)
+      .def_readwrite("name", &LayerCost::name)
+      .def_readwrite("same_as", &LayerCost::same_as)
+      .def_readwrite("forward", &LayerCost::forward)
+      .def_readwrite("backward", &LayerCost::backward)
+      .def_readwrite("backward_input", &LayerCost::backward_input)
+      .def_readwrite("backward_weight", &LayerCost::backward_weight)
+      .def_readwrite("kept", &LayerCost::kept)
+      .def_readwrite("forward_workspace", &LayerCost::forward_workspace)
+      .def_readwrite("backward_workspace", &LayerCost::backward_workspace)
+      .def_readwrite("parameters", &LayerCost::parameters)
+      .def_readwrite("gradients", &LayerCost::gradients)
+      .def_readwrite("optimizer_state", &LayerCost::optimizer_state)
+      .def_readwrite("input_bytes", &LayerCost::input_bytes)
+      .def_readwrite("output_bytes", &LayerCost::output_bytes);
+  py::class_<OperatorCost>(m, "OperatorCost")
+      .def_readonly("layer", &OperatorCost::layer)
+      .def_readonly("name", &OperatorCost::name)
+      .def_readonly("phase", &OperatorCost::phase)
+      .def_readonly("calls", &OperatorCost::calls)
+      .def_readonly("self_time", &OperatorCost::self_time)
+      .def_readonly("allocated", &OperatorCost::allocated);
+  py::class_<TransferCost>(m, "TransferCost")
+      .def_readonly("source", &TransferCost::from)
+      .def_readonly("target", &TransferCost::to)
+      .def_property_readonly("latency", [](const TransferCost& cost) { return cost.link.latency; })
+      .def_property_readonly("bytes_per_second",
+                             [](const TransferCost& cost) { return cost.link.bytes_per_second; })
+      .def_readonly("residual", &TransferCost::residual);
+}
+
+void set_device(Profile& profile, const std::string& name, const std::string& kind, const std::string& driver,
+                const std::string& torch, const std::string& cuda, const std::string& clocks) {
+  profile.device = {name, kind, driver, torch, cuda, clocks};
+}
+
+void bind_profile(py::module_& m) {
+  py::class_<Completeness>(m, "Completeness")
+      .def_readwrite("complete", &Completeness::complete)
+      .def_readwrite("expected", &Completeness::expected)
+      .def_readwrite("seen", &Completeness::seen)
+      .def_readwrite("dropped", &Completeness::dropped)
+      .def_readwrite("out_of_range", &Completeness::out_of_range)
+      .def_readwrite("reason", &Completeness::reason);
+  py::class_<Profile>(m, "Profile",
+                      "A profile as ostinato-profile/1 holds it. Lists are replaced as a whole.")
+      .def(py::init<>())
+      .def_readwrite("model", &Profile::model)
+      .def_readwrite("model_sha256", &Profile::model_sha256)
+      .def("set_device", &set_device, py::kw_only(), py::arg("name"), py::arg("kind"), py::arg("driver"),
+           py::arg("torch"), py::arg("cuda"), py::arg("clocks"))
+      .def_property_readonly("device_name", [](const Profile& profile) { return profile.device.name; })
+      .def_property_readonly("device_kind", [](const Profile& profile) { return profile.device.kind; })
+      .def_readwrite("timer", &Profile::timer)
+      .def_readwrite("warm_up", &Profile::warm_up)
+      .def_readwrite("repeats", &Profile::repeats)
+      .def_readwrite("micro_batch_size", &Profile::micro_batch_size)
+      .def_readwrite("layers", &Profile::layers)
+      .def_readwrite("operators", &Profile::operators)
+      .def_readwrite("transfers", &Profile::transfers)
+      .def_readwrite("completeness", &Profile::completeness)
+      .def("json", &format_profile, "The bytes of the file.")
+      .def("write", [](const Profile& profile, const std::string& path) {
+        write_file(path, format_profile(profile));
+      });
+  m.def(
+      "read_profile", [](const std::string& path) { return read_profile(path); }, py::arg("path"));
+}
+
+void bind_recorder(py::module_& m) {
+  py::class_<OperatorRecorder>(m, "OperatorRecorder",
+                               "Records the operators that torch runs (operator_recorder.h).")
+      .def(py::init([](int events_per_thread, int threads) {
+             return std::make_unique<OperatorRecorder>(RecorderOptions{events_per_thread, threads});
+           }),
+           py::arg("events_per_thread") = RecorderOptions{}.events_per_thread,
+           py::arg("threads") = RecorderOptions{}.threads)
+      .def("start", &OperatorRecorder::start)
+      .def("stop", &OperatorRecorder::stop)
+      .def("begin_pass", &OperatorRecorder::begin_pass, py::arg("layer"), py::arg("phase"))
+      .def("end_pass", &OperatorRecorder::end_pass)
+      .def("rows", [](const OperatorRecorder& recorder) { return operator_rows(recorder); })
+      .def_property_readonly("dropped", &OperatorRecorder::dropped)
+      .def_property_readonly("unfinished", &OperatorRecorder::unfinished)
+      .def_property_readonly("out_of_range",
+                             [](const OperatorRecorder& recorder) { return out_of_range(recorder); });
+}
+
+void bind_memory(py::module_& m) {
+  m.def("install_allocator", &CountingAllocator::install);
+  m.def("remove_allocator", &CountingAllocator::remove);
+  m.def("live_bytes", &live_bytes);
+  m.def("peak_bytes", &peak_bytes);
+  m.def("reset_peak", &reset_peak);
+}
+
+TransferCost fit(int source, int target, const std::vector<std::pair<Bytes, Nanoseconds>>& samples) {
+  if (samples.empty()) throw py::value_error("fit_link() needs at least one sample");
+  std::vector<TransferSample> list;
+  for (const auto& [bytes, time] : samples) {
+    if (bytes < 0 || time <= 0)
+      throw py::value_error("a transfer has at least 0 bytes and takes at least 1 ns");
+    list.push_back({bytes, time});
+  }
+  return fit_link(source, target, list);
+}
+
+py::dict cupti() {
+  const CuptiStatus status = cupti_status();
+  py::dict result;
+  result["usable"] = status.usable;
+  result["version"] = status.version;
+  result["library"] = status.library;
+  result["detail"] = status.detail;
+  return result;
+}
+
+std::int64_t now() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_profiler, m) {
+  m.doc() = "What measures: clocks, allocator, operator recorder, fits, and the profile file.";
+  m.attr("torch_version") = OSTINATO_TORCH_VERSION;
+  py::register_exception<InputError>(m, "InputError", PyExc_ValueError);
+  bind_costs(m);
+  bind_profile(m);
+  bind_recorder(m);
+  bind_memory(m);
+  m.def("now", &now, "Nanoseconds of the steady clock.");
+  m.def("spread_of", &spread_of, py::arg("samples"));
+  m.def("fit_link", &fit, py::arg("source"), py::arg("target"), py::arg("samples"),
+        "latency + bytes / bandwidth, fitted to (bytes, nanoseconds) pairs (link_fit.h).");
+  m.def("cupti_status", &cupti);
+  m.def(
+      "nvtx_push", [](const std::string& name) { nvtxRangePushA(name.c_str()); }, py::arg("name"));
+  m.def("nvtx_pop", [] { nvtxRangePop(); });
+}

@@ -1,0 +1,21 @@
+#pragma once
+// Whether libcupti, which reads a GPU's own clock, can be had. It is never linked.
+
+#include <cstdint>
+#include <string>
+
+namespace ostinato {
+
+struct CuptiStatus {
+  bool usable = false;
+  std::uint32_t version =
+      0;                ///< CUPTI_API_VERSION of the library; 0: none, or one that says it cannot be used
+  std::string library;  ///< the name that was found
+  std::string detail;   ///< for people: what was found, or what to install
+};
+
+/// Looks first at a libcupti that is already in the process (a CUDA build of torch brings one), then for one
+/// that the loader finds. Loads nothing that is not there, and collects nothing.
+CuptiStatus cupti_status();
+
+}  // namespace ostinato
