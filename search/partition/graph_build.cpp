@@ -1,0 +1,203 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+#include <unordered_map>
+#include <utility>
+
+#include "search/error.h"
+#include "search/partition/graph.h"
+
+namespace ostinato {
+namespace {
+
+using Pairs = std::vector<std::pair<int, int>>;
+
+/// Index of each vertex by its id in the file.
+class Ids {
+ public:
+  Ids(const std::vector<GraphVertex>& rows, const std::string& source) : source_(source) {
+    index_.reserve(rows.size());
+    for (const GraphVertex& row : rows) {
+      const auto [at, added] = index_.emplace(row.id, static_cast<int>(index_.size()));
+      if (!added)
+        throw InputError(
+            source, row.line,
+            fmt::format("vertex {} is given twice, first in line {}", row.id, rows[at->second].line));
+    }
+  }
+
+  int at(std::int64_t id, const GraphVertex& row, const char* role) const {
+    const auto found = index_.find(id);
+    if (found != index_.end()) return found->second;
+    throw InputError(source_, row.line,
+                     fmt::format("vertex {} names {} as {}, and no row has that id", row.id, id, role));
+  }
+
+ private:
+  const std::string& source_;
+  std::unordered_map<std::int64_t, int> index_;
+};
+
+Pairs collect_edges(const std::vector<GraphVertex>& rows, const Ids& ids, const std::string& source) {
+  Pairs edges;
+  for (int v = 0; v < static_cast<int>(rows.size()); ++v) {
+    const GraphVertex& row = rows[v];
+    for (const std::int64_t id : row.before) edges.emplace_back(v, ids.at(id, row, "a successor"));
+    for (const std::int64_t id : row.after) edges.emplace_back(ids.at(id, row, "a predecessor"), v);
+  }
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  for (const auto& [from, to] : edges)
+    if (from == to)
+      throw InputError(source, rows[from].line, fmt::format("vertex {} follows itself", rows[from].id));
+  return edges;
+}
+
+/// One cycle among the vertices that were never ready, as "2 -> 3 -> 2".
+[[noreturn]] void refuse_cycle(const OperatorGraph& graph, const std::vector<int>& missing) {
+  std::vector<int> step_at(graph.size(), -1), walk;
+  int v = 0;
+  while (missing[v] == 0) ++v;
+  while (step_at[v] < 0) {  // against the edges: each unfinished vertex waits for another one
+    step_at[v] = static_cast<int>(walk.size());
+    walk.push_back(v);
+    const auto inputs = graph.predecessors[v];
+    v = *std::find_if(inputs.begin(), inputs.end(), [&](int u) { return missing[u] > 0; });
+  }
+  std::string text = std::to_string(graph.ids[v]);
+  for (int i = static_cast<int>(walk.size()) - 1; i >= step_at[v]; --i)
+    text += fmt::format(" -> {}", graph.ids[walk[i]]);
+  throw InputError(graph.source, graph.lines[v], fmt::format("the graph has a cycle: {}", text));
+}
+
+void sort_topologically(OperatorGraph& graph) {
+  std::vector<int> missing(graph.size());
+  std::priority_queue<int, std::vector<int>, std::greater<>> ready;
+  for (int v = 0; v < graph.size(); ++v) {
+    missing[v] = static_cast<int>(graph.predecessors[v].size());
+    if (missing[v] == 0) ready.push(v);
+  }
+  while (!ready.empty()) {
+    const int v = ready.top();
+    ready.pop();
+    graph.order.push_back(v);
+    for (const int w : graph.successors[v])
+      if (--missing[w] == 0) ready.push(w);
+  }
+  if (static_cast<int>(graph.order.size()) < graph.size()) refuse_cycle(graph, missing);
+}
+
+/// Joins what is named together; the smallest vertex stands for its set.
+std::vector<int> join_together(const std::vector<GraphVertex>& rows, const Ids& ids) {
+  std::vector<int> parent(rows.size());
+  std::iota(parent.begin(), parent.end(), 0);
+  const auto root = [&](int v) {
+    while (parent[v] != v) v = parent[v] = parent[parent[v]];
+    return v;
+  };
+  for (int v = 0; v < static_cast<int>(rows.size()); ++v) {
+    for (const std::int64_t id : rows[v].together) {
+      const int a = root(v), b = root(ids.at(id, rows[v], "a vertex on the same device"));
+      parent[std::max(a, b)] = std::min(a, b);
+    }
+  }
+  for (int v = 0; v < static_cast<int>(rows.size()); ++v) parent[v] = root(v);
+  return parent;
+}
+
+int kind_index(OperatorGraph& graph, const std::string& kind) {
+  const auto found = std::find(graph.kinds.begin(), graph.kinds.end(), kind);
+  if (found != graph.kinds.end()) return static_cast<int>(found - graph.kinds.begin());
+  graph.kinds.push_back(kind);
+  return static_cast<int>(graph.kinds.size()) - 1;
+}
+
+void merge_kinds(OperatorGraph& graph, const std::vector<GraphVertex>& rows) {
+  graph.group_kind.assign(graph.groups.rows(), -1);
+  std::vector<int> asked_by(graph.groups.rows(), -1);
+  for (int v = 0; v < graph.size(); ++v) {
+    if (rows[v].kind.empty()) continue;
+    const int g = graph.group[v], kind = kind_index(graph, rows[v].kind);
+    if (graph.group_kind[g] >= 0 && graph.group_kind[g] != kind)
+      throw InputError(
+          graph.source, rows[v].line,
+          fmt::format("vertex {} needs a {}, but must share a device with vertex {} (line {}), which "
+                      "needs a {}",
+                      rows[v].id, rows[v].kind, rows[asked_by[g]].id, rows[asked_by[g]].line,
+                      graph.kinds[graph.group_kind[g]]));
+    graph.group_kind[g] = kind;
+    asked_by[g] = v;
+  }
+}
+
+void form_groups(OperatorGraph& graph, const std::vector<GraphVertex>& rows, const Ids& ids) {
+  const std::vector<int> leader = join_together(rows, ids);
+  graph.group.assign(graph.size(), -1);
+  int groups = 0;
+  Pairs members;
+  for (int v = 0; v < graph.size(); ++v) {
+    graph.group[v] = leader[v] == v ? groups++ : graph.group[leader[v]];
+    members.emplace_back(graph.group[v], v);
+  }
+  graph.groups = FlatLists::from_pairs(groups, members);
+  merge_kinds(graph, rows);
+  graph.group_operations.assign(groups, 0);
+  graph.group_memory.assign(groups, 0);
+  for (int v = 0; v < graph.size(); ++v) {
+    graph.group_operations[graph.group[v]] += graph.operations[v];
+    graph.group_memory[graph.group[v]] += graph.memory[v];
+  }
+}
+
+void check_range(std::int64_t number, std::int64_t limit, const char* what, const GraphVertex& row,
+                 const std::string& source) {
+  if (number < 0 || number > limit)
+    throw InputError(
+        source, row.line,
+        fmt::format("vertex {}: {} is {}; it must be between 0 and {}", row.id, what, number, limit));
+}
+
+}  // namespace
+
+FlatLists FlatLists::from_pairs(int rows, std::span<const std::pair<int, int>> pairs) {
+  FlatLists lists;
+  lists.begin.assign(static_cast<std::size_t>(rows) + 1, 0);
+  for (const auto& [row, value] : pairs) ++lists.begin[row + 1];
+  std::partial_sum(lists.begin.begin(), lists.begin.end(), lists.begin.begin());
+  lists.values.resize(pairs.size());
+  std::vector<int> next(lists.begin.begin(), lists.begin.end() - 1);
+  for (const auto& [row, value] : pairs) lists.values[next[row]++] = value;
+  return lists;
+}
+
+OperatorGraph build_graph(std::vector<GraphVertex> rows, const std::string& source) {
+  OperatorGraph graph;
+  graph.source = source;
+  if (rows.empty()) throw InputError(source, 0, "the graph has no vertices");
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const GraphVertex& a, const GraphVertex& b) { return a.id < b.id; });
+  for (const GraphVertex& row : rows) {
+    check_range(row.tensor, kMaxGraphNumber, "the tensor size", row, source);
+    check_range(row.operations, kMaxGraphNumber, "the number of operations", row, source);
+    check_range(row.memory, kMaxGraphNumber, "the memory", row, source);
+    graph.ids.push_back(row.id);
+    graph.operations.push_back(row.operations);
+    graph.tensors.push_back(row.tensor);
+    graph.memory.push_back(row.memory + row.tensor);
+    graph.lines.push_back(row.line);
+  }
+  const Ids ids(rows, source);
+  Pairs edges = collect_edges(rows, ids, source);
+  graph.successors = FlatLists::from_pairs(graph.size(), edges);
+  for (auto& [from, to] : edges) std::swap(from, to);
+  graph.predecessors = FlatLists::from_pairs(graph.size(), edges);
+  sort_topologically(graph);
+  for (const auto& [to, from] : edges) graph.memory[to] += graph.tensors[from];
+  form_groups(graph, rows, ids);
+  for (GraphVertex& row : rows) graph.names.push_back(std::move(row.name));
+  return graph;
+}
+
+}  // namespace ostinato

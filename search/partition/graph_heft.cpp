@@ -1,0 +1,123 @@
+// HEFT (Topcuoglu, Hariri, Wu, IEEE TPDS 2002) with groups: the first vertex of a group chooses the device
+// for all.
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "search/partition/graph_loads.h"
+#include "search/partition/graph_random.h"
+#include "search/partition/graph_rank.h"
+#include "search/partition/graph_strategies.h"
+
+namespace ostinato {
+namespace {
+
+/// The planned work of one device, as disjoint intervals; intervals that touch are one.
+class Slots {
+ public:
+  /// Earliest start >= ready of a gap of that length. O(log slots + gaps passed).
+  Ticks earliest(Ticks ready, Ticks length) const {
+    auto next = slots_.upper_bound(ready);
+    if (next != slots_.begin()) ready = std::max(ready, std::prev(next)->second);
+    for (; next != slots_.end() && next->first - ready < length; ++next) ready = next->second;
+    return ready;
+  }
+
+  void add(Ticks start, Ticks length) {
+    if (length == 0) return;
+    Ticks end = start + length;
+    auto next = slots_.lower_bound(start);
+    if (next != slots_.end() && next->first == end) end = next->second, next = slots_.erase(next);
+    if (next != slots_.begin() && std::prev(next)->second == start)
+      std::prev(next)->second = end;
+    else
+      slots_.emplace_hint(next, start, end);
+  }
+
+ private:
+  std::map<Ticks, Ticks> slots_;  // start -> end
+};
+
+class Heft {
+ public:
+  Heft(const GraphCosts& costs, const std::vector<char>& usable, bool published)
+      : costs_(costs),
+        graph_(costs.graph()),
+        usable_(usable),
+        published_(published),
+        loads_(costs),
+        slots_(costs.device_count()),
+        end_(graph_.size(), 0) {}
+
+  GraphPartition run(std::uint64_t seed) {
+    const std::vector<Ticks> rank = upward_ranks(costs_, published_);
+    std::vector<int> order =
+        graph_.order;  // a vertex comes before its successors even where the rank is equal
+    if (seed != 0) tie_break(order, seed);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return rank[a] > rank[b]; });
+    for (const int v : order) {
+      const int d = loads_.assigned(v) ? loads_.device(v) : earliest_finish(v);
+      if (!loads_.assigned(v) && !loads_.assign(graph_.group[v], d)) break;
+      const Ticks length = costs_.execution(v, d);
+      const Ticks start = slots_[d].earliest(inputs_ready(v, d), length);
+      slots_[d].add(start, length);
+      end_[v] = start + length;
+    }
+    return {loads_.take(), std::move(end_), loads_.reason()};
+  }
+
+ private:
+  /// Another topological order, so that equal ranks are taken otherwise: by depth, shuffled within.
+  void tie_break(std::vector<int>& order, std::uint64_t seed) {
+    std::vector<int> depth(graph_.size(), 0);
+    for (const int v : graph_.order)
+      for (const int w : graph_.successors[v]) depth[w] = std::max(depth[w], depth[v] + 1);
+    GraphRandom(seed).shuffle(order);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return depth[a] < depth[b]; });
+  }
+
+  int earliest_finish(int v) {
+    const int restricted = earliest_finish(v, true);
+    return restricted >= 0 ? restricted : earliest_finish(v, false);
+  }
+
+  int earliest_finish(int v, bool only_usable) {
+    int best = -1;
+    Ticks finish = 0;
+    for (int d = 0; d < costs_.device_count(); ++d) {
+      if ((only_usable && !usable_[d]) || !loads_.fits(graph_.group[v], d)) continue;
+      const Ticks length = costs_.execution(v, d);
+      const Ticks end = slots_[d].earliest(inputs_ready(v, d), length) + length;
+      if (best < 0 || end < finish) best = d, finish = end;
+    }
+    return best;
+  }
+
+  Ticks inputs_ready(int v, int d) const {
+    Ticks last = 0, first = -1;
+    for (const int u : graph_.predecessors[v]) {
+      const Ticks arrival = end_[u] + costs_.transfer(u, loads_.device(u), d);
+      last = std::max(last, arrival);
+      if (loads_.device(u) != d && (first < 0 || arrival < first)) first = arrival;
+    }
+    return published_ ? std::max<Ticks>(first, 0) : last;
+  }
+
+  const GraphCosts& costs_;
+  const OperatorGraph& graph_;
+  const std::vector<char>& usable_;
+  const bool published_;
+  GraphLoads loads_;
+  std::vector<Slots> slots_;
+  std::vector<Ticks> end_;
+};
+
+}  // namespace
+
+GraphPartition partition_heft(const GraphCosts& costs, const std::vector<char>& usable,
+                              const StrategyOptions& options) {
+  return Heft(costs, usable, options.published_program).run(options.seed);
+}
+
+}  // namespace ostinato

@@ -1,0 +1,262 @@
+#include "search/partition/graph_strategies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "search/error.h"
+#include "search/file.h"
+#include "search/partition/graph_loads.h"
+#include "search/partition/graph_random.h"
+#include "search/partition/graph_rank.h"
+
+namespace ostinato {
+namespace {
+
+std::vector<int> iota(int count) {
+  std::vector<int> values(count);
+  std::iota(values.begin(), values.end(), 0);
+  return values;
+}
+
+/// An order that the paper leaves open.
+std::vector<int> open_order(int count, std::uint64_t seed) {
+  std::vector<int> order = iota(count);
+  if (seed != 0) GraphRandom(seed).shuffle(order);
+  return order;
+}
+
+/// Groups of several vertices first: they are the hardest to place.
+std::vector<int> groups_first(const OperatorGraph& graph, std::uint64_t seed) {
+  std::vector<int> order = open_order(graph.groups.rows(), seed);
+  std::stable_partition(order.begin(), order.end(), [&](int g) { return graph.groups[g].size() > 1; });
+  return order;
+}
+
+/// The first device that fits, from position `first` of `devices` on and round again; -1: none.
+int next_fitting(const GraphLoads& loads, int group, const std::vector<int>& devices, int first) {
+  const int n = static_cast<int>(devices.size());
+  for (int i = 0; i < n; ++i)
+    if (loads.fits(group, devices[(first + i) % n])) return devices[(first + i) % n];
+  return -1;
+}
+
+void assign_hash(GraphLoads& loads, const StrategyOptions& options) {
+  const std::vector<int> devices = iota(loads.costs().device_count());
+  int turn = 0;
+  for (const int g : groups_first(loads.costs().graph(), options.seed))
+    if (!loads.assign(g, next_fitting(loads, g, devices, turn++ % static_cast<int>(devices.size())))) return;
+}
+
+void assign_batch_split(GraphLoads& loads, const StrategyOptions& options) {
+  const GraphCosts& costs = loads.costs();
+  const OperatorGraph& graph = costs.graph();
+  const std::int64_t n = costs.device_count();
+  const std::vector<int> devices = options.published_program ? iota(costs.device_count()) : costs.by_speed();
+  const std::vector<std::int64_t> importance = path_operations(graph);
+  std::vector<int> order = iota(graph.size());
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return importance[a] > importance[b]; });
+  for (int i = 0; i < graph.size(); ++i) {
+    if (loads.assigned(order[i])) continue;
+    const int g = graph.group[order[i]], batch = static_cast<int>(i * n / graph.size());
+    if (!loads.assign(g, next_fitting(loads, g, devices, batch))) return;
+  }
+}
+
+/// Fastest device that fits; the published program looks at every second one only.
+int fastest_fitting(const GraphLoads& loads, int group, bool every_second) {
+  const std::vector<int>& devices = loads.costs().by_speed();
+  for (std::size_t i = 0; i < devices.size(); i += every_second ? 2 : 1)
+    if (loads.fits(group, devices[i])) return devices[i];
+  return -1;
+}
+
+int least_loaded(const GraphLoads& loads, int group) {
+  int best = -1;
+  for (int d = 0; d < loads.costs().device_count(); ++d)
+    if (loads.fits(group, d) && (best < 0 || loads.load(d) < loads.load(best))) best = d;
+  return best;
+}
+
+void assign_critical_path(GraphLoads& loads, const StrategyOptions& options) {
+  const OperatorGraph& graph = loads.costs().graph();
+  for (const int v : critical_path(graph, upward_ranks(loads.costs(), options.published_program))) {
+    const int g = graph.group[v];
+    if (!loads.assigned(v) && !loads.assign(g, fastest_fitting(loads, g, options.published_program))) return;
+  }
+  for (const int v : open_order(graph.size(), options.seed))
+    if (!loads.assigned(v) && !loads.assign(graph.group[v], least_loaded(loads, graph.group[v]))) return;
+}
+
+/// The product that MITE and DFS minimise. Each factor is made relative over the devices that fit; a factor
+/// of 0 would hide all others, so it counts as a millionth.
+class Product {
+ public:
+  Product(const GraphLoads& loads, const StrategyOptions& options, bool with_memory_and_importance)
+      : loads_(loads),
+        published_(options.published_program),
+        four_(with_memory_and_importance),
+        importance_(path_operations(loads.costs().graph())),
+        longest_(static_cast<double>(*std::max_element(importance_.begin(), importance_.end()))) {}
+
+  const std::vector<std::int64_t>& importance() const { return importance_; }
+
+  int best_device(int group) {
+    devices_.clear();
+    for (int d = 0; d < loads_.costs().device_count(); ++d)
+      if (loads_.fits(group, d)) devices_.push_back({d, traffic(group, d), execution(group, d), memory(d)});
+    double traffic_scale = 0, execution_scale = 0, least_memory = 1, fastest = 0;
+    for (const Factors& f : devices_) {
+      traffic_scale = std::max(traffic_scale, f.traffic);
+      execution_scale = std::max(execution_scale, f.execution);
+      if (f.memory > 0) least_memory = std::min(least_memory, f.memory);
+      fastest = std::max(fastest, speed(f.device));
+    }
+    int best = -1;
+    double lowest = 0;
+    const double importance = four_ ? group_importance(group) : 0;
+    for (const Factors& f : devices_) {
+      double product = relative(f.traffic, traffic_scale) * relative(f.execution, execution_scale);
+      if (four_) {
+        product *= relative(1 - importance * speed(f.device) / fastest, 1);
+        product *= f.memory > 0 ? f.memory : least_memory / 10;
+      }
+      if (best < 0 || product < lowest) best = f.device, lowest = product;
+    }
+    return best;
+  }
+
+ private:
+  struct Factors {
+    int device;
+    double traffic, execution, memory;
+  };
+
+  static double relative(double value, double scale) {
+    if (scale <= 0) return 1;
+    return value > 0 ? value / scale : 1e-6;
+  }
+  double speed(int d) const { return static_cast<double>(loads_.costs().devices().devices[d].speed); }
+  double memory(int d) const {
+    return static_cast<double>(loads_.used_memory(d)) /
+           static_cast<double>(std::max<std::int64_t>(1, loads_.costs().devices().devices[d].memory));
+  }
+  double execution(int group, int d) const {
+    return static_cast<double>(loads_.load(d, loads_.costs().graph().group_operations[group]));
+  }
+  double group_importance(int group) const {
+    double sum = 0;
+    const auto vertices = loads_.costs().graph().groups[group];
+    for (const int v : vertices) sum += static_cast<double>(importance_[v]);
+    return longest_ > 0 ? sum / longest_ / static_cast<double>(vertices.size()) : 0;
+  }
+
+  /// Transfer times to and from the vertices that already have another device.
+  double traffic(int group, int d) {
+    double sum = 0;
+    for (const int v : loads_.costs().graph().groups[group]) sum += incoming(v, d) + outgoing(v, d);
+    return sum;
+  }
+  double whole(Ticks time) const {
+    return static_cast<double>(published_ ? time / kTicksPerUnit * kTicksPerUnit : time);
+  }
+  double incoming(int v, int d) const {
+    double sum = 0;
+    for (const int u : loads_.costs().graph().predecessors[v])
+      if (loads_.assigned(u)) sum += whole(loads_.costs().transfer(u, loads_.device(u), d));
+    return sum;
+  }
+  double outgoing(int v, int d) {
+    double sum = 0;
+    targets_.clear();
+    for (const int w : loads_.costs().graph().successors[v]) {
+      const int to = loads_.device(w);
+      if (to < 0 || to == d || std::find(targets_.begin(), targets_.end(), to) != targets_.end()) continue;
+      sum += whole(loads_.costs().transfer(v, d, to));
+      targets_.push_back(to);
+      if (published_) break;
+    }
+    return sum;
+  }
+
+  const GraphLoads& loads_;
+  const bool published_, four_;
+  const std::vector<std::int64_t> importance_;
+  const double longest_;
+  std::vector<Factors> devices_;
+  std::vector<int> targets_;
+};
+
+void assign_mite(GraphLoads& loads, const StrategyOptions& options) {
+  Product product(loads, options, true);
+  for (const int g : groups_first(loads.costs().graph(), options.seed))
+    if (!loads.assign(g, product.best_device(g))) return;
+}
+
+void assign_dfs(GraphLoads& loads, const StrategyOptions& options) {
+  const OperatorGraph& graph = loads.costs().graph();
+  Product product(loads, options, false);
+  std::vector<int> stack;
+  const std::vector<int> open = open_order(graph.size(), options.seed);
+  for (const int v : open)
+    if (graph.predecessors[v].empty()) stack.push_back(v);
+  std::stable_sort(stack.begin(), stack.end(),
+                   [&](int a, int b) { return product.importance()[a] > product.importance()[b]; });
+  std::reverse(stack.begin(), stack.end());  // the longest is popped first
+  std::vector<char> visited(graph.size(), 0);
+  while (!stack.empty()) {
+    const int v = stack.back();
+    stack.pop_back();
+    if (std::exchange(visited[v], 1)) continue;
+    if (!loads.assigned(v) && !loads.assign(graph.group[v], product.best_device(graph.group[v]))) return;
+    const std::size_t below = stack.size();
+    for (const int w : graph.successors[v])
+      if (!visited[w]) stack.push_back(w);
+    std::sort(stack.begin() + static_cast<std::ptrdiff_t>(below), stack.end(),
+              [&](int a, int b) { return open[a] > open[b]; });
+  }
+}
+
+constexpr std::array<const char*, 6> kNames = {"hash", "batch-split", "critical-path", "mite", "dfs", "heft"};
+
+}  // namespace
+
+const char* to_string(GraphStrategy strategy) { return kNames[static_cast<std::size_t>(strategy)]; }
+
+GraphStrategy parse_graph_strategy(std::string_view word) {
+  for (const GraphStrategy s : kGraphStrategies)
+    if (word == to_string(s)) return s;
+  const std::string near = nearest(word, kNames);
+  throw InputError(
+      "", 0,
+      fmt::format("there is no strategy \"{}\"{}; there are {} and best", word,
+                  near.empty() ? "" : fmt::format(" (did you mean {}?)", near), fmt::join(kNames, ", ")));
+}
+
+GraphPartition partition(const GraphCosts& costs, GraphStrategy strategy, const StrategyOptions& options) {
+  GraphLoads loads(costs);
+  switch (strategy) {
+    case GraphStrategy::hash:
+      assign_hash(loads, options);
+      break;
+    case GraphStrategy::batch_split:
+      assign_batch_split(loads, options);
+      break;
+    case GraphStrategy::critical_path:
+      assign_critical_path(loads, options);
+      break;
+    case GraphStrategy::mite:
+      assign_mite(loads, options);
+      break;
+    case GraphStrategy::dfs:
+      assign_dfs(loads, options);
+      break;
+    case GraphStrategy::heft:
+      return partition_heft(costs, std::vector<char>(costs.device_count(), 1), options);
+  }
+  return {loads.take(), {}, loads.reason()};
+}
+
+}  // namespace ostinato
