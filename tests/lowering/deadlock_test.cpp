@@ -5,7 +5,7 @@
 #include <random>
 
 #include "plugin/lower.h"
-#include "tests/lowering/support/plans.h"
+#include "tests/support/plans.h"
 
 namespace ostinato {
 namespace {

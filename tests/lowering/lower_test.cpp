@@ -7,7 +7,7 @@
 #include "plugin/deadlock.h"
 #include "plugin/program_text.h"
 #include "search/error.h"
-#include "tests/lowering/support/plans.h"
+#include "tests/support/plans.h"
 
 namespace ostinato {
 namespace {

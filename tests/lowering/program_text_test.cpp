@@ -4,7 +4,7 @@
 
 #include "plugin/lower.h"
 #include "search/error.h"
-#include "tests/lowering/support/plans.h"
+#include "tests/support/plans.h"
 
 namespace ostinato {
 namespace {

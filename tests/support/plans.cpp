@@ -1,4 +1,4 @@
-#include "tests/lowering/support/plans.h"
+#include "tests/support/plans.h"
 
 #include <algorithm>
 #include <stdexcept>

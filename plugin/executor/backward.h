@@ -1,0 +1,38 @@
+#pragma once
+// The autograd engine behind a narrow interface (its header takes 12 s to compile).
+//
+//   BackwardRoots roots(outputs);     // after the forward; the outputs themselves may go
+//   roots.run(gradients);             // adds to the leaves' .grad, frees the graph
+//
+// Only the graph's ends are kept, not the outputs: their data is released as soon as it is sent, unless the
+// graph itself needs it. Must be called without the GIL, on the thread of the forward (autocast, grad mode
+// and streams live there).
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+namespace ostinato {
+
+class BackwardRoots {
+ public:
+  BackwardRoots();
+  /// Takes the outputs that require a gradient; the others are skipped, here and in run().
+  explicit BackwardRoots(const std::vector<at::Tensor>& outputs);
+  BackwardRoots(BackwardRoots&&) noexcept;
+  BackwardRoots& operator=(BackwardRoots&&) noexcept;
+  ~BackwardRoots();
+
+  bool empty() const;
+
+  /// Whole backward from all roots at once. `gradients` has one entry per output, undefined where the output
+  /// requires none. The roots are empty afterwards, also when the engine throws.
+  void run(const std::vector<at::Tensor>& gradients);
+
+ private:
+  struct Edges;
+  std::unique_ptr<Edges> edges_;
+};
+
+}  // namespace ostinato

@@ -1,0 +1,159 @@
+#include "plugin/executor/executor.h"
+
+#include <cassert>
+
+#include "plugin/deadlock.h"
+#include "plugin/executor/error.h"
+
+namespace ostinato {
+namespace {
+
+using Clock = Trace::Clock;
+
+Program checked(Program program, int rank) {
+  const DeadlockProof proof = prove_deadlock_free(program);
+  if (!proof.ok()) throw ExecutionError("the program is refused: " + proof.failure);
+  if (rank < 0 || rank >= static_cast<int>(program.ranks.size())) {
+    throw ExecutionError("the program has " + std::to_string(program.ranks.size()) + " ranks, but no rank " +
+                         std::to_string(rank));
+  }
+  for (const Instruction& i : program.ranks[rank]) {
+    if (i.action == Action::backward_input || i.action == Action::backward_weight) {
+      throw ExecutionError("the plan splits the backward of stage '" + program.stages[i.stage].name + "' (" +
+                           to_string(i) + "); split backwards are not supported yet");
+    }
+  }
+  return program;
+}
+
+}  // namespace
+
+Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions options)
+    : program_(checked(std::move(program), rank)),
+      rank_(rank),
+      traffic_(program_, rank, channel, options.timeout, meter_,
+               [this](int index) {
+                 waits_since_ = Clock::now().time_since_epoch().count();
+                 waits_for_ = index;
+               }),
+      trace_(program_.ranks[rank], rank) {}
+
+Executor::~Executor() = default;
+
+void Executor::set_stage(int stage, StageModule& module) {
+  if (stage < 0 || stage >= static_cast<int>(program_.stages.size()) ||
+      program_.stages[stage].rank != rank_) {
+    throw ExecutionError("stage " + std::to_string(stage) + " is not on rank " + std::to_string(rank_));
+  }
+  stages_[stage] = std::make_unique<StageRun>(program_.stages[stage], program_.micro_batches, module);
+}
+
+void Executor::run() {
+  if (!failed_.empty())
+    throw ExecutionError("an earlier step failed (" + failed_ + "): the transfers are out of step");
+  for (std::size_t s = 0; s < program_.stages.size(); ++s) {
+    if (program_.stages[s].rank == rank_ && !stages_.contains(static_cast<int>(s))) {
+      throw ExecutionError("stage " + std::to_string(s) + " ('" + program_.stages[s].name +
+                           "') has no module");
+    }
+  }
+  try {
+    step();
+  } catch (const TimeoutError& error) {
+    failed_ = position();
+    throw TimeoutError(error.what() + ("; " + failed_));
+  } catch (...) {
+    failed_ = position();
+    throw;
+  }
+}
+
+void Executor::step() {
+  trace_.begin();
+  const int size = static_cast<int>(program_.ranks[rank_].size());
+  for (int index = 0; index < size; ++index) {
+    at_ = index;
+    execute(index);
+  }
+  traffic_.finish();
+  trace_.finish();
+  at_ = -1;
+  ++steps_;
+}
+
+void Executor::execute(int index) {
+  traffic_.post_before(traffic_.itinerary().post_until[index]);
+  const Action action = program_.ranks[rank_][index].action;
+  if (is_receive(action)) return traffic_.post(index);
+  if (is_send(action)) return send(index);
+  return action == Action::forward ? forward(index) : backward(index);
+}
+
+std::vector<Message> Executor::take(int index, const std::vector<int>& others) {
+  const Instruction& i = program_.ranks[rank_][index];
+  HandOver& here = i.action == Action::forward ? activations_ : gradients_;
+  const std::vector<int>& needs = traffic_.itinerary().needs[index];
+  std::vector<Message> messages;
+  for (std::size_t k = 0; k < others.size(); ++k) {
+    if (needs[k] < 0) {
+      auto node = here.extract({others[k], i.stage, i.micro_batch});
+      assert(!node.empty());
+      messages.push_back(Message::from_here(std::move(node.mapped())));
+      continue;
+    }
+    const auto start = Clock::now();
+    messages.push_back(Message::from_peer(traffic_.wait(needs[k])));
+    const Action receive = i.action == Action::forward ? Action::receive_forward : Action::receive_backward;
+    trace_.ran(needs[k], receive, i.stage, i.micro_batch, start, Clock::now());
+  }
+  return messages;
+}
+
+void Executor::forward(int index) {
+  const Instruction& i = program_.ranks[rank_][index];
+  const ProgramStage& stage = program_.stages[i.stage];
+  std::vector<Message> inputs = take(index, stage.inputs);
+  const auto start = Clock::now();
+  const std::vector<at::Tensor> outputs = stages_.at(i.stage)->forward(i.micro_batch, std::move(inputs));
+  trace_.ran(index, Action::forward, i.stage, i.micro_batch, start, Clock::now());
+  for (const int to : stage.outputs) activations_[{i.stage, to, i.micro_batch}] = outputs;
+}
+
+void Executor::backward(int index) {
+  const Instruction& i = program_.ranks[rank_][index];
+  const ProgramStage& stage = program_.stages[i.stage];
+  std::vector<Message> received = take(index, stage.outputs);
+  const auto start = Clock::now();
+  auto gradients = stages_.at(i.stage)->backward(i.micro_batch, std::move(received));
+  trace_.ran(index, Action::backward, i.stage, i.micro_batch, start, Clock::now());
+  for (std::size_t k = 0; k < stage.inputs.size(); ++k) {
+    if (!program_.stages[stage.inputs[k]].has_backward) continue;  // a frozen front wants no gradient
+    gradients_[{i.stage, stage.inputs[k], i.micro_batch}] = std::move(gradients[k]);
+  }
+}
+
+void Executor::send(int index) {
+  const Instruction& i = program_.ranks[rank_][index];
+  HandOver& here = i.action == Action::send_forward ? activations_ : gradients_;
+  auto node = here.extract({i.stage, i.peer_stage, i.micro_batch});
+  assert(!node.empty());
+  const auto start = Clock::now();
+  traffic_.send(index, node.mapped());
+  trace_.ran(index, i.action, i.stage, i.micro_batch, start, Clock::now());
+}
+
+std::string Executor::position() const {
+  const auto& list = program_.ranks[rank_];
+  std::string text = "rank " + std::to_string(rank_) + " is in step " + std::to_string(steps_ + 1);
+  const int at = at_;
+  if (at < 0) return text + ", between steps";
+  text += " at instruction " + std::to_string(at) + " of " + std::to_string(list.size()) + " (" +
+          to_string(list[at]) + ")";
+  const int waits_for = waits_for_;
+  if (waits_for < 0) return text;
+  const auto since = Clock::now().time_since_epoch().count() - waits_since_;
+  return text + ", waiting for " + std::to_string(since / 1'000'000) + " ms for " +
+         to_string(list[waits_for]) + " (" + traffic_.partner(waits_for) + ")";
+}
+
+}  // namespace ostinato

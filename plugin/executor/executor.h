@@ -1,0 +1,91 @@
+#pragma once
+// Runs one rank's list of a program: one training step per run().
+//
+//   Executor executor(program, rank, channel, {.timeout = 300s});
+//   executor.set_stage(s, module);             // for every stage of this rank
+//   executor.run();                            // all forwards, backwards and transfers of a step
+//
+// Sends are issued when their tensor is there; receives are posted one compute ahead of need, in the list's
+// order, and waited for by the compute that uses them. Order of what follows from that: the list passed
+// prove_deadlock_free() in a model where everything blocks, and posting earlier or waiting later only lets
+// more happen.
+//
+// run() must be called on one thread, the caller's: its grad mode, autocast and streams hold. Without the
+// GIL.
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugin/executor/channel.h"
+#include "plugin/executor/stage_module.h"
+#include "plugin/executor/stage_run.h"
+#include "plugin/executor/trace.h"
+#include "plugin/executor/traffic.h"
+#include "plugin/program.h"
+
+namespace ostinato {
+
+struct ExecutorOptions {
+  std::chrono::nanoseconds timeout = std::chrono::seconds(300);  ///< longest wait for one transfer
+};
+
+class Executor {
+ public:
+  /// Copies the program. `channel` must outlive the executor. Throws ExecutionError, before anything runs,
+  /// for a program that fails prove_deadlock_free(), a rank that it does not have, or a split backward (not
+  /// supported yet).
+  Executor(Program program, int rank, Channel& channel, ExecutorOptions options = {});
+  ~Executor();
+
+  /// `module` must outlive the executor. Throws ExecutionError where the stage is not on this rank.
+  void set_stage(int stage, StageModule& module);
+
+  /// One step. Throws what a module throws; TimeoutError and ExecutionError as their names say. After a
+  /// failure the transfers are out of step with the peers: every later call throws ExecutionError with the
+  /// first reason.
+  void run();
+
+  /// Of the last step.
+  const std::vector<Record>& records() const { return trace_.records(); }
+
+  /// Most bytes that the executor's own buffers and unfinished sends ever held.
+  std::int64_t peak_bytes() const { return meter_.peak(); }
+
+  /// Where the rank is, in words. Safe to call from another thread while run() is at work.
+  std::string position() const;
+
+  const Program& program() const { return program_; }
+  int rank() const { return rank_; }
+
+ private:
+  void step();
+  void execute(int index);
+  void forward(int index);
+  void backward(int index);
+  void send(int index);
+  std::vector<Message> take(int index, const std::vector<int>& others);
+
+  /// Tensors between the compute that made them and the send or the compute on this rank that takes them.
+  using HandOver =
+      std::map<std::tuple<int, int, int>, std::vector<at::Tensor>>;  ///< by (from, to stage, micro-batch)
+
+  const Program program_;
+  int rank_;
+  Meter meter_;
+  Traffic traffic_;
+  Trace trace_;
+  std::map<int, std::unique_ptr<StageRun>> stages_;
+  HandOver activations_;
+  HandOver gradients_;
+  std::string failed_;  ///< why the executor cannot be used any more
+  std::atomic<int> at_{-1};
+  std::atomic<int> waits_for_{-1};
+  std::atomic<std::int64_t> waits_since_{0};
+  std::atomic<int> steps_{0};
+};
+
+}  // namespace ostinato

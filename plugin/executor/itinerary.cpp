@@ -1,0 +1,105 @@
+#include "plugin/executor/itinerary.h"
+
+#include <cassert>
+#include <map>
+#include <tuple>
+
+namespace ostinato {
+namespace {
+
+using List = std::vector<Instruction>;
+using Key = std::tuple<Action, int, int, int>;  ///< action, stage, micro-batch, stage on the other side or -1
+
+std::map<Key, int> index_of(const List& list) {
+  std::map<Key, int> index;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    index.emplace(Key{list[i].action, list[i].stage, list[i].micro_batch, list[i].peer_stage},
+                  static_cast<int>(i));
+  }
+  return index;
+}
+
+/// The compute that uses what `receive` brings.
+int consumer(const std::map<Key, int>& index, const Instruction& receive) {
+  for (const Action action : {Action::forward, Action::backward, Action::backward_input}) {
+    if ((action == Action::forward) != (receive.action == Action::receive_forward)) continue;
+    const auto found = index.find({action, receive.stage, receive.micro_batch, -1});
+    if (found != index.end()) return found->second;
+  }
+  assert(!"a receive without a consumer passed the proof");
+  return -1;
+}
+
+std::vector<std::vector<int>> needs_of(const Program& program, const List& list) {
+  const auto index = index_of(list);
+  std::vector<std::vector<int>> needs(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Instruction& instruction = list[i];
+    if (!is_compute(instruction.action) || instruction.action == Action::backward_weight) continue;
+    const bool forward = instruction.action == Action::forward;
+    const ProgramStage& stage = program.stages[instruction.stage];
+    for (const int other : forward ? stage.inputs : stage.outputs) {
+      const Action receive = forward ? Action::receive_forward : Action::receive_backward;
+      const auto found = index.find({receive, instruction.stage, instruction.micro_batch, other});
+      needs[i].push_back(found == index.end() ? -1 : found->second);
+    }
+  }
+  return needs;
+}
+
+std::vector<int> post_until_of(const List& list, bool post_ahead) {
+  const int size = static_cast<int>(list.size());
+  std::vector<int> until(list.size());
+  int next_compute = size;
+  for (int i = size - 1; i >= 0; --i) {
+    until[i] = post_ahead ? next_compute : i + 1;
+    if (is_compute(list[i].action)) next_compute = i;
+  }
+  return until;
+}
+
+/// For one peer: positions in its list of its sends to `rank`, and of the computes that consume rank's sends
+/// to it.
+struct PeerView {
+  std::vector<int> sends;
+  std::vector<int> consumers;
+};
+
+PeerView view_of(const List& peer, int rank) {
+  const auto index = index_of(peer);
+  PeerView view;
+  for (std::size_t i = 0; i < peer.size(); ++i) {
+    if (peer[i].peer != rank) continue;
+    if (is_send(peer[i].action)) {
+      view.sends.push_back(static_cast<int>(i));
+    } else {
+      view.consumers.push_back(consumer(index, peer[i]));
+    }
+  }
+  return view;
+}
+
+}  // namespace
+
+Itinerary itinerary(const Program& program, int rank, bool post_ahead) {
+  const List& list = program.ranks[rank];
+  Itinerary result;
+  result.needs = needs_of(program, list);
+  result.post_until = post_until_of(list, post_ahead);
+  result.sends_over.assign(list.size(), 0);
+  std::map<int, PeerView> views;
+  std::map<int, std::pair<std::size_t, int>> progress;  ///< per peer: receives seen, sends that are over
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!is_receive(list[i].action)) continue;
+    const int peer = list[i].peer;
+    if (!views.contains(peer)) views.emplace(peer, view_of(program.ranks[peer], rank));
+    const PeerView& view = views.at(peer);
+    auto& [received, over] = progress[peer];
+    const int sent_at = view.sends[received++];
+    while (over < static_cast<int>(view.consumers.size()) && view.consumers[over] < sent_at) ++over;
+    result.sends_over[i] = over;
+  }
+  return result;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,110 @@
+#include "plugin/executor/stage_run.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/ones_like.h>
+
+#include <algorithm>
+#include <cassert>
+
+#include "plugin/executor/error.h"
+
+namespace ostinato {
+
+Message Message::from_peer(std::vector<Buffer> buffers) {
+  Message message;
+  for (const Buffer& buffer : buffers) message.tensors.push_back(buffer.tensor());
+  message.buffers = std::move(buffers);
+  return message;
+}
+
+Message Message::from_here(std::vector<at::Tensor> tensors) {
+  Message message;
+  message.tensors = std::move(tensors);
+  return message;
+}
+
+StageRun::StageRun(const ProgramStage& stage, int micro_batches, StageModule& module)
+    : stage_(stage), module_(module), kept_(micro_batches) {}
+
+namespace {
+
+/// An alias that starts a new graph: gradients of a floating tensor end there.
+at::Tensor leaf(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  at::Tensor alias = tensor.detach();
+  if (alias.is_floating_point() || alias.is_complex()) alias.requires_grad_(true);
+  return alias;
+}
+
+at::Tensor seed_of(const ProgramStage& stage, const std::vector<at::Tensor>& outputs) {
+  if (outputs.empty() || !outputs[0].defined() || outputs[0].numel() != 1) {
+    throw ExecutionError(
+        "stage '" + stage.name +
+        "' feeds no other stage: its first output must be the scalar that backward starts from");
+  }
+  return outputs[0].requires_grad() ? at::ones_like(outputs[0]) : at::Tensor();
+}
+
+}  // namespace
+
+std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> messages) {
+  Kept& kept = kept_[micro_batch];
+  assert(!kept.live);
+  for (Message& message : messages) {
+    for (const at::Tensor& tensor : message.tensors) kept.inputs.push_back(leaf(tensor));
+    kept.counts.push_back(message.tensors.size());
+    message.tensors.clear();
+  }
+  std::vector<at::Tensor> outputs = module_.forward(micro_batch, kept.inputs);
+  if (!stage_.has_backward) {
+    kept = {};
+    return outputs;
+  }
+  const bool last = stage_.outputs.empty();
+  kept.seed = last ? seed_of(stage_, outputs) : at::Tensor();
+  if (last) outputs.resize(1);
+  kept.roots = BackwardRoots(outputs);
+  kept.messages = std::move(messages);
+  kept.live = true;
+  return outputs;
+}
+
+std::vector<at::Tensor> StageRun::roots_gradients(Kept& kept, std::vector<Message>& gradients) const {
+  if (gradients.empty()) return {std::move(kept.seed)};
+  std::vector<at::Tensor> sum = gradients[0].tensors;
+  for (std::size_t g = 1; g < gradients.size(); ++g) {
+    for (std::size_t t = 0; t < sum.size(); ++t) {
+      const at::Tensor& more = gradients[g].tensors[t];
+      if (more.defined()) sum[t] = sum[t].defined() ? at::add(sum[t], more) : more;
+    }
+  }
+  return sum;
+}
+
+std::vector<std::vector<at::Tensor>> StageRun::backward(int micro_batch, std::vector<Message> gradients) {
+  Kept kept = std::exchange(kept_[micro_batch], {});
+  assert(kept.live);
+  std::vector<at::Tensor> roots = roots_gradients(kept, gradients);
+  module_.before_backward(micro_batch);
+  kept.roots.run(roots);
+  module_.after_backward(micro_batch);
+  std::vector<std::vector<at::Tensor>> result;
+  std::size_t next = 0;
+  for (const std::size_t count : kept.counts) {
+    auto& of_message = result.emplace_back();
+    for (std::size_t t = 0; t < count; ++t, ++next) {
+      at::Tensor& input = kept.inputs[next];
+      of_message.push_back(input.defined() ? input.grad() : at::Tensor());
+    }
+  }
+  // The buffers under the inputs go back to the pool last, when nothing refers to them any more.
+  kept.inputs.clear();
+  roots.clear();
+  return result;
+}
+
+int StageRun::in_flight() const {
+  return static_cast<int>(std::count_if(kept_.begin(), kept_.end(), [](const Kept& k) { return k.live; }));
+}
+
+}  // namespace ostinato

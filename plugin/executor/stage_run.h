@@ -1,0 +1,65 @@
+#pragma once
+// One stage on its rank: its micro-batches between forward and backward, and what is kept for each.
+//
+//   std::vector<at::Tensor> outputs = run.forward(m, std::move(messages));   // messages: one per input stage
+//   auto gradients = run.backward(m, received);                              // gradients[k] go to input
+//   stage k
+//
+// Kept from forward to backward: the inputs (leaves of the graph) with their buffers, and the graph's ends.
+// Not the outputs. All of it is gone when backward() returns.
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "plugin/executor/backward.h"
+#include "plugin/executor/buffers.h"
+#include "plugin/executor/stage_module.h"
+#include "plugin/program.h"
+
+namespace ostinato {
+
+/// The outputs of one stage as another one takes them: from a peer (buffers) or from this rank (tensors).
+struct Message {
+  std::vector<Buffer> buffers;
+  std::vector<at::Tensor> tensors;
+
+  static Message from_peer(std::vector<Buffer> buffers);
+  static Message from_here(std::vector<at::Tensor> tensors);
+};
+
+class StageRun {
+ public:
+  StageRun(const ProgramStage& stage, int micro_batches, StageModule& module);
+
+  /// Runs the module on the messages of its input stages, in order. Whoever hands a tensor over keeps the
+  /// outputs' graph out of it: inputs become leaves here. Throws ExecutionError where the module returns
+  /// something unusable.
+  std::vector<at::Tensor> forward(int micro_batch, std::vector<Message> messages);
+
+  /// Whole backward. `gradients`: one message per output stage, each with one entry per output (undefined:
+  /// none); empty for a stage that feeds no other. Returns, per input stage, the gradients of what it sent
+  /// (undefined: none).
+  std::vector<std::vector<at::Tensor>> backward(int micro_batch, std::vector<Message> gradients);
+
+  /// Micro-batches between forward and backward.
+  int in_flight() const;
+
+ private:
+  struct Kept {
+    std::vector<Message> messages;    ///< hold the buffers of `inputs`
+    std::vector<at::Tensor> inputs;   ///< leaves, all messages one after the other
+    std::vector<std::size_t> counts;  ///< tensors per message
+    BackwardRoots roots;
+    at::Tensor seed;  ///< gradient of the loss; undefined where gradients are received
+    bool live = false;
+  };
+
+  std::vector<at::Tensor> roots_gradients(Kept& kept, std::vector<Message>& gradients) const;
+
+  const ProgramStage& stage_;
+  StageModule& module_;
+  std::vector<Kept> kept_;  ///< per micro-batch
+};
+
+}  // namespace ostinato

@@ -1,0 +1,105 @@
+#include "plugin/executor/tensor_spec.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/ScalarType.h>
+
+#include "plugin/executor/error.h"
+
+namespace ostinato {
+namespace {
+
+constexpr std::int64_t kPresent = 1;
+constexpr std::int64_t kRequiresGrad = 2;
+
+}  // namespace
+
+std::int64_t TensorSpec::bytes() const {
+  if (!present) return 0;
+  std::int64_t count = static_cast<std::int64_t>(c10::elementSize(dtype));
+  for (const std::int64_t size : sizes) count *= size;
+  return count;
+}
+
+MessageSpec describe(const std::vector<at::Tensor>& tensors) {
+  MessageSpec spec;
+  for (const at::Tensor& t : tensors) {
+    TensorSpec& s = spec.emplace_back();
+    if (!t.defined()) continue;
+    s = {.present = true,
+         .requires_grad = t.requires_grad(),
+         .dtype = t.scalar_type(),
+         .sizes = t.sizes().vec()};
+  }
+  return spec;
+}
+
+bool matches(const MessageSpec& spec, const std::vector<at::Tensor>& tensors) {
+  if (spec.size() != tensors.size()) return false;
+  for (std::size_t i = 0; i < spec.size(); ++i) {
+    const TensorSpec& s = spec[i];
+    const at::Tensor& t = tensors[i];
+    if (s.present != t.defined()) return false;
+    if (s.present && (s.requires_grad != t.requires_grad() || s.dtype != t.scalar_type() ||
+                      t.sizes() != at::IntArrayRef(s.sizes))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+MessageSpec gradient_of(const MessageSpec& spec) {
+  MessageSpec gradients = spec;
+  for (TensorSpec& s : gradients) {
+    if (!s.requires_grad) s = {};
+    s.requires_grad = false;
+  }
+  return gradients;
+}
+
+std::string to_string(const MessageSpec& spec) {
+  std::string text = "(";
+  for (const TensorSpec& s : spec) {
+    if (text.size() > 1) text += ", ";
+    if (!s.present) {
+      text += "None";
+      continue;
+    }
+    text += std::string(c10::toString(s.dtype)) + "[";
+    for (std::size_t d = 0; d < s.sizes.size(); ++d) text += (d ? ", " : "") + std::to_string(s.sizes[d]);
+    text += s.requires_grad ? "] with gradient" : "]";
+  }
+  return text + ")";
+}
+
+at::Tensor encode(const MessageSpec& spec) {
+  std::vector<std::int64_t> words{static_cast<std::int64_t>(spec.size())};
+  for (const TensorSpec& s : spec) {
+    words.push_back((s.present ? kPresent : 0) | (s.requires_grad ? kRequiresGrad : 0));
+    words.push_back(static_cast<std::int64_t>(s.dtype));
+    words.push_back(static_cast<std::int64_t>(s.sizes.size()));
+    words.insert(words.end(), s.sizes.begin(), s.sizes.end());
+  }
+  if (words.size() > kHeaderLength) {
+    throw ExecutionError("a stage has " + std::to_string(spec.size()) +
+                         " outputs, more than one announcement holds: return fewer or flatter tensors");
+  }
+  at::Tensor header = at::zeros({kHeaderLength}, at::kLong);
+  std::copy(words.begin(), words.end(), header.mutable_data_ptr<std::int64_t>());
+  return header;
+}
+
+MessageSpec decode(const at::Tensor& header) {
+  const std::int64_t* word = header.const_data_ptr<std::int64_t>();
+  MessageSpec spec(static_cast<std::size_t>(*word++));
+  for (TensorSpec& s : spec) {
+    s.present = (*word & kPresent) != 0;
+    s.requires_grad = (*word++ & kRequiresGrad) != 0;
+    s.dtype = static_cast<at::ScalarType>(*word++);
+    const std::int64_t dimensions = *word++;
+    s.sizes.assign(word, word + dimensions);
+    word += dimensions;
+  }
+  return spec;
+}
+
+}  // namespace ostinato

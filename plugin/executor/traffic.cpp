@@ -1,0 +1,171 @@
+#include "plugin/executor/traffic.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <cassert>
+
+#include "plugin/executor/error.h"
+
+namespace ostinato {
+namespace {
+
+std::string seconds(std::chrono::nanoseconds time) {
+  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+}  // namespace
+
+Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono::nanoseconds timeout,
+                 Meter& meter, std::function<void(int)> waiting)
+    : program_(program),
+      rank_(rank),
+      channel_(channel),
+      timeout_(timeout),
+      meter_(meter),
+      waiting_(std::move(waiting)),
+      itinerary_(ostinato::itinerary(program, rank, channel.posts_ahead())),
+      pool_(channel.device(), meter),
+      inbound_(program.ranks[rank].size()) {}
+
+void Traffic::Edge::learn(MessageSpec spec) {
+  backward = gradient_of(spec);
+  forward = std::move(spec);
+}
+
+Traffic::Edge& Traffic::edge(const Instruction& i) {
+  const bool own_first = i.action == Action::send_forward || i.action == Action::receive_backward;
+  return edges_[own_first ? std::pair(i.stage, i.peer_stage) : std::pair(i.peer_stage, i.stage)];
+}
+
+std::string Traffic::partner(int index) const {
+  const Instruction& i = at(index);
+  const auto& list = program_.ranks[i.peer];
+  for (std::size_t k = 0; k < list.size(); ++k) {
+    if (list[k].peer == rank_ && list[k].action == opposite(i.action) && list[k].stage == i.peer_stage &&
+        list[k].peer_stage == i.stage && list[k].micro_batch == i.micro_batch) {
+      return to_string(list[k]) + " of rank " + std::to_string(i.peer) + " (its instruction " +
+             std::to_string(k) + ")";
+    }
+  }
+  return "nothing";
+}
+
+void Traffic::complete(std::vector<std::unique_ptr<Transfer>>& transfers, int index) {
+  waiting_(index);
+  for (auto& transfer : transfers) {
+    const std::string what = to_string(at(index)) + (is_send(at(index).action) ? " to" : " from") + " rank " +
+                             std::to_string(at(index).peer);
+    try {
+      if (!transfer->wait(timeout_)) {
+        throw TimeoutError("rank " + std::to_string(rank_) + " waited " + seconds(timeout_) + " for " + what +
+                           ", instruction " + std::to_string(index) + ", which waits for " + partner(index));
+      }
+    } catch (const TimeoutError&) {
+      throw;
+    } catch (const ExecutionError& error) {
+      throw ExecutionError("rank " + std::to_string(rank_) + ": " + what + ", instruction " +
+                           std::to_string(index) + ", failed: " + error.what());
+    }
+  }
+  transfers.clear();
+  waiting_(-1);
+}
+
+void Traffic::post_before(int index) {
+  for (; next_post_ < index; ++next_post_) {
+    const Instruction& i = at(next_post_);
+    if (!is_receive(i.action)) continue;
+    const Edge& e = edge(i);
+    if (!e.forward) return;  // not announced yet: post() takes it at its place
+    Inbound& inbound = inbound_[next_post_].emplace();
+    for (const TensorSpec& spec : i.action == Action::receive_forward ? *e.forward : e.backward) {
+      Buffer buffer = spec.present ? pool_.take(spec) : Buffer();
+      if (spec.bytes() > 0) inbound.transfers.push_back(channel_.receive(buffer.tensor(), i.peer));
+      inbound.buffers.push_back(std::move(buffer));
+    }
+  }
+}
+
+void Traffic::post(int index) {
+  post_before(index + 1);
+  if (next_post_ > index) return;
+  assert(next_post_ == index);
+  read_announcement(index);
+  post_before(index + 1);
+}
+
+void Traffic::read_announcement(int index) {
+  const at::Tensor header =
+      at::empty({kHeaderLength}, at::TensorOptions().dtype(at::kLong).device(channel_.device()));
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  transfers.push_back(channel_.receive(header, at(index).peer));
+  complete(transfers, index);
+  edge(at(index)).learn(decode(header.cpu()));
+}
+
+std::vector<Buffer> Traffic::wait(int index) {
+  assert(inbound_[index]);
+  Inbound inbound = std::move(*inbound_[index]);
+  inbound_[index].reset();
+  complete(inbound.transfers, index);
+  release_sends(at(index).peer, itinerary_.sends_over[index]);
+  return std::move(inbound.buffers);
+}
+
+void Traffic::check(const Instruction& i, const MessageSpec& spec,
+                    const std::vector<at::Tensor>& tensors) const {
+  if (matches(spec, tensors)) return;
+  throw ExecutionError("rank " + std::to_string(rank_) + ": " + to_string(i) + " carries " +
+                       to_string(describe(tensors)) + ", but stage '" + program_.stages[i.stage].name +
+                       "' announced " + to_string(spec) + "; shapes that change are not supported");
+}
+
+void Traffic::announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors,
+                       Outbound& out) {
+  edge.learn(describe(tensors));
+  out.transfers.push_back(channel_.send(encode(*edge.forward).to(channel_.device()), i.peer));
+}
+
+void Traffic::send(int index, const std::vector<at::Tensor>& tensors) {
+  const Instruction& i = at(index);
+  Edge& e = edge(i);
+  Outbound out{.index = index, .bytes = 0, .transfers = {}};
+  if (i.action == Action::send_forward) {
+    if (!e.forward) announce(i, e, tensors, out);
+    check(i, *e.forward, tensors);
+  }
+  const MessageSpec& spec = i.action == Action::send_forward ? *e.forward : e.backward;
+  for (std::size_t t = 0; t < spec.size(); ++t) {
+    if (spec[t].bytes() == 0) continue;
+    // A stage that does not use an input has no gradient for it; its peer waits for one all the same.
+    const at::Tensor tensor =
+        tensors[t].defined()
+            ? tensors[t].detach().contiguous()
+            : at::zeros(spec[t].sizes, at::TensorOptions().dtype(spec[t].dtype).device(channel_.device()));
+    out.bytes += spec[t].bytes();
+    out.transfers.push_back(channel_.send(tensor, i.peer));
+  }
+  meter_.add(out.bytes);
+  outbound_[i.peer].push_back(std::move(out));
+}
+
+void Traffic::release_sends(int peer, int count) {
+  auto& sends = outbound_[peer];
+  for (int& released = released_[peer]; released < count; ++released) {
+    complete(sends[released].transfers, sends[released].index);
+    meter_.add(-sends[released].bytes);
+  }
+}
+
+void Traffic::finish() {
+  for (auto& [peer, sends] : outbound_) {
+    release_sends(peer, static_cast<int>(sends.size()));
+    sends.clear();
+    released_[peer] = 0;
+  }
+  next_post_ = 0;
+}
+
+}  // namespace ostinato

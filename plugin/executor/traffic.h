@@ -1,0 +1,99 @@
+#pragma once
+// The transfers of one rank: what is posted, what has arrived, which buffers are held for it.
+//
+//   traffic.post(index);                     // receives of the list up to there, in its order
+//   auto buffers = traffic.wait(index);      // one receive, at its consumer
+//   traffic.send(index, tensors);            // returns at once
+//   traffic.finish();                        // end of the step
+//
+// Announcements: the first message along an edge of the stage graph is preceded by its shapes, so the first
+// step receives it at its place in the list and from then on ahead of need. Gradients need none: they look
+// like what went forward. A message that later looks different is an error that says so.
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugin/executor/buffers.h"
+#include "plugin/executor/channel.h"
+#include "plugin/executor/itinerary.h"
+#include "plugin/executor/tensor_spec.h"
+#include "plugin/program.h"
+
+namespace ostinato {
+
+class Traffic {
+ public:
+  /// `waiting` is told the index of the instruction that is waited for, and -1 when it is over.
+  Traffic(const Program& program, int rank, Channel& channel, std::chrono::nanoseconds timeout, Meter& meter,
+          std::function<void(int)> waiting);
+
+  const Itinerary& itinerary() const { return itinerary_; }
+
+  /// Posts the receives before `index` that are not posted yet, as far as their shapes are known.
+  void post_before(int index);
+
+  /// Posts the receive at `index`, waiting for its announcement where its shapes are not known yet.
+  void post(int index);
+
+  /// The tensors that the receive at `index` brings; empty buffers stand for None and for gradients that do
+  /// not exist. Throws TimeoutError or ExecutionError.
+  std::vector<Buffer> wait(int index);
+
+  /// Activations: the stage's outputs. Gradients: one entry per output of the peer's stage; an undefined one
+  /// where a gradient is due travels as zeros. Throws ExecutionError where the message does not look as
+  /// announced.
+  void send(int index, const std::vector<at::Tensor>& tensors);
+
+  /// Waits for every send of the step. Asserts that every receive was waited for.
+  void finish();
+
+  /// "0SEND_F3 of rank 0 (its instruction 7)": what the other side does for the transfer at `index`.
+  std::string partner(int index) const;
+
+ private:
+  struct Inbound {
+    std::vector<Buffer> buffers;
+    std::vector<std::unique_ptr<Transfer>> transfers;
+  };
+  struct Outbound {
+    int index = 0;
+    std::int64_t bytes = 0;  ///< held for this send alone
+    std::vector<std::unique_ptr<Transfer>> transfers;
+  };
+
+  /// What a message along an edge of the stage graph looks like; one for both directions.
+  struct Edge {
+    std::optional<MessageSpec> forward;
+    MessageSpec backward;
+    void learn(MessageSpec spec);
+  };
+
+  const Instruction& at(int index) const { return program_.ranks[rank_][index]; }
+  Edge& edge(const Instruction& transfer);
+  void read_announcement(int index);
+  void announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors, Outbound& out);
+  void check(const Instruction& i, const MessageSpec& spec, const std::vector<at::Tensor>& tensors) const;
+  void complete(std::vector<std::unique_ptr<Transfer>>& transfers, int index);
+  void release_sends(int peer, int count);
+
+  const Program& program_;
+  int rank_;
+  Channel& channel_;
+  std::chrono::nanoseconds timeout_;
+  Meter& meter_;
+  std::function<void(int)> waiting_;
+  Itinerary itinerary_;
+  BufferPool pool_;
+  std::map<std::pair<int, int>, Edge> edges_;      ///< by (from stage, to stage)
+  std::vector<std::optional<Inbound>> inbound_;    ///< per instruction: posted and not waited for
+  int next_post_ = 0;                              ///< receives before it are posted
+  std::map<int, std::vector<Outbound>> outbound_;  ///< per peer, in order
+  std::map<int, int> released_;                    ///< per peer: sends of this step whose buffers were let go
+};
+
+}  // namespace ostinato

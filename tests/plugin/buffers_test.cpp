@@ -1,0 +1,79 @@
+#include "plugin/executor/buffers.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "plugin/executor/error.h"
+
+namespace ostinato {
+namespace {
+
+const TensorSpec kSpec{.present = true, .requires_grad = false, .dtype = at::kFloat, .sizes = {2, 3}};
+
+TEST(Buffers, OneShapeAndTypeIsReused) {
+  Meter meter;
+  BufferPool pool(at::kCPU, meter);
+  const void* data = nullptr;
+  {
+    const Buffer buffer = pool.take(kSpec);
+    data = buffer.tensor().const_data_ptr();
+  }
+  const Buffer again = pool.take(kSpec);
+  EXPECT_EQ(again.tensor().const_data_ptr(), data);
+  const Buffer second = pool.take(kSpec);
+  EXPECT_NE(second.tensor().const_data_ptr(), data);
+  EXPECT_EQ(meter.now(), 48);
+}
+
+TEST(Buffers, AnotherTypeIsAnotherBuffer) {
+  Meter meter;
+  BufferPool pool(at::kCPU, meter);
+  { const Buffer buffer = pool.take(kSpec); }
+  const Buffer other =
+      pool.take({.present = true, .requires_grad = false, .dtype = at::kLong, .sizes = {2, 3}});
+  EXPECT_EQ(other.tensor().scalar_type(), at::kLong);
+  EXPECT_EQ(meter.peak(), 24 + 48);
+  pool.clear();
+  EXPECT_EQ(meter.now(), 48);
+}
+
+TEST(Buffers, WhatSomebodyStillHoldsIsNotReused) {
+  Meter meter;
+  BufferPool pool(at::kCPU, meter);
+  at::Tensor view;
+  {
+    const Buffer buffer = pool.take(kSpec);
+    view = buffer.tensor().select(0, 1);
+    view.fill_(5);
+  }
+  EXPECT_EQ(meter.now(), 0);  // it belongs to whoever holds it
+  const Buffer next = pool.take(kSpec);
+  next.tensor().zero_();
+  EXPECT_TRUE(at::equal(view, at::full({3}, 5.0)));
+}
+
+TEST(TensorSpec, AnnouncementReadsBack) {
+  const MessageSpec spec = describe({at::ones({2, 3}).requires_grad_(true), at::Tensor(),
+                                     at::ones({}, at::kBool), at::empty({0, 4}, at::kBFloat16)});
+  EXPECT_EQ(decode(encode(spec)), spec);
+  EXPECT_EQ(to_string(spec), "(Float[2, 3] with gradient, None, Bool[], BFloat16[0, 4])");
+  EXPECT_EQ(to_string(gradient_of(spec)), "(Float[2, 3], None, None, None)");
+}
+
+TEST(TensorSpec, MatchesLooksAtEverything) {
+  const at::Tensor tensor = at::ones({2, 3});
+  const MessageSpec spec = describe({tensor});
+  EXPECT_TRUE(matches(spec, {at::zeros({2, 3})}));
+  EXPECT_FALSE(matches(spec, {at::ones({3, 2})}));
+  EXPECT_FALSE(matches(spec, {tensor.to(at::kDouble)}));
+  EXPECT_FALSE(matches(spec, {at::Tensor()}));
+  EXPECT_FALSE(matches(spec, {tensor, tensor}));
+  EXPECT_FALSE(matches(spec, {at::ones({2, 3}).requires_grad_(true)}));
+}
+
+TEST(TensorSpec, TooManyOutputsAreRefused) {
+  EXPECT_THROW(encode(describe(std::vector<at::Tensor>(400, at::ones({1, 1})))), ExecutionError);
+}
+
+}  // namespace
+}  // namespace ostinato

@@ -1,0 +1,268 @@
+#include "plugin/executor/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "plugin/executor/error.h"
+#include "plugin/lower.h"
+#include "tests/plugin/support/layers.h"
+#include "tests/plugin/support/thread_channel.h"
+#include "tests/support/plans.h"
+
+namespace ostinato {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::backward_first;
+using testing::Blocking;
+using testing::chain;
+using testing::Exchange;
+using testing::Layer;
+using testing::ThreadChannel;
+
+Program program_of(const Placement& placement, int micro_batches, int in_flight = 0) {
+  return lower(backward_first(placement, micro_batches, in_flight), placement);
+}
+
+/// Runs one rank; what it threw, in words.
+template <typename Module>
+std::string run_rank(const Program& program, int rank, Exchange& exchange, Blocking blocking,
+                     std::map<int, Module>& modules, int steps, ExecutorOptions options,
+                     std::vector<std::int64_t>* peaks = nullptr) {
+  ThreadChannel channel(exchange, rank, blocking);
+  try {
+    Executor executor(program, rank, channel, options);
+    for (auto& [s, module] : modules) {
+      if (program.stages[s].rank == rank) executor.set_stage(s, module);
+    }
+    for (int step = 0; step < steps; ++step) {
+      executor.run();
+      if (peaks) peaks->push_back(executor.peak_bytes());
+    }
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+template <typename Module>
+std::vector<std::string> run_all(const Program& program, std::map<int, Module>& modules, Blocking blocking,
+                                 int steps = 1, ExecutorOptions options = {.timeout = 60s}) {
+  Exchange exchange;
+  std::vector<std::string> failures(program.ranks.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < program.ranks.size(); ++r) {
+    threads.emplace_back([&, r] {
+      failures[r] = run_rank(program, static_cast<int>(r), exchange, blocking, modules, steps, options);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return failures;
+}
+
+struct Case {
+  const char* name;
+  std::vector<int> device_of;
+  std::vector<std::pair<int, int>> edges;  ///< empty: a chain
+  int micro_batches;
+  int in_flight;
+};
+
+class BitForBit : public ::testing::TestWithParam<std::tuple<Case, Blocking>> {};
+
+TEST_P(BitForBit, GradientsEqualThoseOfOneThread) {
+  const auto& [c, blocking] = GetParam();
+  const Placement p =
+      c.edges.empty() ? chain(c.device_of) : testing::graph({.device_of = c.device_of, .edges = c.edges});
+  const Program program = program_of(p, c.micro_batches, c.in_flight);
+  ASSERT_TRUE(keeps_order(program));
+  auto layers = testing::make_layers(program);
+  for (const std::string& failure : run_all(program, layers, blocking, 3)) EXPECT_EQ(failure, "");
+  auto reference = testing::make_layers(program);
+  for (int step = 0; step < 3; ++step) testing::run_reference(program, reference);
+  for (auto& [s, layer] : reference) {
+    EXPECT_TRUE(at::equal(layers.at(s).weight.grad(), layer.weight.grad())) << "stage " << s;
+    EXPECT_TRUE(at::equal(layers.at(s).bias.grad(), layer.bias.grad())) << "stage " << s;
+    EXPECT_EQ(layers.at(s).losses, layer.losses) << "stage " << s;
+  }
+}
+
+const Case kCases[] = {
+    {"alone", {0}, {}, 3, 0},
+    {"two", {0, 1}, {}, 4, 2},
+    {"gpipe", {0, 1, 2}, {}, 4, 0},
+    {"oneFoneB", {0, 1, 2, 3}, {}, 8, 4},
+    {"looped", {0, 1, 0, 1}, {}, 5, 0},
+    {"wave", {0, 1, 2, 2, 1, 0}, {}, 5, 0},
+    {"anyMap", {1, 0, 0, 1, 1, 0}, {}, 3, 0},
+    {"skip", {0, 1, 2}, {{0, 1}, {0, 2}, {1, 2}}, 4, 0},
+    {"branches", {0, 1, 0}, {{0, 2}, {1, 2}}, 4, 0},
+};
+
+INSTANTIATE_TEST_SUITE_P(Executor, BitForBit,
+                         ::testing::Combine(::testing::ValuesIn(kCases),
+                                            ::testing::Values(Blocking::no, Blocking::yes)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) +
+                                  (std::get<1>(info.param) == Blocking::yes ? "Blocking" : "");
+                         });
+
+TEST(Executor, RecordsEveryInstructionOnce) {
+  const Program program = program_of(chain({0, 0}), 3);
+  auto layers = testing::make_layers(program);
+  Exchange exchange;
+  ThreadChannel channel(exchange, 0, Blocking::no);
+  Executor executor(program, 0, channel);
+  for (auto& [s, layer] : layers) executor.set_stage(s, layer);
+  for (int step = 0; step < 2; ++step) executor.run();
+  ASSERT_EQ(executor.records().size(), program.ranks[0].size());
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < executor.records().size(); ++i) {
+    EXPECT_EQ(executor.records()[i].instruction, static_cast<int>(i));
+    EXPECT_GE(executor.records()[i].start_ns, last);
+    EXPECT_GE(executor.records()[i].end_ns, executor.records()[i].start_ns);
+    last = executor.records()[i].end_ns;
+  }
+}
+
+// 1F1B keeps at most `in flight` activations; with a bound of one, an output is gone before the next one is
+// made.
+TEST(Executor, KeepsNoOutputLongerThanItIsNeeded) {
+  const Program program = program_of(chain({0, 1}), 6, 1);
+  auto layers = testing::make_layers(program);
+  for (const std::string& failure : run_all(program, layers, Blocking::no, 2)) EXPECT_EQ(failure, "");
+  EXPECT_EQ(layers.at(0).most_alive, 1);
+  EXPECT_EQ(layers.at(1).most_alive, 1);
+}
+
+TEST(Executor, ReusesItsBuffers) {
+  const Program program = program_of(chain({0, 1}), 8, 2);
+  auto layers = testing::make_layers(program);
+  Exchange exchange;
+  std::vector<std::int64_t> peaks;
+  std::thread other([&] { run_rank(program, 0, exchange, Blocking::no, layers, 20, {.timeout = 60s}); });
+  EXPECT_EQ(run_rank(program, 1, exchange, Blocking::no, layers, 20, {.timeout = 60s}, &peaks), "");
+  other.join();
+  // Two activations received at once, and gradients whose receipt is not proven yet; whatever it is, it does
+  // not grow.
+  constexpr std::int64_t message = testing::kBatch * testing::kWidth * 4;
+  EXPECT_LE(peaks.front(), 8 * message);
+  EXPECT_EQ(peaks[1], peaks.back());
+}
+
+TEST(Executor, TimeoutNamesBothInstructions) {
+  const Program program = program_of(chain({0, 1}), 2, 2);
+  auto layers = testing::make_layers(program);
+  Exchange exchange;  // rank 0 never comes
+  const std::string failure = run_rank(program, 1, exchange, Blocking::no, layers, 1, {.timeout = 50ms});
+  EXPECT_NE(
+      failure.find(
+          "rank 1 waited 0.0 s for 1RECV_F0 from rank 0, instruction 0, which waits for 0SEND_F0 of rank "
+          "0 (its instruction 1)"),
+      std::string::npos)
+      << failure;
+  EXPECT_NE(failure.find("rank 1 is in step 1 at instruction 0 of 8 (1RECV_F0)"), std::string::npos)
+      << failure;
+}
+
+/// A stage that goes wrong at one micro-batch.
+class Broken : public StageModule {
+ public:
+  std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>&) override {
+    if (micro_batch == 1) throw std::domain_error("the data ran out");
+    return {at::ones({}).requires_grad_(true)};
+  }
+};
+
+TEST(Executor, AFailureOfAModulePassesAndEndsTheExecutor) {
+  const Program program = program_of(chain({0}), 2);
+  Exchange exchange;
+  ThreadChannel channel(exchange, 0, Blocking::no);
+  Executor executor(program, 0, channel);
+  Broken broken;
+  executor.set_stage(0, broken);
+  EXPECT_THROW(executor.run(), std::domain_error);
+  try {
+    executor.run();
+    FAIL();
+  } catch (const ExecutionError& error) {
+    EXPECT_NE(std::string(error.what()).find("an earlier step failed (rank 0 is in step 1 at instruction"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+/// Passes on several tensors: floating, integer, None, and one without a gradient.
+class Mixed : public StageModule {
+ public:
+  explicit Mixed(int stage) : stage_(stage), weight_(at::full({3}, 2.0).requires_grad_(true)) {}
+  std::vector<at::Tensor> forward(int m, const std::vector<at::Tensor>& in) override {
+    if (stage_ == 0) {
+      return {weight_ * m, at::full({2}, 7 + m, at::kLong), at::Tensor(), at::full({2, 2}, 0.5), weight_ + 1};
+    }
+    EXPECT_TRUE(in[0].requires_grad() && in[3].requires_grad() && in[4].requires_grad());
+    EXPECT_TRUE(at::equal(in[1], at::full({2}, 7 + m, at::kLong)));
+    EXPECT_FALSE(in[2].defined());
+    EXPECT_TRUE(at::equal(in[3], at::full({2, 2}, 0.5)));
+    return {(in[0] * in[3].sum()).sum()};  // the last input is not used: its gradient is zero
+  }
+  const at::Tensor& weight() const { return weight_; }
+
+ private:
+  int stage_;
+  at::Tensor weight_;
+};
+
+TEST(Executor, TuplesIntegersNoneAndUnusedInputs) {
+  for (const std::vector<int>& devices : {std::vector{0, 1}, std::vector{0, 0}}) {
+    const Program program = program_of(chain(devices), 3);
+    std::map<int, Mixed> modules;
+    for (int s = 0; s < 2; ++s) modules.emplace(s, Mixed(s));
+    for (const std::string& failure : run_all(program, modules, Blocking::no, 2)) EXPECT_EQ(failure, "");
+    // d loss / d weight = m * 2 for m = 0, 1, 2, in two steps.
+    EXPECT_TRUE(at::equal(modules.at(0).weight().grad(), at::full({3}, 12.0)));
+  }
+}
+
+/// A first stage whose output grows with the micro-batch.
+class Growing : public StageModule {
+ public:
+  explicit Growing(int stage) : stage_(stage) {}
+  std::vector<at::Tensor> forward(int m, const std::vector<at::Tensor>& in) override {
+    if (stage_ == 1) return {in[0].sum()};
+    return {at::ones({m + 1}).requires_grad_(true) * 2};
+  }
+
+ private:
+  int stage_;
+};
+
+TEST(Executor, RefusesShapesThatChange) {
+  const Program program = program_of(chain({0, 1}), 2);
+  std::map<int, Growing> modules;
+  for (int s = 0; s < 2; ++s) modules.emplace(s, Growing(s));
+  const auto failures = run_all(program, modules, Blocking::no, 1, {.timeout = 200ms});
+  EXPECT_NE(
+      failures[0].find("0SEND_F1 carries (Float[2] with gradient), but stage '0' announced (Float[1] with "
+                       "gradient)"),
+      std::string::npos)
+      << failures[0];
+}
+
+TEST(Executor, RefusesWhatItCannotRun) {
+  Exchange exchange;
+  ThreadChannel channel(exchange, 0, Blocking::no);
+  EXPECT_THROW(Executor(program_of(chain({0}, true), 1), 0, channel), ExecutionError);  // split backward
+  EXPECT_THROW(Executor(program_of(chain({0}), 1), 1, channel), ExecutionError);        // no such rank
+  Program swapped = program_of(chain({0, 1}), 2, 2);
+  std::swap(swapped.ranks[0][0], swapped.ranks[0][1]);
+  EXPECT_THROW(Executor(swapped, 0, channel), ExecutionError);  // fails the proof
+  Executor executor(program_of(chain({0, 1}), 1), 0, channel);
+  auto layers = testing::make_layers(executor.program());
+  EXPECT_THROW(executor.set_stage(1, layers.at(1)), ExecutionError);  // on the other rank
+  EXPECT_THROW(executor.run(), ExecutionError);                       // stage 0 has no module
+}
+
+}  // namespace
+}  // namespace ostinato
