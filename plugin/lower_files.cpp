@@ -2,10 +2,25 @@
 #include "search/checker.h"
 #include "search/error.h"
 #include "search/file.h"
+#include "search/named.h"
+#include "search/orders.h"
 #include "search/placement_toml.h"
 #include "search/plan_json.h"
 
 namespace ostinato {
+namespace {
+
+Nanoseconds one_f_one_b(const Placement& placement, int micro_batches) {
+  for (const char* name : {"1f1b", "interleaved-1f1b"}) {
+    const NamedSchedule named = named_schedule(name, placement, micro_batches);
+    if (!named.orders) continue;
+    const auto schedule = earliest_starts(placement, micro_batches, *named.orders);
+    if (schedule) return makespan_of(placement, *schedule);
+  }
+  return 0;
+}
+
+}  // namespace
 
 Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path) {
   const PlacementFile file = read_placement(placement_path);
@@ -19,6 +34,7 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
   Program program = lower(plan, file.placement);
   program.plan_sha256 = sha256(read_file(plan_path, kMaxPlanBytes));
   program.placement_sha256 = file.sha256;
+  program.one_f_one_b = one_f_one_b(file.placement, plan.micro_batches);
   return program;
 }
 

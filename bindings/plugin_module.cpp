@@ -1,0 +1,100 @@
+// ostinato._plugin: lowered programs and the executor, for Python.
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/python_executor.h"
+#include "plugin/lower.h"
+#include "plugin/program.h"
+#include "plugin/program_text.h"
+#include "search/error.h"
+
+namespace ostinato {
+namespace {
+
+/// A module built for one release of torch may load in another and misbehave: "2.13.0+cpu" and "2.13.0+cu130"
+/// agree.
+void check_torch_version() {
+  const auto release = [](const std::string& version) { return version.substr(0, version.find('+')); };
+  const std::string built = OSTINATO_TORCH_VERSION;
+  const std::string here = py::str(py::module_::import("torch").attr("__version__"));
+  if (release(built) != release(here)) {
+    throw py::import_error("ostinato was built for torch " + built + ", but this is torch " + here +
+                           ": build it again (pip install --no-build-isolation .)");
+  }
+}
+
+void check_rank(const Program& program, int rank) {
+  if (rank < 0 || rank >= static_cast<int>(program.ranks.size())) {
+    throw py::index_error("the program has " + std::to_string(program.ranks.size()) + " ranks, but no rank " +
+                          std::to_string(rank));
+  }
+}
+
+void bind_instruction(py::module_& m) {
+  py::class_<Instruction>(m, "Instruction")
+      .def_property_readonly("action", [](const Instruction& i) { return to_string(i.action); })
+      .def_readonly("stage", &Instruction::stage)
+      .def_readonly("micro_batch", &Instruction::micro_batch)
+      .def_readonly("peer", &Instruction::peer)
+      .def_readonly("peer_stage", &Instruction::peer_stage)
+      .def_readonly("start", &Instruction::start)
+      .def_readonly("end", &Instruction::end)
+      .def("__str__", [](const Instruction& i) { return to_string(i); })
+      .def("__repr__", [](const Instruction& i) { return "<Instruction " + to_string(i) + ">"; });
+}
+
+void bind_program(py::module_& m) {
+  py::class_<ProgramStage>(m, "Stage")
+      .def_readonly("name", &ProgramStage::name)
+      .def_readonly("rank", &ProgramStage::rank)
+      .def_readonly("first_layer", &ProgramStage::first_layer)
+      .def_readonly("end_layer", &ProgramStage::end_layer)
+      .def_readonly("has_backward", &ProgramStage::has_backward)
+      .def_readonly("inputs", &ProgramStage::inputs)
+      .def_readonly("outputs", &ProgramStage::outputs);
+  py::class_<Program>(m, "Program", "A lowered plan: one instruction list per rank, shown free of deadlock.")
+      .def_readonly("stages", &Program::stages)
+      .def_readonly("micro_batches", &Program::micro_batches)
+      .def_readonly("makespan", &Program::makespan, "Planned, in nanoseconds.")
+      .def_readonly("lower_bound", &Program::lower_bound, "Proven bound of the makespan; 0: none.")
+      .def_readonly(
+          "one_f_one_b", &Program::one_f_one_b,
+          "What 1F1B (interleaved for several chunks) takes on this placement; 0: it does not admit it.")
+      .def_readonly("planned_peak", &Program::planned_peak, "Bytes per device, static memory included.")
+      .def_readonly("plan_sha256", &Program::plan_sha256)
+      .def_readonly("placement_sha256", &Program::placement_sha256)
+      .def_readonly("placement_name", &Program::placement_name)
+      .def_property_readonly("ranks", [](const Program& p) { return p.ranks.size(); })
+      .def_property_readonly("keeps_order", &keeps_order,
+                             "Every stage's backwards run in micro-batch order, as in 1F1B.")
+      .def(
+          "text",
+          [](const Program& p, int rank, bool transfers) {
+            check_rank(p, rank);
+            return format_rank(p, rank, transfers ? TextForm::transfers : TextForm::compute);
+          },
+          py::arg("rank"), py::arg("transfers") = true,
+          "One rank's row, as torch.distributed.pipelining reads it.")
+      .def("instructions", [](const Program& p, int rank) {
+        check_rank(p, rank);
+        return p.ranks[rank];
+      });
+}
+
+}  // namespace
+}  // namespace ostinato
+
+PYBIND11_MODULE(_plugin, m) {
+  using namespace ostinato;
+  check_torch_version();
+  py::module_::import("torch.distributed");  // registers ProcessGroup, which Executor takes
+  py::register_local_exception<InputError>(m, "InputError", PyExc_ValueError);
+  bind_instruction(m);
+  bind_program(m);
+  bind_executor(m);
+  m.def(
+      "lower",
+      [](const std::string& plan, const std::string& placement) { return lower_files(plan, placement); },
+      py::arg("plan_path"), py::arg("placement_path"),
+      "Reads and checks both files and lowers the plan. ValueError with the reason.");
+}

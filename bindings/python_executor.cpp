@@ -1,0 +1,163 @@
+#include "bindings/python_executor.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <list>
+#include <optional>
+
+#include "plugin/executor/c10d_channel.h"
+#include "plugin/executor/error.h"
+#include "plugin/executor/executor.h"
+
+namespace ostinato {
+namespace {
+
+at::Tensor to_tensor(py::handle object, int stage) {
+  if (object.is_none()) return {};
+  if (THPVariable_Check(object.ptr())) return THPVariable_Unpack(object.ptr());
+  throw py::type_error("forward of stage " + std::to_string(stage) + " returned a " +
+                       std::string(py::str(py::type::of(object).attr("__name__"))) +
+                       "; expected a tensor or a tuple of tensors and None");
+}
+
+/// A stage whose forward is a Python callable: forward(micro_batch, inputs) -> tensor or tuple.
+class PythonStage : public StageModule {
+ public:
+  PythonStage(int stage, bool takes_inputs, py::object forward, py::object before, py::object after)
+      : stage_(stage),
+        takes_inputs_(takes_inputs),
+        forward_(std::move(forward)),
+        before_(std::move(before)),
+        after_(std::move(after)) {}
+
+  std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>& inputs) override {
+    const py::gil_scoped_acquire gil;
+    const py::object result = forward_(micro_batch, arguments(inputs));
+    std::vector<at::Tensor> outputs;
+    if (!py::isinstance<py::tuple>(result) && !py::isinstance<py::list>(result)) {
+      outputs.push_back(to_tensor(result, stage_));
+      return outputs;
+    }
+    for (const py::handle element : result) outputs.push_back(to_tensor(element, stage_));
+    return outputs;
+  }
+
+  void before_backward(int micro_batch) override { call(before_, micro_batch); }
+  void after_backward(int micro_batch) override { call(after_, micro_batch); }
+
+ private:
+  py::object arguments(const std::vector<at::Tensor>& inputs) const {
+    if (!takes_inputs_) return py::none();
+    py::tuple tuple(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) tuple[i] = py::cast(inputs[i]);  // undefined becomes None
+    return tuple;
+  }
+
+  static void call(const py::object& hook, int micro_batch) {
+    if (hook.is_none()) return;
+    const py::gil_scoped_acquire gil;
+    hook(micro_batch);
+  }
+
+  int stage_;
+  bool takes_inputs_;
+  py::object forward_, before_, after_;
+};
+
+std::chrono::nanoseconds nanoseconds(double seconds) {
+  if (!(seconds > 0 && seconds < 1e9))
+    throw py::value_error("timeout_s must be a positive number of seconds");
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+class PythonExecutor {
+ public:
+  PythonExecutor(const Program& program, int rank, c10::intrusive_ptr<c10d::ProcessGroup> group,
+                 std::vector<int> ranks, double timeout_s, std::optional<at::Device> device)
+      : channel_(make_c10d_channel(check_group(program, rank, std::move(group), ranks), ranks,
+                                   device.value_or(at::Device(at::kCPU)))),
+        executor_(program, rank, *channel_, {.timeout = nanoseconds(timeout_s)}) {}
+
+  void set_stage(int stage, py::object forward, py::object before, py::object after) {
+    const auto& stages = executor_.program().stages;
+    const bool known = stage >= 0 && stage < static_cast<int>(stages.size());
+    modules_.emplace_back(stage, known && !stages[stage].inputs.empty(), std::move(forward),
+                          std::move(before), std::move(after));
+    executor_.set_stage(stage, modules_.back());
+  }
+
+  /// Exceptions of Python code keep their type, and say where the step stood.
+  void run() {
+    try {
+      const py::gil_scoped_release no_gil;
+      executor_.run();
+    } catch (python_error& error) {  // thrown by a hook inside the autograd engine
+      error.restore();
+      py::error_already_set raised;
+      raise_with_position(raised);
+    } catch (py::error_already_set& error) {
+      raise_with_position(error);
+    }
+  }
+
+  std::vector<std::tuple<int, std::int64_t, std::int64_t>> records() const {
+    std::vector<std::tuple<int, std::int64_t, std::int64_t>> rows;
+    for (const Record& r : executor_.records()) rows.emplace_back(r.instruction, r.start_ns, r.end_ns);
+    return rows;
+  }
+
+  std::int64_t peak_bytes() const { return executor_.peak_bytes(); }
+  std::string position() const { return executor_.position(); }
+
+ private:
+  static c10::intrusive_ptr<c10d::ProcessGroup> check_group(const Program& program, int rank,
+                                                            c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                                            const std::vector<int>& ranks) {
+    if (ranks.size() != program.ranks.size()) {
+      throw py::value_error("the program has " + std::to_string(program.ranks.size()) +
+                            " ranks, but `ranks` has " + std::to_string(ranks.size()) + " entries");
+    }
+    if (ranks.size() > 1 && !group) throw py::value_error("a program of several ranks needs a process group");
+    if (group && rank >= 0 && rank < static_cast<int>(ranks.size()) && group->getRank() != ranks[rank]) {
+      throw py::value_error("this process is rank " + std::to_string(group->getRank()) +
+                            " of the process group, but ranks[" + std::to_string(rank) + "] is " +
+                            std::to_string(ranks[rank]));
+    }
+    return group;
+  }
+
+  [[noreturn]] void raise_with_position(py::error_already_set& error) {
+    error.value().attr("add_note")("ostinato: " + executor_.position());
+    throw error;
+  }
+
+  std::unique_ptr<Channel> channel_;
+  std::list<PythonStage> modules_;
+  Executor executor_;
+};
+
+}  // namespace
+
+void bind_executor(py::module_& m) {
+  const auto failed = py::register_local_exception<ExecutionError>(m, "ExecutionError", PyExc_RuntimeError);
+  py::register_local_exception<TimeoutError>(m, "StepTimeout", failed);
+  py::class_<PythonExecutor>(m, "Executor", "Runs one rank's list of a program, one training step per run().")
+      .def(py::init<const Program&, int, c10::intrusive_ptr<c10d::ProcessGroup>, std::vector<int>, double,
+                    std::optional<at::Device>>(),
+           py::arg("program"), py::arg("rank"), py::arg("process_group"), py::arg("ranks"),
+           py::arg("timeout_s") = 300.0, py::arg("device") = py::none(),
+           "ranks[d] is the rank within process_group of the pipeline's device d.")
+      .def("set_stage", &PythonExecutor::set_stage, py::arg("stage"), py::arg("forward"),
+           py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),
+           "forward(micro_batch, inputs) -> tensor or tuple; inputs is None for a stage without inputs.")
+      .def("run", &PythonExecutor::run, "One training step: every instruction of this rank.")
+      .def("records", &PythonExecutor::records,
+           "[(instruction index, start_ns, end_ns)] of the last step, relative to its begin.")
+      .def_property_readonly("peak_bytes", &PythonExecutor::peak_bytes,
+                             "Most bytes that its own buffers and unfinished sends ever held.")
+      .def("position", &PythonExecutor::position, "Where the rank is, in words; from any thread.");
+}
+
+}  // namespace ostinato
