@@ -1,0 +1,147 @@
+"""What the ranks of test_executor.py run, each in a process of its own over gloo; and the same on one process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+WIDTH, BATCH = 16, 4
+
+
+class Stage(nn.Module):
+    """Takes and passes on a pair: activations, and integers that say which micro-batch they belong to."""
+
+    def __init__(self, index: int, last: bool):
+        super().__init__()
+        torch.manual_seed(1000 + index)
+        self.body = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        self.last = last
+
+    def forward(self, x, tag):
+        y = x + self.body(x)
+        return y.pow(2).mean() if self.last else (y, tag)
+
+
+def batch(step: int, micro_batch: int):
+    generator = torch.Generator().manual_seed(100 * step + micro_batch)
+    return torch.randn(BATCH, WIDTH, generator=generator), torch.tensor([micro_batch])
+
+
+def optimizer(stages) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for s in stages for p in s.parameters()], lr=0.1, momentum=0.9)
+
+
+def reference(stages: int, micro_batches: int, steps: int):
+    """Losses [step][micro-batch] and weights per stage, on one process."""
+    torch.set_num_threads(1)
+    modules = [Stage(s, s == stages - 1) for s in range(stages)]
+    sgd, losses = optimizer(modules), []
+    for step in range(steps):
+        losses.append([])
+        for m in range(micro_batches):
+            value = batch(step, m)
+            for module in modules:
+                value = module(*value)
+            losses[-1].append(value.item())
+            (value / micro_batches).backward()
+        sgd.step()
+        sgd.zero_grad()
+    return losses, [module.state_dict() for module in modules]
+
+
+class Rank:
+    """The stages of one pipeline rank behind an executor."""
+
+    def __init__(self, program, rank: int, group, timeout_s: float = 120.0):
+        from ostinato import _plugin
+
+        self.step, self.losses, self.program = 0, [], program
+        self.executor = _plugin.Executor(program, rank, group, list(range(program.ranks)), timeout_s)
+        self.modules = {}
+        for s, stage in enumerate(program.stages):
+            if stage.rank == rank:
+                self.modules[s] = Stage(s, not stage.outputs)
+                self.executor.set_stage(s, self.forward_of(self.modules[s]))
+        self.sgd = optimizer(self.modules.values())
+
+    def forward_of(self, module):
+        def forward(micro_batch, inputs):
+            if inputs is None:
+                inputs = batch(self.step, micro_batch)
+            assert inputs[1].tolist() == [micro_batch]
+            out = module(*inputs)
+            if module.last:
+                self.losses[-1].append(out.item())
+                return out / self.program.micro_batches
+            return out
+
+        return forward
+
+    def train(self, steps: int):
+        for self.step in range(steps):
+            self.losses.append([])
+            self.executor.run()
+            self.sgd.step()
+            self.sgd.zero_grad()
+
+
+def start(rank: int, world: int, folder: str):
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = dist.FileStore(str(Path(folder) / "store"), world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=300))
+    return dist.distributed_c10d._get_default_group()
+
+
+def train_job(rank: int, world: int, folder: str, cases: dict, steps: int):
+    """Every case one after the other; leaves folder/<case>.<rank>.pt with losses and weights."""
+    from ostinato import _plugin
+
+    group = start(rank, world, folder)
+    for name, files in cases.items():
+        run = Rank(_plugin.lower(*files), rank, group)
+        run.train(steps)
+        torch.save({
+            "losses": run.losses,
+            "weights": {s: m.state_dict() for s, m in run.modules.items()},
+            "records": run.executor.records(),
+            "peak_bytes": run.executor.peak_bytes,
+        }, Path(folder) / f"{name}.{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def timeout_job(rank: int, world: int, folder: str, files):
+    """Rank 0 never starts its step; rank 1 leaves the error and the positions it was seen at."""
+    from ostinato import _plugin
+
+    group = start(rank, world, folder)
+    run = Rank(_plugin.lower(*files), rank, group, timeout_s=2.0)
+    done = Path(folder) / "timeout.pt"
+    if rank == 0:
+        deadline = time.monotonic() + 120
+        while not done.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return
+    seen, over = [], threading.Event()
+
+    def watch():
+        while not over.wait(0.01):
+            seen.append(run.executor.position())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        run.train(1)
+    except _plugin.StepTimeout as error:
+        over.set()
+        watcher.join()
+        torch.save({"error": str(error), "seen": seen}, done.with_suffix(".part"))
+        os.replace(done.with_suffix(".part"), done)
