@@ -9,7 +9,7 @@ namespace ostinato {
 namespace {
 
 constexpr std::size_t kMaxKeys = 64;
-constexpr std::size_t kMaxValues = std::size_t{1} << 24;
+constexpr std::size_t kMaxValues = std::size_t{1} << 22;
 
 /// How far the parser has read.
 struct Position {

@@ -15,7 +15,7 @@ namespace ostinato {
 /// out of the result: 10^6 steps never stand in memory. They may come before the other members.
 ///
 /// Throws InputError with file:line for what is not JSON (RFC 8259), for a duplicate key, for nesting deeper
-/// than kMaxNesting, for an object of more than 64 keys and for more than 2^24 values besides the streamed
+/// than kMaxNesting, for an object of more than 64 keys and for more than 2^22 values besides the streamed
 /// ones: no file of ours holds that.
 Value read_json(std::string_view text, const std::string& file, std::string_view format,
                 std::string_view streamed, const std::function<void(const Value&)>& on_element);

@@ -117,8 +117,13 @@ toml::table parse(std::string_view text, const std::string& file) {
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
+    // "Error while parsing key-value pair: expected value, ...": what it was about to parse helps nobody.
+    std::string_view what = error.description();
+    const std::size_t colon = what.find(": ");
+    if (what.starts_with("Error while parsing") && colon != std::string_view::npos)
+      what.remove_prefix(colon + 2);
     throw InputError(file, static_cast<int>(error.source().begin.line),
-                     "not valid TOML: " + std::string(error.description()));
+                     "not valid TOML: " + std::string(what));
   }
 }
 

@@ -233,9 +233,11 @@ std::int64_t Fields::integer(std::string_view key, std::int64_t low, std::int64_
 std::uint64_t Fields::unsigned_integer(std::string_view key) const {
   const Value& value = need_any(key);
   std::uint64_t number = 0;
-  const char* end = value.text.data() + value.text.size();
-  if (value.kind == ValueKind::decimal && std::from_chars(value.text.data(), end, number).ptr == end)
-    return number;
+  if (value.kind == ValueKind::decimal) {
+    const char* end = value.text.data() + value.text.size();
+    const auto [stop, error] = std::from_chars(value.text.data(), end, number);
+    if (stop == end && error == std::errc()) return number;
+  }
   return static_cast<std::uint64_t>(integer_in(value, file_, in_quotes(key), 0, kLargest));
 }
 
