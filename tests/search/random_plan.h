@@ -30,7 +30,7 @@ Placement random_placement(Random& random);
 
 /// A valid plan by starting the steps one by one, each when its inputs and devices allow and a little later
 /// at random; its figures are right, it claims no repeating part and bounds of 0.
-Plan random_plan(const Placement& placement, int micro_batches, Random& random);
+Plan random_plan(const Placement& placement, int micro_batches, Random& random, int lazy_percent = 20);
 
 /// Sets each device's capacity to what the plan needs there, plus `spare` bytes.
 void limit_memory(Placement& placement, const Plan& plan, Bytes spare);

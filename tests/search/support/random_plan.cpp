@@ -181,7 +181,7 @@ Placement random_placement(Random& random) {
   return p;
 }
 
-Plan random_plan(const Placement& placement, int micro_batches, Random& random) {
+Plan random_plan(const Placement& placement, int micro_batches, Random& random, int lazy_percent) {
   Plan plan;
   plan.placement_name = placement.name;
   plan.micro_batches = micro_batches;
@@ -192,7 +192,7 @@ Plan random_plan(const Placement& placement, int micro_batches, Random& random) 
     while (ends[i].size() == placement.blocks.size()) i = (i + 1) % micro_batches;
     const int b = static_cast<int>(ends[i].size());  // the blocks stand in the order of their inputs
     const Block& block = placement.blocks[b];
-    Nanoseconds start = random.chance(20) ? random.between(0, 3) : 0;
+    Nanoseconds start = random.chance(lazy_percent) ? random.between(0, 3) : 0;
     for (const int d : block.devices) start = std::max(start, free[d]);
     for (const Dependency& in : block.after)
       start = std::max(start, ends[i][in.block] + transfer(placement, in, block));
