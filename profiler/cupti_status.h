@@ -10,12 +10,13 @@ struct CuptiStatus {
   bool usable = false;
   std::uint32_t version =
       0;                ///< CUPTI_API_VERSION of the library; 0: none, or one that says it cannot be used
-  std::string library;  ///< the name that was found
+  std::string library;  ///< the file that was found
   std::string detail;   ///< for people: what was found, or what to install
 };
 
-/// Looks first at a libcupti that is already in the process (a CUDA build of torch brings one), then for one
-/// that the loader finds. Loads nothing that is not there, and collects nothing.
+/// Looks first at a libcupti that is already in the process (a CUDA build of torch brings one), then where
+/// profiler/cupti/library.h says. Collects nothing and does not subscribe, so it disturbs no other profiler,
+/// and cannot tell whether one holds CUPTI: cupti::Collector finds out.
 CuptiStatus cupti_status();
 
 }  // namespace ostinato
