@@ -108,6 +108,7 @@ class PythonExecutor {
     return rows;
   }
 
+  std::vector<int> unsplit_stages() const { return executor_.unsplit_stages(); }
   std::int64_t peak_bytes() const { return executor_.peak_bytes(); }
   std::string position() const { return executor_.position(); }
 
@@ -157,6 +158,8 @@ void bind_executor(py::module_& m) {
            "[(instruction index, start_ns, end_ns)] of the last step, relative to its begin.")
       .def_property_readonly("peak_bytes", &PythonExecutor::peak_bytes,
                              "Most bytes that its own buffers and unfinished sends ever held.")
+      .def_property_readonly("unsplit_stages", &PythonExecutor::unsplit_stages,
+                             "Stages whose split backward had to run whole (re-entrant checkpointing).")
       .def("position", &PythonExecutor::position, "Where the rank is, in words; from any thread.");
 }
 

@@ -1,17 +1,10 @@
 #include "plugin/executor/backward.h"
 
-#include <torch/csrc/autograd/engine.h>
-
 #include <utility>
 
+#include "plugin/executor/backward_roots.h"
+
 namespace ostinato {
-
-using torch::autograd::Edge;
-
-struct BackwardRoots::Edges {
-  torch::autograd::edge_list roots;
-  std::vector<std::size_t> output;  ///< index of the output that a root belongs to
-};
 
 BackwardRoots::BackwardRoots() = default;
 BackwardRoots::BackwardRoots(BackwardRoots&&) noexcept = default;
@@ -26,20 +19,25 @@ BackwardRoots::BackwardRoots(const std::vector<at::Tensor>& outputs) : edges_(st
   }
 }
 
+torch::autograd::variable_list BackwardRoots::Edges::pick(const std::vector<at::Tensor>& gradients) const {
+  torch::autograd::variable_list picked;
+  for (std::size_t r = 0; r < roots.size(); ++r) {
+    const at::Tensor& gradient = gradients[output[r]];
+    const torch::autograd::Edge& root = roots[r];
+    picked.push_back(gradient.defined() ? gradient
+                                        : root.function->input_metadata(root.input_nr).zeros_like());
+  }
+  return picked;
+}
+
 bool BackwardRoots::empty() const { return !edges_ || edges_->roots.empty(); }
 
 void BackwardRoots::run(const std::vector<at::Tensor>& gradients) {
   const std::unique_ptr<Edges> edges = std::exchange(edges_, nullptr);
   if (!edges || edges->roots.empty()) return;
-  torch::autograd::variable_list inputs;
-  for (std::size_t r = 0; r < edges->roots.size(); ++r) {
-    const Edge& root = edges->roots[r];
-    const at::Tensor& gradient = gradients[edges->output[r]];
-    inputs.push_back(gradient.defined() ? gradient
-                                        : root.function->input_metadata(root.input_nr).zeros_like());
-  }
-  torch::autograd::Engine::get_default_engine().execute(edges->roots, inputs, /*keep_graph=*/false,
-                                                        /*create_graph=*/false, /*accumulate_grad=*/true);
+  torch::autograd::Engine::get_default_engine().execute(edges->roots, edges->pick(gradients),
+                                                        /*keep_graph=*/false, /*create_graph=*/false,
+                                                        /*accumulate_grad=*/true);
 }
 
 }  // namespace ostinato

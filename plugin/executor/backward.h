@@ -30,8 +30,10 @@ class BackwardRoots {
   /// requires none. The roots are empty afterwards, also when the engine throws.
   void run(const std::vector<at::Tensor>& gradients);
 
- private:
   struct Edges;
+
+ private:
+  friend class SplitBackward;
   std::unique_ptr<Edges> edges_;
 };
 

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -45,6 +46,11 @@ class Buffer {
   ~Buffer() { give_back(); }
 
   const at::Tensor& tensor() const { return tensor_; }
+
+  /// Does anybody else refer to its bytes?
+  bool is_shared() const {
+    return tensor_.defined() && (tensor_.storage().use_count() > 1 || tensor_.use_count() > 1);
+  }
 
  private:
   void give_back();

@@ -17,12 +17,6 @@ Program checked(Program program, int rank) {
     throw ExecutionError("the program has " + std::to_string(program.ranks.size()) + " ranks, but no rank " +
                          std::to_string(rank));
   }
-  for (const Instruction& i : program.ranks[rank]) {
-    if (i.action == Action::backward_input || i.action == Action::backward_weight) {
-      throw ExecutionError("the plan splits the backward of stage '" + program.stages[i.stage].name + "' (" +
-                           to_string(i) + "); split backwards are not supported yet");
-    }
-  }
   return program;
 }
 
@@ -86,7 +80,8 @@ void Executor::execute(int index) {
   const Action action = program_.ranks[rank_][index].action;
   if (is_receive(action)) return traffic_.post(index);
   if (is_send(action)) return send(index);
-  return action == Action::forward ? forward(index) : backward(index);
+  if (action == Action::forward) return forward(index);
+  return action == Action::backward_weight ? backward_weight(index) : backward(index);
 }
 
 std::vector<Message> Executor::take(int index, const std::vector<int>& others) {
@@ -124,12 +119,21 @@ void Executor::backward(int index) {
   const ProgramStage& stage = program_.stages[i.stage];
   std::vector<Message> received = take(index, stage.outputs);
   const auto start = Clock::now();
-  auto gradients = stages_.at(i.stage)->backward(i.micro_batch, std::move(received));
-  trace_.ran(index, Action::backward, i.stage, i.micro_batch, start, Clock::now());
+  StageRun& run = *stages_.at(i.stage);
+  auto gradients = i.action == Action::backward ? run.backward(i.micro_batch, std::move(received))
+                                                : run.backward_input(i.micro_batch, std::move(received));
+  trace_.ran(index, i.action, i.stage, i.micro_batch, start, Clock::now());
   for (std::size_t k = 0; k < stage.inputs.size(); ++k) {
     if (!program_.stages[stage.inputs[k]].has_backward) continue;  // a frozen front wants no gradient
     gradients_[{i.stage, stage.inputs[k], i.micro_batch}] = std::move(gradients[k]);
   }
+}
+
+void Executor::backward_weight(int index) {
+  const Instruction& i = program_.ranks[rank_][index];
+  const auto start = Clock::now();
+  stages_.at(i.stage)->backward_weight(i.micro_batch);
+  trace_.ran(index, i.action, i.stage, i.micro_batch, start, Clock::now());
 }
 
 void Executor::send(int index) {
@@ -140,6 +144,14 @@ void Executor::send(int index) {
   const auto start = Clock::now();
   traffic_.send(index, node.mapped());
   trace_.ran(index, i.action, i.stage, i.micro_batch, start, Clock::now());
+}
+
+std::vector<int> Executor::unsplit_stages() const {
+  std::vector<int> stages;
+  for (const auto& [stage, run] : stages_) {
+    if (run->ran_whole()) stages.push_back(stage);
+  }
+  return stages;
 }
 
 std::string Executor::position() const {

@@ -55,6 +55,9 @@ class Executor {
   /// Most bytes that the executor's own buffers and unfinished sends ever held.
   std::int64_t peak_bytes() const { return meter_.peak(); }
 
+  /// Stages whose split backward had to run whole, ascending (split_backward.h says when that is).
+  std::vector<int> unsplit_stages() const;
+
   /// Where the rank is, in words. Safe to call from another thread while run() is at work.
   std::string position() const;
 
@@ -66,6 +69,7 @@ class Executor {
   void execute(int index);
   void forward(int index);
   void backward(int index);
+  void backward_weight(int index);
   void send(int index);
   std::vector<Message> take(int index, const std::vector<int>& others);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "plugin/executor/error.h"
 
@@ -69,42 +70,70 @@ std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> 
   return outputs;
 }
 
-std::vector<at::Tensor> StageRun::roots_gradients(Kept& kept, std::vector<Message>& gradients) const {
+std::vector<at::Tensor> StageRun::roots_gradients(Kept& kept, std::vector<Message>& gradients) {
   if (gradients.empty()) return {std::move(kept.seed)};
-  std::vector<at::Tensor> sum = gradients[0].tensors;
+  std::vector<at::Tensor> sum = std::move(gradients[0].tensors);
   for (std::size_t g = 1; g < gradients.size(); ++g) {
     for (std::size_t t = 0; t < sum.size(); ++t) {
-      const at::Tensor& more = gradients[g].tensors[t];
+      const at::Tensor more = std::move(gradients[g].tensors[t]);
       if (more.defined()) sum[t] = sum[t].defined() ? at::add(sum[t], more) : more;
     }
   }
   return sum;
 }
 
-std::vector<std::vector<at::Tensor>> StageRun::backward(int micro_batch, std::vector<Message> gradients) {
-  Kept kept = std::exchange(kept_[micro_batch], {});
-  assert(kept.live);
-  std::vector<at::Tensor> roots = roots_gradients(kept, gradients);
-  module_.before_backward(micro_batch);
-  kept.roots.run(roots);
-  module_.after_backward(micro_batch);
+std::vector<std::vector<at::Tensor>> StageRun::take_input_gradients(Kept& kept) {
   std::vector<std::vector<at::Tensor>> result;
   std::size_t next = 0;
   for (const std::size_t count : kept.counts) {
     auto& of_message = result.emplace_back();
     for (std::size_t t = 0; t < count; ++t, ++next) {
-      at::Tensor& input = kept.inputs[next];
+      const at::Tensor& input = kept.inputs[next];
       of_message.push_back(input.defined() ? input.grad() : at::Tensor());
     }
   }
-  // The buffers under the inputs go back to the pool last, when nothing refers to them any more.
   kept.inputs.clear();
-  roots.clear();
   return result;
 }
 
-int StageRun::in_flight() const {
-  return static_cast<int>(std::count_if(kept_.begin(), kept_.end(), [](const Kept& k) { return k.live; }));
+std::vector<std::vector<at::Tensor>> StageRun::backward(int micro_batch, std::vector<Message> gradients) {
+  // Destroyed in this order: roots, inputs, and then the buffers, which go back to the pool unshared.
+  Kept kept = std::exchange(kept_[micro_batch], {});
+  assert(kept.live);
+  std::vector<at::Tensor> received = roots_gradients(kept, gradients);
+  module_.before_backward(micro_batch);
+  kept.roots.run(received);
+  module_.after_backward(micro_batch);
+  return take_input_gradients(kept);
+}
+
+std::vector<std::vector<at::Tensor>> StageRun::backward_input(int micro_batch,
+                                                              std::vector<Message> gradients) {
+  Kept& kept = kept_[micro_batch];
+  assert(kept.live);
+  {
+    const std::vector<at::Tensor> received = roots_gradients(kept, gradients);
+    kept.split = SplitBackward(std::move(kept.roots), kept.inputs);
+    ran_whole_ = ran_whole_ || kept.split.whole();
+    module_.before_backward(micro_batch);
+    kept.split.run_inputs(received);
+    module_.after_backward(micro_batch);
+  }
+  // A gradient that the second half starts from may be the received buffer itself.
+  for (Message& message : gradients) {
+    const bool shared = std::any_of(message.buffers.begin(), message.buffers.end(),
+                                    [](const Buffer& b) { return b.is_shared(); });
+    if (shared) kept.messages.push_back(std::move(message));
+  }
+  return take_input_gradients(kept);
+}
+
+void StageRun::backward_weight(int micro_batch) {
+  Kept kept = std::exchange(kept_[micro_batch], {});
+  assert(kept.live);
+  module_.before_backward(micro_batch);
+  kept.split.run_weights();
+  module_.after_backward(micro_batch);
 }
 
 }  // namespace ostinato

@@ -14,6 +14,7 @@
 
 #include "plugin/executor/backward.h"
 #include "plugin/executor/buffers.h"
+#include "plugin/executor/split_backward.h"
 #include "plugin/executor/stage_module.h"
 #include "plugin/program.h"
 
@@ -42,8 +43,14 @@ class StageRun {
   /// (undefined: none).
   std::vector<std::vector<at::Tensor>> backward(int micro_batch, std::vector<Message> gradients);
 
-  /// Micro-batches between forward and backward.
-  int in_flight() const;
+  /// The half that the stage before waits for; arguments and result as of backward().
+  std::vector<std::vector<at::Tensor>> backward_input(int micro_batch, std::vector<Message> gradients);
+
+  /// The other half.
+  void backward_weight(int micro_batch);
+
+  /// True once a split backward had to run whole in its first half (split_backward.h says when).
+  bool ran_whole() const { return ran_whole_; }
 
  private:
   struct Kept {
@@ -51,15 +58,18 @@ class StageRun {
     std::vector<at::Tensor> inputs;   ///< leaves, all messages one after the other
     std::vector<std::size_t> counts;  ///< tensors per message
     BackwardRoots roots;
+    SplitBackward split;  ///< between the two halves
     at::Tensor seed;  ///< gradient of the loss; undefined where gradients are received
     bool live = false;
   };
 
-  std::vector<at::Tensor> roots_gradients(Kept& kept, std::vector<Message>& gradients) const;
+  static std::vector<at::Tensor> roots_gradients(Kept& kept, std::vector<Message>& gradients);
+  static std::vector<std::vector<at::Tensor>> take_input_gradients(Kept& kept);
 
   const ProgramStage& stage_;
   StageModule& module_;
   std::vector<Kept> kept_;  ///< per micro-batch
+  bool ran_whole_ = false;
 };
 
 }  // namespace ostinato

@@ -52,21 +52,25 @@ std::string Traffic::partner(int index) const {
   return "nothing";
 }
 
+std::string Traffic::name(int index) const {
+  const Instruction& i = at(index);
+  return to_string(i) + (is_send(i.action) ? " to" : " from") + " rank " + std::to_string(i.peer) +
+         ", instruction " + std::to_string(index);
+}
+
 void Traffic::complete(std::vector<std::unique_ptr<Transfer>>& transfers, int index) {
+  if (transfers.empty()) return;
   waiting_(index);
   for (auto& transfer : transfers) {
-    const std::string what = to_string(at(index)) + (is_send(at(index).action) ? " to" : " from") + " rank " +
-                             std::to_string(at(index).peer);
     try {
       if (!transfer->wait(timeout_)) {
-        throw TimeoutError("rank " + std::to_string(rank_) + " waited " + seconds(timeout_) + " for " + what +
-                           ", instruction " + std::to_string(index) + ", which waits for " + partner(index));
+        throw TimeoutError("rank " + std::to_string(rank_) + " waited " + seconds(timeout_) + " for " +
+                           name(index) + ", which waits for " + partner(index));
       }
     } catch (const TimeoutError&) {
       throw;
     } catch (const ExecutionError& error) {
-      throw ExecutionError("rank " + std::to_string(rank_) + ": " + what + ", instruction " +
-                           std::to_string(index) + ", failed: " + error.what());
+      throw ExecutionError("rank " + std::to_string(rank_) + ": " + name(index) + " failed: " + error.what());
     }
   }
   transfers.clear();

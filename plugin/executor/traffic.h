@@ -78,6 +78,7 @@ class Traffic {
   void read_announcement(int index);
   void announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors, Outbound& out);
   void check(const Instruction& i, const MessageSpec& spec, const std::vector<at::Tensor>& tensors) const;
+  std::string name(int index) const;
   void complete(std::vector<std::unique_ptr<Transfer>>& transfers, int index);
   void release_sends(int peer, int count);
 

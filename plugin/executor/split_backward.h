@@ -1,0 +1,52 @@
+#pragma once
+// A backward in two halves: first the gradients of the stage's inputs, which the stage before waits for,
+// later those of its weights (Qi et al., Zero Bubble Pipeline Parallelism, 2023).
+//
+//   SplitBackward split(std::move(roots), inputs);
+//   split.run_inputs(gradients);        // adds to the inputs' .grad
+//   split.run_weights();                // adds to the weights' .grad
+//
+// A node of the autograd graph is on an input path if an input can be reached from it. A node on such a path
+// that also has an edge leaving it (to a weight, or to what is computed from weights alone) is a weight root.
+// The first half runs the input paths only and captures what reaches each weight root; the second starts
+// there. In between the graph is cut at the weight roots and everything else is released: what stays is what
+// the weights' gradients need.
+//
+// Where no input requires a gradient there is nothing to do first, and the second half is the whole backward.
+// A graph with re-entrant checkpointing cannot be entered in parts (torch refuses): it runs whole in the
+// first half.
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "plugin/executor/backward.h"
+
+namespace ostinato {
+
+class SplitBackward {
+ public:
+  SplitBackward();
+  /// `inputs` are the leaves of the stage's inputs; undefined ones and ones without a gradient are skipped.
+  /// O(nodes of the graph).
+  SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>& inputs);
+  SplitBackward(SplitBackward&&) noexcept;
+  SplitBackward& operator=(SplitBackward&&) noexcept;
+  ~SplitBackward();
+
+  /// `gradients` as BackwardRoots::run() takes them. Without the GIL.
+  void run_inputs(const std::vector<at::Tensor>& gradients);
+
+  /// Afterwards nothing of the graph is left. Without the GIL.
+  void run_weights();
+
+  /// True where the graph could not be split and run_inputs() ran all of it.
+  bool whole() const;
+
+ private:
+  struct Graph;
+  std::unique_ptr<Graph> graph_;
+};
+
+}  // namespace ostinato
