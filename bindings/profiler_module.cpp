@@ -111,6 +111,7 @@ void bind_recorder(py::module_& m) {
            py::arg("threads") = RecorderOptions{}.threads)
       .def("start", &OperatorRecorder::start)
       .def("stop", &OperatorRecorder::stop)
+      .def("clear", &OperatorRecorder::clear)
       .def("begin_pass", &OperatorRecorder::begin_pass, py::arg("layer"), py::arg("phase"))
       .def("end_pass", &OperatorRecorder::end_pass)
       .def("rows", [](const OperatorRecorder& recorder) { return operator_rows(recorder); })

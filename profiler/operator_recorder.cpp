@@ -148,6 +148,15 @@ void OperatorRecorder::stop() {
   }
 }
 
+void OperatorRecorder::clear() {
+  for (Buffer& buffer : state_->buffers) {
+    buffer.used = 0;
+    buffer.dropped = buffer.unfinished = 0;
+  }
+  state_->dropped = 0;
+  passes_.clear();
+}
+
 void OperatorRecorder::begin_pass(int layer, const std::string& phase) {
   passes_.push_back({layer, phase});
   state_->pass.store(static_cast<int>(passes_.size()) - 1, std::memory_order_relaxed);

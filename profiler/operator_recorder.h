@@ -45,6 +45,9 @@ class OperatorRecorder {
   void start();
   void stop();
 
+  /// Forgets all events, passes and counts; keeps the buffers. Call it when stopped.
+  void clear();
+
   /// Events from here on belong to this pass.
   void begin_pass(int layer, const std::string& phase);
   void end_pass();

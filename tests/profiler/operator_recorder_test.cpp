@@ -155,6 +155,16 @@ TEST(OperatorRecorder, SurvivesAnOperatorThatThrows) {
   EXPECT_EQ(named(recorder.events(), "aten::mm").size(), 2u);
 }
 
+TEST(OperatorRecorder, ForgetsWhenItIsCleared) {
+  OperatorRecorder recorder({.events_per_thread = 2, .threads = 1});
+  record_products(recorder);
+  EXPECT_GT(recorder.dropped(), 0);
+  recorder.clear();
+  EXPECT_TRUE(recorder.events().empty());
+  EXPECT_EQ(recorder.dropped(), 0);
+  EXPECT_EQ(record_products(recorder), 2);
+}
+
 TEST(OperatorRecorder, RunsOneAtATime) {
   OperatorRecorder first, second;
   first.start();

@@ -109,22 +109,17 @@ def backward(layer: Layer, started: Started, label: str, around: AbstractContext
         raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its backward: {error}") from error
 
 
-def can_split(layer: Layer) -> bool:
-    """Checkpointed layers recompute inside the backward, which cannot be split."""
-    return not layer.checkpointed
-
-
-def split_backward(layer: Layer, started: Started, label: str) -> tuple[Sample, Sample]:
-    """Input half and weight half. Where there is but one of them, it is the whole backward, and the other takes 0.
-
-    Which node belongs to which half is found out before the clock starts.
-    """
+def split_backward(layer: Layer, started: Started, label: str) -> tuple[Sample, Sample] | None:
+    """Input half and weight half, or None where it cannot be split. Where there is but one of them, it is the whole
+    backward, and the other takes 0. Which node belongs to which half is found out before the clock starts."""
     nothing = Sample(0, 0, 0)
     if not started.leaves or not started.outputs:
         return nothing, backward(layer, started, f"{label} W")
     if not layer.parameters:
         return backward(layer, started, f"{label} I"), nothing
     groups = parameter_groups(started.outputs, started.leaves, layer.parameters)
+    if groups is None:
+        return None
     (_, arrived), first = measure(
         f"{label} I", lambda: input_half(started.outputs, started.gradients, started.leaves, groups)
     )
@@ -162,10 +157,10 @@ def repeat_once(layer: Layer, repeat: int, samples: Samples | None) -> None:
         if samples is not None:
             samples.forward.append(first)
             samples.backward.append(second)
-        if not can_split(layer):
+        if layer.checkpointed:  # it recomputes inside the backward, which cannot be split
             return
         started, _ = forward(layer, f"{layer.name} F {repeat}")
         halves = split_backward(layer, started, f"{layer.name} {repeat}")
-        if samples is not None:
+        if samples is not None and halves is not None:
             samples.input_half.append(halves[0])
             samples.weight_half.append(halves[1])

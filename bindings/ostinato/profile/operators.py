@@ -15,7 +15,6 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ostinato import _profiler
 from ostinato.profile.chain import Layer
 from ostinato.profile.measure import backward, forward, quiet_collector
 
@@ -77,30 +76,30 @@ def counted_pass(recorder: Any, layer: Layer, phase: str, counter: LaunchCounter
 
 
 @contextmanager
-def recording() -> Iterator[Any]:
-    recorder = _profiler.OperatorRecorder()
+def recording(recorder: Any) -> Iterator[None]:
+    """The recorder, emptied and then running."""
+    recorder.clear()
     with quiet_collector():
         recorder.start()
         try:
-            yield recorder
+            yield
         finally:
             recorder.stop()
 
 
-def record(layer: Layer) -> Any:
-    """A recorder that saw the layer PASSES times."""
-    with recording() as recorder:
+def record(layer: Layer, recorder: Any) -> None:
+    """PASSES times."""
+    with recording(recorder):
         for number in range(PASSES):
             there, back = (recorded_pass(recorder, layer, phase) for phase in PHASES)
             started, _ = forward(layer, f"{layer.name} F record {number}", there)
             backward(layer, started, f"{layer.name} B record {number}", back)
-    return recorder
 
 
-def count(layer: Layer) -> tuple[int, int]:
+def count(layer: Layer, recorder: Any) -> tuple[int, int]:
     """Operators that were counted in one forward and backward, and those of them that were recorded as well."""
     counters = {phase: LaunchCounter() for phase in PHASES}
-    with recording() as recorder:
+    with recording(recorder):
         there, back = (counted_pass(recorder, layer, phase, counter) for phase, counter in counters.items())
         started, _ = forward(layer, f"{layer.name} F count", there)
         backward(layer, started, f"{layer.name} B count", back)
@@ -114,12 +113,13 @@ def count(layer: Layer) -> tuple[int, int]:
     return expected, seen
 
 
-def add_operators(layer: Layer, into: Operators) -> None:
-    recorder = record(layer)
-    expected, seen = count(layer)
-    into.expected += expected
-    into.seen += seen
+def add_operators(layer: Layer, recorder: Any, into: Operators) -> None:
+    """Rows and counts of one layer. The recorder's earlier events are forgotten."""
+    record(layer, recorder)
     into.rows += recorder.rows()
     into.dropped += recorder.dropped
     into.unfinished += recorder.unfinished
     into.out_of_range += recorder.out_of_range
+    expected, seen = count(layer, recorder)
+    into.expected += expected
+    into.seen += seen

@@ -81,9 +81,9 @@ def layer_rows(chain: Chain, costs: dict[int, Any]) -> list[Any]:
 
 
 def record_operators(chain: Chain, progress: Progress) -> Operators:
-    operators = Operators()
+    operators, recorder = Operators(), _profiler.OperatorRecorder()
     for number, layer in enumerate(chain.layers):
-        add_operators(layer, operators)
+        add_operators(layer, recorder, operators)
         progress("operators", number + 1, len(chain.layers))
     return operators
 

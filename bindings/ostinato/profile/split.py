@@ -2,7 +2,9 @@
 al., arXiv 2401.10241), with public functions of torch.autograd only.
 
 The graph's nodes that lead to an input form the input half. A node of it from which a branch leads to parameters and to
-no input is a root: the input half notes the gradients that arrive there, and the weight half starts from them.
+no input is a root: the input half notes the gradients that arrive there, and the weight half starts from them. A
+parameter whose gradient starts at several roots (it is used twice, one behind the other) cannot be split so: from the
+later root the weight half would run through the input half to the earlier one, and count it twice.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 @dataclass
 class Group:
-    """Parameters whose gradients start at the same edges."""
+    """Parameters whose gradients start at the same root."""
 
     edges: list[GradientEdge]
     parameters: list[torch.Tensor]
@@ -57,24 +59,32 @@ class Graph:
         return leading
 
 
-def parameter_groups(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> list[Group]:
-    """Parameters that `outputs` depend on, by the roots at which their gradients leave the input half."""
-    graph = Graph.behind(outputs)
-    to_inputs = graph.leading_to(inputs)
+def roots_of(graph: Graph, outputs: Sequence[torch.Tensor], to_inputs: set[Node]) -> dict[Node, set[Node]]:
+    """Of each node outside the input half: where its branches leave it, or start if they were never in it."""
     starts = {torch.autograd.graph.get_gradient_edge(output).node for output in outputs}
-    roots: dict[Node, set[Node]] = {}  # of each node outside the input half
+    roots: dict[Node, set[Node]] = {node: {node} for node in graph.nodes if node in starts and node not in to_inputs}
     for node in graph.nodes:
-        if node not in to_inputs and node in starts:
-            roots.setdefault(node, set()).add(node)
-        for child in {n for n, _ in node.next_functions if n is not None and n not in to_inputs}:
-            roots.setdefault(child, set()).update({node} if node in to_inputs else roots[node])
-    groups: dict[frozenset[Node], Group] = {}
+        own = {node} if node in to_inputs else roots[node]
+        for child, _ in node.next_functions:
+            if child is not None and child not in to_inputs:
+                roots.setdefault(child, set()).update(own)
+    return roots
+
+
+def parameter_groups(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
+) -> list[Group] | None:
+    """Parameters that `outputs` depend on, by the root of their gradients. None: this backward cannot be split."""
+    graph = Graph.behind(outputs)
+    roots = roots_of(graph, outputs, graph.leading_to(inputs))
+    groups: dict[Node, Group] = {}
     for parameter in parameters:
-        found = frozenset(roots.get(torch.autograd.graph.get_gradient_edge(parameter).node, ()))
-        if not found:
-            continue
-        edges = [GradientEdge(node, number) for node in graph.nodes if node in found for number in sorted(graph.arriving[node])]
-        groups.setdefault(found, Group(edges, [])).parameters.append(parameter)
+        found = roots.get(torch.autograd.graph.get_gradient_edge(parameter).node, set())
+        if len(found) > 1:
+            return None
+        for root in found:
+            edges = [GradientEdge(root, number) for number in sorted(graph.arriving[root])]
+            groups.setdefault(root, Group(edges, [])).parameters.append(parameter)
     return list(groups.values())
 
 

@@ -1,0 +1,244 @@
+"""What the profiler says of single layers, against figures that are known exactly."""
+
+import time
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ostinato import _profiler
+from ostinato.profile import Job, ProfileError, profile_layers
+from ostinato.profile import run as run_module
+
+FP32 = 4
+
+
+def profile(layers, inputs, **options):
+    options = {"repeats": 2, "warm_up": 1} | options
+    return profile_layers(Job(layers=layers, inputs=inputs, **options))
+
+
+def test_a_linear_layer_to_the_byte():
+    first, second = profile([nn.Tanh(), nn.Linear(5, 7)], torch.randn(3, 5), config={"optimizer": {"type": "Adam"}}).layers
+    assert second.name == "1:Linear"
+    assert second.parameters == second.gradients == (5 * 7 + 7) * FP32
+    assert second.optimizer_state == 2 * (5 * 7 + 7) * FP32
+    assert second.input_bytes == 3 * 5 * FP32
+    assert second.kept == second.output_bytes == 3 * 7 * FP32
+    assert second.forward_workspace == 0
+    # The gradients of input, weight and bias are made before they are handed on or added.
+    assert second.backward_workspace >= 3 * 5 * FP32
+    assert first.parameters == first.optimizer_state == 0
+
+
+def test_workspace_is_what_is_not_kept():
+    class Wasteful(nn.Module):
+        def forward(self, x):
+            torch.empty(1000, dtype=torch.uint8)
+            return x + 1
+
+    row = profile([nn.Identity(), Wasteful()], torch.randn(4)).layers[1]
+    assert row.kept == 4 * FP32
+    assert row.forward_workspace == 1000 - 4 * FP32
+
+
+def test_a_layer_without_parameters():
+    row = profile([nn.Identity(), nn.ReLU()], torch.randn(2, 3)).layers[1]
+    assert row.backward.repeats == row.backward_input.repeats == row.backward_weight.repeats == 2
+    assert row.backward_weight.median == 0 and row.backward_input.median > 0
+
+
+def test_a_layer_that_works_in_place():
+    inputs = torch.full((2, 3), -1.0)
+    row = profile([nn.Identity(), nn.ReLU(inplace=True)], inputs).layers[1]
+    assert row.kept == 0
+    assert torch.equal(inputs, torch.full((2, 3), -1.0))
+
+
+def test_the_first_layer_has_no_gradient_to_hand_on():
+    row = profile([nn.Linear(4, 4), nn.Linear(4, 4)], torch.randn(2, 4)).layers[0]
+    assert row.backward_input.median == 0 and row.backward_weight.median > 0
+
+
+def test_the_loss_belongs_to_the_last_layer():
+    seen = []
+
+    def loss(output, labels):
+        seen.append(labels)
+        return nn.functional.mse_loss(output, labels)
+
+    labels = torch.zeros(2, 4)
+    result = profile([nn.Linear(4, 4), nn.Linear(4, 4)], torch.randn(2, 4), loss_fn=loss, labels=labels)
+    assert seen and all(given is labels for given in seen)
+    assert result.layers[1].output_bytes == 2 * 4 * FP32
+    names = {(row.layer, row.name) for row in result.operators}
+    assert (1, "aten::mse_loss") in names and (0, "aten::mse_loss") not in names
+
+
+def test_tuples_go_from_layer_to_layer():
+    class Two(nn.Module):
+        def forward(self, x):
+            return x * 2, torch.arange(3)
+
+    rows = profile([Two(), lambda pair: pair[0] + pair[1].sum()], torch.randn(2, 2)).layers
+    assert rows[0].output_bytes == rows[1].input_bytes == 2 * 2 * FP32 + 3 * 8
+    assert rows[1].name == "1:<lambda>"
+
+
+class Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, there, back):
+        ctx.back = back
+        time.sleep(there)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(ctx.back)
+        return gradient, None, None
+
+
+class Sleeper(nn.Module):
+    def __init__(self, there, back):
+        super().__init__()
+        self.there, self.back = there, back
+
+    def forward(self, x):
+        return Sleep.apply(x, self.there, self.back)
+
+
+def test_a_layer_that_waits_costs_its_wait():
+    rows = profile([nn.Linear(2, 2), Sleeper(0.004, 0.008), Sleeper(0.008, 0.004)], torch.randn(2, 2)).layers
+    assert rows[2].same_as == -1  # the same class, another configuration
+    for row, there, back in ((rows[1], 4e6, 8e6), (rows[2], 8e6, 4e6)):
+        assert row.forward.low >= there and row.backward.low >= back and row.backward_input.low >= back
+
+
+def test_layers_that_are_the_same_are_measured_once():
+    calls = Counter()
+
+    class Counted(nn.Linear):
+        def forward(self, x):
+            calls[id(self)] += 1
+            return super().forward(x)
+
+    layers = [Counted(4, 4), Counted(4, 4), Counted(4, 4), nn.Linear(4, 4), Counted(4, 4, bias=False), Counted(4, 4)]
+    rows = profile(layers, torch.randn(2, 4)).layers
+    # The first has no gradient to hand on, and the last ends the chain: each is measured itself.
+    assert [row.same_as for row in rows] == [-1, -1, 1, -1, -1, -1]
+    assert id(layers[2]) not in calls and calls[id(layers[1])] > 0
+    assert rows[2].name == "2:Counted" and rows[2].index == 2
+    assert rows[2].forward.median == rows[1].forward.median and rows[2].kept == rows[1].kept
+
+
+def test_other_shapes_of_inputs_are_another_measurement():
+    layers = [nn.Identity(), nn.ReLU(), nn.Flatten(0), nn.ReLU(), nn.Identity()]
+    rows = profile(layers, torch.randn(2, 4)).layers
+    assert rows[3].same_as == -1
+
+
+def test_a_forward_that_raises_names_the_layer():
+    with pytest.raises(ProfileError, match=r"layer 1:Linear raised RuntimeError in its forward: .*shapes cannot be multiplied"):
+        profile([nn.Linear(4, 4), nn.Linear(5, 4)], torch.randn(2, 4))
+
+
+def test_a_backward_that_raises_names_the_layer():
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise ValueError("no way back")
+
+    with pytest.raises(ProfileError, match="layer 1:apply raised ValueError in its backward: no way back"):
+        profile([nn.Linear(4, 4), Broken.apply], torch.randn(2, 4))
+
+
+def test_no_layers_is_refused():
+    with pytest.raises(ProfileError, match="no layers"):
+        profile([], torch.randn(1))
+
+
+def test_half_precision_as_deepspeed_keeps_it():
+    config = {"bf16": {"enabled": True}, "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 1}}
+    row = profile([nn.Embedding(4, 8), nn.Linear(8, 8)], torch.tensor([1, 2]), config=config).layers[1]
+    assert row.parameters == row.gradients == (64 + 8) * 2
+    assert row.optimizer_state == (64 + 8) * (4 + 8)  # a copy of the parameters, and two moments
+    assert row.output_bytes == 2 * 8 * 2
+
+
+def test_checkpointed_layers_keep_less():
+    block = [nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(2)]
+    whole = profile(block, torch.randn(8, 16)).layers[1]
+    checkpointed = profile(block, torch.randn(8, 16), checkpoint_interval=1).layers[1]
+    random_state = torch.get_rng_state().numel()  # is kept for the recomputation
+    assert checkpointed.kept == 8 * 16 * FP32 + random_state
+    assert whole.kept == 8 * (64 + 16) * FP32  # tanh keeps its output only
+    assert checkpointed.backward_input.repeats == 0  # it cannot be split
+
+
+def structure(result):
+    layers = [(r.name, r.same_as, r.kept, r.forward_workspace, r.backward_workspace, r.parameters) for r in result.layers]
+    operators = [(r.layer, r.phase, r.name, r.calls, r.allocated) for r in result.operators]
+    return result.model_sha256, layers, operators
+
+
+def test_a_second_profile_has_the_same_structure():
+    layers, inputs = [nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()], torch.randn(2, 4)
+    assert structure(profile(layers, inputs)) == structure(profile(layers, inputs))
+
+
+class CountOperators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.counts[function._schema.name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_operators_agree_with_an_independent_count():
+    layers = [nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 4)]
+    result = profile(layers, torch.randn(2, 4))
+    recorded = Counter()
+    for row in result.operators:
+        if row.phase == "forward":
+            recorded[row.name] += row.calls
+    with CountOperators() as mode:
+        nn.Sequential(*layers)(torch.randn(2, 4))
+    for name in ("aten::addmm", "aten::native_layer_norm", "aten::gelu", "aten::t"):
+        assert recorded[name] == mode.counts[name] > 0, name
+    state = result.completeness
+    assert state.complete and state.seen == state.expected >= sum(mode.counts.values())
+
+
+def test_what_does_not_fit_makes_the_profile_incomplete(monkeypatch):
+    class Small(_profiler.OperatorRecorder):
+        def __init__(self):
+            super().__init__(events_per_thread=4, threads=1)
+
+    monkeypatch.setattr(run_module._profiler, "OperatorRecorder", Small)
+    state = profile([nn.Linear(4, 8)], torch.randn(2, 4)).completeness
+    assert not state.complete and state.dropped > 0 and state.seen < state.expected
+    assert "did not fit into the buffers" in state.reason and "were not recorded" in state.reason
+
+
+def test_the_allocator_is_given_back():
+    profile([nn.Linear(4, 8)], torch.randn(2, 4))
+    before = _profiler.live_bytes()
+    kept = torch.empty(1000)
+    assert _profiler.live_bytes() == before and kept.numel() == 1000
+
+
+def test_a_file_reads_back(tmp_path):
+    result = profile([nn.Linear(4, 8), nn.ReLU()], torch.randn(2, 4))
+    result.transfers = [_profiler.fit_link(0, 1, [(1, 1000), (1 << 20, 500_000)])]
+    result.write(str(tmp_path / "profile.json"))
+    again = _profiler.read_profile(str(tmp_path / "profile.json"))
+    assert again.json() == result.json()
+    assert again.micro_batch_size == 2 and again.timer == "cpu" and again.device_kind == "cpu"

@@ -1,0 +1,177 @@
+"""`ostinato profile TRAIN.py`: the script is not changed, and what is wrong with it is said."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import profile_scripts
+from ostinato.profile import ProfileError, script
+from ostinato.profile.command import main
+from ostinato.profile.script import capture
+
+deepspeed = pytest.importorskip("deepspeed")
+
+
+@pytest.fixture(autouse=True)
+def only_rank(monkeypatch):
+    """The environment as it was, and no process group left behind."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(script, "check_device", lambda: None)
+    yield
+    if torch.distributed.is_initialized():
+        deepspeed.comm.destroy_process_group()
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "ostinato.profile", *map(str, arguments)]
+    environment = os.environ | {"DS_ACCELERATOR": "cpu"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
+
+def test_a_plain_script_from_start_to_file(tmp_path):
+    train, config = profile_scripts.write(tmp_path)
+    output = tmp_path / "results" / "profile.json"
+    result = run(train, "-o", output, "--repeats", 2, "--json", "--", "--width", 16, "--deepspeed_config", config)
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)  # one object, and nothing else
+    assert "the script prints" in result.stderr
+    written = json.loads(output.read_text())
+    assert written["format"] == "ostinato-profile/1"
+    assert written["micro_batch_size"] == 3 and written["repeats"] == 2 and written["completeness"]["complete"]
+    layers = written["layers"]
+    assert [layer["name"] for layer in layers] == ["0:Linear", "1:ReLU", "2:Linear", "3:tanh"]
+    assert layers[0]["parameters"] == (8 * 16 + 16) * 4 and layers[0]["optimizer_state"] == 2 * layers[0]["parameters"]
+    assert layers[1]["input_bytes"] == 3 * 16 * 4
+    assert summary["layers"] == 4 and summary["transfers"] == len(written["transfers"]) == 2
+    assert summary["forward_ns"] == sum(layer["forward"]["median"] for layer in layers)
+
+
+def test_the_tables_are_printed(tmp_path, capfd):
+    train, config = profile_scripts.write(tmp_path)
+    status = main([str(train), "-o", str(tmp_path / "p.json"), "--repeats", "1", "--warm-up", "0", "--no-transfers", "--",
+                   "--width", "16", "--deepspeed_config", str(config)])  # fmt: skip
+    out = capfd.readouterr().out
+    assert status == 0
+    assert "2:Linear" in out and "aten::addmm" in out and "complete: all" in out and "transfers: not measured" in out
+
+
+def captured(tmp_path, text, *arguments, config=profile_scripts.CONFIG):
+    train, settings = profile_scripts.write(tmp_path, text, config)
+    return capture(train, [*arguments, "--deepspeed_config", str(settings)])
+
+
+SHORT = """
+import deepspeed, torch
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from torch import nn
+def loss(output, labels):
+    return output.sum()
+"""
+
+
+def test_the_layers_are_not_built(tmp_path):
+    job = captured(tmp_path, SHORT + """
+class Huge(nn.Module):
+    def __init__(self):
+        raise AssertionError("built")
+model = PipelineModule([LayerSpec(Huge)] * 3, num_stages=8, loss_fn=loss, activation_checkpoint_interval=1)
+data = [(torch.ones(3, 8), torch.ones(3))] * 9
+engine, *_ = deepspeed.initialize(model=model, config={"train_batch_size": 6, "gradient_accumulation_steps": 2},
+                                  training_data=torch.utils.data.TensorDataset(torch.ones(9, 8), torch.zeros(9)))
+engine.train_batch()
+""")  # fmt: skip
+    assert len(job.layers) == 3 and job.checkpoint_interval == 1 and job.loss_fn.__name__ == "loss"
+    assert job.inputs.shape == (3, 8) and torch.equal(job.labels, torch.zeros(3))
+    assert job.name == "train" and job.config["train_batch_size"] == 6
+
+
+def test_a_subclass_and_its_topology(tmp_path):
+    job = captured(tmp_path, SHORT + """
+from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
+class Mine(PipelineModule):
+    def __init__(self):
+        super().__init__(layers=[nn.Linear(8, 8)], topology=PipeDataParallelTopology(num_pp=4, num_dp=2), loss_fn=loss)
+engine, *_ = deepspeed.initialize(model=Mine(), config={})
+engine.train_batch(iter([(torch.ones(3, 8), None)]))
+""")  # fmt: skip
+    assert len(job.layers) == 1
+
+
+def test_tied_layers_share_their_weight(tmp_path):
+    from ostinato.profile import profile_layers
+
+    job = captured(tmp_path, SHORT + """
+def back(module, x):
+    return x @ module.weight.t()
+tied = dict(key="embedding")
+layers = [TiedLayerSpec("embedding", nn.Embedding, 10, 8), nn.Tanh(),
+          TiedLayerSpec("embedding", nn.Embedding, 10, 8, forward_fn=back)]
+model = PipelineModule(layers, num_stages=2, loss_fn=loss)
+engine, *_ = deepspeed.initialize(model=model, config={})
+engine.train_batch(iter([(torch.ones(3, dtype=torch.long), None)]))
+""")  # fmt: skip
+    job.repeats = 1
+    rows = profile_layers(job).layers
+    assert [row.parameters for row in rows] == [320, 0, 320]  # each stage that has one holds a copy
+    assert rows[2].output_bytes == 3 * 10 * 4 and rows[2].same_as == -1
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "status"),
+    [
+        ("", "ended without a train_batch", 3),
+        ("raise ValueError('no data')", "raised ValueError before its first train_batch.*no data", 3),
+        ("raise SystemExit(2)", "ended with 2 before its first train_batch", 2),
+        ("deepspeed.initialize(model=nn.Linear(1, 1), config={})", "was given a Linear: only a PipelineModule", 3),
+        ("deepspeed.initialize(model=MODEL)", "was given no configuration", 3),
+        ("deepspeed.initialize(model=MODEL, config='none.json')", "none.json: ", 3),
+        ("deepspeed.initialize(model=MODEL, config={})[0].train_batch()", "without data_iter", 3),
+        ("deepspeed.initialize(model=MODEL, config={})[0].train_batch(iter([torch.ones(1)]))", "must give .inputs, labels", 3),
+        ("deepspeed.initialize(model=MODEL, config={})[0].step()", "uses engine.step before its first train_batch", 3),
+    ],
+)
+def test_what_a_script_gets_wrong(tmp_path, body, message, status):
+    model = "PipelineModule([nn.Linear(8, 8)], num_stages=1, loss_fn=loss)"
+    with pytest.raises(ProfileError, match=message) as raised:
+        captured(tmp_path, SHORT + body.replace("MODEL", model))
+    assert raised.value.status == status
+
+
+def test_deepspeed_is_as_before(tmp_path):
+    before = deepspeed.initialize, deepspeed.pipe.PipelineModule.__init__
+    with pytest.raises(ProfileError):
+        captured(tmp_path, "")
+    assert before == (deepspeed.initialize, deepspeed.pipe.PipelineModule.__init__)
+
+
+def test_several_ranks_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ProfileError, match="start ostinato profile once"):
+        captured(tmp_path, "")
+
+
+def test_a_gpu_is_not_profiled_with_the_cpus_clock(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    with pytest.raises(ProfileError, match="set DS_ACCELERATOR=cpu") as raised:
+        script.check_device()
+    assert raised.value.status == 7
+
+
+@pytest.mark.parametrize("arguments", [["--repeats", "0"], ["--warm-up", "-1"], []])
+def test_usage_errors(arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([*(["train.py"] if arguments else []), *arguments])
+    assert ended.value.code == 2
+
+
+def test_no_such_script(capsys, tmp_path):
+    assert main([str(tmp_path / "none.py")]) == 3
+    assert "none.py: no such file" in capsys.readouterr().err

@@ -1,0 +1,85 @@
+"""What is read from DeepSpeed's configuration, and the model's digest."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from ostinato.model_digest import layer_name, layer_parameters, model_digest
+from ostinato.profile.settings import accumulation_steps, micro_batch_size, read_settings
+
+PARAMETERS = [nn.Parameter(torch.zeros(10))]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "numbers"),
+    [
+        ({"type": "Adam"}, 2),
+        ({"type": "FusedAdam"}, 2),
+        ({"type": "AdamW", "params": {"lr": 1}}, 2),
+        ({"type": "DeepSpeedCPUAdam"}, 2),
+        ({"type": "Lion"}, 1),
+        ({"type": "SGD"}, 0),
+        ({"type": "SGD", "params": {"momentum": 0.9}}, 1),
+        ({"type": "of-my-own"}, 2),
+    ],
+)
+def test_optimizer_state(optimizer, numbers):
+    assert read_settings({"optimizer": optimizer}, None).optimizer_bytes(PARAMETERS) == 10 * 4 * numbers
+
+
+def test_the_scripts_own_optimizer_counts_first():
+    own = torch.optim.SGD(PARAMETERS, lr=1, momentum=0.5)
+    assert read_settings({"optimizer": {"type": "Adam"}}, own).optimizer_bytes(PARAMETERS) == 10 * 4
+    assert read_settings({}, None).optimizer_bytes(PARAMETERS) == 0
+
+
+def test_fp32_copies_of_half_precision():
+    half = [nn.Parameter(torch.zeros(10, dtype=torch.bfloat16))]
+    settings = read_settings({"bf16": {"enabled": True}, "optimizer": {"type": "Adam"}}, None)
+    assert settings.dtype == torch.bfloat16
+    assert settings.optimizer_bytes(half) == 10 * 4 * 3
+    assert settings.gradient_bytes(half) == 10 * (2 + 4)
+    told = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "bf16"}}
+    assert read_settings(told, None).gradient_bytes(half) == 10 * 2
+    assert read_settings({"fp16": {"enabled": True}}, None).gradient_bytes(half) == 10 * 2
+    assert read_settings({"fp16": {"enabled": False}}, None).dtype is None
+
+
+def test_sizes_of_batches():
+    assert micro_batch_size({"train_micro_batch_size_per_gpu": 4}) == 4
+    assert micro_batch_size({"train_batch_size": 12, "gradient_accumulation_steps": 3}) == 4
+    assert micro_batch_size({}) == 0
+    assert accumulation_steps({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4}) == 3
+    assert accumulation_steps({}) == 1
+
+
+def rows(*layers):
+    return [(layer_name(i, layer), layer_parameters(layer)) for i, layer in enumerate(layers)]
+
+
+def test_the_digest_names_layers_shapes_and_types():
+    base = model_digest(rows(nn.Linear(2, 3), nn.ReLU()))
+    assert base == model_digest(rows(nn.Linear(2, 3), nn.ReLU())) and len(base) == 64
+    others = [
+        rows(nn.Linear(3, 2), nn.ReLU()),
+        rows(nn.Linear(2, 3).half(), nn.ReLU()),
+        rows(nn.ReLU(), nn.Linear(2, 3)),
+        rows(nn.Linear(2, 3), nn.GELU()),
+        rows(nn.Linear(2, 3)),
+    ]
+    assert len({base, *map(model_digest, others)}) == 6
+
+
+def test_the_digest_does_not_change_between_versions():
+    digest = model_digest([("0:Linear", [("weight", (3, 2), "float32"), ("bias", (3,), "float32")]), ("1:ReLU", [])])
+    assert digest == "f084325cee25dbfa3ba1708e431473d732df18195c605557f9f06ac072149531"
+
+
+def test_names_of_layers():
+    def reshape(x):
+        return x
+
+    assert layer_name(0, nn.Linear(1, 1)) == "0:Linear"
+    assert layer_name(1, reshape) == layer_name(1, functools.partial(reshape)) == "1:reshape"
