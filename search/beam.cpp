@@ -11,7 +11,7 @@ namespace {
 class Beam {
  public:
   Beam(const Instance& in, const BeamGoal& goal, const BeamOptions& options)
-      : moves_(in, goal, options.flavour), options_(options) {
+      : moves_(in, goal, options.flavour), options_(options), blocks_(in.blocks()) {
     for (const int t : goal.target) steps_ += static_cast<std::size_t>(t);
   }
 
@@ -19,12 +19,16 @@ class Beam {
     level_ = {moves_.root()};
     hashes_ = {0};
     for (std::size_t step = 0; step < steps_; ++step) {
-      if (options_.stop && options_.stop()) return {};
+      if (options_.stop && options_.stop()) {
+        truncated_ = true;
+        return failed();
+      }
       children_.clear();
-      for (std::size_t i = 0; i < level_.size(); ++i) {
+      for (std::size_t i = 0; i < size_; ++i) {
         moves_.children(level_[i], hashes_[i], static_cast<int>(i), children_);
       }
-      if (!select()) return {};
+      work_ += static_cast<std::int64_t>(children_.size()) * blocks_;
+      if (!select()) return failed();
     }
     return best();
   }
@@ -45,42 +49,71 @@ class Beam {
     });
     next_size_ = 0;
     next_hashes_.clear();
-    equal_counts_.clear();
+    same_counts_.clear();
     for (const BeamChild& child : children_) {
-      if (child.bound >= options_.give_up || next_size_ == static_cast<std::size_t>(options_.width)) break;
-      if (equal_counts_[child.hash] >= options_.per_count || !keep(child, true)) continue;
-      ++equal_counts_[child.hash];
+      if (child.bound >= options_.give_up) break;
+      if (next_size_ == static_cast<std::size_t>(options_.width)) {
+        truncated_ = true;
+        break;
+      }
+      keep(child);
     }
     // Only if everything else is stuck may a state go on that might deadlock.
-    for (const BeamChild& child : children_) {
-      if (next_size_ > 0 || child.bound >= options_.give_up) break;
-      keep(child, false);
+    for (std::size_t i = 0; next_size_ == 0 && i < children_.size() && children_[i].bound < options_.give_up;
+         ++i) {
+      build(children_[i]);
+      accept(children_[i].hash);
     }
     std::swap(level_, next_);
-    level_.resize(next_size_);
+    size_ = next_size_;
     std::swap(hashes_, next_hashes_);
     return next_size_ > 0;
   }
 
-  bool keep(const BeamChild& child, bool only_safe) {
+  BeamState& build(const BeamChild& child) {
     if (next_.size() <= next_size_) next_.resize(next_size_ + 1);
     BeamState& state = next_[next_size_];
     state = level_[static_cast<std::size_t>(child.parent)];
     moves_.apply(state, child.block, child.start);
-    if (only_safe && !moves_.safe(state)) return false;
-    trace_.push_back({state.trace, child.block});
+    block_ = child.block;
+    return state;
+  }
+
+  /// What build() left becomes part of the next level.
+  void accept(std::uint64_t hash) {
+    BeamState& state = next_[next_size_];
+    trace_.push_back({state.trace, block_});
     state.trace = static_cast<int>(trace_.size()) - 1;
-    next_hashes_.push_back(child.hash);
-    ++next_size_;
-    return true;
+    next_hashes_.push_back(hash);
+    same_counts_[hash].push_back(next_size_++);
+  }
+
+  void keep(const BeamChild& child) {
+    const auto found = same_counts_.find(child.hash);
+    if (!options_.exact && found != same_counts_.end()) return;
+    const BeamState& state = build(child);
+    if (!options_.exact && !moves_.safe(state)) return;
+    if (found != same_counts_.end() &&
+        std::any_of(found->second.begin(), found->second.end(),
+                    [&](std::size_t i) { return moves_.dominates(next_[i], state); })) {
+      return;
+    }
+    accept(child.hash);
+  }
+
+  BeamResult failed() const {
+    BeamResult result;
+    result.work = work_;
+    result.truncated = truncated_;
+    return result;
   }
 
   BeamResult best() const {
-    const auto least =
-        std::min_element(level_.begin(), level_.end(),
-                         [](const BeamState& a, const BeamState& b) { return a.value < b.value; });
-    if (least == level_.end() || least->value >= options_.give_up) return {};
-    BeamResult result;
+    const auto last = level_.begin() + static_cast<std::ptrdiff_t>(size_);
+    const auto least = std::min_element(
+        level_.begin(), last, [](const BeamState& a, const BeamState& b) { return a.value < b.value; });
+    if (least == last || least->value >= options_.give_up) return failed();
+    BeamResult result = failed();
     result.value = least->value;
     for (int t = least->trace; t >= 0; t = trace_[static_cast<std::size_t>(t)].parent) {
       result.order.push_back(trace_[static_cast<std::size_t>(t)].block);
@@ -91,12 +124,18 @@ class Beam {
 
   BeamMoves moves_;
   const BeamOptions& options_;
+  std::int64_t blocks_;
+  std::int64_t work_ = 0;
   std::size_t steps_ = 0;
   std::vector<BeamState> level_, next_;
   std::vector<std::uint64_t> hashes_, next_hashes_;
+  std::size_t size_ = 1;
   std::size_t next_size_ = 0;
   std::vector<BeamChild> children_;
-  std::unordered_map<std::uint64_t, int> equal_counts_;
+  std::unordered_map<std::uint64_t, std::vector<std::size_t>>
+      same_counts_;  ///< in next_, by hash of the counts
+  int block_ = -1;   ///< last step of what build() left
+  bool truncated_ = false;
   std::vector<Trace> trace_;
 };
 
@@ -110,6 +149,11 @@ BeamGoal whole_horizon(const Instance& in, int micro_batches) {
   }
   goal.device_tail.assign(static_cast<std::size_t>(in.devices()), 0);
   return goal;
+}
+
+std::int64_t beam_work(const Instance& in, std::int64_t steps, int width) {
+  // About a third of the devices' blocks may come next.
+  return steps * width * (1 + in.blocks() / 3) * in.blocks();
 }
 
 BeamResult beam_search(const Instance& instance, const BeamGoal& goal, const BeamOptions& options) {

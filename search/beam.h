@@ -10,7 +10,7 @@
 //   BeamResult r = beam_search(in, whole_horizon(in, 8), {.width = 64});
 //   r.order      // blocks in the order of their starts; the i-th mention of a block is its micro-batch i
 
-#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -33,18 +33,27 @@ struct BeamOptions {
   int width = 64;
   int per_count = 3;  ///< survivors of a level with equal counts
   int flavour = 0;    ///< 0 .. kBeamFlavours - 1: how children of equal bound are ranked
+  /// Keep every state that no other one of its counts dominates, and those that might deadlock. If nothing
+  /// was cut off then, all schedules below `give_up` were covered.
+  bool exact = false;
   Nanoseconds give_up = std::numeric_limits<Nanoseconds>::max();  ///< only results below this are wanted
   std::function<bool()> stop;                                     ///< asked once a level; empty: never
 };
 
-inline constexpr int kBeamFlavours = 4;
+inline constexpr int kBeamFlavours = 3;
 
 struct BeamResult {
   std::vector<int> order;                                       ///< empty: nothing below `give_up` was found
   Nanoseconds value = std::numeric_limits<Nanoseconds>::max();  ///< largest end + tail
+  bool truncated =
+      false;              ///< some state was cut off because of the width (or the stop): a wider beam differs
+  std::int64_t work = 0;  ///< children * blocks that were looked at: a clock that runs alike on every machine
 };
 
-/// O(steps * width * (blocks + edges)).
+/// Work that a search of so many steps is likely to need, in units of BeamResult::work.
+std::int64_t beam_work(const Instance& instance, std::int64_t steps, int width);
+
+/// O(steps * width * children * (blocks + edges)).
 BeamResult beam_search(const Instance& instance, const BeamGoal& goal, const BeamOptions& options);
 
 }  // namespace ostinato

@@ -23,20 +23,17 @@ BeamMoves::BeamMoves(const Instance& instance, const BeamGoal& goal, int flavour
   const int most = *std::max_element(goal.target.begin(), goal.target.end());
   window_ =
       std::min(kLargestWindow, static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max(1, most)))));
+  for (const auto& tail : goal.tail) last_tail_.push_back(tail.empty() ? 0 : tail.back());
   earliest_.resize(static_cast<std::size_t>(in_.blocks()));
   for (int b = 0; b < in_.blocks(); ++b) key_.push_back(mix(static_cast<std::uint64_t>(b)));
-  child_ = root();
 }
 
 BeamState BeamMoves::root() const {
   BeamState state;
+  state.value = -kNever;
   state.count.assign(static_cast<std::size_t>(in_.blocks()), 0);
   state.free.assign(static_cast<std::size_t>(in_.devices()), 0);
   state.used.assign(state.free.size(), 0);
-  state.work_left.assign(state.free.size(), 0);
-  for (int b = 0; b < in_.blocks(); ++b) {
-    for (const int d : in_.devices_of(b)) state.work_left[d] += goal_.target[b] * in_.time(b);
-  }
   state.ends.assign(state.count.size() * static_cast<std::size_t>(window_), 0);
   return state;
 }
@@ -73,9 +70,8 @@ Nanoseconds BeamMoves::earliest(const BeamState& state, int b) const {
   for (const int d : in_.devices_of(b)) at = std::max(at, state.free[d]);
   const int i = state.count[b];
   for (const Edge& e : in_.inputs(b)) {
-    const Nanoseconds end = state.count[e.block] > i
-                                ? state.ends[static_cast<std::size_t>(e.block * window_ + i % window_)]
-                                : earliest_[e.block] + in_.time(e.block);
+    const Nanoseconds end =
+        state.count[e.block] > i ? state.ends[slot(e.block, i)] : earliest_[e.block] + in_.time(e.block);
     at = std::max(at, end + e.transfer);
   }
   return at;
@@ -123,7 +119,7 @@ Nanoseconds BeamMoves::device_bound(const BeamState& state, int d) const {
     for (const int c : in_.blocks_on(d)) {
       if (earliest_[c] == kNever || earliest_[c] < earliest_[b]) continue;
       work += (goal_.target[c] - state.count[c]) * in_.time(c);
-      tail = std::min(tail, goal_.tail[c].back());
+      tail = std::min(tail, last_tail_[c]);
     }
     bound = std::max(bound, earliest_[b] + work + std::max(tail, goal_.device_tail[d]));
   }
@@ -139,12 +135,11 @@ Nanoseconds BeamMoves::bound(const BeamState& state) {
     const Nanoseconds chain =
         earliest_[b] + in_.time(b) + goal_.tail[b][static_cast<std::size_t>(state.count[b])];
     bound = std::max(bound, chain);
-    if (flavour_ & 1) rank_ += chain;
+    const __int128 left = goal_.target[b] - state.count[b];
+    rank_ += flavour_ == 0 ? chain * left : flavour_ == 1 ? earliest_[b] * left : chain;
   }
   for (int d = 0; d < in_.devices(); ++d) {
-    const Nanoseconds device = device_bound(state, d);
-    bound = std::max(bound, device);
-    if (!(flavour_ & 2)) rank_ += device;
+    bound = std::max(bound, device_bound(state, d));
   }
   return bound;
 }
@@ -153,18 +148,16 @@ void BeamMoves::apply(BeamState& state, int b, Nanoseconds start) const {
   const Nanoseconds end = start + in_.time(b);
   const int i = state.count[b]++;
   state.cursor = start;
-  state.ends[static_cast<std::size_t>(b * window_ + i % window_)] = end;
+  state.ends[slot(b, i)] = end;
   for (const int d : in_.devices_of(b)) {
     state.free[d] = end;
-    state.work_left[d] -= in_.time(b);
     state.used[d] += in_.memory(b);
     state.value = std::max(state.value, end + goal_.device_tail[d]);
   }
   state.value = std::max(state.value, end + goal_.tail[b][static_cast<std::size_t>(i)]);
 }
 
-void BeamMoves::children(const BeamState& state, std::uint64_t hash, int parent,
-                         std::vector<BeamChild>& out) {
+void BeamMoves::children(BeamState& state, std::uint64_t hash, int parent, std::vector<BeamChild>& out) {
   estimate(state);
   std::vector<std::pair<int, Nanoseconds>> candidates;
   Nanoseconds horizon = kNever;
@@ -176,10 +169,29 @@ void BeamMoves::children(const BeamState& state, std::uint64_t hash, int parent,
   }
   for (const auto& [b, start] : candidates) {
     if (start >= horizon) continue;
-    child_ = state;
-    apply(child_, b, start);
-    const Nanoseconds least = bound(child_);
+    const Undo undo = remember(state, b);
+    apply(state, b, start);
+    const Nanoseconds least = bound(state);
+    take_back(state, b, undo);
     out.push_back({least, rank_, start, hash + key_[b], parent, b});
+  }
+}
+
+BeamMoves::Undo BeamMoves::remember(const BeamState& state, int b) {
+  free_before_.clear();
+  for (const int d : in_.devices_of(b)) free_before_.push_back(state.free[d]);
+  return {state.cursor, state.value, state.ends[slot(b, state.count[b])]};
+}
+
+void BeamMoves::take_back(BeamState& state, int b, const Undo& undo) const {
+  const int i = --state.count[b];
+  state.cursor = undo.cursor;
+  state.value = undo.value;
+  state.ends[slot(b, i)] = undo.end;
+  std::size_t k = 0;
+  for (const int d : in_.devices_of(b)) {
+    state.free[d] = free_before_[k++];
+    state.used[d] -= in_.memory(b);
   }
 }
 
@@ -198,6 +210,21 @@ bool BeamMoves::safe(const BeamState& state) {
         used[d] += in_.memory(b);
       }
       ++count[b];
+    }
+  }
+  return true;
+}
+
+bool BeamMoves::dominates(const BeamState& a, const BeamState& b) const {
+  if (a.cursor > b.cursor || a.value > b.value) return false;
+  for (std::size_t d = 0; d < a.free.size(); ++d) {
+    if (std::max(a.free[d], a.cursor) > std::max(b.free[d], b.cursor)) return false;
+  }
+  for (int c = 0; c < in_.blocks(); ++c) {
+    int oldest = a.count[c];  // the first end of c that a follower still waits for
+    for (const Edge& e : in_.followers(c)) oldest = std::min(oldest, a.count[e.block]);
+    for (int i = oldest; i < a.count[c]; ++i) {
+      if (a.ends[slot(c, i)] > b.ends[slot(c, i)]) return false;
     }
   }
   return true;

@@ -13,8 +13,7 @@ namespace ostinato {
 struct BeamState {
   std::vector<int> count;
   std::vector<Nanoseconds> free;
-  std::vector<Nanoseconds> work_left;  ///< per device
-  std::vector<Bytes> used;             ///< per device, static memory excluded
+  std::vector<Bytes> used;  ///< per device, static memory excluded
   std::vector<Nanoseconds> ends;
   Nanoseconds cursor = 0;  ///< start of the last step
   Nanoseconds value = 0;   ///< largest end + tail of the steps that ran
@@ -24,7 +23,7 @@ struct BeamState {
 /// A child that has not been built yet.
 struct BeamChild {
   Nanoseconds bound;
-  Nanoseconds rank;  ///< among equal bounds
+  __int128 rank;  ///< among equal bounds
   Nanoseconds start;
   std::uint64_t hash;  ///< of its counts
   int parent;
@@ -37,15 +36,25 @@ class BeamMoves {
   BeamMoves(const Instance& instance, const BeamGoal& goal, int flavour);
 
   BeamState root() const;
-  /// Appends every child of `state`. O(candidates * (blocks + edges)).
-  void children(const BeamState& state, std::uint64_t hash, int parent, std::vector<BeamChild>& out);
+  /// Appends every child of `state`, which is left as it was. O(candidates * (blocks + edges)).
+  void children(BeamState& state, std::uint64_t hash, int parent, std::vector<BeamChild>& out);
   /// Starts `block` at `start`.
   void apply(BeamState& state, int block, Nanoseconds start) const;
   /// True if the micro-batches in flight can be finished one after another, oldest first: no deadlock over
   /// memory.
   bool safe(const BeamState& state);
+  /// Whatever can follow b can follow a, no later. Both must have the same counts.
+  bool dominates(const BeamState& a, const BeamState& b) const;
 
  private:
+  struct Undo {
+    Nanoseconds cursor;
+    Nanoseconds value;
+    Nanoseconds end;
+  };
+  Undo remember(const BeamState& state, int b);
+  void take_back(BeamState& state, int b, const Undo& undo) const;
+  std::size_t slot(int b, int i) const { return static_cast<std::size_t>(b * window_ + (i & (window_ - 1))); }
   bool startable(const BeamState& state, int b) const;
   bool fits(const BeamState& state, int b) const;
   bool harmless(int b) const;
@@ -59,11 +68,12 @@ class BeamMoves {
   const BeamGoal& goal_;
   int flavour_;
   int window_;
-  std::vector<Nanoseconds> earliest_;  ///< of the next step of each block
-  std::vector<std::uint64_t> key_;     ///< hash key of each block
+  std::vector<Nanoseconds> last_tail_;  ///< per block: of its last step
+  std::vector<Nanoseconds> earliest_;   ///< of the next step of each block
+  std::vector<std::uint64_t> key_;      ///< hash key of each block
   std::vector<Bytes> scratch_;
-  Nanoseconds rank_ = 0;
-  BeamState child_;
+  __int128 rank_ = 0;
+  std::vector<Nanoseconds> free_before_;
 };
 
 }  // namespace ostinato

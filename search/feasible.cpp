@@ -103,12 +103,19 @@ bool all_matched(const Instance& in, const Bounds& bounds) {
 
 }  // namespace
 
+bool memory_in_no_time(const Instance& in) {
+  for (int b = 0; b < in.blocks(); ++b) {
+    if (in.time(b) == 0 && in.memory(b) != 0) return true;
+  }
+  return false;
+}
+
 std::vector<int> fitting_order(const Instance& in, const Bounds& bounds, int micro_batches) {
   if (!in.any_limited()) return {in.topological().begin(), in.topological().end()};
   refuse_what_cannot_fit(in, micro_batches);
   OneMicroBatch one(in);
   if (one.find()) return one.order();
-  if (one.exhausted() && all_matched(in, bounds)) {
+  if (one.exhausted() && all_matched(in, bounds) && !memory_in_no_time(in)) {
     throw InfeasibleError("one micro-batch alone fits in no order of its blocks: all orders were tried");
   }
   return {};

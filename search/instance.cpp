@@ -7,9 +7,10 @@ namespace ostinato {
 Instance::Instance(const Placement& placement)
     : placement_(&placement), topological_(topological_order(placement)) {
   const std::size_t blocks = placement.blocks.size();
-  inputs_.resize(blocks);
-  followers_.resize(blocks);
-  on_device_.resize(placement.devices.size());
+  std::vector<std::vector<Edge>> inputs(blocks);
+  std::vector<std::vector<Edge>> followers(blocks);
+  std::vector<std::vector<int>> devices_of;
+  std::vector<std::vector<int>> blocks_on(placement.devices.size());
   load_.assign(placement.devices.size(), 0);
   for (std::size_t i = 0; i < blocks; ++i) {
     const Block& block = placement.blocks[i];
@@ -19,15 +20,20 @@ Instance::Instance(const Placement& placement)
     workspace_.push_back(block.workspace);
     for (const Dependency& input : block.after) {
       const Nanoseconds transfer = placement.transfer(input, b);
-      inputs_[i].push_back({input.block, transfer});
-      followers_[input.block].push_back({b, transfer});
+      inputs[i].push_back({input.block, transfer});
+      followers[input.block].push_back({b, transfer});
     }
+    devices_of.push_back(block.devices);
     for (const int d : block.devices) {
-      on_device_[d].push_back(b);
+      blocks_on[d].push_back(b);
       load_[d] += block.time;
       heaviest_ = std::max(heaviest_, load_[d]);
     }
   }
+  inputs_ = Lists(inputs);
+  followers_ = Lists(followers);
+  devices_of_ = Lists(devices_of);
+  blocks_on_ = Lists(blocks_on);
   for (const Device& device : placement.devices) {
     room_.push_back(device.memory == kUnlimited ? kUnlimited : device.memory - device.static_memory);
     any_limited_ = any_limited_ || room_.back() != kUnlimited;

@@ -25,6 +25,27 @@ struct Edge {
   Nanoseconds transfer;
 };
 
+/// Many short lists in one array.
+template <typename T>
+class Lists {
+ public:
+  Lists() = default;
+  explicit Lists(const std::vector<std::vector<T>>& lists) {
+    for (const auto& list : lists) {
+      items_.insert(items_.end(), list.begin(), list.end());
+      begin_.push_back(items_.size());
+    }
+  }
+  std::span<const T> operator[](int i) const {
+    return {items_.data() + begin_[static_cast<std::size_t>(i)],
+            items_.data() + begin_[static_cast<std::size_t>(i) + 1]};
+  }
+
+ private:
+  std::vector<T> items_;
+  std::vector<std::size_t> begin_ = {0};
+};
+
 class Instance {
  public:
   /// The placement must be acyclic and outlive the instance.
@@ -42,8 +63,8 @@ class Instance {
   Nanoseconds time(int b) const { return time_[b]; }
   Bytes memory(int b) const { return memory_[b]; }
   Bytes workspace(int b) const { return workspace_[b]; }
-  std::span<const int> devices_of(int b) const { return placement_->blocks[b].devices; }
-  std::span<const int> blocks_on(int d) const { return on_device_[d]; }
+  std::span<const int> devices_of(int b) const { return devices_of_[b]; }
+  std::span<const int> blocks_on(int d) const { return blocks_on_[d]; }
   std::span<const Edge> inputs(int b) const { return inputs_[b]; }
   std::span<const Edge> followers(int b) const { return followers_[b]; }
   std::span<const int> topological() const { return topological_; }
@@ -66,8 +87,8 @@ class Instance {
   const Placement* placement_;
   std::vector<Nanoseconds> time_, load_, head_, tail_;
   std::vector<Bytes> memory_, workspace_, room_;
-  std::vector<std::vector<int>> on_device_;
-  std::vector<std::vector<Edge>> inputs_, followers_;
+  Lists<int> devices_of_, blocks_on_;
+  Lists<Edge> inputs_, followers_;
   std::vector<int> topological_, rank_;
   Nanoseconds heaviest_ = 0;
   Nanoseconds critical_ = 0;

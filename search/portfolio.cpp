@@ -1,0 +1,198 @@
+#include "search/portfolio.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "search/completion.h"
+#include "search/error.h"
+#include "search/feasible.h"
+#include "search/named.h"
+
+namespace ostinato {
+namespace {
+
+/// Work (BeamResult::work) of a search that does not meet its bound: under a second of one core.
+constexpr std::int64_t kWork = 15'000'000;
+constexpr int kWidths[] = {8, 32, 128, 512};
+constexpr int kExactWidth = 1024;
+constexpr int kMostUnroll = 4;
+/// Larger repetends are not searched: their matrix of longest paths costs items^2 for each pair.
+constexpr std::int64_t kMostRepetendWork = 4'000'000'000;
+
+}  // namespace
+
+Portfolio::Portfolio(const Instance& instance, const Bounds& bounds, const SearchOptions& options)
+    : in_(instance),
+      mirror_(instance.reversed()),
+      bounds_(bounds),
+      options_(options),
+      bound_(bounds.of(options.objective, options.micro_batches)),
+      best_(instance, options.micro_batches, options.objective),
+      work_left_(kWork) {}
+
+bool Portfolio::proved() const { return !best_.empty() && best_.score().objective <= bound_; }
+
+bool Portfolio::stopped() {
+  const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  if ((options_.stop && options_.stop->load(std::memory_order_relaxed)) ||
+      (options_.time_limit_seconds > 0 && seconds > options_.time_limit_seconds)) {
+    cut_ = true;
+  }
+  return cut_;
+}
+
+void Portfolio::report(const char* phase) {
+  if (!options_.progress || best_.empty()) return;
+  const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  options_.progress({best_.score().objective, bound_, seconds, phase});
+}
+
+void Portfolio::run_named() {
+  const NamedSchedule named = named_schedule(options_.method, in_.placement(), options_.micro_batches);
+  if (!named.orders) throw InputError("", 0, fmt::format("{}: {}", options_.method, named.why_not));
+  if (!best_.offer(*named.orders, options_.method)) {
+    throw InputError("", 0, fmt::format("{} does not fit the memory of this placement", options_.method));
+  }
+}
+
+void Portfolio::run() {
+  try_sequential();
+  try_named();
+  if (proved() || stopped()) return;
+  if (!affordable(beam_work(in_, 1, 1))) return;
+  find_repetends();
+  for (const int width : kWidths) {
+    if (proved() || stopped()) return;
+    truncated_ = false;
+    round(width);
+    if (proved() || stopped() || exhausted() || !truncated_) return;
+  }
+}
+
+void Portfolio::try_named() {
+  for (const std::string& name : named_schedules()) {
+    if (stopped() && !best_.empty()) return;
+    const NamedSchedule schedule = named_schedule(name, in_.placement(), options_.micro_batches);
+    if (schedule.orders) best_.offer(*schedule.orders, name);
+  }
+  report("named schedules");
+}
+
+void Portfolio::try_sequential() {
+  const std::vector<int> one = fitting_order(in_, bounds_, options_.micro_batches);
+  std::vector<int> all;
+  for (int i = 0; i < options_.micro_batches; ++i) all.insert(all.end(), one.begin(), one.end());
+  if (!one.empty()) best_.offer(all, "one micro-batch after another");
+  report("one micro-batch after another");
+}
+
+void Portfolio::find_repetends() {
+  Nanoseconds best_rate = std::numeric_limits<Nanoseconds>::max();
+  for (int unroll = 1; unroll <= std::min(kMostUnroll, options_.micro_batches); ++unroll) {
+    const std::int64_t items = static_cast<std::int64_t>(unroll) * in_.blocks();
+    if (items * items * items > kMostRepetendWork || stopped()) return;
+    // Only a better rate is wanted.
+    RepetendOptions options;
+    options.stop = [this] { return stopped(); };
+    if (!repetends_.empty()) options.below = (best_rate * unroll - 1) / repetends_.back().unroll;
+    Repetend found = find_repetend(in_, bounds_, unroll, options);
+    if (found.period == 0) continue;
+    best_rate = found.period;
+    repetends_.push_back(std::move(found));
+    if (repetends_.back().period <= bounds_.period(unroll)) return;
+  }
+}
+
+void Portfolio::round(int width) {
+  std::vector<Part> parts;
+  for (const Repetend& repetend : repetends_) {
+    parts.push_back(
+        {fmt::format("repetend of {}", repetend.unroll), [&, width] { return completed(repetend, width); }});
+  }
+  const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
+  if (affordable(beam_work(in_, steps, width))) {
+    for (int flavour = 0; flavour < kBeamFlavours; ++flavour) {
+      for (const bool backwards : {false, true}) {
+        parts.push_back({"beam", [=, this] { return whole_horizon_beam(backwards, width, flavour); }});
+      }
+    }
+  }
+  run_parts(parts, "rounds of beam searches");
+}
+
+/// True if no schedule is better than the best: all were covered.
+bool Portfolio::exhausted() {
+  const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
+  if ((options_.objective != Objective::makespan && !best_.empty()) ||
+      !affordable(beam_work(in_, steps, kExactWidth)))
+    return false;
+  BeamOptions options;
+  options.exact = true;
+  options.width = kExactWidth;
+  if (!best_.empty()) options.give_up = best_.score().makespan;
+  options.stop = [this] { return stopped(); };
+  const BeamResult result = beam_search(in_, whole_horizon(in_, options_.micro_batches), options);
+  work_left_ -= result.work;
+  if (!result.order.empty()) best_.offer(result.order, "exact search");
+  if (!result.truncated && best_.empty() && !memory_in_no_time(in_)) {
+    throw InfeasibleError(fmt::format("all orders of {} micro-batches were tried, and none fits the memory",
+                                      options_.micro_batches));
+  }
+  return !result.truncated;
+}
+
+void Portfolio::run_parts(const std::vector<Part>& parts, const char* phase) {
+  const std::size_t at_once = static_cast<std::size_t>(std::max(1, options_.threads));
+  for (std::size_t begin = 0; begin < parts.size(); begin += at_once) {
+    const std::size_t end = std::min(parts.size(), begin + at_once);
+    std::vector<Found> found(end - begin);
+    std::vector<std::thread> threads;
+    for (std::size_t i = begin + 1; i < end; ++i) {
+      threads.emplace_back([&, i] { found[i - begin] = parts[i].run(); });
+    }
+    found[0] = parts[begin].run();
+    for (std::thread& thread : threads) thread.join();
+    for (std::size_t i = begin; i < end; ++i) {
+      if (proved() || work_left_ <= 0) return;  // as if the parts had run one by one
+      work_left_ -= found[i - begin].work;
+      truncated_ = truncated_ || found[i - begin].truncated;
+      for (const auto& sequence : found[i - begin].sequences) best_.offer(sequence, parts[i].method);
+      report(phase);
+    }
+    if (stopped()) return;
+  }
+}
+
+Portfolio::Found Portfolio::whole_horizon_beam(bool backwards, int width, int flavour) {
+  const Instance& in = backwards ? mirror_ : in_;
+  BeamOptions options;
+  options.width = width;
+  options.flavour = flavour;
+  options.stop = [this] { return stopped(); };
+  BeamResult result = beam_search(in, whole_horizon(in, options_.micro_batches), options);
+  if (backwards) std::reverse(result.order.begin(), result.order.end());
+  Found found;
+  found.work = result.work;
+  found.truncated = result.truncated;
+  if (!result.order.empty()) found.sequences.push_back(std::move(result.order));
+  return found;
+}
+
+Portfolio::Found Portfolio::completed(const Repetend& repetend, int width) {
+  Found found;
+  CompletionOptions options;
+  options.micro_batches = options_.micro_batches;
+  options.stop = [this] { return stopped(); };
+  for (const int w : {0, width}) {
+    options.width = w;
+    Completed done = complete(in_, mirror_, repetend, options);
+    found.work += done.work;
+    found.truncated = true;
+    if (!done.sequence.empty()) found.sequences.push_back(std::move(done.sequence));
+  }
+  return found;
+}
+
+}  // namespace ostinato

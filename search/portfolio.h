@@ -1,0 +1,75 @@
+#pragma once
+// Which searches run, in which order, and when it is enough.
+//
+// Named schedules first: the result is never worse than any of them. Then beam searches of the whole horizon
+// and repetends with their completion, in rounds of growing width, until the best meets its bound or the work
+// is used up. Work is counted, not timed, so a search that ends by itself gives the same plan on every
+// machine; within a round the parts run on any number of threads and are taken in a fixed order.
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "search/beam.h"
+#include "search/bounds.h"
+#include "search/incumbent.h"
+#include "search/instance.h"
+#include "search/repetend.h"
+#include "search/search.h"
+
+namespace ostinato {
+
+class Portfolio {
+ public:
+  Portfolio(const Instance& instance, const Bounds& bounds, const SearchOptions& options);
+
+  /// Fills best(). Throws InfeasibleError with its proof.
+  void run();
+  /// Only the schedule that options.method names. Throws InputError where it does not exist or fit.
+  void run_named();
+
+  const Incumbent& best() const { return best_; }
+  bool cut() const { return cut_; }
+
+ private:
+  /// What one part of a round found: sequences of blocks (the i-th mention is micro-batch i).
+  struct Found {
+    std::vector<std::vector<int>> sequences;
+    std::int64_t work = 0;
+    bool truncated = false;  ///< a wider search may find more
+  };
+  struct Part {
+    std::string method;
+    std::function<Found()> run;
+  };
+
+  void try_named();
+  void try_sequential();
+  void find_repetends();
+  void round(int width);
+  bool exhausted();
+  void run_parts(const std::vector<Part>& parts, const char* phase);
+  Found whole_horizon_beam(bool backwards, int width, int flavour);
+  Found completed(const Repetend& repetend, int width);
+  bool affordable(std::int64_t work) const { return work <= work_left_; }
+  bool proved() const;
+  bool stopped();
+  void report(const char* phase);
+
+  using Clock = std::chrono::steady_clock;
+
+  const Instance& in_;
+  const Instance mirror_;
+  const Bounds& bounds_;
+  const SearchOptions& options_;
+  const Clock::time_point began_ = Clock::now();
+  const Nanoseconds bound_;
+  Incumbent best_;
+  std::vector<Repetend> repetends_;
+  std::int64_t work_left_;
+  bool truncated_ = false;  ///< in the last round
+  std::atomic<bool> cut_ = false;
+};
+
+}  // namespace ostinato
