@@ -12,8 +12,16 @@ namespace {
 
 Bytes needed(const Instance& in, int b) { return std::max<Bytes>(0, in.memory(b)) + in.workspace(b); }
 
+/// What blocks give back on d was taken before (M4), so that no micro-batch ever holds less than nothing
+/// there.
+bool matched(const Instance& in, const Bounds& bounds, int d) {
+  const auto blocks = in.blocks_on(d);
+  return !in.limited(d) || bounds.area(d) ||
+         std::none_of(blocks.begin(), blocks.end(), [&](int b) { return in.memory(b) < 0; });
+}
+
 /// I1 and I2.
-void refuse_what_cannot_fit(const Instance& in, int micro_batches) {
+void refuse_what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_batches) {
   for (int d = 0; d < in.devices(); ++d) {
     if (!in.limited(d)) continue;
     const std::string& name = in.placement().devices[d].name;
@@ -23,7 +31,7 @@ void refuse_what_cannot_fit(const Instance& in, int micro_batches) {
     __int128 kept = 0;
     for (const int b : in.blocks_on(d)) {
       kept += in.memory(b);
-      if (needed(in, b) <= in.room(d)) continue;
+      if (needed(in, b) <= in.room(d) || !matched(in, bounds, d)) continue;
       throw InfeasibleError(
           fmt::format("device {} ({}): block {} alone needs {} bytes, and {} are left beside static memory",
                       d, name, in.placement().blocks[b].name, needed(in, b), in.room(d)));
@@ -96,7 +104,7 @@ class OneMicroBatch {
 
 bool all_matched(const Instance& in, const Bounds& bounds) {
   for (int d = 0; d < in.devices(); ++d) {
-    if (in.limited(d) && in.room(d) > 0 && !bounds.area(d)) return false;
+    if (!matched(in, bounds, d)) return false;
   }
   return true;
 }
@@ -112,7 +120,7 @@ bool memory_in_no_time(const Instance& in) {
 
 std::vector<int> fitting_order(const Instance& in, const Bounds& bounds, int micro_batches) {
   if (!in.any_limited()) return {in.topological().begin(), in.topological().end()};
-  refuse_what_cannot_fit(in, micro_batches);
+  refuse_what_cannot_fit(in, bounds, micro_batches);
   OneMicroBatch one(in);
   if (one.find()) return one.order();
   if (one.exhausted() && all_matched(in, bounds) && !memory_in_no_time(in)) {

@@ -6,24 +6,15 @@
 #include "search/named.h"
 #include "search/orders.h"
 #include "search/shapes.h"
+#include "tests/search/checked.h"
 #include "tests/search/small.h"
-#include "tests/search/valid.h"
 
 namespace ostinato {
 namespace {
 
 using test::add;
 using test::on_devices;
-using test::what_is_wrong;
-
-Plan searched(const Placement& p, int micro_batches, Objective objective = Objective::makespan) {
-  const Plan plan =
-      search(p, {.micro_batches = micro_batches, .objective = objective, .time_limit_seconds = 0});
-  EXPECT_EQ(what_is_wrong(p, micro_batches, plan.schedule), "");
-  EXPECT_FALSE(plan.search.cut_by_limit);
-  EXPECT_LE(plan.lower_bound.makespan, plan.makespan);
-  return plan;
-}
+using test::searched;
 
 /// Tessel's shapes: forward 1, backward 3, sharded blocks 1 and 1.
 Placement tessel(const std::string& name, Bytes capacity = kUnlimited) {
@@ -143,7 +134,7 @@ TEST(Search, StopLeavesTheBestSoFar) {
   const Placement p = split_chain(4, 2);
   const Plan plan = search(p, {.micro_batches = 16, .time_limit_seconds = 0, .stop = &stop});
   EXPECT_TRUE(plan.search.cut_by_limit);
-  EXPECT_EQ(what_is_wrong(p, 16, plan.schedule), "");
+  test::expect_holds(plan, p);
 }
 
 }  // namespace
