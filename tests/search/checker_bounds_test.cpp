@@ -19,7 +19,7 @@ using test::add;
 using test::on_devices;
 using test::Random;
 
-constexpr checker::Wide kAll = checker::Bounds::kUnbounded;
+constexpr checker::Wide kAll = checker::kUnbounded;
 
 Nanoseconds makespan_bound(const Placement& p, int n) {
   return static_cast<Nanoseconds>(checker::Bounds(p).makespan(n, kAll).value);

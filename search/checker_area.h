@@ -1,0 +1,26 @@
+#pragma once
+// Memory times time: what one micro-batch needs of a device (docs/bounds.md, M4), for the bounds P2, M4 and
+// S3.
+
+#include "search/checker_graph.h"
+
+namespace ostinato::checker {
+
+struct Area {
+  Wide bytes_time = 0;  ///< byte-nanoseconds that one micro-batch surely holds
+  Wide room = 0;        ///< bytes that all micro-batches have together
+  Wide before = 0;      ///< nanoseconds before any of it is held
+  Wide after = 0;       ///< nanoseconds after all of it is given back
+};
+
+/// Area::bytes_time is 0 where the statement says nothing about the device: unlimited or no memory, bytes
+/// given back that nothing took. O(blocks on the device * (blocks + edges)).
+Area area_of(const Graph& graph, int device);
+
+/// Nanoseconds that n micro-batches need at least: ceil(n * bytes_time / room). At most kUnbounded.
+Wide time_of(const Area& area, Wide n);
+
+/// More than any figure of a plan; sums of a few stay in 128 bits.
+inline constexpr Wide kUnbounded = static_cast<Wide>(1) << 120;
+
+}  // namespace ostinato::checker
