@@ -164,8 +164,8 @@ std::string Executor::position() const {
   const int waits_for = waits_for_;
   if (waits_for < 0) return text;
   const auto since = Clock::now().time_since_epoch().count() - waits_since_;
-  return text + ", waiting for " + std::to_string(since / 1'000'000) + " ms for " +
-         to_string(list[waits_for]) + " (" + traffic_.partner(waits_for) + ")";
+  return text + ", waiting " + std::to_string(since / 1'000'000) + " ms for " + to_string(list[waits_for]) +
+         " (" + traffic_.partner(waits_for) + ")";
 }
 
 }  // namespace ostinato

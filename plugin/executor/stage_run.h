@@ -59,7 +59,7 @@ class StageRun {
     std::vector<std::size_t> counts;  ///< tensors per message
     BackwardRoots roots;
     SplitBackward split;  ///< between the two halves
-    at::Tensor seed;  ///< gradient of the loss; undefined where gradients are received
+    at::Tensor seed;      ///< gradient of the loss; undefined where gradients are received
     bool live = false;
   };
 
