@@ -1,0 +1,83 @@
+"""What `import torch` runs (entry point group `torch.backends`), so that a training script need not mention ostinato.
+
+register() leaves one finder in `sys.meta_path`: when DeepSpeed's pipeline engine is imported, and only then, the finder
+removes itself and lets `ostinato.deepspeed.hook` wrap it. It costs under a millisecond and imports nothing.
+
+An exception here would break `import torch` for everyone, so there is none: what goes wrong is one line on standard
+error. TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from calling register(); switched_off() tells.
+"""
+
+import os
+import sys
+
+ENGINE = "deepspeed.runtime.pipe.engine"
+
+_registered = False
+
+
+def switched_off() -> bool:
+    """True where the environment keeps torch from loading ostinato by itself."""
+    return os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0"
+
+
+def registered() -> bool:
+    """True once register() has run in this process."""
+    return _registered
+
+
+def register() -> None:
+    """Arranges that DeepSpeed's pipeline engine heeds the "ostinato" section. Idempotent; never raises."""
+    global _registered
+    _registered = True
+    try:
+        engine = sys.modules.get(ENGINE)
+        if hasattr(engine, "PipelineEngine"):
+            _wrap(engine)
+        elif not any(isinstance(finder, _EngineFinder) for finder in sys.meta_path):
+            sys.meta_path.insert(0, _EngineFinder())
+    except Exception as error:
+        _complain(error)
+
+
+def _wrap(engine) -> None:
+    """The engine's module stays as it was where ostinato cannot be loaded: other runs do not depend on it."""
+    try:
+        from ostinato.deepspeed import hook
+
+        hook.wrap(engine)
+    except Exception as error:
+        _complain(error)
+
+
+def _complain(error: Exception) -> None:
+    print(f"ostinato: not loaded, so no plan will run: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+class _EngineFinder:
+    """Finds the engine's module once, as the finders after it would, with a loader that wraps what it loaded."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != ENGINE:
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                spec.loader = _WrappingLoader(spec.loader)
+                return spec
+        return None
+
+
+class _WrappingLoader:
+    """The loader of the engine's module. Once that has run it takes itself out again."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def create_module(self, spec):
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        _wrap(module)

@@ -1,0 +1,38 @@
+"""ostinato inside DeepSpeed's pipeline engine.
+
+On by configuration: `"ostinato": {"plan": "plan.json"}` in `ds_config.json` is enough where ostinato is installed
+(`import torch` loads `ostinato.autoload`). Where it is not, this import, or `python -m ostinato.run`, does the same:
+
+    import ostinato.deepspeed                            # heed the section of the configuration
+    ostinato.deepspeed.enable("out/plan.json")           # or without a section
+"""
+
+import os
+import sys
+
+from ostinato import autoload
+
+from . import hook
+from .errors import OstinatoError, Unsupported
+
+__all__ = ["OstinatoError", "Unsupported", "enable"]
+
+
+def enable(plan, **options) -> None:
+    """Runs `plan` in the pipeline engines made from now on, as a section {"plan": plan, **options} would.
+
+    `options` are the section's other keys (placement, timeout_s, trace, require). Relative paths are taken from the
+    working directory. Raises OstinatoError for a wrong key or value. Every rank must call it.
+    """
+    from .config import Section
+
+    hook.enable({"plan": str(plan), **{key: str(v) if key in Section.PATHS else v for key, v in options.items()}})
+
+
+if autoload.switched_off() and not autoload.registered() and os.environ.get("RANK", "0") == "0":
+    print(
+        "ostinato: TORCH_DEVICE_BACKEND_AUTOLOAD=0: scripts that neither import ostinato.deepspeed nor start with "
+        '"python -m ostinato.run" ignore their "ostinato" section',
+        file=sys.stderr,
+    )
+autoload.register()

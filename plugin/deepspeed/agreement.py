@@ -1,0 +1,102 @@
+"""Before anything is changed, every rank learns what every other rank holds, and all stop together where they differ.
+
+    agree(Statement(plan=sha, ...), timeout_s=300)     # raises the same OstinatoError everywhere, or nowhere
+
+It goes through the store of the default process group and not through a collective: a rank that has no section, or died,
+is then named after the timeout, where a collective would hang or mix with DeepSpeed's own.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
+from itertools import count
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+from .errors import OstinatoError, Unsupported
+
+_rounds = count()  # every rank makes its engines in the same order
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What one rank holds. `error` and `unsupported`: why it cannot run, "" where it can."""
+
+    version: str = ""
+    plan: str = ""
+    placement: str = ""
+    model: str = ""
+    options: str = ""
+    error: str = ""
+    unsupported: str = ""
+
+
+WORDS = {
+    "version": "another version of ostinato, torch or DeepSpeed",
+    "plan": "another plan",
+    "placement": "another placement",
+    "model": "another model",
+    "options": 'other options in the "ostinato" section',
+}
+
+
+def agree(mine: Statement, timeout_s: float) -> None:
+    """Exchanges the statements. Raises where a rank reports an error, differs from rank 0, or does not report in time."""
+    everyone = _exchange(mine, timeout_s)
+    _raise_reported(everyone, "error", OstinatoError)
+    for field in fields(Statement):
+        differing = [r for r, s in enumerate(everyone) if getattr(s, field.name) != getattr(everyone[0], field.name)]
+        if differing and field.name in WORDS:
+            raise OstinatoError(_difference(everyone, differing, field.name))
+    _raise_reported(everyone, "unsupported", Unsupported)
+
+
+def _raise_reported(everyone: list[Statement], field: str, kind: type[OstinatoError]) -> None:
+    """One message for all ranks: each different reason once, after the ranks that gave it."""
+    reasons: dict[str, list[int]] = {}
+    for rank, statement in enumerate(everyone):
+        if getattr(statement, field):
+            reasons.setdefault(getattr(statement, field), []).append(rank)
+    if reasons:
+        whole = [list(range(len(everyone)))]
+        said = (text if ranks in whole else f"{_ranks(ranks)}: {text}" for text, ranks in reasons.items())
+        raise kind("; ".join(said))
+
+
+def _difference(everyone: list[Statement], differing: list[int], field: str) -> str:
+    first, other = getattr(everyone[0], field), getattr(everyone[differing[0]], field)
+    return f"{_ranks(differing)} hold{'s'[: len(differing) == 1]} {WORDS[field]} than rank 0: {other[:80]} against {first[:80]}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))}"
+
+
+def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
+    """Every rank's statement, by rank."""
+    store, world = _get_default_store(), dist.get_world_size()
+    prefix = f"ostinato/{next(_rounds)}"
+    store.set(f"{prefix}/{dist.get_rank()}", json.dumps(asdict(mine)))
+    keys = [f"{prefix}/{rank}" for rank in range(world)]
+    try:
+        store.wait(keys, timedelta(seconds=timeout_s))
+    except dist.DistError:
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        raise OstinatoError(
+            f"{_ranks(missing)} did not report within {timeout_s:g} s: is ostinato installed there, and is the "
+            '"ostinato" section in that configuration?'
+        ) from None
+    everyone = [Statement(**json.loads(store.get(key))) for key in keys]
+    _leave_together(store, prefix, world)
+    return everyone
+
+
+def _leave_together(store, prefix: str, world: int) -> None:
+    """Rank 0 may hold the store, and may be about to raise: it stays until all have read."""
+    if store.add(f"{prefix}/read", 1) == world:
+        store.set(f"{prefix}/all", "read")
+    try:
+        store.wait([f"{prefix}/all"], timedelta(seconds=30))
+    except (dist.DistError, RuntimeError):
+        pass  # the others are gone: they have read, or died; what comes next will say so

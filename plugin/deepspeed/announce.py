@@ -1,0 +1,19 @@
+"""The one line that rank 0 prints: which plan runs, what it promises, and how its numbers relate to 1F1B's."""
+
+
+def line(program, regrouped: list[str], clipped: bool) -> str:
+    """`regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped by a norm
+    that is summed over other ranks than in DeepSpeed's partition."""
+    against = f"1F1B {program.one_f_one_b / 1e6:.3f} ms" if program.one_f_one_b else "1F1B does not fit this placement"
+    if not program.keeps_order:
+        equal = "gradients are added in another order than 1F1B's: equal up to rounding"
+    elif regrouped:
+        equal = f"gradients of layers tied as {', '.join(regrouped)} are added in another order than 1F1B's: equal up to rounding"
+    elif clipped:
+        equal = "gradient clipping sums its norm rank by rank, and layers have moved: equal to 1F1B up to rounding"
+    else:
+        equal = "equal to 1F1B bit for bit"
+    return (
+        f'ostinato: plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
+        f"micro-batches: predicted step {program.makespan / 1e6:.3f} ms, {against}; {equal}"
+    )

@@ -1,0 +1,61 @@
+"""Which placement a checkpoint's optimizer state belongs to.
+
+Layer files are per layer, so weights load under any placement. Optimizer state is per rank, and DeepSpeed would load it
+for other layers without noticing: a file `ostinato.json` beside it names the layers of each pipeline rank. A checkpoint
+without that file was written by DeepSpeed alone, under its own partition of the same model.
+"""
+
+import json
+from pathlib import Path
+
+from ostinato.files import write_text
+
+from .errors import OstinatoError
+from .plans import Chunk
+
+FORMAT = "ostinato-checkpoint/1"
+NAME = "ostinato.json"
+
+
+def layers_of_ranks(chunks: list[Chunk]) -> list[list[int]]:
+    """Per pipeline rank its layers, in model order."""
+    ranks = 1 + max(chunk.rank for chunk in chunks)
+    return [[i for c in chunks if c.rank == rank for i in range(c.first, c.end)] for rank in range(ranks)]
+
+
+def write(save_dir: str, tag: str, chunks: list[Chunk]) -> None:
+    """Rank 0 writes it before the rest of the checkpoint."""
+    record = {"format": FORMAT, "layers": layers_of_ranks(chunks)}
+    write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
+
+
+def check(load_dir: str, tag: str | None, run) -> None:
+    """Raises OstinatoError where the optimizer state in the checkpoint belongs to other layers than this run's ranks hold."""
+    folder = _folder(load_dir, tag)
+    if folder is None or not folder.is_dir():
+        return  # DeepSpeed says what it thinks of that
+    path = folder / NAME
+    if path.is_file():
+        record = json.loads(path.read_text())
+        if record.get("format") != FORMAT:
+            raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
+        saved, by = record["layers"], "another placement"
+    else:
+        parts = run.stock_parts
+        saved = [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)]
+        by = "DeepSpeed's own partition"
+    if saved != layers_of_ranks(run.chunks):
+        raise OstinatoError(
+            f"{folder} holds optimizer state of {by} (layers of its ranks: {saved}), and this plan's ranks hold "
+            f"{layers_of_ranks(run.chunks)}. For the weights alone, load_checkpoint(..., load_optimizer_states=False); to "
+            'convert, ds_to_universal --inject_missing_state, then "checkpoint": {"load_universal": true}'
+        )
+
+
+def _folder(load_dir: str, tag: str | None) -> Path | None:
+    if tag is None:
+        latest = Path(load_dir) / "latest"
+        if not latest.is_file():
+            return None
+        tag = latest.read_text().strip()
+    return Path(load_dir) / str(tag)

@@ -1,0 +1,45 @@
+"""Gradient clipping in fp32 without ZeRO, which DeepSpeed bases on a norm that depends on who holds which layer.
+
+Its clip_grad_norm_ sums the norms of the parameters of each rank, in their order, before it reduces over ranks (and leaves
+out the parameters of all pipeline ranks but the first). With layers elsewhere it would clip by something else. So each
+rank hands it the norms of the layers that DeepSpeed's own partition would have given to that rank: the same numbers in
+the same order, and the same result bit for bit.
+"""
+
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.utils import clip_grad_norm_, is_model_parallel_parameter
+
+
+def clip_as_partitioned(engine, names: list[list[str]]) -> None:
+    """Clips the engine's gradients. `names[r]`: parameters of pipeline rank r in DeepSpeed's partition, in its order."""
+    norms = _norms(engine, sorted({name for held in names for name in held}))
+    stand_ins = [_stand_in(*norms[name]) for name in names[engine.stage_id] if norms[name][1]]
+    limit = engine.gradient_clipping()
+    total = clip_grad_norm_(stand_ins, limit, mpu=engine.mpu)
+    coefficient = torch.tensor([float(limit)], device=total.device) / (total + 1e-6)  # as clip_grad_norm_ computes it
+    coefficient = torch.min(torch.ones_like(coefficient), coefficient)
+    for parameter in engine.module.parameters():
+        if parameter.grad is not None:
+            parameter.grad.data.mul_(coefficient)
+
+
+def _norms(engine, order: list[str]) -> dict[str, tuple[float, bool, bool]]:
+    """By name, for the whole pipeline: norm of the gradient, whether there is one, whether it is model-parallel."""
+    place = {name: index for index, name in enumerate(order)}
+    table = torch.zeros(len(order), 3, device=engine.device)
+    for name, parameter in engine.module.named_parameters():
+        # Of a tied parameter, which several ranks hold, only one may count: adding zeros keeps its bits.
+        if parameter.grad is not None and not parameter.ds_pipe_replicated:
+            norm = parameter.grad.data.detach().float().norm(2)
+            table[place[name]] = torch.stack([norm, norm.new_ones(()), norm.new_tensor(is_model_parallel_parameter(parameter))])
+    dist.all_reduce(table, group=engine.grid.pp_proc_group)
+    return {name: (row[0], bool(row[1]), bool(row[2])) for name, row in zip(order, table, strict=True)}
+
+
+def _stand_in(norm: torch.Tensor, _present: bool, model_parallel: bool) -> torch.Tensor:
+    """A parameter whose gradient has exactly that norm: the square root of a square is exact."""
+    made = torch.zeros(1, device=norm.device, requires_grad=True)
+    made.grad = norm.reshape(1).clone()
+    made.model_parallel = model_parallel
+    return made

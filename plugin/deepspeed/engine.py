@@ -1,0 +1,263 @@
+"""PipelineEngine whose training schedule is a plan.
+
+The executor runs forwards, backwards and transfers; everything else is DeepSpeed's: the forward pass of a chunk with
+its loss, the data iterator, loss scaling, reduction of gradients, the optimizer step, timers, monitors, checkpoints.
+The engine's class is changed when it is made; DeepSpeed's own class stays as it is.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.pipe import schedule
+
+from . import checkpoint, plans
+from .clipping import clip_as_partitioned
+from .config import Paths, Section
+from .errors import OstinatoError
+from .evaluation import run_forwards
+from .plans import Chunk
+from .trace import Trace
+
+# What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
+EXECUTED = (
+    schedule.LoadMicroBatch,
+    schedule.ForwardPass,
+    schedule.BackwardPass,
+    schedule.SendActivation,
+    schedule.RecvActivation,
+    schedule.SendGrad,
+    schedule.RecvGrad,
+)
+
+
+@dataclass
+class Run:
+    """The plan of one engine."""
+
+    program: object
+    chunks: list[Chunk]  # all stages, in model order
+    stock_parts: list[int]  # DeepSpeed's own partition of the model
+    stock_names: list[list[str]] | None  # parameters of each pipeline rank in it; None where the plan's is the same
+    section: Section
+    paths: Paths
+    group: object = None  # process group of this pipeline, for the executor alone
+    executor: object = None
+    trace: Trace | None = None
+    active: Chunk | None = None  # the chunk whose forward or backward runs
+    loaded: int = 0  # micro-batches of this step taken from the iterator
+    rest: list = field(default_factory=list)  # DeepSpeed's instructions after the last backward
+
+
+def become_plan_engine(engine, run: Run) -> None:
+    """Before __init__ of the engine has run."""
+    kind = type(engine)
+    engine.__class__ = type(kind.__name__, (PlanEngine, kind), {"__module__": kind.__module__})
+    engine.__dict__["_ostinato"] = run
+
+
+class PlanEngine:
+    """Mixed in before PipelineEngine."""
+
+    def ostinato_begin(self) -> None:
+        """After __init__: makes the executor and hands it this rank's chunks. All ranks must call it."""
+        run = self._ostinato
+        run.group = self._own_group()
+        run.executor = self._make_executor()
+        if run.paths.trace is not None:
+            run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
+
+    def _make_executor(self):
+        run = self._ostinato
+        ranks = [dist.get_group_rank(run.group, rank) for rank in self.grid.pp_group]
+        executor = plans.compiled().Executor(
+            run.program, self.stage_id, run.group, ranks, timeout_s=run.section.timeout_s, device=self.device
+        )
+        for chunk in run.chunks:
+            if chunk.rank == self.stage_id:
+                executor.set_stage(
+                    chunk.stage,
+                    lambda micro_batch, inputs, c=chunk: self._train_forward(c, micro_batch, inputs),
+                    before_backward=lambda micro_batch, c=chunk: self._before_backward(c),
+                    after_backward=lambda micro_batch: self._after_backward(),
+                )
+        return executor
+
+    def _own_group(self):
+        """A group whose traffic nobody shares, for each of the pipelines."""
+        for ranks in self.grid.pipe_groups:
+            group = dist.new_group(ranks)
+            if self.global_rank in ranks:
+                mine = group
+        return mine
+
+    # ---- where DeepSpeed asks for the first or the last stage, it means the rank that holds it; while a chunk runs, the chunk
+
+    def is_first_stage(self):
+        run = self._ostinato
+        return super().is_first_stage() if run.executor is None else run.chunks[0].rank == self.stage_id
+
+    def is_last_stage(self):
+        run = self._ostinato
+        if run.executor is None:  # __init__ tries its neighbours out, in the order of the ranks
+            return super().is_last_stage()
+        if run.active is not None:
+            return run.active is run.chunks[-1]
+        return run.chunks[-1].rank == self.stage_id
+
+    def _loss_stage_global_rank(self):
+        return self.grid.stage_to_global(self._ostinato.chunks[-1].rank)
+
+    def set_dataloader(self, loader):
+        if self._reads_data():
+            self.training_dataloader = loader
+            self.data_iterator = iter(loader)
+
+    def set_dataiterator(self, iterator):
+        if self._reads_data():
+            self.training_dataloader = None
+            self.data_iterator = iterator
+
+    def _reads_data(self) -> bool:
+        chunks = self._ostinato.chunks
+        return self.stage_id in (chunks[0].rank, chunks[-1].rank)
+
+    # ---- a step
+
+    def train_batch(self, data_iter=None):
+        begin = time.perf_counter()
+        loss = super().train_batch(data_iter)
+        run = self._ostinato
+        if run.trace is not None:
+            run.trace.step(time.perf_counter() - begin, run.executor)
+        return loss
+
+    def _exec_schedule(self, pipe_schedule):
+        self.fwd_outputs = []
+        self._ostinato.loaded = 0
+        try:
+            if isinstance(pipe_schedule, schedule.InferenceSchedule):
+                self._reserve_pipe_buffers(pipe_schedule.micro_batches)
+                run_forwards(self, pipe_schedule.micro_batches)
+            else:
+                self._reserve_pipe_buffers(self.micro_batches)
+                self._run_plan()
+        finally:
+            self._ostinato.active = None
+            self._running_engine_backward = False
+            self.module.show_all()
+        if not isinstance(pipe_schedule, schedule.InferenceSchedule):
+            for command in self._after_the_plan(pipe_schedule):
+                self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
+
+    def _run_plan(self) -> None:
+        run = self._ostinato
+        try:
+            run.executor.run()
+        except Exception as error:
+            error.add_note(
+                f"ostinato: rank {self.global_rank} (pipeline rank {self.stage_id}), step {self.global_steps + 1}, "
+                f"plan {run.program.plan_sha256[:12]}"
+            )
+            raise
+
+    def _after_the_plan(self, pipe_schedule) -> list:
+        """DeepSpeed's instructions that follow the last backward. Its schedule is read once."""
+        run = self._ostinato
+        if not run.rest:
+            run.rest = [c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)]
+        return run.rest
+
+    def _train_forward(self, chunk: Chunk, micro_batch: int, inputs: tuple | None):
+        """What the executor calls: the outputs of a chunk, or the scaled loss."""
+        outputs = self.forward_chunk(chunk, micro_batch, inputs)
+        if chunk is not self._ostinato.chunks[-1]:
+            if isinstance(outputs, tuple) and len(outputs) == 1:
+                raise OstinatoError(f"layer {chunk.end - 1} returns a tuple of one tensor: return the tensor itself")
+            return outputs
+        loss = self.scale(self.loss / self.gradient_accumulation_steps())
+        self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
+        return loss
+
+    def forward_chunk(self, chunk: Chunk, micro_batch: int, inputs: tuple | None):
+        """DeepSpeed's forward pass of one chunk. `inputs` is None for the first one, which reads the data itself."""
+        run, buffers = self._ostinato, self.pipe_buffers
+        if chunk is run.chunks[0] or chunk is run.chunks[-1]:
+            self._load_until(micro_batch)
+        if inputs is not None:
+            buffers["inputs"][micro_batch] = inputs if len(inputs) > 1 else inputs[0]
+        run.active = chunk
+        self.module.show(chunk)
+        self._exec_forward_pass(micro_batch)
+        run.active = None
+        outputs = buffers["outputs"][micro_batch]
+        buffers["inputs"][micro_batch] = buffers["outputs"][micro_batch] = None
+        if chunk is run.chunks[-1]:
+            buffers["labels"][micro_batch] = None
+        return outputs
+
+    def _load_until(self, micro_batch: int) -> None:
+        """Micro-batch i is the i-th item of the iterator, in whatever order the plan asks for them."""
+        run = self._ostinato
+        while run.loaded <= micro_batch:
+            self._exec_load_micro_batch(run.loaded)
+            run.loaded += 1
+
+    def _before_backward(self, chunk: Chunk) -> None:
+        """Recomputation reads the chunk's layers; DeepSpeed's hooks on its outputs ask who runs the backward."""
+        self._ostinato.active = chunk
+        self.module.show(chunk)
+        self._running_engine_backward = True
+
+    def _after_backward(self) -> None:
+        """What DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their fp32 sums)."""
+        self._backward_epilogue()
+        self._running_engine_backward = False
+        self._ostinato.active = None
+
+    def _backward_prologue_per_tensor(self, grad):
+        """The loss was divided by the accumulation steps before the backward."""
+        return grad
+
+    def clip_fp32_gradients(self):
+        names = self._ostinato.stock_names
+        if names is None:
+            super().clip_fp32_gradients()
+        else:
+            clip_as_partitioned(self, names)
+
+    def _exec_backward_pass(self, buffer_id):
+        raise OstinatoError("a backward outside the plan")
+
+    def reset_activation_shape(self):
+        """Shapes change from here on (curriculum learning, say): a new executor announces them anew."""
+        super().reset_activation_shape()
+        self._ostinato.executor = self._make_executor()
+
+    # ---- what a plan fixes
+
+    def set_train_batch_size(self, train_batch_size):
+        before = self.train_batch_size()
+        if train_batch_size != before:
+            raise OstinatoError(
+                f"set_train_batch_size({train_batch_size}): the plan is for {self.micro_batches} micro-batches a step "
+                f"({before} samples): search a plan for the other size and make a new engine"
+            )
+
+    def save_checkpoint(self, save_dir, tag=None, *args, **kwargs):
+        tag = str(f"global_step{self.global_steps}" if tag is None else tag)
+        if self.global_rank == 0 and save_dir:
+            checkpoint.write(save_dir, tag, self._ostinato.chunks)
+        return super().save_checkpoint(save_dir, tag, *args, **kwargs)
+
+    def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
+        module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
+        if load_optimizer_states and not module_only and not self.load_universal_checkpoint():
+            checkpoint.check(load_dir, tag, self._ostinato)
+        return super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
+
+    def destroy(self):
+        if self._ostinato.trace is not None:
+            self._ostinato.trace.write()
+        super().destroy()

@@ -1,0 +1,63 @@
+"""eval_batch() over the chunks of a placement: forwards only, without a plan.
+
+Wave t holds every (stage s, micro-batch m) with s + m = t. A rank computes its part of a wave, then all ranks go
+through the transfers of that wave in one order, sends without blocking; so no two ranks ever wait for each other.
+"""
+
+import torch
+import torch.distributed as dist
+
+HEADER = 256  # int64 entries: number of tensors, then dtype, dimensions and sizes of each
+
+
+def run_forwards(engine, micro_batches: int) -> None:
+    """Runs every stage of this rank on every micro-batch; DeepSpeed collects losses and outputs as it always does."""
+    chunks = engine._ostinato.chunks
+    arrived: dict[tuple[int, int], tuple] = {}
+    for wave in range(len(chunks) + micro_batches - 1):
+        parts = [(c, wave - c.stage) for c in chunks if 0 <= wave - c.stage < micro_batches]
+        outputs = {
+            chunk.stage: engine.forward_chunk(chunk, m, arrived.pop((chunk.stage, m), None))
+            for chunk, m in parts
+            if chunk.rank == engine.stage_id
+        }
+        sends = []
+        for chunk, m in parts[: -1 if parts[-1][0] is chunks[-1] else None]:
+            target = chunks[chunk.stage + 1]
+            if target.rank == engine.stage_id == chunk.rank:
+                arrived[target.stage, m] = _as_tuple(outputs[chunk.stage])
+            elif chunk.rank == engine.stage_id:
+                sends += _send(engine, _as_tuple(outputs[chunk.stage]), target.rank)
+            elif target.rank == engine.stage_id:
+                arrived[target.stage, m] = _receive(engine, chunk.rank)
+        for work, _ in sends:
+            work.wait()
+
+
+def _as_tuple(outputs) -> tuple:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _send(engine, tensors: tuple, rank: int) -> list:
+    """(work, tensor) pairs: the tensors must live until the work is done. Shapes go first; they may change at any time."""
+    header = [len(tensors)]
+    for tensor in tensors:
+        header += [engine.DTYPE_TO_ID[tensor.dtype], tensor.dim(), *tensor.shape]
+    header += [0] * (HEADER - len(header))
+    group, peer = engine._ostinato.group, engine.grid.stage_to_global(rank)
+    sent = [torch.tensor(header, dtype=torch.int64, device=engine.device), *(t.contiguous() for t in tensors)]
+    return [(dist.isend(tensor, peer, group=group), tensor) for tensor in sent]
+
+
+def _receive(engine, rank: int) -> tuple:
+    group, peer = engine._ostinato.group, engine.grid.stage_to_global(rank)
+    header = torch.empty(HEADER, dtype=torch.int64, device=engine.device)
+    dist.recv(header, peer, group=group)
+    entries = iter(header.tolist())
+    tensors = []
+    for _ in range(next(entries)):
+        dtype, dimensions = engine.ID_TO_DTYPE[next(entries)], next(entries)
+        tensors.append(torch.empty([next(entries) for _ in range(dimensions)], dtype=dtype, device=engine.device))
+    for tensor in tensors:
+        dist.recv(tensor, peer, group=group)
+    return tuple(tensors)

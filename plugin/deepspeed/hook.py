@@ -1,0 +1,99 @@
+"""Wraps DeepSpeed's engines so that they heed the "ostinato" section. Imports nothing but the standard library: a run
+without the section pays for a dictionary look-up when its engine is made, and is otherwise as if ostinato were not there.
+"""
+
+import functools
+import os
+import sys
+from difflib import SequenceMatcher
+
+from .errors import OstinatoError
+
+SECTION = "ostinato"
+
+_enabled: dict | None = None  # what enable() was given
+_loaded: tuple[dict, str] | None = None  # the configuration last read from a file, and that file
+
+
+def enable(section: dict) -> None:
+    """Uses `section` for every engine whose configuration has none."""
+    from .config import parse_section
+
+    global _enabled
+    parse_section(section, "ostinato.deepspeed.enable")
+    _enabled = section
+
+
+def section_of(configuration: dict) -> dict | None:
+    """The section of a DeepSpeed configuration, or None. Raises OstinatoError for a key that only looks like it."""
+    for key in configuration:
+        if key != SECTION and SequenceMatcher(None, str(key).lower(), SECTION).ratio() > 0.8:
+            raise OstinatoError(f'the DeepSpeed configuration has a key "{key}": did you mean "{SECTION}"?')
+    if SECTION in configuration and _enabled is not None:
+        raise OstinatoError(f'a plan is given twice: by ostinato.deepspeed.enable() and by the "{SECTION}" section')
+    return configuration.get(SECTION, _enabled)
+
+
+def wrap(module) -> None:
+    """Wraps the engines that `module` (deepspeed.runtime.pipe.engine) holds. Idempotent."""
+    pipeline, plain = module.PipelineEngine, module.DeepSpeedEngine
+    if hasattr(pipeline.__init__, "__wrapped__"):
+        return
+    pipeline.__init__ = _pipeline_init(pipeline.__init__)
+    plain.__init__ = _plain_init(plain.__init__, pipeline)
+    _remember_files()
+
+
+def _pipeline_init(original):
+    @functools.wraps(original)
+    def init(engine, *args, **kwargs):
+        section = _section_given(kwargs)
+        if section is None:
+            return original(engine, *args, **kwargs)
+        from .start import start
+
+        return start(engine, original, section, _file_of(kwargs), args, kwargs)
+
+    return init
+
+
+def _plain_init(original, pipeline):
+    @functools.wraps(original)
+    def init(engine, *args, **kwargs):
+        if not isinstance(engine, pipeline) and _section_given(kwargs) is not None:
+            raise OstinatoError(f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule; this model is none')
+        return original(engine, *args, **kwargs)
+
+    return init
+
+
+def _section_given(kwargs: dict) -> dict | None:
+    config = kwargs.get("config_class")
+    return section_of(getattr(config, "_param_dict", None) or kwargs.get("config") or {})
+
+
+def _file_of(kwargs: dict) -> str | None:
+    """The file that the configuration came from, where DeepSpeed read it from one."""
+    if _loaded is not None and _loaded[0] is kwargs.get("config"):
+        return _loaded[1]
+    return None
+
+
+def _remember_files() -> None:
+    """deepspeed.initialize() hands the engine a dictionary only; relative paths in it are meant from its file."""
+    from deepspeed.runtime.tensor_parallel import init_utils
+
+    original = init_utils.load_ds_config
+
+    @functools.wraps(original)
+    def load(config):
+        global _loaded
+        made = original(config)
+        if isinstance(config, str) and os.path.exists(config):
+            _loaded = (made, os.path.abspath(config))
+        return made
+
+    init_utils.load_ds_config = load
+    package = sys.modules["deepspeed"]
+    if hasattr(package, "load_ds_config"):  # imported before us
+        package.load_ds_config = load

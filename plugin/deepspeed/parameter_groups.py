@@ -1,0 +1,70 @@
+"""The parameter groups that a user made before the layers moved, kept right when they do.
+
+deepspeed.initialize() takes an optimizer, or model_parameters (parameters, or dictionaries of them with options). Those that
+are lists hold parameters of layers that this rank may lose. A moved parameter joins, on its new rank, the group with
+the options that it had: the one at the same position, else the first that has them. A generator over model.parameters() needs
+nothing: it is read after the move.
+"""
+
+import torch
+
+from .errors import OstinatoError
+
+
+class GroupMap:
+    """The groups of one rank. Empty where DeepSpeed makes them itself."""
+
+    def __init__(self, optimizer, model_parameters):
+        self._optimizer = optimizer if hasattr(optimizer, "param_groups") else None
+        self._groups = self._optimizer.param_groups if self._optimizer else _groups_in(model_parameters)
+        self._of = {p: index for index, group in enumerate(self._groups) for p in group["params"]}
+        self._put: dict[torch.Tensor, int | None] = {}
+
+    def options(self) -> list[str]:
+        """Per group, what is set beside its parameters, comparable between ranks."""
+        return [repr(sorted((k, v) for k, v in g.items() if k != "params")) for g in self._groups]
+
+    def group_of(self, parameter: torch.Tensor) -> int | None:
+        return self._of.get(parameter)
+
+    def put(self, parameter: torch.Tensor, options: str, index: int) -> None:
+        """Notes that `parameter`, which just arrived, belongs to that group of the rank it came from."""
+        self._put[parameter] = position(options, index, self.options())
+
+    def apply(self, model, lost: set[torch.Tensor]) -> None:
+        """Rewrites the groups in place: without the parameters that left, with those that arrived, in model order.
+
+        Parameters that never belonged to the model stay at the end.
+        """
+        if not self._groups:
+            return
+        self._refuse_state()
+        local = list(model.parameters())
+        here = set(local)
+        owner = {**self._of, **self._put}
+        for index, group in enumerate(self._groups):
+            others = [p for p in group["params"] if p not in here and p not in lost]
+            group["params"][:] = [p for p in local if owner.get(p) == index] + others
+
+    def _refuse_state(self) -> None:
+        if self._optimizer is not None and any(self._optimizer.state.values()):
+            raise OstinatoError(
+                "the optimizer already holds state for layers that the placement moves: load it from a checkpoint after "
+                "deepspeed.initialize()"
+            )
+
+
+def position(options: str, index: int, have: list[str]) -> int | None:
+    """Where a parameter of group `index` with these options belongs among groups with the options `have`."""
+    if index < len(have) and have[index] == options:
+        return index
+    return have.index(options) if options in have else None
+
+
+def _groups_in(model_parameters) -> list[dict]:
+    """The groups of an argument that was read before the layers moved; [] where it is None or read later."""
+    if not isinstance(model_parameters, list) or not model_parameters:
+        return []
+    if isinstance(model_parameters[0], dict):
+        return [group for group in model_parameters if isinstance(group.get("params"), list)]
+    return [{"params": model_parameters}]

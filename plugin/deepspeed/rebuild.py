@@ -1,0 +1,272 @@
+"""Gives a PipelineModule the layers of a placement, with the weights that DeepSpeed's own partition initialised.
+
+DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay are kept as
+they are; those that move are built anew on their new rank, under a copy of the random state, and take over parameters and
+buffers by name. So every weight, and every random number drawn afterwards, is what it would have been without ostinato.
+Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a tied module, once a rank.
+"""
+
+import random
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+
+import numpy
+import torch
+import torch.distributed as dist
+
+from .errors import OstinatoError
+from .module import adopt
+from .parameter_groups import GroupMap, position
+from .plans import Chunk
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What the new owner of a tensor must know of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    parameter: bool
+    trainable: bool
+    group: int | None  # index of its parameter group on the rank that built it
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """One rank before the exchange: facts per unit, the options of its parameter groups, the names of its parameters."""
+
+    kept: dict[str, list[TensorFacts]]
+    built: dict[str, list[TensorFacts]]
+    options: list[str]
+    names: list[str]
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """`moved`: parameter names of each pipeline rank before the move; None where no layer changed its rank. `regrouped`:
+    keys of tied layers whose gradients are now summed in another order."""
+
+    moved: list[list[str]] | None
+    regrouped: list[str]
+
+
+def rebuild(model, chunks: list[Chunk], groups: GroupMap) -> Rebuilt:
+    """Places the layers as `chunks` says, in place. All ranks must call it.
+
+    Raises OstinatoError on every rank where a layer cannot be moved.
+    """
+    before = [model.stage_owner(layer) for layer in range(model._num_layers)]
+    stages = [chunk for chunk in chunks for _ in range(chunk.first, chunk.end)]
+    owners = [chunk.rank for chunk in stages]
+    mine = [chunk for chunk in chunks if chunk.rank == model.stage_id]
+    names = None
+    if owners != before:
+        mover = _Mover(model, before, owners, groups)
+        names = mover.move()
+    adopt(model, owners, mine)
+    if owners != before:
+        mover.tie()
+    return Rebuilt(names, _regrouped(model, before, stages))
+
+
+def _regrouped(model, before: list[int], stages: list[Chunk]) -> list[str]:
+    """DeepSpeed adds the gradients of tied layers within a stage as they come, and those of several ranks at the end.
+
+    The sums are the same where layers that shared a rank share a stage, and those that did not are on different ranks.
+    """
+    tied: dict[str, list[int]] = {}
+    for layer, spec in enumerate(model._layer_specs):
+        if hasattr(spec, "tied_weight_attr"):
+            tied.setdefault(spec.key, []).append(layer)
+    changed = set()
+    for key, layers in tied.items():
+        for a, b in combinations(layers, 2):
+            together = before[a] == before[b]
+            same = stages[a] is stages[b] if together else stages[a].rank != stages[b].rank
+            changed |= set() if same else {key}
+    return sorted(changed)
+
+
+class _Mover:
+    """Moves the units of one pipeline between its ranks."""
+
+    def __init__(self, model, before: list[int], owners: list[int], groups: GroupMap):
+        self.model, self.groups, self.rank = model, groups, model.stage_id
+        self.group, self.ranks = model._grid.pp_proc_group, model._grid.pp_group
+        self.names = [_unit(layer, spec) for layer, spec in enumerate(model._layer_specs)]
+        everyone = range(len(self.ranks))
+        self.old = [self._units(before, rank) for rank in everyone]
+        self.new = [self._units(owners, rank) for rank in everyone]
+        self.layers = [layer for layer, owner in enumerate(owners) if owner == self.rank]
+
+    def move(self) -> list[list[str]]:
+        """Builds what arrives, exchanges the weights, and registers the layers in model order.
+
+        Returns the names of the parameters that each rank held before.
+        """
+        kept = {unit: self._module(unit) for unit in self.old[self.rank]}
+        with _random_state_kept():
+            built = {unit: self._build(unit) for unit in self.new[self.rank] if unit not in kept}
+        holdings = self._exchange_facts(kept, built)
+        transfers = self._transfers()
+        for unit, source, target in transfers:
+            _check_transfer(unit, holdings[source], holdings[target], self.ranks[source])
+        self._check_parameters(holdings)
+        for unit, source, target in transfers:
+            if source == self.rank:
+                self._send(kept[unit], target)
+            elif target == self.rank:
+                self._receive(built[unit], unit, holdings[source], source)
+        lost = {p for unit in self.old[self.rank] if unit not in self.new[self.rank] for p in kept[unit].parameters()}
+        self._register(kept | built)
+        self.groups.apply(self.model, lost)
+        return [held.names for held in holdings]
+
+    def tie(self) -> None:
+        """The groups over which the gradients of tied layers are summed."""
+        for parameter in self.model.parameters():
+            parameter.ds_pipe_replicated = False
+        self.model.tied_comms = self.model._index_tied_modules()
+
+    def _units(self, owners: list[int], rank: int) -> list[str]:
+        """The units of a rank, in model order."""
+        names = (self.names[layer] for layer, owner in enumerate(owners) if owner == rank)
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    def _module(self, unit: str) -> torch.nn.Module:
+        return self.model.get_submodule(unit)
+
+    def _build(self, unit: str) -> torch.nn.Module:
+        from deepspeed.accelerator import get_accelerator
+
+        spec = self.model._layer_specs[self.names.index(unit)]
+        module = spec if isinstance(spec, torch.nn.Module) else spec.build()
+        return module.to(get_accelerator().device_name(self.model.local_rank))
+
+    def _transfers(self) -> list[tuple[str, int, int]]:
+        """(unit, from, to) in one order for all ranks, so that blocking transfers cannot deadlock.
+
+        Of a tied module, which several ranks may have built, the first one that holds it hands it on.
+        """
+        moves = []
+        for target, units in enumerate(self.new):
+            for unit in (u for u in units if u not in self.old[target]):
+                moves.append((unit, next(r for r, had in enumerate(self.old) if unit in had), target))
+        return moves
+
+    def _exchange_facts(self, kept: dict, built: dict) -> list[Holdings]:
+        kept, built = ({unit: self._facts(m) for unit, m in modules.items()} for modules in (kept, built))
+        names = [name for name, _ in self.model.named_parameters()]
+        everyone: list = [None] * len(self.ranks)
+        dist.all_gather_object(everyone, Holdings(kept, built, self.groups.options(), names), group=self.group)
+        return everyone
+
+    def _facts(self, module) -> list[TensorFacts]:
+        return [
+            TensorFacts(name, tuple(t.shape), t.dtype, parameter, t.requires_grad, self.groups.group_of(t))
+            for name, t, parameter in _tensors(module)
+        ]
+
+    def _check_parameters(self, holdings: list[Holdings]) -> None:
+        facts = {unit: tensors for held in holdings for unit, tensors in held.kept.items()}
+        for rank, units in enumerate(self.new):
+            if not any(fact.parameter and fact.trainable for unit in units for fact in facts[unit]):
+                raise OstinatoError(
+                    f"the placement leaves pipeline rank {rank} without a layer to train, and DeepSpeed's optimizers refuse "
+                    "to have nothing to do: move a layer with parameters there"
+                )
+
+    def _send(self, module, target: int) -> None:
+        for _, tensor, _ in _tensors(module):
+            if tensor.numel():
+                dist.send(_bytes(tensor), self.ranks[target], group=self.group)
+
+    def _receive(self, module, unit: str, sender: Holdings, source: int) -> None:
+        for (_, tensor, _), fact in zip(_tensors(module), sender.kept[unit], strict=True):
+            tensor.data = tensor.data.to(fact.dtype).contiguous()
+            if tensor.numel():
+                dist.recv(_bytes(tensor), self.ranks[source], group=self.group)
+            if fact.parameter:
+                tensor.requires_grad_(fact.trainable)
+            if fact.group is not None:
+                self.groups.put(tensor, sender.options[fact.group], fact.group)
+
+    def _register(self, modules: dict) -> None:
+        """Puts the modules where PipelineModule._build() would have put them."""
+        model = self.model
+        for unit in self.old[self.rank]:
+            parent, _, name = unit.rpartition(".")
+            delattr(model.get_submodule(parent), name)
+        model.forward_funcs, model.fwd_map, model.tied_weight_attrs = [], {}, {}
+        for layer in self.layers:
+            self._register_layer(model._layer_specs[layer], self.names[layer], modules)
+
+    def _register_layer(self, spec, unit: str | None, modules: dict) -> None:
+        model, function = self.model, spec
+        if unit is not None:
+            function = modules[unit]
+        if unit is not None and "." in unit:
+            model.tied_modules[spec.key] = function
+            model.tied_weight_attrs[spec.key] = spec.tied_weight_attr
+            function = function if spec.forward_fn is None else partial(spec.forward_fn, function)
+        elif unit is not None:
+            model.fwd_map[unit] = len(model.forward_funcs)
+            model.add_module(unit, function)
+        model.forward_funcs.append(function)
+
+
+def _unit(layer: int, spec) -> str | None:
+    """None for a plain function, which has no weights."""
+    from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
+
+    if isinstance(spec, TiedLayerSpec):
+        return f"tied_modules.{spec.key}"
+    return str(layer) if isinstance(spec, LayerSpec | torch.nn.Module) else None
+
+
+def _check_transfer(unit: str, source: Holdings, target: Holdings, rank: int) -> None:
+    """Every rank checks every transfer, so that all raise the same."""
+    sent, expected = source.kept[unit], target.built[unit]
+    if [(f.name, f.shape) for f in sent] != [(f.name, f.shape) for f in expected]:
+        raise OstinatoError(
+            f'layer "{unit}" is not what its LayerSpec builds (rank {rank} holds other tensors): change layers in their '
+            "constructor, or after deepspeed.initialize()"
+        )
+    for fact in sent:
+        if fact.group is None:
+            continue
+        if position(source.options[fact.group], fact.group, target.options) is None:
+            raise OstinatoError(
+                f'layer "{unit}" moves to a rank whose optimizer has no parameter group with the options that its '
+                f'"{fact.name}" has on rank {rank}: make the same groups on every rank, even where one is empty'
+            )
+
+
+def _tensors(module) -> list[tuple[str, torch.Tensor, bool]]:
+    """(name, tensor, is a parameter), shared tensors once."""
+    parameters = [(name, p, True) for name, p in module.named_parameters()]
+    return parameters + [(name, b, False) for name, b in module.named_buffers()]
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as bytes, which every backend can send whatever the dtype. A view where it is contiguous."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+@contextmanager
+def _random_state_kept():
+    """Layers draw random numbers when they are built; the run must not notice."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state(), accelerator.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        accelerator.set_rng_state(states[3])

@@ -1,0 +1,47 @@
+"""What cannot be combined with a plan, each refused by its name before step 1."""
+
+import re
+
+from .errors import Unsupported
+
+OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.backward() is bypassed
+
+
+def check_run(model, config) -> None:
+    """Raises Unsupported for the first feature of the run that a plan cannot keep. `config` is a DeepSpeedConfig."""
+    import deepspeed
+    from deepspeed.runtime.pipe.dualpipev import DualPipeVModule
+
+    _check_version(deepspeed.__version__)
+    if isinstance(model, DualPipeVModule):
+        raise Unsupported("DualPipeVModule brings its own stages and schedule: give ostinato a PipelineModule")
+    for key in ("pipe_partitioned", "grad_partitioned"):
+        if config.pipeline[key] and model.topology().get_dim("model") > 1:
+            raise Unsupported(f'"pipeline": {{"{key}": true}} does not work with a plan: switch it off')
+    if model.dynamic_shape:
+        raise Unsupported(
+            "PipelineModule(dynamic_shape=True) does not work with a plan: shapes are announced once; call "
+            "engine.reset_activation_shape() when they change"
+        )
+    stage = config.zero_config.stage
+    if stage > 1:
+        raise Unsupported(f'"zero_optimization": {{"stage": {stage}}} does not work with pipelines: use 0 or 1')
+    if type(model).__name__ == "GPT2ModelPipe":
+        raise Unsupported("GPT2ModelPipe's attention mask is sent by DeepSpeed in a way of its own: pass it to the layers")
+
+
+def _check_version(version: str) -> None:
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    if found < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise Unsupported(f"DeepSpeed {version} is too old: ostinato needs {oldest} or newer")
+
+
+def check_loss_rank(last_rank: int, pipeline_ranks: int) -> None:
+    """DeepSpeed 0.19.7 takes the loss from the last rank, wherever it was computed."""
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    if last_rank != pipeline_ranks - 1 and not hasattr(PipelineEngine, "_loss_stage_global_rank"):
+        raise Unsupported(
+            f"the placement computes the loss on pipeline rank {last_rank}, which needs DeepSpeed 0.19.8 or newer"
+        )

@@ -1,0 +1,115 @@
+"""From the section to an engine that runs the plan. What goes wrong does so before step 1, on every rank alike."""
+
+import hashlib
+import importlib.metadata
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from . import plans
+from .agreement import Statement, agree
+from .announce import line
+from .config import Paths, Section, parse_section, resolve
+from .engine import Run, become_plan_engine
+from .errors import OstinatoError, Unsupported
+from .parameter_groups import GroupMap
+from .rebuild import rebuild
+from .refusals import check_loss_rank, check_run
+
+
+@dataclass
+class Prepared:
+    """What this rank could make of its section; fields after the first that failed are None."""
+
+    section: Section | None = None
+    paths: Paths | None = None
+    program: object = None
+    error: OstinatoError | None = None
+
+
+def start(engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
+    """Stands in for PipelineEngine.__init__. Raises OstinatoError on every rank where the plan cannot run."""
+    model, config = kwargs["model"], kwargs["config_class"]
+    prepared = _prepare(section, file, model, config)
+    asked = prepared.section or Section.model_construct(plan="")
+    try:
+        agree(_statement(prepared, model), asked.timeout_s)
+    except Unsupported as error:
+        if asked.require:
+            raise
+        if dist.get_rank() == 0:
+            print(f"ostinato: {error}; the run goes on under DeepSpeed's own schedule", flush=True)
+        return original_init(engine, *args, **kwargs)
+    chunks = plans.chunks_of(prepared.program)
+    rebuilt = rebuild(model, chunks, GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters")))
+    if rebuilt.moved:
+        _flag_parameters(config, model)
+    stock = model.partitions()
+    become_plan_engine(engine, Run(prepared.program, chunks, stock, rebuilt.moved, asked, prepared.paths))
+    original_init(engine, *args, **kwargs)
+    engine.ostinato_begin()
+    if dist.get_rank() == 0:
+        print(line(prepared.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt)), flush=True)
+
+
+def _prepare(section: dict, file: str | None, model, config) -> Prepared:
+    """Everything that one rank can find wrong by itself."""
+    made = Prepared()
+    where = file or "DeepSpeed configuration"
+    try:
+        made.section = parse_section(section, where)
+        check_run(model, config)
+        made.paths = resolve(made.section, file)
+        made.program = plans.lower(made.paths)
+        pipeline_ranks = model.topology().get_dim("pipe")
+        layers = len(model._layer_specs)
+        plans.check_shape(made.program, config.gradient_accumulation_steps, pipeline_ranks, layers)
+        plans.check_actions(made.program)
+        check_loss_rank(made.program.stages[-1].rank, pipeline_ranks)
+    except OstinatoError as error:
+        made.error = error
+    return made
+
+
+def _statement(prepared: Prepared, model) -> Statement:
+    error = prepared.error
+    program = prepared.program
+    return Statement(
+        version=_versions(),
+        plan=program.plan_sha256 if program else "",
+        placement=program.placement_sha256 if program else "",
+        model=_digest(model),
+        options=prepared.section.model_dump_json(include={"timeout_s", "require"}) if prepared.section else "",
+        error="" if error is None or isinstance(error, Unsupported) else str(error),
+        unsupported=str(error) if isinstance(error, Unsupported) else "",
+    )
+
+
+def _versions() -> str:
+    import deepspeed
+    import torch
+
+    try:
+        own = importlib.metadata.version("ostinato")
+    except importlib.metadata.PackageNotFoundError:
+        own = "of a build tree"
+    return f"ostinato {own}, torch {torch.__version__}, DeepSpeed {deepspeed.__version__}"
+
+
+def _digest(model) -> str:
+    """Of the kinds of its layers, in order."""
+    kinds = [getattr(spec, "typename", type(spec)).__qualname__ for spec in model._layer_specs]
+    return hashlib.sha256("\n".join(kinds).encode()).hexdigest()
+
+
+def _clips_otherwise(engine, rebuilt) -> bool:
+    """ZeRO and the half-precision optimizers clip by a norm that is summed rank by rank; see clipping for the others."""
+    own = engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled()
+    return bool(rebuilt.moved and own and engine.gradient_clipping() > 0)
+
+
+def _flag_parameters(config, model) -> None:
+    """deepspeed.initialize() has flagged the parameters of the layers that left; those that arrived need it too."""
+    from deepspeed import set_optimizer_flags
+
+    set_optimizer_flags(config, model)

@@ -1,0 +1,67 @@
+"""What ran, on disk: `ostinato-trace/1`, a file a rank, which `ostinato report` reads.
+
+A file holds the last step in full and the seconds of every step. It is rewritten at steps 1, 2, 3, 4, 5, 7, 9, 12, ... (each a
+quarter beyond the last, so that all ranks write at the same steps and the cost per step shrinks), and when the process ends.
+"""
+
+import json
+import resource
+from multiprocessing import util
+from pathlib import Path
+
+import torch
+
+from ostinato.files import write_text
+
+FORMAT = "ostinato-trace/1"
+
+
+class Trace:
+    """The trace of one rank. `device` is its pipeline rank."""
+
+    def __init__(self, folder: Path, program, rank: int, device: int):
+        self._path = folder / f"rank-{rank}.json"
+        self._head = {"format": FORMAT, "rank": rank, "device": device, "plan_sha256": program.plan_sha256}
+        self._head["makespan"] = program.makespan
+        self._planned = list(program.instructions(device))
+        self._records: list[tuple[int, int, int]] = []
+        self._seconds: list[float] = []
+        self._written = 0
+        # Runs at the end of a process however multiprocessing started it; atexit is not called in a forked one.
+        util.Finalize(self, self.write, exitpriority=100)
+
+    def step(self, seconds: float, executor) -> None:
+        """Notes a step; writes where it is time."""
+        self._seconds.append(seconds)
+        self._records = executor.records()
+        if 4 * len(self._seconds) >= 5 * self._written:
+            self.write()
+
+    def write(self) -> None:
+        """Replaces the file, where a step has been added to it."""
+        if self._written == len(self._seconds):
+            return
+        self._written = len(self._seconds)
+        instructions = [self._row(*record) for record in self._records]
+        whole = {"step": self._written, "instructions": instructions, "step_seconds": self._seconds}
+        write_text(self._path, json.dumps({**self._head, **whole, "peak_memory": _peak_memory()}))
+
+    def _row(self, index: int, start: int, end: int) -> dict:
+        planned = self._planned[index]
+        return {
+            "text": str(planned),
+            "action": planned.action,
+            "stage": planned.stage,
+            "micro_batch": planned.micro_batch,
+            "planned_start": planned.start,
+            "planned_end": planned.end,
+            "start": start,
+            "end": end,
+        }
+
+
+def _peak_memory() -> int:
+    """Bytes: of the accelerator's allocator where there is one, else of the process."""
+    if torch.accelerator.is_available():
+        return torch.accelerator.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

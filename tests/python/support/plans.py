@@ -1,0 +1,52 @@
+"""Placements and plans for tests of the plugin."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`cuts[i]` is the first layer of stage i + 1; `ranks[i]` runs stage i."""
+
+    name: str
+    cuts: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+
+def placement_text(layout: Layout, layers: int, forward: int = 100, backward: int = 200) -> str:
+    """A chain of whole forwards and backwards; `forward` and `backward` are microseconds a layer."""
+    bounds = [0, *layout.cuts, layers]
+    devices = 1 + max(layout.ranks)
+    text = [f'format = "ostinato-placement/1"\nname = "{layout.name}"\ntime_unit = "us"\nmemory_unit = "B"\n']
+    text += [f'[[devices]]\nname = "device{d}"\n' for d in range(devices)]
+    stages = range(len(layout.ranks))
+    text += [f'[[stages]]\nname = "s{s}"\nlayers = [{bounds[s]}, {bounds[s + 1]}]\n' for s in stages]
+    for s in stages:
+        size = bounds[s + 1] - bounds[s]
+        after = f'"s{s - 1}.F"' if s else ""
+        text.append(_block(s, "F", "forward", layout.ranks[s], size * forward, after))
+    for s in stages:
+        size = bounds[s + 1] - bounds[s]
+        after = f'"s{s}.F"' + (f', "s{s + 1}.B"' if s + 1 in stages else "")
+        text.append(_block(s, "B", "backward", layout.ranks[s], size * backward, after))
+    return "\n".join(text)
+
+
+def _block(stage: int, letter: str, kind: str, device: int, time: int, after: str) -> str:
+    return (
+        f'[[blocks]]\nname = "s{stage}.{letter}"\nstage = "s{stage}"\nkind = "{kind}"\ndevices = [{device}]\n'
+        f"time = {time}\nmemory = {1 if letter == 'F' else -1}\nafter = [{after}]\n"
+    )
+
+
+def make_plan(folder: Path, layout: Layout, layers: int, micro_batches: int, method="auto", text="") -> Path:
+    """Writes placement.toml and plan.json into `folder`; returns the plan. `text`: another placement of that shape."""
+    from ostinato import _search
+
+    folder.mkdir(parents=True, exist_ok=True)
+    placement, plan = folder / "placement.toml", folder / "plan.json"
+    placement.write_text(text or placement_text(layout, layers))
+    options = ["--micro-batches", str(micro_batches), "--method", method, "--time-limit", "2", "--output", str(plan)]
+    status = _search.main(["search", str(placement), *options])
+    assert status in (0, 5), f"ostinato search ended with status {status}"
+    return plan

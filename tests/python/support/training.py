@@ -1,0 +1,132 @@
+"""Trainings that run on every rank of a World: DeepSpeed's own 1F1B, or the same under a plan."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from . import models
+
+MICRO_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class Options:
+    """`section`: the "ostinato" section, or None for DeepSpeed alone. Other fields change the training itself."""
+
+    stages: int = 2
+    section: dict | None = None
+    config: dict = field(default_factory=dict)
+    tied: bool = False
+    optimizer: str = "Adam"
+    own_optimizer: bool = False  # a torch optimizer with two groups, made by the script
+    partition: str = "uniform"
+    checkpoint_interval: int = 0
+    seed_layers: bool = False
+    steps: int = 20
+
+    def configuration(self) -> dict:
+        parameters = {"lr": 0.05} if self.optimizer == "SGD" else {"lr": 0.01, "torch_adam": True}
+        made = {
+            "train_micro_batch_size_per_gpu": models.BATCH,
+            "gradient_accumulation_steps": MICRO_BATCHES,
+            "steps_per_print": 10**9,
+            "gradient_clipping": 0.0,
+            "zero_allow_untested_optimizer": True,
+            **self.config,
+        }
+        if not self.own_optimizer:
+            made["optimizer"] = {"type": self.optimizer, "params": parameters}
+        return made | ({"ostinato": self.section} if self.section is not None else {})
+
+
+def make_model(options: Options):
+    from deepspeed.pipe import PipelineModule
+
+    torch.manual_seed(1000 + dist.get_rank())  # each rank draws other numbers
+    return PipelineModule(
+        models.layers(options.tied, in_place=not options.checkpoint_interval),
+        num_stages=options.stages,
+        loss_fn=models.loss,
+        partition_method=options.partition,
+        activation_checkpoint_interval=options.checkpoint_interval,
+        seed_layers=options.seed_layers,
+    )
+
+
+def make_engine(options: Options, configuration=None):
+    """`configuration`: a file to read instead of options.configuration()."""
+    import deepspeed
+
+    model = make_model(options)
+    optimizer = _two_groups(model) if options.own_optimizer else None
+    given = {} if options.own_optimizer else {"model_parameters": list(model.parameters())}
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, config=configuration or options.configuration(), **given
+    )
+    return engine
+
+
+def _two_groups(model):
+    """Matrices with weight decay, everything else without and slower; the last layer's bias is left out."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for name, p in model.named_parameters() if p.dim() <= 1 and name != f"{models.LAYERS - 1}.bias"]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 0.005, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=0.01)
+
+
+def data_of(engine, seed: int = 7):
+    """Other data for each data-parallel replica."""
+    return models.micro_batches(seed + engine.grid.data_parallel_id)
+
+
+def weights(engine) -> dict[str, bytes]:
+    """Every parameter and buffer by its name and data-parallel replica, as bytes; asserts that its holders agree."""
+    mine = dict(engine.module.named_parameters()) | dict(engine.module.named_buffers())
+    replica = engine.grid.data_parallel_id
+    own = {f"{name}@{replica}": bytes_of(t) for name, t in mine.items()}
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, own)
+    merged: dict[str, bytes] = {}
+    for held in everyone:
+        for name, value in held.items():
+            assert merged.setdefault(name, value) == value, f"two ranks hold different {name}"
+    return merged
+
+
+def bytes_of(tensor) -> bytes:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def random_state() -> str:
+    return hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
+
+
+def train(options: Options) -> dict:
+    """Losses, first and last weights, an evaluation before and after, and the random state after initialize()."""
+    engine = make_engine(options)
+    after_start = random_state()
+    first = weights(engine)
+    data, held_out = data_of(engine), data_of(engine, seed=99)
+    before = engine.eval_batch(held_out).item()
+    losses = [engine.train_batch(data).item() for _ in range(options.steps)]
+    after, logits = engine.eval_batch(held_out, return_logits=True, num_micro_batches=3)
+    return {
+        "random_state": after_start,
+        "first": first,
+        "losses": losses,
+        "last": weights(engine),
+        "evaluation": (before, after.item()),
+        "logits": logits is not None,
+        "kind": type(engine).__mro__[1].__name__,
+    }
+
+
+def refusal(options: Options, configuration=None) -> str:
+    """What initialize() raised, as "Kind: message"; "" where it raised nothing."""
+    try:
+        make_engine(options, configuration)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

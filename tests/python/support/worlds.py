@@ -1,0 +1,134 @@
+"""Worlds of real processes over gloo, started once and used by many tests.
+
+    with World(4) as world:
+        results = world.run(training.train, options)      # one result a rank; the function must be importable
+
+DeepSpeed takes seconds to import, and a training step here takes milliseconds: so the processes stay.
+"""
+
+import multiprocessing
+import os
+import socket
+import sys
+import time
+import traceback
+from multiprocessing.connection import wait
+
+START = multiprocessing.get_context("spawn")
+TIMEOUT = 300  # seconds; generous, for busy machines
+GRACE = 20  # seconds for the other ranks once one has failed
+
+
+class World:
+    """`size` ranks, each a process that runs the functions it is sent. A world that a failure left out of step is replaced."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self._start()
+
+    def _start(self) -> None:
+        port = _free_port()
+        self._pipes, self._processes = [], []
+        for rank in range(self.size):
+            ours, theirs = START.Pipe()
+            process = START.Process(target=_serve, args=(rank, self.size, port, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, function, *args):
+        """function(*args) on every rank at once; the results by rank. Raises AssertionError with the ranks' tracebacks."""
+        for pipe in self._pipes:
+            pipe.send((function, args))
+        answers = self._collect()
+        failed = [f"rank {rank}:\n{value}" for rank, (good, value) in sorted(answers.items()) if not good]
+        silent = sorted(set(range(self.size)) - set(answers))
+        if failed or silent:
+            self.restart()
+        assert not failed, "\n".join(failed) + (f"\n(ranks {silent} did not answer)" if silent else "")
+        assert not silent, f"ranks {silent} of {self.size} did not answer in {function.__name__}"
+        return [answers[rank][1] for rank in range(self.size)]
+
+    def _collect(self) -> dict:
+        """Answers by rank; the others have little time left once one has failed."""
+        answers, pending = {}, dict(zip(self._pipes, range(self.size), strict=True))
+        end = time.monotonic() + TIMEOUT
+        while pending and (ready := wait(list(pending), max(0, end - time.monotonic()))):
+            for pipe in ready:
+                rank = pending.pop(pipe)
+                try:
+                    answers[rank] = pipe.recv()
+                except EOFError:
+                    answers[rank] = (False, "the process ended")
+                if not answers[rank][0]:
+                    end = min(end, time.monotonic() + GRACE)
+        return answers
+
+    def restart(self) -> None:
+        self.stop()
+        self._start()
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(rank: int = 0, size: int = 1, port: int = 0) -> dict[str, str]:
+    """What torchrun would set, and a CPU as DeepSpeed's accelerator."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _serve(rank: int, size: int, port: int, pipe) -> None:
+    os.environ.update(environment(rank, size, port))
+    sys.stdout = open(os.devnull, "w")  # DeepSpeed is talkative
+    try:
+        _begin()
+        while True:
+            function, args = pipe.recv()
+            try:
+                pipe.send((True, function(*args)))
+            except Exception:
+                pipe.send((False, traceback.format_exc()))
+    except EOFError:
+        pass
+    except Exception:
+        pipe.recv()
+        pipe.send((False, traceback.format_exc()))
+
+
+def _begin() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    import deepspeed
+    from deepspeed.ops import __compatible_ops__
+
+    import ostinato.deepspeed  # noqa: F401
+
+    __compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first, for minutes
+    deepspeed.logger.setLevel("ERROR")
+    deepspeed.init_distributed(dist_backend="gloo")

@@ -1,0 +1,144 @@
+"""The parts of the DeepSpeed side that need no world of processes."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ostinato.deepspeed import hook
+from ostinato.deepspeed.announce import line
+from ostinato.deepspeed.checkpoint import layers_of_ranks
+from ostinato.deepspeed.config import parse_section, resolve
+from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.parameter_groups import GroupMap, position
+from ostinato.deepspeed.plans import Chunk
+from ostinato.deepspeed.trace import Trace
+from ostinato.trace import read_traces
+
+
+def test_defaults_of_the_section():
+    section = parse_section({"plan": "plan.json"}, "here")
+    assert section.model_dump() == {
+        "plan": "plan.json",
+        "placement": None,
+        "timeout_s": 300.0,
+        "trace": None,
+        "require": True,
+    }
+
+
+def test_all_wrong_keys_are_named():
+    with pytest.raises(OstinatoError) as error:
+        parse_section({"plam": "plan.json", "xyz": 1}, "ds_config.json")
+    said = str(error.value)
+    assert 'ds_config.json: unknown key "plam"' in said and 'did you mean "plan"?' in said
+    assert 'unknown key "xyz"' in said and "known keys: plan, placement" in said
+    assert 'has no "plan"' in said
+
+
+def test_files(tmp_path):
+    (tmp_path / "plan.json").write_text("{}")
+    (tmp_path / "placement.toml").write_text("")
+    section = parse_section({"plan": "plan.json", "trace": "out/trace"}, "")
+    paths = resolve(section, str(tmp_path / "ds_config.json"))
+    assert (paths.plan, paths.placement) == (tmp_path / "plan.json", tmp_path / "placement.toml")
+    assert paths.trace == tmp_path / "out" / "trace"
+
+
+@pytest.mark.parametrize("key", ["zero_optimization", "optimizer", "train_batch_size", "ostinato_off", "monitor"])
+def test_other_keys_are_left_alone(key):
+    assert hook.section_of({key: {}}) is None
+
+
+def program(**changes):
+    values = {
+        "plan_sha256": "3f2a91c0d4e5b6a7",
+        "placement_name": "gpt-4",
+        "micro_batches": 8,
+        "makespan": 27_000_000,
+        "one_f_one_b": 29_100_000,
+        "keeps_order": True,
+    }
+    return SimpleNamespace(**values | changes)
+
+
+def test_the_line():
+    assert line(program(), [], False) == (
+        'ostinato: plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: predicted step 27.000 ms, 1F1B 29.100 ms; '
+        "equal to 1F1B bit for bit"
+    )
+
+
+def test_the_line_without_1f1b():
+    assert "27.000 ms, 1F1B does not fit this placement; equal" in line(program(one_f_one_b=0), [], False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (line(program(keeps_order=False), [], False), "another order than 1F1B's: equal up to rounding"),
+        (line(program(), ["embed"], False), "layers tied as embed"),
+        (line(program(), [], True), "gradient clipping"),
+    ],
+)
+def test_the_line_promises_no_more_than_holds(text, words):
+    assert words in text and "bit for bit" not in text and "\n" not in text
+
+
+def test_layers_of_ranks():
+    chunks = [Chunk(0, 1, 0, 2), Chunk(1, 0, 2, 3), Chunk(2, 0, 3, 4), Chunk(3, 1, 4, 6)]
+    assert layers_of_ranks(chunks) == [[2, 3], [0, 1, 4, 5]]
+
+
+def test_groups_follow_their_parameters():
+    kept, lost, arrived, own = (torch.nn.Parameter(torch.zeros(1)) for _ in range(4))
+    optimizer = torch.optim.SGD([{"params": [lost, own], "lr": 1.0}, {"params": [kept], "lr": 2.0}], lr=0.1)
+    groups = GroupMap(optimizer, None)
+    groups.put(arrived, groups.options()[1], 0)  # group 0 of its old rank has the options of group 1 here
+    model = torch.nn.ParameterList([arrived, kept])
+    groups.apply(model, {lost})
+    first, second = (group["params"] for group in optimizer.param_groups)
+    assert len(first) == 1 and first[0] is own
+    assert [id(p) for p in second] == [id(arrived), id(kept)]
+
+
+def test_state_of_layers_that_move_is_refused():
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.ones(1)
+    optimizer.step()
+    with pytest.raises(OstinatoError, match="already holds state"):
+        GroupMap(optimizer, None).apply(torch.nn.ParameterList([]), {weight})
+
+
+def test_position_of_a_group():
+    assert position("a", 1, ["a", "a"]) == 1
+    assert position("a", 1, ["a", "b"]) == 0
+    assert position("c", 1, ["a", "b"]) is None
+
+
+class Planned(SimpleNamespace):
+    def __str__(self):
+        return f"{self.stage}{self.action}{self.micro_batch}"
+
+
+def test_trace_is_what_report_reads(tmp_path):
+    planned = [
+        Planned(action="F", stage=0, micro_batch=0, start=0, end=5),
+        Planned(action="B", stage=0, micro_batch=0, start=5, end=15),
+    ]
+    plan = program(instructions=lambda rank: planned)
+    executor = SimpleNamespace(records=lambda: [(0, 1, 6), (1, 7, 20)])
+    trace = Trace(tmp_path / "new", plan, rank=0, device=0)
+    written = []
+    for step in range(1, 12):
+        trace.step(0.5 * step, executor)
+        if json.loads((tmp_path / "new" / "rank-0.json").read_text())["step"] == step:
+            written.append(step)
+    assert written == [1, 2, 3, 4, 5, 7, 9]  # less and less often
+    trace.write()
+    (read,) = read_traces(tmp_path / "new")
+    assert (read.step, read.step_seconds[-1], read.makespan) == (11, 5.5, 27_000_000)
+    assert [(i.text, i.planned, i.measured) for i in read.instructions] == [("0F0", 5, 5), ("0B0", 10, 13)]
+    assert read.peak_memory > 0
