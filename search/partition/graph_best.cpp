@@ -1,0 +1,160 @@
+#include "search/partition/graph_best.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "search/partition/graph_bound.h"
+#include "search/partition/graph_sequence.h"
+#include "search/partition/graph_simulate.h"
+#include "search/partition/graph_strategies.h"
+
+namespace ostinato {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Becomes true once and stays so.
+class Limit {
+ public:
+  Limit(const GraphBestOptions& options)
+      : options_(options),
+        end_(Clock::now() +
+             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit))) {
+  }
+
+  /// Asked by several threads.
+  bool reached() {
+    if (reached_) return true;
+    if ((options_.time_limit > 0 && Clock::now() >= end_) || (options_.interrupted && options_.interrupted()))
+      reached_ = true;
+    return reached_;
+  }
+
+ private:
+  const GraphBestOptions& options_;
+  const Clock::time_point end_;
+  std::atomic<bool> reached_ = false;
+};
+
+/// The starts of the search, shortest first.
+class Portfolio {
+ public:
+  Portfolio(const GraphCosts& costs, Limit& limit, std::uint64_t seed)
+      : costs_(costs), limit_(limit), seed_(seed) {}
+
+  void fill() {
+    add_heft(costs_.device_count());  // first: it is quick and good, and one start there must be
+    for (int count = 1; count < costs_.device_count(); count += std::max(1, count / 3)) {
+      if (limit_.reached()) break;
+      add_heft(count);
+    }
+    for (const GraphStrategy strategy : kGraphStrategies) {
+      if (limit_.reached() && !starts_.empty()) break;
+      if (strategy != GraphStrategy::heft) add_strategy(strategy);
+    }
+    std::stable_sort(starts_.begin(), starts_.end(), [](const Start& a, const Start& b) {
+      return a.solution.makespan < b.solution.makespan;
+    });
+  }
+
+  bool empty() const { return starts_.empty(); }
+  const std::string& reason() const { return reason_; }
+  int size() const { return static_cast<int>(starts_.size()); }
+  const GraphSolution& operator[](int index) const { return starts_[index].solution; }
+  std::vector<GraphCandidate> candidates() const {
+    std::vector<GraphCandidate> list;
+    for (const Start& s : starts_) list.push_back({s.name, s.solution.makespan});
+    return list;
+  }
+
+ private:
+  struct Start {
+    std::string name;
+    GraphSolution solution;
+  };
+
+  void add_heft(int count) {
+    std::vector<char> usable(costs_.device_count(), 0);
+    for (int i = 0; i < count; ++i) usable[costs_.by_speed()[i]] = 1;
+    const GraphPartition p = partition_heft(costs_, usable, {.seed = seed_});
+    if (!accepted(p)) return;
+    std::vector<Ticks> start = p.planned;
+    for (int v = 0; v < costs_.graph().size(); ++v) start[v] -= costs_.execution(v, p.assignment[v]);
+    add(count == costs_.device_count() ? "heft" : fmt::format("heft on the {} fastest", count), p.assignment,
+        start);
+    add((count == costs_.device_count() ? "heft" : fmt::format("heft on the {} fastest", count)) + " + pct",
+        p.assignment, simulate(costs_, p.assignment, GraphSchedule::pct).start);
+  }
+
+  void add_strategy(GraphStrategy strategy) {
+    const GraphPartition p = partition(costs_, strategy, {.seed = seed_});
+    if (!accepted(p)) return;
+    for (const GraphSchedule schedule : {GraphSchedule::pct, GraphSchedule::fifo, GraphSchedule::msr})
+      add(fmt::format("{} + {}", to_string(strategy), to_string(schedule)), p.assignment,
+          simulate(costs_, p.assignment, schedule).start);
+  }
+
+  bool accepted(const GraphPartition& p) {
+    if (!p.reason.empty()) reason_ = p.reason;
+    return p.reason.empty();
+  }
+
+  /// The order of the starts, packed to the left: as long as before, or shorter.
+  void add(std::string name, const Assignment& assignment, const std::vector<Ticks>& start) {
+    std::vector<int> order = costs_.graph().order;
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return start[a] < start[b]; });
+    const GraphSequence sequence(costs_, assignment, order);
+    starts_.push_back(
+        {std::move(name), {assignment, std::move(order), sequence.starts(), sequence.makespan()}});
+  }
+
+  const GraphCosts& costs_;
+  Limit& limit_;
+  const std::uint64_t seed_;
+  std::vector<Start> starts_;
+  std::string reason_;
+};
+
+}  // namespace
+
+GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& options) {
+  Limit limit(options);
+  Portfolio portfolio(costs, limit, options.seed);
+  portfolio.fill();
+  GraphBest best;
+  best.reason = portfolio.reason();
+  if (portfolio.empty()) return best;
+  best.reason.clear();
+  best.candidates = portfolio.candidates();
+  best.solution = portfolio[0];
+  best.lower_bound = graph_lower_bound(costs);
+
+  const int runs = options.work > 0 ? std::max(1, options.runs) : 0;
+  std::vector<GraphSolution> results(runs);
+  std::atomic<int> next = 0;
+  const auto work = [&] {
+    for (int run = next++; run < runs; run = next++)
+      results[run] = improve(costs, portfolio[run % std::min(4, portfolio.size())],
+                             {.seed = options.seed * 1000 + static_cast<std::uint64_t>(run) + 1,
+                              .work = options.work,
+                              .lower_bound = best.lower_bound,
+                              .stop = [&] { return limit.reached(); }});
+  };
+  const int machine = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::jthread> helpers;
+  for (int t = 1; t < std::min(runs, options.threads > 0 ? options.threads : machine); ++t)
+    helpers.emplace_back(work);
+  work();
+  helpers.clear();  // joins
+  for (GraphSolution& result : results)
+    if (result.makespan < best.solution.makespan) best.solution = std::move(result);
+  best.cut_by_limit = limit.reached();
+  return best;
+}
+
+}  // namespace ostinato

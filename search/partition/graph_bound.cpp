@@ -1,0 +1,209 @@
+#include "search/partition/graph_bound.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace ostinato {
+namespace {
+
+constexpr Ticks kNever = std::numeric_limits<Ticks>::max() / 2;
+
+class PathBounds {
+ public:
+  explicit PathBounds(const GraphCosts& costs)
+      : costs_(costs),
+        graph_(costs.graph()),
+        devices_(costs.device_count()),
+        domains_(graph_.groups.rows()),
+        reach_(static_cast<std::size_t>(graph_.size()) * devices_, 0),
+        rest_(reach_.size(), 0),
+        arrivals_(graph_.predecessors.values.size() * static_cast<std::size_t>(devices_), 0) {
+    for (int g = 0; g < graph_.groups.rows(); ++g)
+      for (int d = 0; d < devices_; ++d)
+        if (costs.allowed(g, d)) domains_[g].push_back(d);
+    std::map<std::int64_t, int> classes;
+    for (std::size_t pair = 0; pair < costs.devices().rates.size(); ++pair) {
+      const int from = static_cast<int>(pair) / devices_, to = static_cast<int>(pair) % devices_;
+      const auto [at, added] =
+          classes.emplace(from == to ? 0 : costs.devices().rates[pair], static_cast<int>(example_.size()));
+      if (added) example_.emplace_back(from, to);
+      rate_class_.push_back(at->second);
+    }
+    class_time_.resize(example_.size());
+  }
+
+  Ticks bound() {
+    forward();
+    backward();
+    Ticks bound = 0;
+    for (int g = 0; g < graph_.groups.rows(); ++g) {
+      Ticks lowest = kNever;
+      for (const int d : domains_[g]) lowest = std::min(lowest, group_bound(g, d));
+      bound = std::max(bound, lowest);
+    }
+    return bound;
+  }
+
+ private:
+  struct Neighbour {
+    Ticks remote;   ///< over a link, from the device that suits best
+    Ticks release;  ///< on the same device, before its own execution
+    Ticks duration;
+  };
+
+  std::size_t at(int v, int d) const { return static_cast<std::size_t>(v) * devices_ + d; }
+
+  void tabulate_transfers(int v) {
+    for (std::size_t c = 0; c < example_.size(); ++c)
+      class_time_[c] = costs_.transfer(v, example_[c].first, example_[c].second);
+  }
+  Ticks transfer(int from, int to) const {
+    return class_time_[rate_class_[static_cast<std::size_t>(from) * devices_ + to]];
+  }
+
+  void forward() {
+    std::vector<int> filled(graph_.predecessors.begin.begin(), graph_.predecessors.begin.end() - 1);
+    for (const int v : graph_.order) {
+      const auto inputs = graph_.predecessors[v];
+      for (const int d : domains_[graph_.group[v]]) {
+        neighbours_.clear();
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          const int u = inputs[i];
+          const std::size_t edge = graph_.predecessors.begin[v] + i;
+          const bool here = holds(u, d);
+          neighbours_.push_back({arrivals_[edge * devices_ + d], here ? reach_[at(u, d)] : kNever,
+                                 here ? costs_.execution(u, d) : 0});
+        }
+        reach_[at(v, d)] = join();
+      }
+      send(v, filled);
+    }
+  }
+
+  /// Earliest arrival over a link of v's tensor at every device that a successor may use.
+  void send(int v, std::vector<int>& filled) {
+    tabulate_transfers(v);
+    for (const int w : graph_.successors[v]) {
+      Ticks* row = &arrivals_[static_cast<std::size_t>(filled[w]++) * devices_];
+      for (const int to : domains_[graph_.group[w]]) {
+        Ticks earliest = kNever;
+        for (const int from : domains_[graph_.group[v]])
+          if (from != to)
+            earliest =
+                std::min(earliest, reach_[at(v, from)] + costs_.execution(v, from) + transfer(from, to));
+        row[to] = earliest;
+      }
+    }
+  }
+
+  void backward() {
+    for (auto p = graph_.order.rbegin(); p != graph_.order.rend(); ++p) {
+      const int v = *p;
+      tabulate_transfers(v);
+      for (const int d : domains_[graph_.group[v]]) {
+        neighbours_.clear();
+        for (const int w : graph_.successors[v]) {
+          Ticks remote = kNever;
+          for (const int to : domains_[graph_.group[w]])
+            if (to != d) remote = std::min(remote, transfer(d, to) + rest_[at(w, to)]);
+          const bool here = holds(w, d);
+          const Ticks duration = here ? costs_.execution(w, d) : 0;
+          neighbours_.push_back({remote, here ? rest_[at(w, d)] - duration : kNever, duration});
+        }
+        rest_[at(v, d)] = costs_.execution(v, d) + join();
+      }
+    }
+  }
+
+  bool holds(int v, int d) const {
+    const std::vector<int>& domain = domains_[graph_.group[v]];
+    return std::binary_search(domain.begin(), domain.end(), d);
+  }
+
+  /// Some neighbours are on the same device, one after the other, the others come over links: the least of
+  /// the latest. The best set to have here is, for some k, the k whose transfers end last.
+  Ticks join() {
+    std::sort(neighbours_.begin(), neighbours_.end(),
+              [](const Neighbour& a, const Neighbour& b) { return a.remote > b.remote; });
+    Ticks best = kNever;
+    for (std::size_t here = 0; here <= neighbours_.size(); ++here) {
+      const Ticks away = here < neighbours_.size() ? neighbours_[here].remote : 0;
+      const Ticks together = in_sequence(here);
+      best = std::min(best, std::max(away, together));
+      if (together >= away || together >= kNever) break;  // more here only takes longer
+    }
+    return best;
+  }
+
+  Ticks in_sequence(std::size_t count) {
+    sequence_.assign(neighbours_.begin(), neighbours_.begin() + static_cast<std::ptrdiff_t>(count));
+    std::sort(sequence_.begin(), sequence_.end(),
+              [](const Neighbour& a, const Neighbour& b) { return a.release < b.release; });
+    Ticks end = 0;
+    for (const Neighbour& n : sequence_) end = std::max(end, n.release) + n.duration;
+    return end;
+  }
+
+  Ticks group_bound(int group, int d) {
+    Ticks bound = 0;
+    releases_.clear();
+    for (const int v : graph_.groups[group]) {
+      bound = std::max(bound, reach_[at(v, d)] + rest_[at(v, d)]);
+      releases_.emplace_back(reach_[at(v, d)], costs_.execution(v, d), rest_[at(v, d)]);
+    }
+    if (releases_.size() == 1 || bound >= kNever) return bound;
+    std::sort(releases_.begin(), releases_.end());
+    Ticks work = 0, tail = kNever;
+    for (auto r = releases_.rbegin(); r != releases_.rend(); ++r) {
+      const auto& [release, duration, rest] = *r;
+      work += duration;
+      tail = std::min(tail, rest - duration);
+      bound = std::max(bound, release + work + tail);
+    }
+    return bound;
+  }
+
+  const GraphCosts& costs_;
+  const OperatorGraph& graph_;
+  const int devices_;
+  std::vector<std::vector<int>> domains_;  ///< devices that may hold each group, ascending
+  std::vector<Ticks> reach_, rest_;        ///< [vertex][device], valid inside the domains
+  std::vector<Ticks> arrivals_;            ///< [incoming edge][device]
+  std::vector<int> rate_class_;            ///< [from][to]
+  std::vector<std::pair<int, int>> example_;
+  std::vector<Ticks> class_time_;
+  std::vector<Neighbour> neighbours_, sequence_;
+  std::vector<std::tuple<Ticks, Ticks, Ticks>> releases_;
+};
+
+}  // namespace
+
+Ticks simple_graph_bound(const GraphCosts& costs) {
+  const OperatorGraph& graph = costs.graph();
+  std::int64_t operations = 0, speeds = 0;
+  for (const std::int64_t o : graph.operations) operations += o;
+  for (const GraphDevice& d : costs.devices().devices) speeds += d.speed;
+  Ticks bound = operations / speeds * kTicksPerUnit + operations % speeds * kTicksPerUnit / speeds;
+  std::vector<int> fastest(graph.groups.rows());
+  for (int g = 0; g < graph.groups.rows(); ++g) fastest[g] = costs.fastest(g);
+  std::vector<Ticks> rest(graph.size(), 0);
+  for (auto v = graph.order.rbegin(); v != graph.order.rend(); ++v) {
+    for (const int w : graph.successors[*v]) rest[*v] = std::max(rest[*v], rest[w]);
+    rest[*v] += costs.execution(*v, fastest[graph.group[*v]]);
+    bound = std::max(bound, rest[*v]);
+  }
+  return bound;
+}
+
+Ticks graph_lower_bound(const GraphCosts& costs) {
+  const double steps = static_cast<double>(costs.graph().successors.values.size() + 1) *
+                       costs.device_count() * costs.device_count();
+  const Ticks simple = simple_graph_bound(costs);
+  return steps > 4e9 ? simple : std::max(simple, PathBounds(costs).bound());
+}
+
+}  // namespace ostinato

@@ -1,0 +1,186 @@
+#include "search/partition/graph_local_search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "search/partition/graph_random.h"
+#include "search/partition/graph_sequence.h"
+
+namespace ostinato {
+namespace {
+
+class LocalSearch {
+ public:
+  LocalSearch(const GraphCosts& costs, const GraphSolution& start, const LocalSearchOptions& options)
+      : costs_(costs),
+        graph_(costs.graph()),
+        options_(options),
+        random_(options.seed),
+        sequence_(costs, start.assignment, start.order),
+        path_(sequence_.critical_path()),
+        threshold_start_(mean_step()) {
+    keep();
+  }
+
+  GraphSolution run() {
+    for (std::int64_t step = 0; sequence_.work() < options_.work && best_.makespan > options_.lower_bound;
+         ++step) {
+      if (step % 256 == 0 && options_.stop && options_.stop()) break;
+      sequence_.count_work(1);  // a proposal that comes to nothing is work as well
+      if (propose()) try_change();
+    }
+    best_.start = GraphSequence(costs_, best_.assignment, best_.order).starts();
+    return std::move(best_);
+  }
+
+ private:
+  /// What a small change costs: one vertex and one transfer, in the mean, where they are fastest.
+  Ticks mean_step() const {
+    Ticks sum = 0;
+    for (int v = 0; v < graph_.size(); ++v) {
+      const int d = costs_.fastest(graph_.group[v]), to = costs_.by_speed()[costs_.by_speed()[0] == d];
+      sum += costs_.execution(v, d) / graph_.size() + costs_.transfer(v, d, to) / graph_.size();
+    }
+    return sum;
+  }
+
+  Ticks threshold() {
+    const double left = 1 - static_cast<double>(sequence_.work()) / static_cast<double>(options_.work);
+    const auto highest = static_cast<Ticks>(static_cast<double>(threshold_start_) * left * left);
+    return highest > 0 ? static_cast<Ticks>(random_.next() % static_cast<std::uint64_t>(highest)) : 0;
+  }
+
+  void keep() {
+    best_.assignment = sequence_.assignment();
+    best_.order = sequence_.order();
+    best_.makespan = sequence_.makespan();
+  }
+
+  void try_change() {
+    if (!sequence_.fits(change_.vertices, change_.device)) return;
+    const Ticks limit = sequence_.makespan() + threshold() - 1;
+    if (sequence_.longest_path(change_, limit) > limit) return;
+    sequence_.apply(change_);
+    path_ = sequence_.critical_path();
+    if (sequence_.makespan() < best_.makespan) keep();
+  }
+
+  bool propose() {
+    change_.vertices.clear();
+    change_.position = -1;
+    const int at = random_.below(static_cast<int>(path_.size()));
+    switch (random_.below(16)) {
+      case 0:
+        return propose_order(path_[at]);
+      case 1:
+      case 2:
+      case 3:
+      case 4:
+      case 5:
+        return propose_group(path_[at]);
+      case 6:
+      case 7:
+      case 8:
+      case 9:
+      case 10:
+        return propose_stretch(at);
+      default:
+        return propose_vertex(path_[at]);
+    }
+  }
+
+  /// Mostly a device that a neighbour in the graph uses.
+  int other_device(int v) {
+    const auto before = graph_.predecessors[v], after = graph_.successors[v];
+    const int neighbours = static_cast<int>(before.size() + after.size());
+    if (neighbours == 0 || random_.below(8) == 0) return random_.below(costs_.device_count());
+    const int n = random_.below(neighbours), inputs = static_cast<int>(before.size());
+    return sequence_.device(n < inputs ? before[n] : after[n - inputs]);
+  }
+
+  bool propose_group(int v) {
+    change_.device = other_device(v);
+    add_group(graph_.group[v]);
+    return ready(sequence_.device(v));
+  }
+
+  /// A stretch of the critical path that runs on one device, to the device before or behind it or a
+  /// neighbour's.
+  bool propose_stretch(int from) {
+    const int home = sequence_.device(path_[from]), longest = 2 + random_.below(20);
+    int to = from;
+    while (to < static_cast<int>(path_.size()) && to - from < longest && sequence_.device(path_[to]) == home)
+      add_group(graph_.group[path_[to++]]);
+    if (to < static_cast<int>(path_.size()) && random_.below(2) == 0)
+      change_.device = sequence_.device(path_[to]);
+    else if (from > 0 && random_.below(2) == 0)
+      change_.device = sequence_.device(path_[from - 1]);
+    else
+      change_.device = other_device(path_[from]);
+    return ready(home);
+  }
+
+  /// Past one or several neighbours on its own device, as far as the graph allows.
+  bool propose_order(int v) {
+    const int first = sequence_.earliest_position(v), last = sequence_.latest_position(v);
+    const bool back = random_.below(2) == 0;
+    int passed = v;
+    for (int steps = random_.below(3) > 0 ? 1 : 1 + random_.below(10); steps > 0; --steps) {
+      const int next = back ? sequence_.device_previous(passed) : sequence_.device_next(passed);
+      if (next < 0 || sequence_.position(next) < first || sequence_.position(next) > last) break;
+      passed = next;
+    }
+    change_.vertices.push_back(v);
+    change_.device = sequence_.device(v);
+    change_.position = sequence_.position(passed);
+    return passed != v;
+  }
+
+  bool propose_vertex(int v) {
+    if (graph_.groups[graph_.group[v]].size() > 1) return false;
+    int first = sequence_.earliest_position(v), last = sequence_.latest_position(v);
+    if (random_.below(2) == 0) {
+      first = std::max(first, sequence_.position(v) - 20);
+      last = std::min(last, sequence_.position(v) + 20);
+    }
+    change_.position = first + random_.below(last - first + 1);
+    change_.device = other_device(v);
+    add_group(graph_.group[v]);
+    return ready(sequence_.device(v));
+  }
+
+  void add_group(int group) {
+    for (const int v : graph_.groups[group]) change_.vertices.push_back(v);
+  }
+
+  /// Sorts the vertices; false where nothing would change or a kind forbids it.
+  bool ready(int home) {
+    if (change_.device == home) return false;
+    for (const int v : change_.vertices)
+      if (!costs_.allowed(graph_.group[v], change_.device)) return false;
+    std::vector<int>& vertices = change_.vertices;
+    std::sort(vertices.begin(), vertices.end(),
+              [&](int a, int b) { return sequence_.position(a) < sequence_.position(b); });
+    vertices.erase(std::unique(vertices.begin(), vertices.end()), vertices.end());
+    return true;
+  }
+
+  const GraphCosts& costs_;
+  const OperatorGraph& graph_;
+  const LocalSearchOptions& options_;
+  GraphRandom random_;
+  GraphSequence sequence_;
+  std::vector<int> path_;
+  const Ticks threshold_start_;
+  GraphChange change_;
+  GraphSolution best_;
+};
+
+}  // namespace
+
+GraphSolution improve(const GraphCosts& costs, const GraphSolution& start,
+                      const LocalSearchOptions& options) {
+  return LocalSearch(costs, start, options).run();
+}
+
+}  // namespace ostinato
