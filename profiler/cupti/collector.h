@@ -45,7 +45,7 @@ class Unavailable : public std::runtime_error {
 };
 
 struct CollectorOptions {
-  std::string profiler_running;        ///< a profiler that runs in this process and will use CUPTI; "": none
+  std::string profiler_running = "";   ///< a profiler that runs in this process and will use CUPTI; "": none
   std::size_t buffer_bytes = 4 << 20;  ///< of one buffer; NVIDIA advises 1 to 10 MB
   std::size_t max_buffers = 32;        ///< bound of the pool (buffers.h says where it gives way)
   std::size_t max_records = 16 << 20;  ///< kept between start and stop, about 32 bytes each

@@ -10,6 +10,9 @@ namespace {
 /// Every record starts with its kind, and is a multiple of 8 bytes long.
 constexpr std::size_t kRecordAlignment = 8;
 
+/// Of one process. CUPTI also writes ids like 2^32 - 1, "none", which must not become the size of a table.
+constexpr std::uint32_t kMaxDevices = 1024;
+
 std::uint32_t kind_of(const std::uint8_t* record) {
   std::uint32_t kind = 0;
   std::memcpy(&kind, record, sizeof kind);
@@ -96,10 +99,32 @@ void RecordReader::read_api(const std::uint8_t* record, std::size_t left, bool d
                                   .driver = driver});
 }
 
-void RecordReader::read_record(const std::uint8_t* record, std::size_t left) {
+void RecordReader::read_external(const std::uint8_t* record, std::size_t left) {
   abi::ExternalCorrelationHead external;
+  if (!copy_head(record, left, &external) || external.external_kind != abi::kCustom2) return;
+  keep(&records_.links, Link{external.correlation, external.external_id});
+}
+
+void RecordReader::read_overhead(const std::uint8_t* record, std::size_t left) {
   abi::OverheadHead overhead;
+  if (!copy_head(record, left, &overhead) || overhead.end < overhead.start) return;
+  records_.overhead += static_cast<Nanoseconds>(overhead.end - overhead.start);
+}
+
+void RecordReader::read_memory(const std::uint8_t* record, std::size_t left) {
   abi::MemoryHead memory;
+  if (!copy_head(record, left, &memory) || memory.memory_kind != abi::kMemoryOnDevice) return;
+  if (memory.device >= kMaxDevices) {
+    ++records_.unknown;
+    return;
+  }
+  const Bytes bytes = static_cast<Bytes>(memory.bytes);
+  keep(&records_.memory, MemoryChange{.at = static_cast<Nanoseconds>(memory.timestamp),
+                                      .bytes = memory.operation == abi::kMemoryRelease ? -bytes : bytes,
+                                      .device = memory.device});
+}
+
+void RecordReader::read_record(const std::uint8_t* record, std::size_t left) {
   switch (static_cast<abi::RecordKind>(kind_of(record))) {
     case abi::RecordKind::kernel:
       return read_activity<abi::KernelHead>(record, left, ActivityKind::kernel);
@@ -114,22 +139,11 @@ void RecordReader::read_record(const std::uint8_t* record, std::size_t left) {
     case abi::RecordKind::driver:
       return read_api(record, left, true);
     case abi::RecordKind::external_correlation:
-      if (copy_head(record, left, &external) && external.external_kind == abi::kCustom2) {
-        keep(&records_.links, Link{external.correlation, external.external_id});
-      }
-      return;
+      return read_external(record, left);
     case abi::RecordKind::overhead:
-      if (copy_head(record, left, &overhead))
-        records_.overhead += static_cast<Nanoseconds>(overhead.end - overhead.start);
-      return;
+      return read_overhead(record, left);
     case abi::RecordKind::memory:
-      if (copy_head(record, left, &memory) && memory.memory_kind == abi::kMemoryOnDevice) {
-        const Bytes bytes = static_cast<Bytes>(memory.bytes);
-        keep(&records_.memory, MemoryChange{.at = static_cast<Nanoseconds>(memory.timestamp),
-                                            .bytes = memory.operation == abi::kMemoryRelease ? -bytes : bytes,
-                                            .device = memory.device});
-      }
-      return;
+      return read_memory(record, left);
   }
   ++records_.unknown;
 }

@@ -77,6 +77,9 @@ class RecordReader {
  private:
   void read_record(const std::uint8_t* record, std::size_t left);
   void read_api(const std::uint8_t* record, std::size_t left, bool driver);
+  void read_external(const std::uint8_t* record, std::size_t left);
+  void read_overhead(const std::uint8_t* record, std::size_t left);
+  void read_memory(const std::uint8_t* record, std::size_t left);
   std::size_t record_size(std::uint8_t* record, std::size_t left);
   template <typename Head>
   bool copy_head(const std::uint8_t* record, std::size_t left, Head* head);

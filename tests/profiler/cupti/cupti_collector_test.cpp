@@ -93,6 +93,20 @@ TEST_F(CuptiCollector, ThreadsHaveRangesOfTheirOwn) {
   EXPECT_EQ(times.ranges[1].total(), 30);
 }
 
+TEST_F(CuptiCollector, RangesOpenAndCloseOnManyThreadsAtOnce) {
+  Collector collector(library(), {});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&collector, t] {
+      for (int i = 0; i < 1000; ++i) ScopedRange range(collector, forward(i, t));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const DeviceTimes times = collector.stop();
+  EXPECT_EQ(times.losses.ranges, 4000);
+  EXPECT_EQ(times.losses.call_errors, 0);
+}
+
 TEST_F(CuptiCollector, DroppedRecordsAreCountedAndAskedForOutsideTheCallback) {
   Collector collector(library(), small_buffers(256));
   collector.push(forward(1, 0));

@@ -1,7 +1,5 @@
-// Against the real libcupti where this machine has one.
-//
-// CuptiReal needs the library only: without a driver it still walks buffers, so its own record sizes are
-// checked. CuptiGpu needs a GPU; docs/gpu-runs.md keeps what it printed when it last ran on one.
+// Against the real libcupti where this machine has one, with or without a GPU: without a driver it refuses to
+// record, but still walks buffers, so that our reading is checked with its own record sizes.
 
 #include <cstring>
 #include <vector>
