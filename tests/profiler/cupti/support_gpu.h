@@ -10,16 +10,22 @@
 
 namespace ostinato::cupti {
 
+/// This machine has no GPU; what() says what is missing.
+class NoGpu : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class Gpu {
  public:
-  /// Throws std::runtime_error with the reason where there is no GPU.
+  /// Throws NoGpu, and std::runtime_error where a call into the driver fails.
   Gpu() {
     driver_ = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!driver_) throw std::runtime_error("no NVIDIA driver on this machine");
-    call<unsigned>("cuInit", 0);
+    if (!driver_) throw NoGpu("no NVIDIA driver on this machine");
+    if (call_result<unsigned>("cuInit", 0) != 0) throw NoGpu("the driver finds no GPU (cuInit fails)");
     int count = 0;
     call<int*>("cuDeviceGetCount", &count);
-    if (count == 0) throw std::runtime_error("the driver sees no GPU");
+    if (count == 0) throw NoGpu("the driver sees no GPU");
     call<int*, int>("cuDeviceGet", &device_, 0);
     void* context = nullptr;
     call<void**, int>("cuDevicePrimaryCtxRetain", &context, device_);
@@ -69,10 +75,15 @@ class Gpu {
 )";
 
   template <typename... Arguments>
-  void call(const char* name, Arguments... arguments) {
+  int call_result(const char* name, Arguments... arguments) {
     const auto function = reinterpret_cast<int (*)(Arguments...)>(dlsym(driver_, name));
     if (!function) throw std::runtime_error(std::string("the driver has no ") + name);
-    if (const int result = function(arguments...); result != 0) {
+    return function(arguments...);
+  }
+
+  template <typename... Arguments>
+  void call(const char* name, Arguments... arguments) {
+    if (const int result = call_result<Arguments...>(name, arguments...); result != 0) {
       throw std::runtime_error(std::string(name) + " fails with " + std::to_string(result));
     }
   }
