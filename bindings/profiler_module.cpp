@@ -5,6 +5,8 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <optional>
+#include <string>
 
 #include "profiler/counting_allocator.h"
 #include "profiler/cupti_status.h"
@@ -129,6 +131,18 @@ void bind_memory(py::module_& m) {
   m.def("reset_peak", &reset_peak);
 }
 
+/// A range as a Python context manager.
+class Range {
+ public:
+  explicit Range(std::string name) : name_(std::move(name)) {}
+  void enter() { range_.emplace(name_.c_str()); }
+  void exit(const py::args&) { range_.reset(); }
+
+ private:
+  std::string name_;
+  std::optional<NvtxRange> range_;
+};
+
 TransferCost fit(int source, int target, const std::vector<std::pair<Bytes, Nanoseconds>>& samples) {
   if (samples.empty()) throw py::value_error("fit_link() needs at least one sample");
   std::vector<TransferSample> list;
@@ -170,7 +184,8 @@ PYBIND11_MODULE(_profiler, m) {
   m.def("fit_link", &fit, py::arg("source"), py::arg("target"), py::arg("samples"),
         "latency + bytes / bandwidth, fitted to (bytes, nanoseconds) pairs (link_fit.h).");
   m.def("cupti_status", &cupti);
-  m.def(
-      "nvtx_push", [](const std::string& name) { nvtxRangePushA(name.c_str()); }, py::arg("name"));
-  m.def("nvtx_pop", [] { nvtxRangePop(); });
+  py::class_<Range>(m, "Range", "with Range('3:Block F 7'): a range that NVTX tools show (nvtx_range.h).")
+      .def(py::init<std::string>(), py::arg("name"))
+      .def("__enter__", &Range::enter)
+      .def("__exit__", &Range::exit);
 }

@@ -3,7 +3,7 @@
     digest = model_digest([("0:Embedding", [("token.weight", (256, 96), "float32")]), ("1:Head", [...])])
 
 The digest covers, in model order, the name of every layer and the name, shape and type of each of its parameters, as
-they are built (before DeepSpeed casts them to half precision). Values, buffers and sizes of micro-batches are not in it.
+they are built (before DeepSpeed casts them to half precision). Values, buffers and batch sizes are not in it.
 """
 
 from __future__ import annotations

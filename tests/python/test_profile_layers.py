@@ -21,7 +21,9 @@ def profile(layers, inputs, **options):
 
 
 def test_a_linear_layer_to_the_byte():
-    first, second = profile([nn.Tanh(), nn.Linear(5, 7)], torch.randn(3, 5), config={"optimizer": {"type": "Adam"}}).layers
+    first, second = profile(
+        [nn.Tanh(), nn.Linear(5, 7)], torch.randn(3, 5), config={"optimizer": {"type": "Adam"}}
+    ).layers
     assert second.name == "1:Linear"
     assert second.parameters == second.gradients == (5 * 7 + 7) * FP32
     assert second.optimizer_state == 2 * (5 * 7 + 7) * FP32
@@ -140,7 +142,9 @@ def test_other_shapes_of_inputs_are_another_measurement():
 
 
 def test_a_forward_that_raises_names_the_layer():
-    with pytest.raises(ProfileError, match=r"layer 1:Linear raised RuntimeError in its forward: .*shapes cannot be multiplied"):
+    with pytest.raises(
+        ProfileError, match=r"layer 1:Linear raised RuntimeError in its forward: .*shapes cannot be multiplied"
+    ):
         profile([nn.Linear(4, 4), nn.Linear(5, 4)], torch.randn(2, 4))
 
 
@@ -182,7 +186,9 @@ def test_checkpointed_layers_keep_less():
 
 
 def structure(result):
-    layers = [(r.name, r.same_as, r.kept, r.forward_workspace, r.backward_workspace, r.parameters) for r in result.layers]
+    layers = [
+        (r.name, r.same_as, r.kept, r.forward_workspace, r.backward_workspace, r.parameters) for r in result.layers
+    ]
     operators = [(r.layer, r.phase, r.name, r.calls, r.allocated) for r in result.operators]
     return result.model_sha256, layers, operators
 

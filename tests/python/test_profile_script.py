@@ -19,7 +19,15 @@ deepspeed = pytest.importorskip("deepspeed")
 @pytest.fixture(autouse=True)
 def only_rank(monkeypatch):
     """The environment as it was, and no process group left behind."""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR"):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "DS_ACCELERATOR",
+    ):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(script, "check_device", lambda: None)
@@ -54,8 +62,8 @@ def test_a_plain_script_from_start_to_file(tmp_path):
 
 def test_the_tables_are_printed(tmp_path, capfd):
     train, config = profile_scripts.write(tmp_path)
-    status = main([str(train), "-o", str(tmp_path / "p.json"), "--repeats", "1", "--warm-up", "0", "--no-transfers", "--",
-                   "--width", "16", "--deepspeed_config", str(config)])  # fmt: skip
+    options = ["-o", str(tmp_path / "p.json"), "--repeats", "1", "--warm-up", "0", "--no-transfers"]
+    status = main([str(train), *options, "--", "--width", "16", "--deepspeed_config", str(config)])
     out = capfd.readouterr().out
     assert status == 0
     assert "2:Linear" in out and "aten::addmm" in out and "complete: all" in out and "transfers: not measured" in out
@@ -132,7 +140,11 @@ engine.train_batch(iter([(torch.ones(3, dtype=torch.long), None)]))
         ("deepspeed.initialize(model=MODEL)", "was given no configuration", 3),
         ("deepspeed.initialize(model=MODEL, config='none.json')", "none.json: ", 3),
         ("deepspeed.initialize(model=MODEL, config={})[0].train_batch()", "without data_iter", 3),
-        ("deepspeed.initialize(model=MODEL, config={})[0].train_batch(iter([torch.ones(1)]))", "must give .inputs, labels", 3),
+        (
+            "deepspeed.initialize(model=MODEL, config={})[0].train_batch(iter([torch.ones(1)]))",
+            "must give .inputs, labels",
+            3,
+        ),
         ("deepspeed.initialize(model=MODEL, config={})[0].step()", "uses engine.step before its first train_batch", 3),
     ],
 )

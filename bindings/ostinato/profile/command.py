@@ -42,16 +42,18 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="ostinato profile",
         usage="%(prog)s [options] TRAIN.py [-- ARGUMENT ...]",
-        description="Measures every layer and operator of the PipelineModule that a DeepSpeed training script trains. The "
+        description="Measures every layer and operator of the PipelineModule that a DeepSpeed script trains. The "
         "script runs unchanged, as one rank, up to its first train_batch(). Exit status 6: the profile is not complete.",
         epilog="example: ostinato profile train.py --output profile.json -- --deepspeed_config ds_config.json",
     )
     p.add_argument("script", type=Path, metavar="TRAIN.py", help="the training script; its arguments follow --")
-    p.add_argument("-o", "--output", type=Path, default=Path("profile.json"), help="where the profile goes (%(default)s)")
+    p.add_argument(
+        "-o", "--output", type=Path, default=Path("profile.json"), help="where the profile goes (%(default)s)"
+    )
     p.add_argument("--repeats", type=positive, default=20, help="measurements of each layer (%(default)s)")
     p.add_argument("--warm-up", type=natural, default=3, help="rounds before them that do not count (%(default)s)")
-    p.add_argument("--ranks", type=positive, default=2, help="processes whose transfers are measured, pair by pair; two "
-                   "stand for all (%(default)s)")  # fmt: skip
+    ranks = "processes whose transfers are measured, pair by pair; two stand for all (%(default)s)"
+    p.add_argument("--ranks", type=positive, default=2, help=ranks)
     p.add_argument("--no-transfers", action="store_true", help="do not measure transfers")
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p

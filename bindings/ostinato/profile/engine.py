@@ -1,4 +1,4 @@
-"""A stand-in for DeepSpeed's PipelineEngine: what a script may ask of it before its first step, answered for one rank."""
+"""A stand-in for DeepSpeed's PipelineEngine: what a script may ask before its first step, answered for one rank."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ class StandInEngine:
         raise Captured(job_of(self, batch))
 
     def __getattr__(self, name: str) -> Any:
-        raise UnknownAttribute(f"the script uses engine.{name} before its first train_batch(): profiling does not know it")
+        raise UnknownAttribute(
+            f"the script uses engine.{name} before its first train_batch(): profiling does not know it"
+        )
 
 
 def job_of(engine: StandInEngine, batch: Any) -> Job:

@@ -44,7 +44,9 @@ def shape_key(value: Any) -> Any:
 
 def module_key(module: nn.Module) -> Any:
     own = tuple((name, value_key(item)) for name, item in sorted(vars(module).items()) if name not in SHAPED)
-    held = tuple((name, shape_key(t)) for kind in ("_parameters", "_buffers") for name, t in getattr(module, kind).items())
+    held = tuple(
+        (name, shape_key(t)) for kind in ("_parameters", "_buffers") for name, t in getattr(module, kind).items()
+    )
     children = tuple((name, value_key(child)) for name, child in module._modules.items())
     return type(module), own, held, children
 

@@ -36,11 +36,10 @@ def measure(name: str, function: Callable[[], Any]) -> tuple[Any, Sample]:
     """The function's result and cost. `name` is that of the range that NVTX tools show."""
     before = _profiler.live_bytes()
     _profiler.reset_peak()
-    _profiler.nvtx_push(name)
-    start = _profiler.now()
-    result = function()
-    time = _profiler.now() - start
-    _profiler.nvtx_pop()
+    with _profiler.Range(name):
+        start = _profiler.now()
+        result = function()
+        time = _profiler.now() - start
     return result, Sample(time, _profiler.live_bytes() - before, _profiler.peak_bytes() - before)
 
 

@@ -91,7 +91,12 @@ def record_operators(chain: Chain, progress: Progress) -> Operators:
 def describe(profile: Any, job: Job, settings: Settings) -> None:
     profile.model = job.name
     profile.set_device(
-        name=cpu_name(), kind="cpu", driver="", torch=torch.__version__, cuda=torch.version.cuda or "", clocks=cpu_clocks()
+        name=cpu_name(),
+        kind="cpu",
+        driver="",
+        torch=torch.__version__,
+        cuda=torch.version.cuda or "",
+        clocks=cpu_clocks(),
     )
     profile.timer = "cpu"
     profile.warm_up, profile.repeats = job.warm_up, job.repeats
@@ -109,7 +114,7 @@ def state_completeness(profile: Any, operators: Operators) -> None:
 
 
 def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
-    """Measures the job's layers on the CPU, in this process. Returns an `ostinato._profiler.Profile`, without transfers.
+    """Measures the job's layers on the CPU, in this process. Returns an `ostinato._profiler.Profile` without transfers.
 
     Raises ProfileError where a layer cannot be built or run.
     """
@@ -118,9 +123,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
         chain = build_chain(job, settings)
         samples = time_layers(job, chain, progress)
         operators = record_operators(chain, progress)
-    costs = {
-        layer.index: layer_cost(layer, into, settings) for layer, into in zip(chain.layers, samples, strict=True)
-    }
+    costs = {layer.index: layer_cost(layer, into, settings) for layer, into in zip(chain.layers, samples, strict=True)}
     profile = _profiler.Profile()
     describe(profile, job, settings)
     profile.model_sha256 = chain.digest

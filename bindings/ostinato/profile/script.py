@@ -1,7 +1,7 @@
 """Runs a training script up to its first training step, and takes the model and one micro-batch from it.
 
-The script is run unchanged, in this process, as the only rank. `PipelineModule` keeps its layer list but builds nothing,
-`deepspeed.initialize` returns a stand-in for the engine, and the stand-in's `train_batch` ends the script.
+The script is run unchanged, in this process, as the only rank. `PipelineModule` keeps its layer list and builds
+nothing, `deepspeed.initialize` returns a stand-in for the engine, and the stand-in's `train_batch` ends the script.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ostinato.profile.settings import micro_batch_size
 
 
 def layer_keeper(original: Callable) -> Callable:
-    """Stands in for PipelineModule.__init__. Builds nothing, so that a model larger than this machine can be profiled."""
+    """Stands in for PipelineModule.__init__. Builds nothing: the model may be larger than this machine."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -68,7 +68,9 @@ def initialize(
     from deepspeed.pipe import PipelineModule
 
     if not isinstance(model, PipelineModule):
-        raise ProfileError(f"deepspeed.initialize() was given a {type(model).__name__}: only a PipelineModule can be profiled")
+        raise ProfileError(
+            f"deepspeed.initialize() was given a {type(model).__name__}: only a PipelineModule can be profiled"
+        )
     settings = read_config(config if config is not None else config_params, args)
     data = None
     if training_data is not None:

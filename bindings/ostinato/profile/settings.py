@@ -10,8 +10,8 @@ from torch import nn
 FP32 = 4
 
 # fp32 numbers that an optimizer keeps for each parameter, by its name in lower case without "fused", "cpu", "torch".
-STATES = {"adam": 2, "adamw": 2, "lamb": 2, "onebitadam": 2, "onebitlamb": 2, "zerooneadam": 2, "muadam": 2, "muadamw": 2,
-          "lion": 1, "adagrad": 1, "rmsprop": 1, "sgd": 0, "musgd": 0, "muon": 1}  # fmt: skip
+STATES = {"adam": 2, "adamw": 2, "lamb": 2, "onebitadam": 2, "onebitlamb": 2, "zerooneadam": 2, "muadam": 2,
+          "muadamw": 2, "lion": 1, "adagrad": 1, "rmsprop": 1, "sgd": 0, "musgd": 0, "muon": 1}  # fmt: skip
 UNKNOWN_STATES = 2  # as Adam: rather too much than too little
 
 

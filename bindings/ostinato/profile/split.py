@@ -1,5 +1,5 @@
-"""A backward in two halves: gradients of the inputs first, of the parameters later (Zero Bubble Pipeline Parallelism, Qi et
-al., arXiv 2401.10241), with public functions of torch.autograd only.
+"""A backward in two halves: gradients of the inputs first, of the parameters later (Zero Bubble Pipeline Parallelism,
+Qi et al., arXiv 2401.10241), with public functions of torch.autograd only.
 
 The graph's nodes that lead to an input form the input half. A node of it from which a branch leads to parameters and to
 no input is a root: the input half notes the gradients that arrive there, and the weight half starts from them. A
@@ -89,7 +89,10 @@ def parameter_groups(
 
 
 def input_half(
-    outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], groups: list[Group]
+    outputs: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    groups: list[Group],
 ) -> tuple[tuple[Any, ...], list[list[Any]]]:
     """Gradients of the inputs, and for each group those that arrive at its edges."""
     edges = [edge for group in groups for edge in group.edges]

@@ -1,7 +1,7 @@
 """What a send and receive between two ranks costs, by size, over gloo.
 
-`measure_transfers(ranks)` starts that many processes of this file, which measure every pair in turn, one pair at a time.
-A round trip of blocking sends and receives is halved, so both directions of a pair cost the same.
+`measure_transfers(ranks)` starts that many processes of this file, which measure one pair after the other. A round trip
+of blocking sends and receives is halved, so both directions of a pair cost the same.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def wait_for(started: list[subprocess.Popen], folder: Path) -> None:
 
 
 def measure_transfers(ranks: int = 2) -> list[Any]:
-    """TransferCosts of every directed pair of `ranks` processes on this machine. ProfileError where it cannot be done."""
+    """TransferCosts of every directed pair of `ranks` processes on this machine, or a ProfileError."""
     if ranks < 2:
         raise ProfileError(f"a transfer needs at least 2 ranks, got {ranks}")
     if not dist.is_gloo_available():
