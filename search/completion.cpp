@@ -1,6 +1,7 @@
 #include "search/completion.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "search/beam.h"
 
@@ -60,9 +61,14 @@ End warm_up(const Instance& in, const Starts& starts, const CompletionOptions& o
   End end;
   end.count = counts_before_cut(in, starts, options.micro_batches - 1);
   if (options.width == 0 || *std::max_element(end.count.begin(), end.count.end()) == 0) return end;
+  const std::int64_t steps = std::accumulate(end.count.begin(), end.count.end(), std::int64_t{0});
+  const std::int64_t searches = 2 * kBeamFlavours;
+  const std::int64_t width =
+      std::min<std::int64_t>(options.width, options.work / searches / beam_work(in, steps, 1));
+  if (width <= 0) return end;
   const BeamGoal goal = goal_before_cut(in, starts, end.count);
   BeamOptions beam;
-  beam.width = options.width;
+  beam.width = static_cast<int>(width);
   beam.give_up = 0;  // the repetend's own order is never late
   beam.stop = options.stop;
   for (int flavour = 0; flavour < kBeamFlavours; ++flavour) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "search/instance.h"
@@ -21,6 +22,8 @@ namespace ostinato {
 struct CompletionOptions {
   int micro_batches = 1;
   int width = 32;  ///< of the beam searches at both ends; 0: leave the ends as they are
+  std::int64_t work =
+      std::numeric_limits<std::int64_t>::max();  ///< narrower where this would not do (BeamResult::work)
   std::function<bool()> stop = {};
 };
 

@@ -30,6 +30,7 @@ bool LongestPaths::add(int x, int y, Nanoseconds weight) {
     if (get(i, x) > kNone && get(i, x) + weight > get(i, y)) sources_.push_back(i);
     if (get(y, i) > kNone && get(y, i) + weight > get(x, i)) targets_.push_back(i);
   }
+  work_ += 2 * items_ + static_cast<std::int64_t>(sources_.size() * targets_.size());
   for (const int i : sources_) {
     const Nanoseconds to_y = get(i, x) + weight;
     for (const int j : targets_) {
@@ -111,6 +112,8 @@ bool ModuloProblem::decide(std::size_t p, std::int64_t k) {
 bool ModuloProblem::propagate() {
   for (bool again = true; again;) {
     again = false;
+    looked_at_ += static_cast<std::int64_t>(pairs_.size());
+    if (out_of_work()) return false;
     for (std::size_t p = 0; p < pairs_.size(); ++p) {
       if (pairs_[p].decided) continue;
       const Range r = range(pairs_[p].x, pairs_[p].y);
@@ -138,9 +141,10 @@ Bytes ModuloProblem::least_usage(int d, int x) const {
   return usage;
 }
 
-bool ModuloProblem::memory_fits() const {
+bool ModuloProblem::memory_fits() {
   for (int d = 0; d < in_.devices(); ++d) {
     if (!in_.limited(d)) continue;
+    looked_at_ += static_cast<std::int64_t>(on_device_[d].size() * on_device_[d].size());
     for (const int x : on_device_[d]) {
       if (least_usage(d, x) > in_.room(d)) return false;
     }
@@ -166,7 +170,7 @@ ModuloProblem::Outcome ModuloProblem::branch() {
   // Fewer periods between an input and what follows it hold less memory: the smaller |k| first.
   const bool forwards = paths_.get(pairs_[chosen].x, pairs_[chosen].y) > LongestPaths::kNone;
   for (std::int64_t i = 0; i <= best.most - best.least; ++i) {
-    if (--nodes_ < 0 || (stop_ && stop_())) return Outcome::limit;
+    if (--nodes_ < 0 || out_of_work() || (stop_ && stop_())) return Outcome::limit;
     if (decide(chosen, forwards ? best.least + i : best.most - i) && propagate()) {
       const Outcome outcome = branch();
       if (outcome != Outcome::none) return outcome;
@@ -180,20 +184,24 @@ ModuloProblem::Outcome ModuloProblem::branch() {
   return Outcome::none;
 }
 
-ModuloProblem::Outcome ModuloProblem::solve(Nanoseconds period, std::int64_t nodes,
+ModuloProblem::Outcome ModuloProblem::solve(Nanoseconds period, std::int64_t nodes, std::int64_t& work,
                                             const std::function<bool()>& stop) {
   period_ = period;
   nodes_ = nodes;
   stop_ = stop;
   paths_ = initial_;
+  looked_at_ = 0;
+  work_limit_ = paths_.work() + work;
   trail_.clear();
   for (Pair& pair : pairs_) pair.decided = false;
+  bool possible = true;
   // The copies of a block follow each other within one period.
-  for (std::size_t p = 0; p < pairs_.size(); ++p) {
-    if (block(pairs_[p].x) == block(pairs_[p].y) && !decide(p, 0)) return Outcome::none;
+  for (std::size_t p = 0; p < pairs_.size() && possible; ++p) {
+    if (block(pairs_[p].x) == block(pairs_[p].y)) possible = decide(p, 0);
   }
-  if (!propagate()) return Outcome::none;
-  const Outcome outcome = branch();
+  Outcome outcome = possible && propagate() ? branch() : Outcome::none;
+  if (outcome == Outcome::none && out_of_work()) outcome = Outcome::limit;
+  work = std::max<std::int64_t>(0, work_limit_ - paths_.work() - looked_at_);
   if (outcome == Outcome::found) start_ = *starts_at(period);
   return outcome;
 }

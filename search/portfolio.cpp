@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "search/completion.h"
+#include "search/dispatch.h"
 #include "search/error.h"
 #include "search/feasible.h"
 #include "search/named.h"
@@ -15,11 +16,13 @@ namespace {
 
 /// Work (BeamResult::work) of a search that does not meet its bound: under a second of one core.
 constexpr std::int64_t kWork = 15'000'000;
+/// Steps that dispatching may run in all.
+constexpr std::int64_t kDispatchedSteps = 1'000'000;
 constexpr int kWidths[] = {8, 32, 128, 512};
 constexpr int kExactWidth = 1024;
 constexpr int kMostUnroll = 4;
 /// Larger repetends are not searched: their matrix of longest paths costs items^2 for each pair.
-constexpr std::int64_t kMostRepetendWork = 4'000'000'000;
+constexpr std::int64_t kMostRepetendWork = 200'000'000;
 
 }  // namespace
 
@@ -61,7 +64,8 @@ void Portfolio::run() {
   try_sequential();
   try_named();
   if (proved() || stopped()) return;
-  if (!affordable(beam_work(in_, 1, 1))) return;
+  try_dispatch();
+  if (proved() || stopped()) return;
   find_repetends();
   for (const int width : kWidths) {
     if (proved() || stopped()) return;
@@ -88,6 +92,20 @@ void Portfolio::try_sequential() {
   report("one micro-batch after another");
 }
 
+void Portfolio::try_dispatch() {
+  std::int64_t left = kDispatchedSteps;
+  for (const DispatchRule& rule : dispatch_rules(in_)) {
+    for (const bool backwards : {false, true}) {
+      left -= static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
+      if (left < 0 || proved() || stopped()) return;
+      std::vector<int> sequence = dispatch(backwards ? mirror_ : in_, options_.micro_batches, rule);
+      if (backwards) std::reverse(sequence.begin(), sequence.end());
+      if (!sequence.empty()) best_.offer(sequence, "dispatch");
+    }
+  }
+  report("dispatching");
+}
+
 void Portfolio::find_repetends() {
   Nanoseconds best_rate = std::numeric_limits<Nanoseconds>::max();
   for (int unroll = 1; unroll <= std::min(kMostUnroll, options_.micro_batches); ++unroll) {
@@ -112,6 +130,8 @@ void Portfolio::round(int width) {
         {fmt::format("repetend of {}", repetend.unroll), [&, width] { return completed(repetend, width); }});
   }
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
+  // Large cases get a narrow beam in the first round, and no other.
+  while (width > 1 && width <= kWidths[0] && !affordable(beam_work(in_, steps, width))) width /= 2;
   if (affordable(beam_work(in_, steps, width))) {
     for (int flavour = 0; flavour < kBeamFlavours; ++flavour) {
       for (const bool backwards : {false, true}) {
@@ -187,6 +207,7 @@ Portfolio::Found Portfolio::completed(const Repetend& repetend, int width) {
   options.stop = [this] { return stopped(); };
   for (const int w : {0, width}) {
     options.width = w;
+    options.work = work_left_;
     Completed done = complete(in_, mirror_, repetend, options);
     found.work += done.work;
     found.truncated = true;

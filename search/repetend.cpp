@@ -28,10 +28,11 @@ Repetend find_repetend(const Instance& in, const Bounds& bounds, int unroll, con
       std::max<Nanoseconds>(1, bounds.period(unroll));  // nothing below is feasible, or was found
   Nanoseconds most = options.below > 0 ? options.below - 1 : long_enough(in, unroll);
   Nanoseconds step = 0;  // the next period to try is least + step: near the bound first
-  while (least <= most) {
+  std::int64_t work = options.work;
+  while (least <= most && work > 0) {
     if (options.stop && options.stop()) break;
     const Nanoseconds period = std::min(most, least + step);
-    if (problem.solve(period, options.nodes, options.stop) == ModuloProblem::Outcome::found) {
+    if (problem.solve(period, options.nodes, work, options.stop) == ModuloProblem::Outcome::found) {
       best.period = problem.tighten(least, period);
       best.start = problem.start();
       most = best.period - 1;

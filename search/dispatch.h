@@ -1,0 +1,31 @@
+#pragma once
+// Dispatching: whenever a device is free it starts the ready step of the highest priority. Cheap enough for
+// any size.
+//
+//   for (const DispatchRule& rule : dispatch_rules(in)) best.offer(dispatch(in, n, rule), "dispatch");
+
+#include <vector>
+
+#include "search/instance.h"
+
+namespace ostinato {
+
+enum class Priority {
+  oldest,   ///< the lowest micro-batch, then the longest tail
+  longest,  ///< the longest tail
+  deepest,  ///< the longest head; what nothing waits for (weight gradients) last
+};
+
+struct DispatchRule {
+  Priority priority = Priority::oldest;
+  int in_flight = 0;  ///< a micro-batch starts only while fewer than this are unfinished; 0: no limit
+};
+
+/// Every priority with several limits on what is in flight, the most useful first.
+std::vector<DispatchRule> dispatch_rules(const Instance& instance);
+
+/// Blocks in the order of their starts (the i-th mention of a block is its micro-batch i). Empty where memory
+/// leads into a deadlock. O(steps * (blocks a device + log devices)).
+std::vector<int> dispatch(const Instance& instance, int micro_batches, const DispatchRule& rule);
+
+}  // namespace ostinato
