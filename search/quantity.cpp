@@ -4,24 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
-#include <limits>
 #include <string>
 
 #include "search/units.h"
+#include "search/value.h"
 
 namespace ostinato {
 namespace {
 
-using Wide = unsigned __int128;
-
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-/// value * 10 + digit; false where that is beyond what later steps can multiply.
-bool append(Wide& value, char digit) {
-  value = value * 10 + static_cast<unsigned>(digit - '0');
-  return value <= std::numeric_limits<std::int64_t>::max();
-}
 
 template <std::size_t N>
 std::optional<std::int64_t> parse(std::string_view text, std::string_view fallback,
@@ -40,8 +31,7 @@ std::string format(std::int64_t value, const std::array<Unit, N>& units) {
   const auto fits = [&](const Unit& unit) { return unit.factor <= value; };
   const auto largest = std::find_if(units.rbegin(), units.rend(), fits);
   const Unit& unit = largest == units.rend() ? units.front() : *largest;
-  const Wide thousandths =
-      (static_cast<Wide>(value) * 1000 + static_cast<Wide>(unit.factor) / 2) / unit.factor;
+  const __int128 thousandths = (static_cast<__int128>(value) * 1000 + unit.factor / 2) / unit.factor;
   std::string text = fmt::format("{}.{:03}", static_cast<std::int64_t>(thousandths / 1000),
                                  static_cast<int>(thousandths % 1000));
   text.erase(text.find_last_not_of('0') + 1);
@@ -52,27 +42,11 @@ std::string format(std::int64_t value, const std::array<Unit, N>& units) {
 }  // namespace
 
 std::optional<std::int64_t> parse_scaled(std::string_view text, std::int64_t factor) {
-  const std::size_t point = std::min(text.find('.'), text.size());
-  const std::string_view whole = text.substr(0, point);
-  std::string_view fraction = point < text.size() ? text.substr(point + 1) : "";
-  if (whole.empty() && fraction.empty()) return std::nullopt;
-  if (!std::all_of(whole.begin(), whole.end(), is_digit)) return std::nullopt;
-  if (!std::all_of(fraction.begin(), fraction.end(), is_digit)) return std::nullopt;
-  Wide result = 0;
-  for (const char digit : whole) {
-    if (!append(result, digit)) return std::nullopt;
-  }
-  result *= static_cast<Wide>(factor);
-  fraction = fraction.substr(0, 18);  // what lies beyond is less than a nanosecond or byte of any unit
-  Wide numerator = 0;
-  Wide denominator = 1;
-  for (const char digit : fraction) {
-    numerator = numerator * 10 + static_cast<unsigned>(digit - '0');
-    denominator *= 10;
-  }
-  result += (2 * numerator * static_cast<Wide>(factor) + denominator) / (2 * denominator);
-  if (result > static_cast<Wide>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
-  return static_cast<std::int64_t>(result);
+  const auto is_part = [](char c) { return is_digit(c) || c == '.'; };
+  std::int64_t result = 0;
+  if (!std::all_of(text.begin(), text.end(), is_part) || !scale_decimal(text, factor, result))
+    return std::nullopt;
+  return result;
 }
 
 std::optional<Nanoseconds> parse_time(std::string_view text, std::string_view unit) {

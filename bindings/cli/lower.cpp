@@ -1,0 +1,49 @@
+#include "plugin/lower.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "bindings/cli/command.h"
+#include "plugin/program_text.h"
+
+namespace ostinato::cli {
+
+int lower_command(const std::vector<std::string>& args, Io& io) {
+  CommandLine line(
+      "lower",
+      "Prints what each rank runs, one row a rank, as torch.distributed.pipelining reads it: 0F0 is stage "
+      "0,\n"
+      "forward, micro-batch 0. The plan is checked first, and the programs are shown free of deadlock.",
+      "lower plan.json placement.toml --rank 0");
+  std::string plan, placement, form = "transfers";
+  int rank = -1;
+  line.app.add_option("plan", plan, "Plan file (JSON)")->required()->type_name("PLAN");
+  line.app.add_option("placement", placement, "Its placement (TOML)")->required()->type_name("PLACEMENT");
+  const CLI::Option* one = line.app.add_option("--rank", rank, "Print this rank only")->type_name("R");
+  line.app
+      .add_option("--form", form, "transfers, or compute: without sends and receives (default: transfers)")
+      ->type_name("FORM");
+  if (!line.parse(args, io)) return 0;
+  check_choice("--form", form, {"transfers", "compute"});
+  const Program program = lower_files(plan, placement);
+  const TextForm text_form = form == "compute" ? TextForm::compute : TextForm::transfers;
+  const int ranks = static_cast<int>(program.ranks.size());
+  if (one->count() > 0 && (rank < 0 || rank >= ranks)) {
+    throw UsageError(fmt::format("--rank must be between 0 and {}, got {}", ranks - 1, rank));
+  }
+  std::vector<std::string> rows;
+  for (int r = 0; r < ranks; ++r) {
+    if (one->count() == 0 || r == rank) rows.push_back(format_rank(program, r, text_form));
+  }
+  if (line.json) {
+    Json json = {{"status", 0}, {"form", form}, {"keeps_order", keeps_order(program)}, {"ranks", rows}};
+    if (one->count() > 0) json["rank"] = rank;
+    print_json(json, io);
+    return 0;
+  }
+  for (const std::string& row : rows) io.out << row << '\n';
+  return 0;
+}
+
+}  // namespace ostinato::cli

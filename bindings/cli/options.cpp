@@ -1,0 +1,146 @@
+#include "bindings/cli/options.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "search/named.h"
+#include "search/quantity.h"
+
+namespace ostinato::cli {
+namespace {
+
+using enum OptionType;
+
+std::vector<std::string> methods() {
+  std::vector<std::string> names = {"auto"};
+  names.insert(names.end(), named_schedules().begin(), named_schedules().end());
+  return names;
+}
+
+std::string dashed(std::string key) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  return "--" + key;
+}
+
+/// What follows the option in the help.
+std::string type_name(const OptionRow& row) {
+  switch (row.type) {
+    case integer:
+      return "N";
+    case decimal:
+      return "X";
+    default:
+      return "TEXT";
+  }
+}
+
+std::string help_of(const OptionRow& row) {
+  std::string help = row.help;
+  if (row.type == choice) {
+    std::string list;
+    for (const std::string& name : row.choices) list += (list.empty() ? "" : ", ") + name;
+    help += ": " + list;
+  }
+  return row.type == flag ? help : help + " (default: " + row.fallback + ")";
+}
+
+}  // namespace
+
+const std::vector<OptionRow>& option_table() {
+  static const std::vector<OptionRow> table = {
+      {"search", "time_limit", decimal, "10", {}, "Seconds until the best plan so far is taken; 0: no limit"},
+      {"search",
+       "threads",
+       integer,
+       "0",
+       {},
+       "Threads of the search; 0: as many as the machine has. The plan does not depend on it"},
+      {"search", "seed", integer, "0", {}, "Seed of the search; the same seed gives the same plan"},
+      {"search", "objective", choice, "makespan", {"makespan", "span", "latency"}, "What is made small"},
+      {"search", "method", choice, "auto", methods(), "Search, or take one known schedule"},
+      {"partition", "chunks", integer, "1", {}, "Stages per device"},
+      {"partition",
+       "layout",
+       choice,
+       "looped",
+       {"looped", "wave"},
+       "Where the next chunk begins: at the first device, or where the last one ended"},
+      {"partition", "device_memory", text, "unlimited", {}, "Memory of each device, with a unit: 40GiB"},
+      {"partition", "split_backward", flag, "false", {}, "Split backwards into input and weight gradients"},
+      {"partition", "allow_incomplete", flag, "false", {}, "Accept a profile that lost events"},
+      {"plan", "max_chunks", integer, "2", {}, "Most stages per device to try, looped and as a wave"},
+      {"simulate",
+       "jitter",
+       decimal,
+       "0",
+       {},
+       "Each block's time varies by up to this share of it: 0.1 is 10 %"},
+      {"simulate", "transfer_factor", decimal, "1", {}, "Transfers take this many times their planned time"},
+      {"simulate", "runs", integer, "100", {}, "Replays"},
+      {"simulate", "seed", integer, "0", {}, "Seed of the variation"},
+  };
+  return table;
+}
+
+void check_value(const OptionRow& row, const std::string& name, const std::string& value) {
+  const auto refuse = [&](const std::string& wanted) {
+    throw UsageError(name + " needs " + wanted + ", got \"" + value + "\"");
+  };
+  switch (row.type) {
+    case integer:
+      if (value.find('.') != std::string::npos || !parse_scaled(value, 1))
+        refuse("a whole number that is not negative");
+      break;
+    case decimal:
+      if (!parse_scaled(value, 1'000'000)) refuse("a decimal number that is not negative");
+      break;
+    case choice:
+      check_choice(name, value, row.choices);
+      break;
+    case flag:
+      if (value != "true" && value != "false") refuse("true or false");
+      break;
+    case text:
+      break;
+  }
+}
+
+OptionSet::OptionSet(CommandLine& line, const std::vector<std::string>& sections,
+                     const std::vector<std::string>& without)
+    : line_(line) {
+  const auto has = [](const auto& list, const std::string& word) {
+    return std::find(list.begin(), list.end(), word) != list.end();
+  };
+  for (const OptionRow& row : option_table()) {
+    if (!has(sections, row.section) || has(without, row.key)) continue;
+    rows_.push_back(&row);
+    if (row.type == OptionType::flag) {
+      line.app.add_flag(dashed(row.key), flags_[row.key], help_of(row));
+    } else {
+      line.app.add_option(dashed(row.key), values_[row.key], help_of(row))->type_name(type_name(row));
+    }
+  }
+  line.app.add_option("--options", file_, "File with options (see: ostinato config); the command line wins")
+      ->type_name("FILE");
+}
+
+void OptionSet::resolve() {
+  std::map<std::pair<std::string, std::string>, std::string> from_file;
+  if (!file_.empty()) from_file = read_options(file_);
+  for (const OptionRow* row : rows_) {
+    const std::string name = dashed(row->key);
+    std::string& value = values_[row->key];
+    if (row->type == OptionType::flag && flags_[row->key]) value = "true";
+    if (line_.app.count(name) == 0) {
+      const auto found = from_file.find({row->section, row->key});
+      value = found == from_file.end() ? row->fallback : found->second;
+    }
+    check_value(*row, name, value);
+  }
+}
+
+std::int64_t OptionSet::scaled(const std::string& key, std::int64_t factor) const {
+  return parse_scaled(values_.at(key), factor).value_or(std::numeric_limits<std::int64_t>::max());
+}
+
+}  // namespace ostinato::cli

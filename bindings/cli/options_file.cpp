@@ -1,0 +1,119 @@
+// Reading and writing ostinato-options/1.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "bindings/cli/options.h"
+#include "search/file.h"
+#include "search/toml_values.h"
+#include "search/value.h"
+
+namespace ostinato::cli {
+namespace {
+
+constexpr const char* kFormat = "ostinato-options/1";
+constexpr std::size_t kMaxOptionsBytes = std::size_t{1} << 20;
+
+using Values = std::map<std::pair<std::string, std::string>, std::string>;
+
+class OptionsReader {
+ public:
+  explicit OptionsReader(std::string file) : file_(std::move(file)) {}
+
+  Values read(const Value& root) {
+    check_format(root, file_, kFormat);
+    for (std::size_t i = 0; i < root.keys.size(); ++i) {
+      if (root.keys[i] != "format") read_section(root.keys[i], root.items[i]);
+    }
+    return std::move(values_);
+  }
+
+ private:
+  [[noreturn]] void refuse(int line, const std::string& message) const {
+    throw InputError(file_, line, message);
+  }
+
+  void read_section(const std::string& section, const Value& table) {
+    std::vector<std::string> keys, sections;
+    for (const OptionRow& row : option_table()) {
+      if (row.section == section) keys.push_back(row.key);
+      if (sections.empty() || sections.back() != row.section) sections.push_back(row.section);
+    }
+    if (keys.empty()) refuse_unknown(table.line, "section", section, sections);
+    if (table.kind != ValueKind::object)
+      refuse(table.line, fmt::format("{} must be a table: [{}]", section, section));
+    for (std::size_t i = 0; i < table.keys.size(); ++i) {
+      const auto row = std::find_if(option_table().begin(), option_table().end(), [&](const OptionRow& r) {
+        return r.section == section && r.key == table.keys[i];
+      });
+      if (row == option_table().end()) refuse_unknown(table.items[i].line, "option", table.keys[i], keys);
+      values_[{section, row->key}] = value_of(*row, table.items[i]);
+    }
+  }
+
+  [[noreturn]] void refuse_unknown(int line, const char* what, const std::string& word,
+                                   const std::vector<std::string>& known) const {
+    refuse(line, fmt::format("unknown {} {}{}", what, in_quotes(word), did_you_mean(word, known)));
+  }
+
+  std::string value_of(const OptionRow& row, const Value& value) const {
+    const bool quoted = row.type == OptionType::text || row.type == OptionType::choice;
+    if (quoted != (value.kind == ValueKind::text)) {
+      refuse(value.line, fmt::format("{} must be {}, not {}", row.key,
+                                     quoted ? "text in quotes" : "without quotes", to_string(value.kind)));
+    }
+    const std::string text = text_of(value);
+    try {
+      check_value(row, row.key, text);
+    } catch (const UsageError& error) {
+      refuse(value.line, error.what());
+    }
+    return text;
+  }
+
+  static std::string text_of(const Value& value) {
+    switch (value.kind) {
+      case ValueKind::boolean:
+        return value.integer != 0 ? "true" : "false";
+      case ValueKind::integer:
+        return std::to_string(value.integer);
+      default:
+        return value.text;
+    }
+  }
+
+  std::string file_;
+  Values values_;
+};
+
+}  // namespace
+
+Values read_options(const std::filesystem::path& path) {
+  const std::string text = read_file(path, kMaxOptionsBytes);
+  OptionsReader reader(path.string());
+  Values values;
+  read_toml(
+      text, path.string(), "", [&](const Value& root) { values = reader.read(root); }, [](const Value&) {});
+  return values;
+}
+
+std::string default_options() {
+  std::string text = fmt::format(
+      "# Options of the ostinato command at their defaults. Use: ostinato COMMAND --options FILE\n"
+      "format = \"{}\"\n",
+      kFormat);
+  std::string section;
+  for (const OptionRow& row : option_table()) {
+    if (row.section != section) text += fmt::format("\n[{}]\n", section = row.section);
+    const bool quoted = row.type == OptionType::text || row.type == OptionType::choice;
+    text += "# " + row.help;
+    for (const std::string& choice : row.choices)
+      text += (choice == row.choices.front() ? ": " : ", ") + choice;
+    text += fmt::format("\n{} = {}\n", row.key, quoted ? toml_string(row.fallback) : row.fallback);
+  }
+  return text;
+}
+
+}  // namespace ostinato::cli

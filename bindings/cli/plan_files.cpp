@@ -1,0 +1,53 @@
+#include "bindings/cli/plan_files.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "search/file.h"
+#include "search/plan_json.h"
+
+namespace ostinato::cli {
+namespace fs = std::filesystem;
+
+PlanArguments::PlanArguments(CommandLine& line) {
+  line.app.add_option("plan", plan, "Plan file (JSON)")->required()->type_name("PLAN");
+  line.app.add_option("placement", placement, "Its placement (TOML)")->required()->type_name("PLACEMENT");
+}
+
+PlanAndPlacement PlanArguments::read() const {
+  PlanAndPlacement result;
+  result.file = read_placement(placement);
+  result.plan = read_plan(plan, result.file.placement, result.file.sha256);
+  return result;
+}
+
+void check_can_write(const fs::path& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) throw InputError(path.string(), 0, "this is a folder; a file is needed");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, error))
+    throw InputError(path.string(), 0, "the folder does not exist; make it first");
+  if (access(folder.c_str(), W_OK) != 0)
+    throw InputError(path.string(), 0, "the folder cannot be written to");
+}
+
+void save_plan(const fs::path& path, const Plan& plan, const Placement& placement, Io& io) {
+  const std::string text = format_plan(plan, placement);
+  std::string failure;
+  try {
+    return write_file(path, text);
+  } catch (const InputError& error) {
+    failure = error.what();
+  }
+  std::error_code error;
+  const fs::path spare = fs::temp_directory_path(error) / fmt::format("ostinato-plan-{}.json", getpid());
+  try {
+    write_file(spare, text);
+  } catch (const InputError&) {
+    io.err << text;
+    throw InputError("", 0, failure + "; the plan was printed to standard error");
+  }
+  throw InputError("", 0, failure + "; the plan is in " + spare.string());
+}
+
+}  // namespace ostinato::cli

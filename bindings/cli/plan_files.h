@@ -1,0 +1,34 @@
+#pragma once
+// Reading a plan with its placement, and writing one without ever losing it.
+
+#include <filesystem>
+#include <string>
+
+#include "bindings/cli/command.h"
+#include "search/placement_toml.h"
+#include "search/plan.h"
+
+namespace ostinato::cli {
+
+struct PlanAndPlacement {
+  PlacementFile file;
+  Plan plan;
+};
+
+/// What `verify`, `simulate` and `show` begin with: "PLAN PLACEMENT" on their command line.
+struct PlanArguments {
+  std::string plan;
+  std::string placement;
+
+  explicit PlanArguments(CommandLine& line);
+  PlanAndPlacement read() const;
+};
+
+/// Throws InputError where a file could not be written there: told before an hour of search, not after it.
+void check_can_write(const std::filesystem::path& path);
+
+/// Writes the plan; where that fails (a full disk, say), writes it to the folder for temporary files, or
+/// prints it, and throws InputError that says where it is.
+void save_plan(const std::filesystem::path& path, const Plan& plan, const Placement& placement, Io& io);
+
+}  // namespace ostinato::cli

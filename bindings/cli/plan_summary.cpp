@@ -1,0 +1,154 @@
+#include "bindings/cli/plan_summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bindings/cli/progress.h"
+#include "search/named.h"
+#include "search/orders.h"
+#include "search/quantity.h"
+
+namespace ostinato::cli {
+namespace {
+
+Nanoseconds value_of(Objective objective, const Placement& placement,
+                     const std::vector<ScheduledBlock>& schedule) {
+  switch (objective) {
+    case Objective::makespan:
+      return makespan_of(placement, schedule);
+    case Objective::span:
+      return span_of(placement, schedule);
+    case Objective::latency:
+      return latency_of(placement, schedule);
+  }
+  return 0;
+}
+
+bool fits(const Placement& placement, const std::vector<ScheduledBlock>& schedule) {
+  const std::vector<Bytes> peaks = peak_memory(placement, schedule);
+  for (std::size_t d = 0; d < peaks.size(); ++d) {
+    if (peaks[d] > placement.devices[d].memory) return false;
+  }
+  return true;
+}
+
+/// "1.25" of part / whole; "–" where there is no ratio.
+std::string ratio(Nanoseconds part, Nanoseconds whole) {
+  return whole > 0 ? fmt::format("{:.3f}", static_cast<double>(part) / static_cast<double>(whole)) : "–";
+}
+
+std::string line(const std::string& name, const std::string& text) {
+  return fmt::format("  {:<13} {}\n", name, text);
+}
+
+std::string proof(Nanoseconds value, Nanoseconds bound, bool optimal) {
+  if (optimal) return "optimal (proved)";
+  if (bound <= 0) return "no bound proved";
+  return fmt::format("proven bound {}, gap {}", format_time(bound), gap(value, bound));
+}
+
+std::string period_line(const Plan& plan) {
+  const SteadyState& steady = plan.steady_state;
+  if (steady.count == 0) return line("period", "none: the plan has no repeating part");
+  const std::string each =
+      steady.unroll == 1 ? "per micro-batch" : fmt::format("for {} micro-batches", steady.unroll);
+  return line("period", fmt::format("{} {}, {}", format_time(steady.period), each,
+                                    proof(steady.period, plan.lower_bound.period, plan.optimal.period)));
+}
+
+/// "40 MiB on each device", or one figure a device.
+std::string memory_line(const Plan& plan, const Placement& placement) {
+  const auto& peaks = plan.peak_memory;
+  const auto text = [&](std::size_t d) {
+    const Bytes capacity = placement.devices[d].memory;
+    return format_memory(peaks[d]) + (capacity == kUnlimited ? "" : " of " + format_memory(capacity));
+  };
+  std::string list;
+  for (std::size_t d = 0; d < peaks.size(); ++d) {
+    const std::string next = text(d);
+    if (d > 0 && d + 1 < peaks.size() && d >= 7) continue;  // the first seven and the last
+    if (d + 1 == peaks.size() && d > 7) list += ", ...";
+    list += (d == 0 ? "" : ", ") + next;
+  }
+  return line("peak memory", list + " per device");
+}
+
+std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value) {
+  const std::vector<Reference> list = references(placement, plan.micro_batches, plan.objective);
+  std::string text;
+  const auto add = [&](const Reference& r) {
+    text += line(r.name, fmt::format("{}, {} times as long{}", format_time(r.value), ratio(r.value, value),
+                                     r.fits ? "" : ", but does not fit the memory"));
+  };
+  const auto usual =
+      std::find_if(list.begin(), list.end(), [](const Reference& r) { return r.name == "1f1b"; });
+  if (usual != list.end()) add(*usual);
+  const Reference* best = nullptr;
+  for (const Reference& r : list) {
+    if (r.fits && r.name != "1f1b" && (best == nullptr || r.value < best->value)) best = &r;
+  }
+  if (best != nullptr) add(*best);
+  return text;
+}
+
+}  // namespace
+
+std::vector<Reference> references(const Placement& placement, int micro_batches, Objective objective) {
+  std::vector<Reference> list;
+  for (const std::string& name : named_schedules()) {
+    const NamedSchedule named = named_schedule(name, placement, micro_batches);
+    if (!named.orders) continue;
+    const auto schedule = earliest_starts(placement, micro_batches, *named.orders);
+    if (!schedule) continue;
+    list.push_back({name, value_of(objective, placement, *schedule), makespan_of(placement, *schedule),
+                    fits(placement, *schedule)});
+  }
+  return list;
+}
+
+Nanoseconds objective_value(const Plan& plan, const Placement& placement) {
+  return value_of(plan.objective, placement, plan.schedule);
+}
+
+std::string summary(const Plan& plan, const Placement& placement, double seconds) {
+  const Nanoseconds value = objective_value(plan, placement);
+  std::string text = fmt::format("{}: {} micro-batches on {} devices\n", placement.name, plan.micro_batches,
+                                 placement.devices.size());
+  if (plan.objective != Objective::makespan) text += line(to_string(plan.objective), format_time(value));
+  text +=
+      line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
+                                   proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan)));
+  text += reference_lines(plan, placement, value);
+  text += period_line(plan);
+  text += memory_line(plan, placement);
+  text += line("method", plan.search.method + (plan.search.cut_by_limit ? ", cut by the limit" : ""));
+  if (seconds >= 0) text += line("searched", fmt::format("{:.2f} s", seconds));
+  return text;
+}
+
+Json summary_json(const Plan& plan, const Placement& placement, double seconds) {
+  Json named = Json::object();
+  for (const Reference& r : references(placement, plan.micro_batches, plan.objective)) {
+    named[r.name] = {{"makespan", r.makespan}, {"objective_value", r.value}, {"fits", r.fits}};
+  }
+  Json json = {
+      {"placement", placement.name},
+      {"micro_batches", plan.micro_batches},
+      {"objective", to_string(plan.objective)},
+      {"makespan", plan.makespan},
+      {"span", plan.span},
+      {"objective_value", objective_value(plan, placement)},
+      {"lower_bound", {{"makespan", plan.lower_bound.makespan}, {"period", plan.lower_bound.period}}},
+      {"optimal", {{"makespan", plan.optimal.makespan}, {"period", plan.optimal.period}}},
+      {"period", plan.steady_state.period},
+      {"unroll", plan.steady_state.unroll},
+      {"peak_memory", plan.peak_memory},
+      {"method", plan.search.method},
+      {"cut_by_limit", plan.search.cut_by_limit},
+      {"named", named}};
+  if (seconds >= 0) json["seconds"] = seconds;
+  return json;
+}
+
+}  // namespace ostinato::cli

@@ -1,0 +1,27 @@
+#pragma once
+// What `partition` and `plan` share: a profile, devices, micro-batches and the section [partition].
+
+#include <string>
+
+#include "bindings/cli/command.h"
+#include "bindings/cli/options.h"
+#include "search/partition/chain.h"
+
+namespace ostinato::cli {
+
+struct ProfileArguments {
+  std::string profile;
+  int devices = 0;
+  int micro_batches = 0;
+
+  /// Declares PROFILE, --devices and --micro-batches.
+  ProfileArguments(CommandLine& line, bool micro_batches_required);
+
+  /// The partition options but for chunks and layout. Throws UsageError.
+  PartitionOptions partition_options(const OptionSet& options) const;
+};
+
+/// Time of the busiest device for one micro-batch.
+Nanoseconds busiest_device(const Placement& placement);
+
+}  // namespace ostinato::cli

@@ -1,0 +1,31 @@
+#pragma once
+// The search as `search` and `plan` call it: options from the table, progress, Ctrl-C.
+
+#include <string>
+
+#include "bindings/cli/command.h"
+#include "bindings/cli/interrupt.h"
+#include "bindings/cli/options.h"
+#include "search/placement.h"
+#include "search/plan.h"
+#include "search/search.h"
+
+namespace ostinato::cli {
+
+struct Searched {
+  Plan plan;
+  double seconds = 0;
+};
+
+/// From the section [search]. Throws UsageError for fewer than 1 micro-batch.
+SearchOptions search_options(const OptionSet& options, int micro_batches);
+
+/// Searches until done, the limit, or a signal that `guard` caught. `label` stands in the progress line.
+/// Throws what search() throws, and InputError for more steps than it can hold.
+Searched run_search(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
+                    const std::string& label, Io& io);
+
+/// 130 after a signal, 5 where the limit cut the search, else 0.
+ExitStatus status_of(const Plan& plan, const InterruptGuard& guard);
+
+}  // namespace ostinato::cli

@@ -1,0 +1,70 @@
+#include "search/show.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "bindings/cli/command.h"
+#include "bindings/cli/plan_files.h"
+#include "search/file.h"
+
+namespace ostinato::cli {
+namespace {
+
+constexpr int kUsualWidth = 100;
+
+int terminal_width() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsualWidth;
+  return size.ws_col;
+}
+
+/// Colours on a terminal that has them, unless NO_COLOR (no-color.org) is set to anything.
+bool wants_color(const Io& io) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  return io.out_is_terminal && (no_color == nullptr || *no_color == '\0') && terminal != nullptr &&
+         std::string_view(terminal) != "dumb";
+}
+
+}  // namespace
+
+int show_command(const std::vector<std::string>& args, Io& io) {
+  CommandLine line(
+      "show",
+      "Draws a plan: a timeline in the terminal, and where asked for a page for the browser that needs no\n"
+      "network, and a trace for ui.perfetto.dev.",
+      "show plan.json placement.toml --html plan.html --perfetto plan.perfetto.json");
+  const PlanArguments files(line);
+  ShowOptions options;
+  std::string html, perfetto;
+  line.app
+      .add_option("--width", options.width, "Columns of the timeline (default: the terminal's, else 100)")
+      ->check(CLI::Range(40, 10000))
+      ->type_name("W");
+  line.app.add_option("--html", html, "Page to write")->type_name("FILE");
+  line.app.add_option("--perfetto", perfetto, "Trace to write, Chrome JSON")->type_name("FILE");
+  if (!line.parse(args, io)) return 0;
+  const auto [file, plan] = files.read();
+  const Placement& placement = file.placement;
+  if (!html.empty()) write_file(html, show_html(plan, placement));
+  if (!perfetto.empty()) write_file(perfetto, show_perfetto(plan, placement));
+  if (line.json) {
+    Json json = {{"status", 0}, {"makespan", plan.makespan}};
+    if (!html.empty()) json["html"] = html;
+    if (!perfetto.empty()) json["perfetto"] = perfetto;
+    print_json(json, io);
+    return 0;
+  }
+  if (line.app.count("--width") == 0) options.width = io.out_is_terminal ? terminal_width() : kUsualWidth;
+  options.color = wants_color(io);
+  io.out << show_text(plan, placement, options);
+  if (!html.empty()) io.out << "page: " << html << '\n';
+  if (!perfetto.empty()) io.out << "trace: " << perfetto << '\n';
+  return 0;
+}
+
+}  // namespace ostinato::cli

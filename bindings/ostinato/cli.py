@@ -1,0 +1,64 @@
+"""The `ostinato` command: one name for its two halves.
+
+What runs models is Python and imported only when it is asked for; everything else, `--help` too, is C++ (`bindings/cli`)
+and never imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import signal
+import sys
+
+PYTHON_COMMANDS = {"profile": "ostinato.profile", "report": "ostinato.report", "doctor": "ostinato.doctor"}
+INTERNAL_ERROR, MISSING, INTERRUPTED = 1, 7, 130
+
+
+@contextlib.contextmanager
+def default_signals():
+    """Ctrl-C and a closed pipe end a C++ command at once, as they end any other program. The search takes Ctrl-C for itself."""
+    old = {}
+    for number in (signal.SIGINT, signal.SIGPIPE):
+        with contextlib.suppress(ValueError):  # not the main thread
+            old[number] = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def run_cpp(args: list[str]) -> int:
+    from ostinato import _search
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with default_signals():
+        return _search.main(args)
+
+
+def fail(command: str, args: list[str], status: int, message: str) -> int:
+    print(f"ostinato {command}: {message}", file=sys.stderr)
+    if "--json" in args:
+        print(json.dumps({"status": status, "error": message}))
+    return status
+
+
+def run_python(command: str, args: list[str]) -> int:
+    try:
+        return importlib.import_module(PYTHON_COMMANDS[command]).main(args)
+    except KeyboardInterrupt:
+        return fail(command, args, INTERRUPTED, "interrupted")
+    except ModuleNotFoundError as error:
+        return fail(command, args, MISSING, f"the Python package {error.name} is missing: pip install {error.name}")
+    except MemoryError:
+        return fail(command, args, INTERNAL_ERROR, "out of memory")
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = sys.argv[1:] if argv is None else argv
+    if args and args[0] in PYTHON_COMMANDS:
+        return run_python(args[0], args[1:])
+    return run_cpp(args)

@@ -1,0 +1,27 @@
+// The Python module ostinato._search: the command line in C++, without libtorch, so that it starts quickly.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "bindings/cli/cli.h"
+
+namespace py = pybind11;
+
+PYBIND11_MODULE(_search, m) {
+  m.doc() = "The half of the command line that needs no torch.";
+  m.def(
+      "main",
+      [](const std::vector<std::string>& args) {
+        const py::gil_scoped_release release;
+        return ostinato::cli::run(args, std::cout, std::cerr);
+      },
+      py::arg("args"),
+      "Runs a command, given without the program's name; writes to file descriptors 1 and 2. Returns the "
+      "exit status.");
+  m.def("version", &ostinato::cli::version, "The version of the program.");
+  m.def("commands", &ostinato::cli::command_names, "Every command, in the order of the pipeline.");
+}

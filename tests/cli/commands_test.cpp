@@ -1,0 +1,188 @@
+// The commands that work on placements and plans, as a user runs them.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "search/placement_toml.h"
+#include "search/plan_json.h"
+#include "tests/cli/support/cli_run.h"
+
+namespace ostinato::cli::test {
+namespace {
+
+TEST(PlacementCommand, WritesWhatTheOptionsSay) {
+  const TemporaryFolder folder;
+  const Result result = ostinato_run({"placement", "wave", "--devices", "3", "--chunks", "2", "--forward",
+                                      "1.5ms", "--backward", "2", "--weight", "3", "--memory", "64MiB",
+                                      "--capacity", "2GiB", "--output", folder / "p.toml"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Placement placement = read_placement(folder / "p.toml").placement;
+  EXPECT_EQ(placement.devices.size(), 3u);
+  EXPECT_EQ(placement.devices[0].memory, Bytes{2} << 30);
+  EXPECT_EQ(placement.blocks.size(), 18u);
+  EXPECT_EQ(placement.blocks[placement.find_block("s4.F")].time, 1'500'000);
+  EXPECT_EQ(placement.blocks[placement.find_block("s4.I")].time, 2000);
+  EXPECT_EQ(placement.blocks[placement.find_block("s4.W")].memory, -(Bytes{64} << 20));
+}
+
+TEST(PlacementCommand, PrintsWithoutAnOutputFile) {
+  const Result result = ostinato_run({"placement", "k", "--devices", "2", "--inference"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_EQ(parse_placement(result.out, "out").placement.blocks.size(), 3u);
+}
+
+TEST(PlacementCommand, RefusesWhatTheShapeCannotBe) {
+  const Result result = ostinato_run({"placement", "x", "--devices", "3"});
+  EXPECT_EQ(result.status, 3);
+  EXPECT_NE(result.err.find("even number of devices"), std::string::npos);
+}
+
+TEST(SearchCommand, WritesAPlanThatVerifyAccepts) {
+  const TemporaryFolder folder;
+  for (const char* shape : {"v", "x", "m", "nn", "k", "looped", "wave"}) {
+    ASSERT_EQ(ostinato_run({"placement", shape, "--output", folder / "p.toml"}).status, 0);
+    const Result searched = ostinato_run({"search", folder / "p.toml", "--micro-batches", "3", "--time-limit",
+                                          "0.5", "--output", folder / "p.json"});
+    EXPECT_TRUE(searched.status == 0 || searched.status == 5) << shape << searched.err;
+    const Result verified = ostinato_run({"verify", folder / "p.json", folder / "p.toml"});
+    EXPECT_EQ(verified.status, 0) << shape << verified.out << verified.err;
+  }
+}
+
+TEST(SearchCommand, ShowsTheBoundAndOneFOneB) {
+  const TemporaryFolder folder;
+  make_plan(folder, 8);
+  const Result result = ostinato_run({"search", folder / "v.toml", "--micro-batches", "8", "--method", "1f1b",
+                                      "--output", folder / "again.json"});
+  EXPECT_NE(result.out.find("makespan      33 us, optimal (proved)"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("1f1b          33 us, 1.000 times as long"), std::string::npos) << result.out;
+  EXPECT_EQ(result.err, "") << "progress belongs on a terminal only";
+  EXPECT_EQ(read_text(folder / "again.json"), read_text(folder / "v.json"));
+}
+
+TEST(SearchCommand, PrintsOneJsonObject) {
+  const TemporaryFolder folder;
+  make_plan(folder, 4);
+  const nlohmann::json json = ostinato_run({"search", folder / "v.toml", "--micro-batches", "4", "--method",
+                                            "gpipe", "--output", folder / "g.json", "--json"})
+                                  .json();
+  EXPECT_EQ(json["status"], 0);
+  EXPECT_EQ(json["makespan"], 21'000);
+  EXPECT_EQ(json["method"], "gpipe");
+  EXPECT_EQ(json["peak_memory"], nlohmann::json(std::vector<Bytes>(4, Bytes{4} << 20)));
+  EXPECT_EQ(json["named"]["1f1b"]["makespan"], 21'000);
+  EXPECT_EQ(json["named"]["1f1b"]["fits"], true);
+}
+
+TEST(SearchCommand, ReportsInfeasibilityWithItsProof) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(
+      ostinato_run({"placement", "v", "--memory", "2", "--capacity", "1", "--output", folder / "p.toml"})
+          .status,
+      0);
+  const Result result =
+      ostinato_run({"search", folder / "p.toml", "--micro-batches", "2", "--output", folder / "p.json"});
+  EXPECT_EQ(result.status, 4);
+  EXPECT_NE(result.err.find("infeasible"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder / "p.json"));
+}
+
+TEST(SearchCommand, RefusesAMethodThatThePlacementDoesNotAdmit) {
+  const TemporaryFolder folder;
+  make_plan(folder, 2);
+  const Result result = ostinato_run({"search", folder / "v.toml", "--micro-batches", "2", "--method",
+                                      "zb-h1", "--output", folder / "z.json"});
+  EXPECT_EQ(result.status, 3);
+  EXPECT_NE(result.err.find("backward split"), std::string::npos) << result.err;
+}
+
+TEST(SearchCommand, LooksAtTheOutputBeforeItSearches) {
+  const TemporaryFolder folder;
+  make_plan(folder, 2);
+  const Result result = ostinato_run(
+      {"search", folder / "v.toml", "--micro-batches", "2", "--output", folder / "no/such/folder/plan.json"});
+  EXPECT_EQ(result.status, 3);
+  EXPECT_NE(result.err.find("the folder does not exist"), std::string::npos) << result.err;
+}
+
+TEST(VerifyCommand, FailsWithStatus6WhereAClaimIsWrong) {
+  const TemporaryFolder folder;
+  make_plan(folder, 4);
+  nlohmann::ordered_json plan = nlohmann::ordered_json::parse(read_text(folder / "v.json"));
+  plan["makespan"] = plan["makespan"].get<long>() - 1;
+  const std::string wrong = folder.write("wrong.json", plan.dump());
+  const Result result = ostinato_run({"verify", wrong, folder / "v.toml"});
+  EXPECT_EQ(result.status, 6);
+  EXPECT_NE(result.out.find("FAILED"), std::string::npos) << result.out;
+  const nlohmann::json json = ostinato_run({"verify", wrong, folder / "v.toml", "--json"}).json();
+  EXPECT_EQ(json["ok"], false);
+  EXPECT_FALSE(json["failures"].empty());
+}
+
+TEST(VerifyCommand, RefusesAPlanOfAnotherPlacement) {
+  const TemporaryFolder folder;
+  make_plan(folder, 4);
+  const std::string other = folder.write("other.toml", read_text(folder / "v.toml") + "\n# another file\n");
+  EXPECT_EQ(ostinato_run({"verify", folder / "v.json", other}).status, 3);
+}
+
+TEST(SimulateCommand, PrintsMakespansAndWhatBinds) {
+  const TemporaryFolder folder;
+  make_plan(folder, 8);
+  const std::vector<std::string> args = {
+      "simulate", folder / "v.json", folder / "v.toml", "--jitter", "0.1", "--runs", "30", "--seed",
+      "5",        "--explain"};
+  const Result result = ostinato_run(args);
+  ASSERT_EQ(result.status, 0) << result.err;
+  for (const char* word : {"planned  33 us", "median", "worst", "The makespan of 33 us is one chain"}) {
+    EXPECT_NE(result.out.find(word), std::string::npos) << result.out;
+  }
+  EXPECT_EQ(ostinato_run(args).out, result.out);
+}
+
+TEST(SimulateCommand, WithoutVariationEveryRunIsThePlan) {
+  const TemporaryFolder folder;
+  make_plan(folder, 8);
+  const nlohmann::json json =
+      ostinato_run({"simulate", folder / "v.json", folder / "v.toml", "--runs", "2", "--json"}).json();
+  EXPECT_EQ(json["planned"], 33'000);
+  EXPECT_EQ(json["worst"], 33'000);
+  EXPECT_EQ(json["runs"], 2);
+}
+
+TEST(LowerCommand, PrintsARowARank) {
+  const TemporaryFolder folder;
+  make_plan(folder, 2);
+  const Result all = ostinato_run({"lower", folder / "v.json", folder / "v.toml"});
+  ASSERT_EQ(all.status, 0) << all.err;
+  EXPECT_EQ(std::count(all.out.begin(), all.out.end(), '\n'), 4);
+  const Result one =
+      ostinato_run({"lower", folder / "v.json", folder / "v.toml", "--rank", "3", "--form", "compute"});
+  EXPECT_EQ(one.out, "3F0,3B0,3F1,3B1\n");
+  EXPECT_EQ(ostinato_run({"lower", folder / "v.json", folder / "v.toml", "--rank", "4"}).status, 2);
+}
+
+TEST(ShowCommand, DrawsAndWritesFiles) {
+  const TemporaryFolder folder;
+  make_plan(folder, 4);
+  const Result result = ostinato_run({"show", folder / "v.json", folder / "v.toml", "--width", "80", "--html",
+                                      folder / "v.html", "--perfetto", folder / "v.trace.json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("device3"), std::string::npos);
+  EXPECT_EQ(result.out.find('\x1b'), std::string::npos) << "no terminal, no colours";
+  EXPECT_NE(read_text(folder / "v.html").find("<canvas"), std::string::npos);
+  EXPECT_FALSE(nlohmann::json::parse(read_text(folder / "v.trace.json"))["traceEvents"].empty());
+}
+
+TEST(ShowCommand, WithJsonOnlyNamesWhatItWrote) {
+  const TemporaryFolder folder;
+  make_plan(folder, 4);
+  const nlohmann::json json =
+      ostinato_run({"show", folder / "v.json", folder / "v.toml", "--html", folder / "v.html", "--json"})
+          .json();
+  EXPECT_EQ(json["html"], folder / "v.html");
+}
+
+}  // namespace
+}  // namespace ostinato::cli::test

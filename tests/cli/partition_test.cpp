@@ -1,0 +1,94 @@
+// `partition` and `plan`: from a profile to a placement and a plan.
+
+#include <gtest/gtest.h>
+
+#include "search/placement_toml.h"
+#include "tests/cli/support/cli_run.h"
+
+namespace ostinato::cli::test {
+namespace {
+
+const std::vector<long> kUneven = {1000, 1000, 1000, 5000, 1000, 1000, 1000, 1000, 2000, 2000};
+
+TEST(PartitionCommand, BalancesTheStages) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text({1000, 1000, 2000, 4000}));
+  const Result result =
+      ostinato_run({"partition", profile, "--devices", "2", "--output", folder / "p.toml", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.json()["busiest"], 12'000);
+  EXPECT_EQ(result.json()["lower_bound"], 12'000);
+  const Placement placement = read_placement(folder / "p.toml").placement;
+  ASSERT_EQ(placement.stages.size(), 2u);
+  EXPECT_EQ(placement.stages[0].end_layer, 3);
+}
+
+TEST(PartitionCommand, PutsSeveralChunksOnADevice) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text(std::vector<long>(8, 1000)));
+  const Result result = ostinato_run({"partition", profile, "--devices", "2", "--chunks", "2", "--layout",
+                                      "wave", "--output", folder / "p.toml"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Placement placement = read_placement(folder / "p.toml").placement;
+  EXPECT_EQ(placement.blocks[placement.find_block("s2.F")].devices, std::vector{1});
+  EXPECT_EQ(placement.blocks[placement.find_block("s3.F")].devices, std::vector{0});
+  EXPECT_NE(result.out.find("s3"), std::string::npos);
+}
+
+TEST(PartitionCommand, ProvesThatTheMemoryIsTooSmall) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text({1000, 1000}));
+  const Result result = ostinato_run(
+      {"partition", profile, "--devices", "2", "--device-memory", "100B", "--output", folder / "p.toml"});
+  EXPECT_EQ(result.status, 4) << result.err;
+}
+
+TEST(PlanCommand, TakesTheShortestCandidateAndExplainsIt) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text(kUneven));
+  const Result result =
+      ostinato_run({"plan", profile, "--devices", "2", "--micro-batches", "4", "--time-limit", "2",
+                    "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+  ASSERT_TRUE(result.status == 0 || result.status == 5) << result.err;
+  for (const char* text : {"1 chunk per device", "looped, 2 chunks per device", "wave, 2 chunks per device",
+                           "1F1B on these stages", "1F1B on an even split", "was chosen"}) {
+    EXPECT_NE(result.out.find(text), std::string::npos) << result.out;
+  }
+  EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
+}
+
+TEST(PlanCommand, IsNoWorseThanAnyCandidateOrBaseline) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text(kUneven));
+  const nlohmann::json json =
+      ostinato_run({"plan", profile, "--devices", "2", "--micro-batches", "4", "--time-limit", "2",
+                    "--placement-output", folder / "p.toml", "--output", folder / "p.json", "--json"})
+          .json();
+  ASSERT_EQ(json["candidates"].size(), 3u);
+  for (const auto& candidate : json["candidates"]) EXPECT_LE(json["makespan"], candidate["makespan"]);
+  EXPECT_LE(json["makespan"], json["baselines"]["1f1b"]["makespan"]);
+  EXPECT_LT(json["makespan"], json["baselines"]["1f1b_even_split"]["makespan"]);
+}
+
+TEST(PlanCommand, SaysWhyACandidateIsNone) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text({1000, 1000, 1000}));
+  const Result result =
+      ostinato_run({"plan", profile, "--devices", "2", "--micro-batches", "2", "--time-limit", "1",
+                    "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+  ASSERT_TRUE(result.status == 0 || result.status == 5) << result.err;
+  EXPECT_NE(result.out.find("need at least 4 layers"), std::string::npos) << result.out;
+}
+
+TEST(PlanCommand, IsInfeasibleWhereEveryCandidateIs) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text({1000, 1000, 1000, 1000}));
+  const Result result =
+      ostinato_run({"plan", profile, "--devices", "2", "--micro-batches", "2", "--device-memory", "100B",
+                    "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+  EXPECT_EQ(result.status, 4) << result.err;
+  EXPECT_NE(result.err.find("1 chunk per device"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace ostinato::cli::test

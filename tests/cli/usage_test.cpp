@@ -1,0 +1,151 @@
+// What every command has in common: help, usage errors, JSON, exit statuses.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "bindings/cli/cli.h"
+#include "tests/cli/support/cli_run.h"
+
+namespace ostinato::cli::test {
+namespace {
+
+const std::vector<std::string> kPythonCommands = {"profile", "report", "doctor"};
+
+bool is_python(const std::string& name) {
+  return std::find(kPythonCommands.begin(), kPythonCommands.end(), name) != kPythonCommands.end();
+}
+
+TEST(Usage, HelpListsEveryCommandInTheOrderOfThePipeline) {
+  const Result result = ostinato_run({"--help"});
+  EXPECT_EQ(result.status, 0);
+  std::size_t at = 0;
+  for (const std::string& name : command_names()) {
+    at = result.out.find("\n  " + name + " ", at);
+    ASSERT_NE(at, std::string::npos) << name;
+  }
+}
+
+TEST(Usage, EveryCommandExplainsItselfWithAnExample) {
+  for (const std::string& name : command_names()) {
+    if (is_python(name)) continue;
+    const Result result = ostinato_run({name, "--help"});
+    EXPECT_EQ(result.status, 0) << name;
+    EXPECT_NE(result.out.find("Example:\n  ostinato " + name), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find("--json"), std::string::npos) << name;
+    EXPECT_EQ(result.err, "");
+  }
+}
+
+TEST(Usage, TheExamplesOfTheHelpHaveNoUsageErrors) {
+  for (const std::string& name : command_names()) {
+    if (is_python(name)) continue;
+    const std::string help = ostinato_run({name, "--help"}).out;
+    std::istringstream words(help.substr(help.find("Example:\n  ostinato ") + 20));
+    std::vector<std::string> args;
+    for (std::string word; words >> word;) args.push_back(word);
+    TemporaryFolder folder;  // what an example writes must not land beside the tests
+    for (std::string& arg : args) {
+      if (arg.ends_with(".toml") || arg.ends_with(".json") || arg.ends_with(".html")) arg = folder / arg;
+    }
+    EXPECT_NE(ostinato_run(args).status, 2) << help;
+  }
+}
+
+TEST(Usage, VersionIsPrinted) { EXPECT_EQ(ostinato_run({"--version"}).out, "ostinato " + version() + "\n"); }
+
+TEST(Usage, NothingIsAUsageError) {
+  const Result result = ostinato_run({});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_NE(result.err.find("Usage:"), std::string::npos);
+}
+
+TEST(Usage, SuggestsTheCommandThatWasMeant) {
+  const Result result = ostinato_run({"serach"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.err.find("did you mean search?"), std::string::npos) << result.err;
+}
+
+TEST(Usage, SuggestsTheOptionThatWasMeant) {
+  for (const char* option : {"--micro-batchs", "--micro-batchs=8"}) {
+    const Result result = ostinato_run({"search", "v.toml", option, "8", "--output", "x"});
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.err.find("unknown option --micro-batchs; did you mean --micro-batches?"),
+              std::string::npos)
+        << result.err;
+  }
+}
+
+TEST(Usage, SuggestsTheChoiceThatWasMeant) {
+  const Result result =
+      ostinato_run({"search", "v.toml", "--micro-batches", "8", "--output", "x", "--objective", "makespn"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.err.find("did you mean makespan?"), std::string::npos) << result.err;
+}
+
+TEST(Usage, MissingAndMalformedArgumentsAreUsageErrors) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {"search"},
+      {"search", "v.toml", "--output", "x"},
+      {"search", "v.toml", "--micro-batches", "many", "--output", "x"},
+      {"search", "v.toml", "--micro-batches", "0", "--output", "x"},
+      {"search", "v.toml", "--micro-batches", "4", "--output", "x", "--time-limit", "-1"},
+      {"search", "v.toml", "--micro-batches", "4", "--output", "x", "--threads", "1.5"},
+      {"placement", "v", "--forward", "1 parsec"},
+      {"placement", "v", "--time-unit", "h"},
+      {"placement", "triangle"},
+      {"partition", "p.json", "--devices", "2", "--output", "x", "--device-memory", "40"},
+      {"partition", "p.json", "--devices", "0", "--output", "x"},
+      {"simulate", "a", "b", "--jitter", "2"},
+      {"simulate", "a", "b", "--runs", "0"},
+      {"show", "a", "b", "--width", "5"},
+      {"config", "a", "--write", "b"},
+  };
+  for (const auto& args : wrong) {
+    const Result result = ostinato_run(args);
+    EXPECT_EQ(result.status, 2) << args.front() << ' ' << result.err;
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err.find("Try: ostinato " + args.front() + " --help"), std::string::npos) << result.err;
+  }
+}
+
+TEST(Usage, FilesThatCannotBeReadAreBadInput) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"search", "/no/v.toml", "--micro-batches", "4", "--output", "x"},
+           {"verify", "/no/plan.json", "/no/v.toml"},
+           {"simulate", "/no/plan.json", "/no/v.toml"},
+           {"show", "/no/plan.json", "/no/v.toml"},
+           {"lower", "/no/plan.json", "/no/v.toml"},
+           {"partition", "/no/profile.json", "--devices", "2", "--output", "x"},
+           {"config", "/no/options.toml"}}) {
+    const Result result = ostinato_run(args);
+    EXPECT_EQ(result.status, 3) << args.front();
+    EXPECT_NE(result.err.find("/no/"), std::string::npos) << result.err;
+  }
+}
+
+TEST(Usage, JsonIsOneObjectAlsoWhereSomethingIsWrong) {
+  const Result usage = ostinato_run({"search", "--json", "--nonsense"});
+  EXPECT_EQ(usage.json()["status"], 2);
+  const Result input = ostinato_run({"verify", "/no/plan.json", "/no/v.toml", "--json"});
+  EXPECT_EQ(input.json()["status"], 3);
+  EXPECT_NE(input.json()["error"].get<std::string>().find("/no/v.toml"), std::string::npos);
+}
+
+TEST(Usage, CommandsOfThePythonHalfSaySo) {
+  for (const std::string& name : kPythonCommands) {
+    const Result result = ostinato_run({name});
+    EXPECT_EQ(result.status, 7);
+    EXPECT_NE(result.err.find("python -m ostinato " + name), std::string::npos);
+  }
+}
+
+TEST(Usage, AClosedOutputIsAnError) {
+  std::ostringstream out, err;
+  out.setstate(std::ios::badbit);
+  EXPECT_EQ(run({"--help"}, out, err), 1);
+}
+
+}  // namespace
+}  // namespace ostinato::cli::test
