@@ -132,10 +132,10 @@ function drawStep(step, y, colors) {
   pen.fillStyle = colors[step.block.kind];
   pen.fillRect(x0, y + 1, Math.max(wide - gap, 0.5), rowHeight - 2);
   const label = letters[step.block.kind] + step.microBatch;
-  if (rowHeight >= 13 && wide > 7.5 * label.length) {
+  if (rowHeight >= 13 && wide > 12 && wide > pen.measureText(label).width + 6) {
     pen.globalAlpha = hovered && hovered.microBatch !== step.microBatch ? 0.35 : 1;
     pen.fillStyle = colors.label;
-    pen.fillText(label, x0 + 4, y + rowHeight / 2);
+    pen.fillText(label, x0 + 3, y + rowHeight / 2);
   }
 }
 function drawAxis(colors, bottom) {

@@ -185,7 +185,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   }
   io.out << table(candidates, winner, base) << reason(candidates, winner) << '\n'
          << summary(best.searched->plan, *best.placement, total_seconds(candidates))
-         << fmt::format("  written to    {}, {}\n", outputs.plan, outputs.placement);
+         << fmt::format("  written to        {}, {}\n", outputs.plan, outputs.placement);
   return status;
 }
 

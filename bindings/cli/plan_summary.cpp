@@ -39,7 +39,7 @@ std::string ratio(Nanoseconds part, Nanoseconds whole) {
 }
 
 std::string line(const std::string& name, const std::string& text) {
-  return fmt::format("  {:<13} {}\n", name, text);
+  return fmt::format("  {:<17} {}\n", name, text);
 }
 
 std::string proof(Nanoseconds value, Nanoseconds bound, bool optimal) {
@@ -74,6 +74,7 @@ std::string memory_line(const Plan& plan, const Placement& placement) {
   return line("peak memory", list + " per device");
 }
 
+/// 1F1B, plain or interleaved, and the best of the others that fit.
 std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value) {
   const std::vector<Reference> list = references(placement, plan.micro_batches, plan.objective);
   std::string text;
@@ -81,12 +82,13 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
     text += line(r.name, fmt::format("{}, {} times as long{}", format_time(r.value), ratio(r.value, value),
                                      r.fits ? "" : ", but does not fit the memory"));
   };
-  const auto usual =
-      std::find_if(list.begin(), list.end(), [](const Reference& r) { return r.name == "1f1b"; });
+  const auto is_usual = [](const Reference& r) { return r.name == "1f1b" || r.name == "interleaved-1f1b"; };
+  const auto usual = std::find_if(list.begin(), list.end(), is_usual);
   if (usual != list.end()) add(*usual);
   const Reference* best = nullptr;
   for (const Reference& r : list) {
-    if (r.fits && r.name != "1f1b" && (best == nullptr || r.value < best->value)) best = &r;
+    if (!r.fits || is_usual(r) || r.name == plan.search.method) continue;
+    if (best == nullptr || r.value < best->value) best = &r;
   }
   if (best != nullptr) add(*best);
   return text;

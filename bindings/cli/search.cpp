@@ -46,7 +46,7 @@ int search_command(const std::vector<std::string>& args, Io& io) {
     json.update(summary_json(searched.plan, file.placement, searched.seconds));
     print_json(json, io);
   } else {
-    io.out << summary(searched.plan, file.placement, searched.seconds) << "  written to    " << output
+    io.out << summary(searched.plan, file.placement, searched.seconds) << "  written to        " << output
            << '\n';
   }
   return status;

@@ -53,6 +53,8 @@ def run_python(command: str, args: list[str]) -> int:
         return fail(command, args, INTERRUPTED, "interrupted")
     except ModuleNotFoundError as error:
         return fail(command, args, MISSING, f"the Python package {error.name} is missing: pip install {error.name}")
+    except ImportError as error:  # a module of ours that was not built, or one that was built for another torch
+        return fail(command, args, MISSING, str(error))
     except MemoryError:
         return fail(command, args, INTERNAL_ERROR, "out of memory")
 

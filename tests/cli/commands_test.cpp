@@ -55,8 +55,8 @@ TEST(SearchCommand, ShowsTheBoundAndOneFOneB) {
   make_plan(folder, 8);
   const Result result = ostinato_run({"search", folder / "v.toml", "--micro-batches", "8", "--method", "1f1b",
                                       "--output", folder / "again.json"});
-  EXPECT_NE(result.out.find("makespan      33 us, optimal (proved)"), std::string::npos) << result.out;
-  EXPECT_NE(result.out.find("1f1b          33 us, 1.000 times as long"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("makespan          33 us, optimal (proved)"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("1f1b              33 us, 1.000 times as long"), std::string::npos) << result.out;
   EXPECT_EQ(result.err, "") << "progress belongs on a terminal only";
   EXPECT_EQ(read_text(folder / "again.json"), read_text(folder / "v.json"));
 }

@@ -1,0 +1,140 @@
+"""The `ostinato` command as a user runs it: both halves behind one name."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ostinato import cli
+
+
+def ostinato(*args, **kwargs):
+    command = [sys.executable, "-m", "ostinato", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
+
+
+@pytest.fixture
+def placement(tmp_path):
+    path = tmp_path / "v.toml"
+    assert ostinato("placement", "v", "--output", path).returncode == 0
+    return path
+
+
+def test_help_lists_both_halves_in_the_order_of_the_pipeline():
+    result = ostinato("--help")
+    assert result.returncode == 0
+    commands = [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ") and line[2].isalpha()]
+    assert commands == [
+        "profile", "placement", "partition", "search", "plan", "simulate",
+        "verify", "lower", "show", "report", "config", "doctor",
+    ]  # fmt: skip
+
+
+def test_every_python_command_is_listed_and_importable():
+    from ostinato import _search
+
+    assert set(cli.PYTHON_COMMANDS) < set(_search.commands())
+    for command in cli.PYTHON_COMMANDS:
+        if command == "profile" and importlib.util.find_spec("ostinato._profiler") is None:
+            assert ostinato(command, "--help").returncode == 7  # a build without torch
+            continue
+        result = ostinato(command, "--help")
+        assert result.returncode == 0, result.stderr
+        assert "usage" in result.stdout.lower()
+
+
+def test_version():
+    import ostinato as package
+
+    assert ostinato("--version").stdout == f"ostinato {package.__version__}\n"
+    with pytest.raises(AttributeError):
+        package.nothing  # noqa: B018
+
+
+def test_cpp_commands_do_not_import_torch():
+    code = "import sys; from ostinato.cli import main; main(['config']); sys.exit('torch' in sys.modules)"
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment).returncode == 0
+
+
+def test_search_verify_show(tmp_path, placement):
+    plan = tmp_path / "plan.json"
+    result = ostinato("search", placement, "--micro-batches", 4, "--output", plan, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["makespan"] == 21000
+    assert result.stderr == ""
+    assert ostinato("verify", plan, placement).returncode == 0
+    shown = ostinato("show", plan, placement)
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [([], 2), (["serach"], 2), (["search", "--nonsense"], 2), (["verify", "/no/plan", "/no/placement"], 3)],
+)
+def test_exit_statuses_come_through(args, status):
+    assert ostinato(*args).returncode == status
+
+
+def test_a_missing_package_is_named(monkeypatch, capsys):
+    def missing(name):
+        raise ModuleNotFoundError("no", name="torch")
+
+    monkeypatch.setattr(cli.importlib, "import_module", missing)
+    assert cli.main(["profile", "train.py", "--json"]) == 7
+    captured = capsys.readouterr()
+    assert "torch is missing" in captured.err
+    assert json.loads(captured.out) == {"status": 7, "error": "the Python package torch is missing: pip install torch"}
+
+
+def test_interrupting_a_python_command_has_its_status(monkeypatch, capsys):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.importlib, "import_module", interrupted)
+    assert cli.main(["doctor"]) == 130
+
+
+def test_signal_handlers_are_given_back(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE)
+    assert cli.main(["placement", "v", "--output", str(tmp_path / "v.toml")]) == 0
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE)) == before
+
+
+def test_a_closed_pipe_ends_the_command_quietly():
+    command = f"{sys.executable} -m ostinato placement looped --devices 2000 --chunks 8 | head -1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
+    assert result.stdout.startswith("format")
+    assert result.stderr == ""
+
+
+def wait_until_searching(process, plan):
+    """The search takes SIGINT once it runs: its handler shows in the process's caught signals."""
+    for _ in range(2000):
+        for line in open(f"/proc/{process.pid}/status"):
+            if line.startswith("SigCgt:") and int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
+                return
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    raise AssertionError("the search did not begin")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+def test_ctrl_c_writes_the_best_plan(tmp_path):
+    """A placement that is too large to be finished: 130 with a valid plan."""
+    placement, plan = tmp_path / "p.toml", tmp_path / "plan.json"
+    options = ["--devices", 16, "--forward", "1.01ms", "--backward", "1.37ms", "--weight", "1.13ms", "--capacity", "20MiB"]
+    assert ostinato("placement", "wave", *options, "--output", placement).returncode == 0
+    command = [sys.executable, "-m", "ostinato", "search", placement, "--micro-batches", "64", "--time-limit", "0"]
+    process = subprocess.Popen([*map(str, command), "--output", plan], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until_searching(process, plan)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130, errors
+    assert ostinato("verify", plan, placement).returncode == 0
