@@ -9,23 +9,26 @@ from rich.console import Console
 from rich.table import Table
 
 TOP_OPERATORS = 8
+RESTLESS = 25  # percent
 
 
 def milliseconds(spread: Any) -> str:
     return f"{spread.median / 1e6:.3f}" if spread.repeats else "-"
 
 
-def unrest(*spreads: Any) -> str:
-    """Half the distance between the quartiles, in percent of the median; the largest of these."""
-    return f"{max(50 * (s.high - s.low) / max(1, s.median) for s in spreads):.0f} %"
+def unrest(row: Any) -> float:
+    """Half the distance between the quartiles, in percent of the median; of the forward or the backward."""
+    return max(50 * (s.high - s.low) / max(1, s.median) for s in (row.forward, row.backward))
 
 
 def size(count: int) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.1f} {unit}" if unit != "B" else f"{count} B"
-        count /= 1024
-    raise AssertionError("unreachable")
+    """In bytes, or in powers of 1024 of them: 912.4K."""
+    number, unit = float(count), ""
+    for larger in ("K", "M", "G"):
+        if number < 1024:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.1f}{unit}" if unit else str(count)
 
 
 def weight_of_layers(profile: Any) -> dict[int, int]:
@@ -42,8 +45,8 @@ def layer_table(profile: Any) -> Table:
     title = f"{profile.model} on {profile.device_name}, a micro-batch of {profile.micro_batch_size}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("layer", overflow="fold")
-    for column in ("n", "fwd ms", "bwd ms", "+-", "kept", "workspace", "params", "output"):
-        table.add_column(column, justify="right")
+    for column in ("n", "fwd ms", "bwd ms", "+-", "kept B", "work B", "params B", "output B"):
+        table.add_column(column, justify="right", no_wrap=True)
     weights = weight_of_layers(profile)
     for row in (row for row in profile.layers if row.same_as < 0):
         workspace = max(row.forward_workspace, row.backward_workspace)
@@ -52,7 +55,7 @@ def layer_table(profile: Any) -> Table:
             str(weights[row.index]),
             milliseconds(row.forward),
             milliseconds(row.backward),
-            unrest(row.forward, row.backward),
+            f"{unrest(row):.0f} %",
             *map(size, (row.kept, workspace, row.parameters, row.output_bytes)),
         )
     return table
@@ -89,6 +92,14 @@ def transfer_lines(profile: Any) -> list[str]:
     return lines
 
 
+def unrest_lines(profile: Any) -> list[str]:
+    """Where the machine was too busy for the times to be trusted."""
+    worst = max(profile.layers, key=unrest)
+    if unrest(worst) <= RESTLESS:
+        return []
+    return [f"times vary by up to {unrest(worst):.0f} % (layer {worst.name}): profile again when the machine is quiet"]
+
+
 def completeness_line(profile: Any) -> str:
     state = profile.completeness
     if state.complete:
@@ -99,7 +110,7 @@ def completeness_line(profile: Any) -> str:
 def show(profile: Any, console: Console) -> None:
     console.print(layer_table(profile))
     console.print(operator_table(profile))
-    for line in (*transfer_lines(profile), completeness_line(profile)):
+    for line in (*transfer_lines(profile), *unrest_lines(profile), completeness_line(profile)):
         console.print(line, highlight=False, soft_wrap=True)
 
 
