@@ -131,11 +131,13 @@ function drawStep(step, y, colors) {
   pen.globalAlpha = (hovered && hovered.microBatch !== step.microBatch ? 0.25 : 1) * (step.block.chunk % 2 ? 0.72 : 1);
   pen.fillStyle = colors[step.block.kind];
   pen.fillRect(x0, y + 1, Math.max(wide - gap, 0.5), rowHeight - 2);
-  const label = letters[step.block.kind] + step.microBatch;
-  if (rowHeight >= 13 && wide > 12 && wide > pen.measureText(label).width + 6) {
+  if (rowHeight < 13 || wide < 8) return;
+  const fits = (text) => wide - pen.measureText(text).width > 2;  // without the letter the colour still names the kind
+  const label = [letters[step.block.kind] + step.microBatch, String(step.microBatch)].find(fits);
+  if (label !== undefined) {
     pen.globalAlpha = hovered && hovered.microBatch !== step.microBatch ? 0.35 : 1;
     pen.fillStyle = colors.label;
-    pen.fillText(label, x0 + 3, y + rowHeight / 2);
+    pen.fillText(label, x0 + Math.min(4, (wide - pen.measureText(label).width) / 2), y + rowHeight / 2);
   }
 }
 function drawAxis(colors, bottom) {
