@@ -1,7 +1,9 @@
 #include "search/incumbent.h"
 
 #include <algorithm>
-#include <numeric>
+#include <utility>
+
+#include "search/shift.h"
 
 namespace ostinato {
 
@@ -21,7 +23,9 @@ bool Incumbent::offer(const std::vector<int>& sequence, const std::string& metho
 
 bool Incumbent::offer(const Orders& orders, const std::string& method) {
   auto schedule = earliest_starts(in_.placement(), micro_batches_, orders);
-  return schedule && offer(std::move(*schedule), method);
+  if (!schedule) return false;
+  if (objective_ == Objective::span) schedule = as_late_as_possible(in_, micro_batches_, *schedule);
+  return offer(std::move(*schedule), method);
 }
 
 bool Incumbent::offer(std::vector<ScheduledBlock> schedule, const std::string& method) {

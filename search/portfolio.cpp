@@ -10,6 +10,7 @@
 #include "search/error.h"
 #include "search/feasible.h"
 #include "search/named.h"
+#include "search/shift.h"
 
 namespace ostinato {
 namespace {
@@ -63,6 +64,7 @@ void Portfolio::run_named() {
 void Portfolio::run() {
   try_sequential();
   try_named();
+  if (options_.objective == Objective::latency && options_.micro_batches > 1) try_rigid();
   if (proved() || stopped()) return;
   try_dispatch();
   if (proved() || stopped()) return;
@@ -90,6 +92,31 @@ void Portfolio::try_sequential() {
   for (int i = 0; i < options_.micro_batches; ++i) all.insert(all.end(), one.begin(), one.end());
   if (!one.empty()) best_.offer(all, "one micro-batch after another");
   report("one micro-batch after another");
+}
+
+/// For the latency: the best schedule of one micro-batch, started again as soon as no two meet and the memory
+/// allows.
+void Portfolio::try_rigid() {
+  SearchOptions options = options_;
+  options.micro_batches = 1;
+  options.objective = Objective::makespan;
+  options.progress = {};
+  Portfolio one(in_, bounds_, options);
+  one.run();
+  if (one.best().empty()) return;
+  std::vector<Nanoseconds> start(static_cast<std::size_t>(in_.blocks()));
+  for (const ScheduledBlock& s : one.best().schedule()) start[s.block] = s.start;
+  Nanoseconds interval = bounds_.period(1);
+  for (bool taken = false; !taken && interval <= one.best().score().makespan; interval += interval / 16 + 1) {
+    interval = least_interval(in_, start, interval);
+    std::vector<ScheduledBlock> schedule;
+    for (int i = 0; i < options_.micro_batches; ++i) {
+      for (int b = 0; b < in_.blocks(); ++b) schedule.push_back({b, i, start[b] + i * interval});
+    }
+    sort_schedule(in_.placement(), schedule);
+    taken = best_.offer(std::move(schedule), "one micro-batch, repeated");
+  }
+  report("one micro-batch, repeated");
 }
 
 void Portfolio::try_dispatch() {

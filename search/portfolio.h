@@ -46,6 +46,7 @@ class Portfolio {
 
   void try_named();
   void try_sequential();
+  void try_rigid();
   void try_dispatch();
   void find_repetends();
   void round(int width);

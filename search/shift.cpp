@@ -1,0 +1,80 @@
+#include "search/shift.h"
+
+#include <algorithm>
+
+#include "search/orders.h"
+
+namespace ostinato {
+namespace {
+
+/// The end of the first interval after `interval` for which the k-th repetition of x meets y for some k, or 0
+/// if none does: they meet if |delta - k * interval| is shorter than the one that runs first. delta =
+/// start(y) - start(x) >= 0.
+Nanoseconds clash(Nanoseconds delta, Nanoseconds time_x, Nanoseconds time_y, Nanoseconds interval) {
+  // Repetition k of x starts at k * interval; y starts at delta.
+  for (Nanoseconds k = std::max<Nanoseconds>(1, delta / interval); k <= delta / interval + 1; ++k) {
+    const Nanoseconds from_x = delta - k * interval;  // y starts this much after the repetition
+    const bool meet = from_x >= 0 ? from_x < time_x : -from_x < time_y;
+    if (meet && time_x > 0 && time_y > 0)
+      return (delta + time_y + k - 1) / k;  // then y ends before it starts
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<ScheduledBlock> as_late_as_possible(const Instance& in, int micro_batches,
+                                                const std::vector<ScheduledBlock>& schedule) {
+  const auto blocks = static_cast<std::size_t>(in.blocks());
+  std::vector<Nanoseconds> limit(static_cast<std::size_t>(in.devices()),
+                                 0);  // start of the next step on the device
+  for (const ScheduledBlock& s : schedule) {
+    for (const int d : in.devices_of(s.block)) limit[d] = std::max(limit[d], s.start + in.time(s.block));
+  }
+  // Backwards through the orders, in which equal starts of steps of no time stand right.
+  std::vector<ScheduledBlock> steps = schedule;
+  std::stable_sort(steps.begin(), steps.end(), [&](const ScheduledBlock& a, const ScheduledBlock& b) {
+    if (a.start != b.start) return a.start < b.start;
+    if ((in.time(a.block) == 0) != (in.time(b.block) == 0)) return in.time(a.block) == 0;
+    return a.block != b.block ? in.rank(a.block) < in.rank(b.block) : a.micro_batch < b.micro_batch;
+  });
+  std::vector<Nanoseconds> start(blocks * static_cast<std::size_t>(micro_batches), 0);
+  const auto at = [&](int b, int m) -> Nanoseconds& {
+    return start[static_cast<std::size_t>(m) * blocks + static_cast<std::size_t>(b)];
+  };
+  for (auto s = steps.rbegin(); s != steps.rend(); ++s) {
+    Nanoseconds end = std::numeric_limits<Nanoseconds>::max();
+    for (const int d : in.devices_of(s->block)) end = std::min(end, limit[d]);
+    for (const Edge& e : in.followers(s->block))
+      end = std::min(end, at(e.block, s->micro_batch) - e.transfer);
+    s->start = at(s->block, s->micro_batch) = end - in.time(s->block);
+    for (const int d : in.devices_of(s->block)) limit[d] = s->start;
+  }
+  const Nanoseconds first = std::min_element(steps.begin(), steps.end(), [](const auto& a, const auto& b) {
+                              return a.start < b.start;
+                            })->start;
+  for (ScheduledBlock& s : steps) s.start -= first;
+  sort_schedule(in.placement(), steps);
+  return steps;
+}
+
+Nanoseconds least_interval(const Instance& in, const std::vector<Nanoseconds>& start, Nanoseconds at_least) {
+  Nanoseconds interval = std::max<Nanoseconds>(1, at_least);
+  for (bool again = true; again;) {
+    again = false;
+    for (int d = 0; d < in.devices(); ++d) {
+      for (const int x : in.blocks_on(d)) {
+        for (const int y : in.blocks_on(d)) {
+          if (start[y] < start[x] || (start[y] == start[x] && x == y && in.time(x) <= interval)) continue;
+          const Nanoseconds next = clash(start[y] - start[x], in.time(x), in.time(y), interval);
+          if (next <= interval) continue;
+          interval = next;
+          again = true;
+        }
+      }
+    }
+  }
+  return interval;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,64 @@
+#include "search/bounds.h"
+
+#include <gtest/gtest.h>
+
+#include "search/shapes.h"
+#include "tests/search/small.h"
+
+namespace ostinato {
+namespace {
+
+using test::add;
+using test::on_devices;
+
+TEST(Bounds, WorkHeadAndTailOfADevice) {
+  Placement p = on_devices(2);
+  p.link.latency = 2;
+  const int f0 = add(p, "F0", {0}, 3);
+  const int f1 = add(p, "F1", {1}, 10, {.after = {f0}});
+  add(p, "B0", {0}, 4, {.after = {f1}});
+  const Instance in(p);
+  const Bounds bounds(in);
+  EXPECT_EQ(bounds.makespan(1), 3 + 2 + 10 + 2 + 4);
+  EXPECT_EQ(bounds.makespan(5), 3 + 2 + 50 + 2 + 4);
+  EXPECT_EQ(bounds.period(1), 10);
+  EXPECT_EQ(bounds.period(3), 30);
+  EXPECT_EQ(bounds.latency(), 21);
+  // Device 0 starts before and ends after all work of device 1.
+  EXPECT_EQ(bounds.span(5), 61);
+}
+
+TEST(Bounds, BlocksOnSeveralDevicesKeepTheirDevicesFromThePathToTheFirstOwnBlock) {
+  const Placement p = shape("m", {.forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1});
+  const Instance in(p);
+  EXPECT_EQ(Bounds(in).makespan(8), 48 + 3 + 9);
+}
+
+TEST(Bounds, MemoryTimesItsRoundTrip) {
+  Placement p = on_devices(2, 2);
+  p.devices[1].memory = kUnlimited;
+  const int f0 = add(p, "F0", {0}, 1, {.memory = 1, .workspace = 1});
+  const int f1 = add(p, "F1", {1}, 6, {.after = {f0}});
+  add(p, "B0", {0}, 1, {.memory = -1, .after = {f1}});
+  const Instance in(p);
+  const Bounds bounds(in);
+  EXPECT_EQ(static_cast<Nanoseconds>(bounds.area(0)->bytes_time), 8 + 1);
+  EXPECT_FALSE(bounds.area(1));
+  EXPECT_EQ(bounds.period(3), 18);  // 14 by memory, 18 by work
+  p.devices[0].memory = 1 + 1;
+  p.blocks[1].devices = {0};  // all on one device: held for 8, room for 2
+  const Instance one(p);
+  EXPECT_EQ(Bounds(one).makespan(4), 32);
+}
+
+TEST(Bounds, MemoryThatNothingTookIsLeftOut) {
+  Placement p = on_devices(1, 3);
+  add(p, "give", {0}, 1, {.memory = -1});
+  add(p, "take", {0}, 1, {.memory = 1});
+  const Instance in(p);
+  EXPECT_FALSE(Bounds(in).area(0));
+  EXPECT_EQ(Bounds(in).makespan(2), 4);
+}
+
+}  // namespace
+}  // namespace ostinato
