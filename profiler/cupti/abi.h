@@ -3,7 +3,7 @@
 // toolkit.
 //
 // Only what is stable is declared: result codes, kinds, and the head of each record up to the last field we
-// read. Records grow at their end with CUDA releases (a kernel's has 144 bytes in CUDA 9, 208 in 11.8, 216
+// read. Records grow at their end with CUDA releases (a kernel's has 144 bytes in CUDA 9, 200 in 11.8, 216
 // in 13.0), so `sizeof` of a struct below is never the size of a record, and buffers are walked by
 // cuptiActivityGetNextRecord, which knows the sizes of the library that wrote them. abi_check.cpp compares
 // every offset, size and constant with NVIDIA's headers wherever the build finds them.

@@ -44,12 +44,15 @@ namespace {
 #define SAME_VALUE(ours, theirs) static_assert(static_cast<long>(ours) == static_cast<long>(theirs), #theirs)
 
 // The layouts of CUDA 11.8, which later headers keep beside their own.
-CHECK_KERNEL(CUpti_ActivityKernel9);
+CHECK_KERNEL(CUpti_ActivityKernel8);
 CHECK_COPY(MemcpyHead, CUpti_ActivityMemcpy5);
 CHECK_COPY(MemcpyHead, CUpti_ActivityMemset4);
 CHECK_COPY(MemcpyPeerHead, CUpti_ActivityMemcpyPtoP4);
 CHECK_MEMORY(CUpti_ActivityMemory3);
 CHECK_OVERHEAD(CUpti_ActivityOverhead);
+#if CUPTI_API_VERSION >= 19  // CUDA 12.0
+CHECK_KERNEL(CUpti_ActivityKernel9);
+#endif
 #if CUPTI_API_VERSION >= 130000
 CHECK_KERNEL(CUpti_ActivityKernel10);
 CHECK_COPY(MemcpyHead, CUpti_ActivityMemcpy6);

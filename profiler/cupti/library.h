@@ -56,7 +56,7 @@ struct Library {
 };
 
 /// Empty where an NVIDIA driver is installed, else why CUPTI cannot work: the library itself loads without
-/// one, and tells its version, but refuses everything with CUPTI_ERROR_UNKNOWN. Starts no driver (cuInit
+/// one, and tells its version, but refuses every subscriber. Starts no driver (cuInit
 /// would spoil a later fork).
 std::string driver_problem();
 

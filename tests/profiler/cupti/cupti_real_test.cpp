@@ -70,7 +70,8 @@ TEST(CuptiReal, WithoutADriverItRefusesTheSubscriber) {
     Collector collector(*library, {});
     ADD_FAILURE() << "a session began without a driver";
   } catch (const Unavailable& error) {
-    EXPECT_STREQ(error.what(), "CUPTI cannot be subscribed to: CUPTI_ERROR_UNKNOWN");
+    EXPECT_EQ(std::string(error.what()).rfind("CUPTI cannot be subscribed to: CUPTI_ERROR_", 0), 0u)
+        << error.what();
   }
 }
 

@@ -37,7 +37,7 @@ std::size_t size_of(std::uint32_t kind, std::uint32_t version) {
   if (version >= 130000) return layout->second.size;
   // CUDA 11.8: the same records before they grew.
   static const std::map<std::uint32_t, std::size_t> older = {
-      {kKernel, 208}, {kMemcpy, 88}, {kOverhead, 40}, {kMemory, 120}};
+      {kKernel, 200}, {kMemcpy, 88}, {kOverhead, 40}, {kMemory, 120}};
   const auto old = older.find(kind);
   return old == older.end() ? layout->second.size : old->second;
 }
