@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "search/checker_bounds.h"
 #include "search/named.h"
 #include "search/orders.h"
 #include "search/shapes.h"
@@ -416,6 +417,39 @@ TEST(CheckerMutationTest, AgreesWithTheOracle) {
         "twice", "period", "steady range", "period of nothing"}) {
     EXPECT_GE(verdicts[rule], 10) << rule;
   }
+}
+
+// Each claim is accepted up to what is proved, and refused from one nanosecond more on.
+TEST(CheckerMutationTest, RefusesEveryFalseClaim) {
+  int optimal = 0;
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    Random random(seed);
+    Placement p = test::random_placement(random);
+    Plan plan = test::random_plan(p, static_cast<int>(random.between(1, 4)), random, 0);
+    test::limit_memory(p, plan, random.between(0, 2));
+    const checker::Bounds bounds(p);
+    const auto makespan =
+        static_cast<Nanoseconds>(bounds.makespan(plan.micro_batches, checker::kUnbounded).value);
+    const auto period = static_cast<Nanoseconds>(bounds.period(1).value);
+    plan.lower_bound = {.makespan = makespan, .period = period};
+    plan.optimal.makespan = makespan == plan.makespan;
+    optimal += plan.optimal.makespan ? 1 : 0;
+    ASSERT_EQ(failures(plan, p), Strings{}) << "seed " << seed;
+
+    Plan changed = plan;
+    ++changed.lower_bound.makespan;
+    ASSERT_FALSE(check_plan(changed, p).ok()) << "seed " << seed;
+    changed = plan;
+    ++changed.lower_bound.period;
+    ASSERT_FALSE(check_plan(changed, p).ok()) << "seed " << seed;
+    changed = plan;
+    changed.optimal.makespan = true;
+    ASSERT_EQ(check_plan(changed, p).ok(), plan.optimal.makespan) << "seed " << seed;
+    changed = plan;
+    changed.optimal.period = true;  // no part repeats
+    ASSERT_EQ(check_plan(changed, p).ok(), false) << "seed " << seed;
+  }
+  EXPECT_GE(optimal, 100);
 }
 
 }  // namespace
