@@ -191,6 +191,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "p.toml:5: not valid TOML: cannot redefine existing string 'name'"},
         Refusal{"syntax", "format = \"ostinato-placement/1\"\nname = \n",
                 "p.toml:2: not valid TOML: expected value, saw '\\n'"},
+        Refusal{
+            "no_table_name", "[=]\n",
+            "p.toml:1: not valid TOML: expected bare key starting character or string delimiter, saw '='"},
         Refusal{"no_devices", "format = \"ostinato-placement/1\"\n",
                 "p.toml: no [[devices]]: a placement needs at least one"},
         Refusal{"no_blocks", kHead, "p.toml: no [[blocks]]: a placement needs at least one"},
