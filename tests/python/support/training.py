@@ -23,6 +23,8 @@ class Options:
     own_optimizer: bool = False  # a torch optimizer with two groups, made by the script
     partition: str = "uniform"
     checkpoint_interval: int = 0
+    checkpointable: tuple[str, ...] | None = None
+    built: bool = False  # layers are modules, not LayerSpecs
     seed_layers: bool = False
     steps: int = 20
 
@@ -45,12 +47,16 @@ def make_model(options: Options):
     from deepspeed.pipe import PipelineModule
 
     torch.manual_seed(1000 + dist.get_rank())  # each rank draws other numbers
+    layers = models.layers(options.tied, in_place=not options.checkpoint_interval)
+    if options.built:
+        layers = [layer.build() if hasattr(layer, "build") else layer for layer in layers]
     return PipelineModule(
-        models.layers(options.tied, in_place=not options.checkpoint_interval),
+        layers,
         num_stages=options.stages,
         loss_fn=models.loss,
         partition_method=options.partition,
         activation_checkpoint_interval=options.checkpoint_interval,
+        checkpointable_layers=list(options.checkpointable) if options.checkpointable else None,
         seed_layers=options.seed_layers,
     )
 

@@ -31,7 +31,7 @@ class World:
         self._pipes, self._processes = [], []
         for rank in range(self.size):
             ours, theirs = START.Pipe()
-            process = START.Process(target=_serve, args=(rank, self.size, port, theirs), daemon=True)
+            process = START.Process(target=_serve, args=(rank, self.size, port, theirs))
             process.start()
             theirs.close()
             self._pipes.append(ours)

@@ -1,0 +1,265 @@
+"""What else DeepSpeed's pipeline engine does goes on working under a plan."""
+
+import io
+import re
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+
+import pytest
+import torch
+from support import models, training
+from support.models import LAYERS
+from support.plans import Layout, make_plan
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+
+from ostinato.trace import read_traces
+
+WAVE = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
+LOOPED = Layout("looped", (2, 4, 6), (0, 1, 0, 1))
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plans")
+    return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in (WAVE, LOOPED)}
+
+
+def both(world, function, options, plan, *arguments):
+    """(DeepSpeed's results, ours) by rank."""
+    ours = replace(options, section={"plan": plan})
+    return world.run(function, options, *arguments), world.run(function, ours, *arguments)
+
+
+def few_steps(options: Options) -> dict:
+    engine = make_engine(options)
+    data = data_of(engine)
+    losses = [engine.train_batch(data).item() for _ in range(5)]
+    return {"losses": losses, "weights": weights(engine), "rates": engine.get_lr()}
+
+
+SCHEDULER = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": 0.02}}}
+
+
+@pytest.mark.parametrize("layout", ["wave", "looped"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(config=SCHEDULER),
+        Options(built=True),
+        Options(checkpoint_interval=1, checkpointable=("Block",), seed_layers=True),
+        Options(config={"bf16": {"enabled": True, "immediate_grad_update": True}, "zero_optimization": {"stage": 1}}),
+    ],
+    ids=["scheduler", "built-layers", "reentrant-checkpointing", "immediate-bf16"],
+)
+def test_same_as_deepspeed(world2, plans, options, layout):
+    expected, got = both(world2, few_steps, options, plans[layout])
+    assert got == expected
+
+
+def fp16_steps(options: Options) -> dict:
+    """DeepSpeed refuses fp16 on a CPU; its logic runs there all the same."""
+    from deepspeed.accelerator import get_accelerator
+
+    kind = type(get_accelerator())
+    before = kind.supported_dtypes, kind.is_fp16_supported
+    kind.supported_dtypes = lambda self: [torch.float32, torch.float16, torch.bfloat16]
+    kind.is_fp16_supported = lambda self: True
+    try:
+        engine = make_engine(options)
+        data = data_of(engine)
+        losses = [engine.train_batch(data).item() for _ in range(6)]
+    finally:
+        kind.supported_dtypes, kind.is_fp16_supported = before
+    return {
+        "losses": losses,
+        "weights": weights(engine),
+        "scale": engine.optimizer.cur_scale,
+        "skipped": engine.skipped_steps,
+    }
+
+
+def test_dynamic_loss_scale(world2, plans):
+    """It starts so high that the first steps overflow, are skipped on all ranks, and the scale comes down."""
+    config = {
+        "fp16": {"enabled": True, "initial_scale_power": 22, "hysteresis": 1, "loss_scale_window": 2},
+        "zero_optimization": {"stage": 1},
+    }
+    expected, got = both(world2, fp16_steps, Options(config=config), plans["wave"])
+    assert got == expected
+    assert got[0]["skipped"] > 0 and got[0]["scale"] < 2**22
+
+
+class Samples(torch.utils.data.Dataset):
+    """Distinct (tokens, targets)."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(3)
+        self.tokens = torch.randint(models.VOCABULARY, (40, models.LENGTH + 1), generator=generator)
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, index):
+        return self.tokens[index, :-1], self.tokens[index, 1:]
+
+
+def steps_of_a_dataset(options: Options) -> list[float]:
+    """training_data= instead of an iterator; it is longer than what one epoch needs."""
+    import deepspeed
+
+    model = training.make_model(options)
+    engine, *_ = deepspeed.initialize(model=model, config=options.configuration(), training_data=Samples())
+    return [engine.train_batch().item() for _ in range(7)]
+
+
+@pytest.mark.parametrize("layout", ["wave", "looped"])
+def test_training_data(world2, plans, layout):
+    expected, got = both(world2, steps_of_a_dataset, Options(), plans[layout])
+    assert got == expected
+
+
+def steps_of_growing_length(options: Options) -> list[float]:
+    """Curriculum learning: sequences get longer, and the script says so."""
+    engine = make_engine(options)
+    losses = []
+    for length in (2, 3, 5):
+        engine.reset_activation_shape()
+        data = ((tokens[:, :length], targets[:, :length]) for tokens, targets in data_of(engine))
+        losses += [engine.train_batch(data).item() for _ in range(2)]
+    return losses
+
+
+def test_shapes_that_change(world2, plans):
+    expected, got = both(world2, steps_of_growing_length, Options(), plans["wave"])
+    assert got == expected
+
+
+def evaluations(options: Options) -> list:
+    engine = make_engine(options)
+    data, held_out = data_of(engine), data_of(engine, seed=5)
+    values = [engine.eval_batch(held_out).item()]
+    engine.train_batch(data)
+    values.append(engine.eval_batch(held_out, num_micro_batches=7).item())
+    loss, logits = engine.eval_batch(held_out, return_logits=True)
+    values += [loss.item(), logits is not None and training.bytes_of(logits)]
+    values.append(engine.eval_batch(held_out, bcast_loss=False, reduce_output=None) is not None)
+    values.append(engine.train_batch(data).item())
+    return values
+
+
+def test_evaluation(world2, plans):
+    """The loss is known everywhere; logits and outputs stay on the rank of the last stage, which is rank 0 in a wave."""
+    expected, got = both(world2, evaluations, Options(), plans["wave"])
+    numbers = [[v for v in row if isinstance(v, float)] for row in (*expected, *got)]
+    assert numbers[0] == numbers[1] == numbers[2] == numbers[3]
+    assert got[0][3] == expected[1][3] and got[1][3] is False
+    assert got[0][4] and not got[1][4]
+
+
+def traced(options: Options) -> str:
+    """What this rank printed while it made its engine."""
+    out = io.StringIO()
+    with redirect_stdout(out):
+        engine = make_engine(options)
+    data = data_of(engine)
+    for _ in range(8):
+        engine.train_batch(data)
+    engine.destroy()
+    return out.getvalue()
+
+
+def test_trace_and_announcement(world2, plans, tmp_path):
+    section = {"plan": plans["wave"], "trace": str(tmp_path / "trace")}
+    first, second = world2.run(traced, Options(section=section))
+    (line,) = [line for line in first.splitlines() if line.startswith("ostinato")]
+    assert re.search(r'plan [0-9a-f]{12} on placement "wave", 4 micro-batches: predicted step [\d.]+ ms', line)
+    assert line.endswith("equal to 1F1B bit for bit")
+    assert "ostinato" not in second
+    traces = read_traces(tmp_path / "trace")
+    assert [(t.rank, t.device, t.step, len(t.step_seconds)) for t in traces] == [(0, 0, 8, 8), (1, 1, 8, 8)]
+    computed = [i for t in traces for i in t.instructions if i.is_compute]
+    assert len(computed) == 2 * 4 * MICRO_BATCHES
+    assert all(0 <= i.start <= i.end for i in computed)
+
+
+class Failing(torch.nn.Linear):
+    """Fails in its third training step."""
+
+    calls = 0
+
+    def forward(self, hidden):
+        Failing.calls += self.training
+        if Failing.calls > 2 * MICRO_BATCHES:
+            raise ArithmeticError("the layer is out of numbers")
+        return super().forward(hidden)
+
+
+@contextmanager
+def failing_head():
+    """The last layer of the models made meanwhile."""
+    Failing.calls = 0
+    made, models.layers = models.layers, lambda tied, in_place: [*made(tied, in_place)[:-1], failing_spec()]
+    try:
+        yield
+    finally:
+        models.layers = made
+
+
+def failing_spec():
+    from deepspeed.pipe import LayerSpec
+
+    return LayerSpec(Failing, models.WIDTH, models.VOCABULARY)
+
+
+def failure(options: Options) -> tuple[int, str, str]:
+    """(steps done, kind and message, notes) of the error."""
+    with failing_head():
+        engine = make_engine(options)
+    data = data_of(engine)
+    try:
+        for _ in range(5):
+            engine.train_batch(data)
+    except Exception as error:
+        return engine.global_steps, f"{type(error).__name__}: {error}", "; ".join(error.__notes__)
+    return engine.global_steps, "", ""
+
+
+def test_an_error_in_a_layer(world2, plans):
+    """It keeps its type and says where it was; the other rank names the instruction that it waited for."""
+    section = {"plan": plans["looped"], "timeout_s": 3.0}
+    waited, failed = world2.run(failure, Options(section=section))
+    assert failed[:2] == (2, "ArithmeticError: the layer is out of numbers")
+    assert "rank 1 (pipeline rank 1), step 3, plan " in failed[2]
+    assert waited[0] == 2 and "rank 0 (pipeline rank 0), step 3" in waited[2]
+    assert re.search(r"RECV_[FB]\d", waited[1]), waited[1]
+    world2.restart()  # its transfers are out of step
+
+
+def untouched(options: Options) -> bool:
+    """Without a section the engine and the module are DeepSpeed's own, to the last attribute."""
+    from deepspeed.pipe import PipelineModule
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    engine = make_engine(options)
+    ours = [name for owner in (engine, engine.module) for name in vars(owner) if "ostinato" in name]
+    return type(engine) is PipelineEngine and type(engine.module) is PipelineModule and not ours
+
+
+def test_untouched_without_a_section(world2, plans):
+    world2.run(few_steps, Options(section={"plan": plans["wave"]}))
+    assert world2.run(untouched, Options()) == [True, True]
+
+
+def timed(options: Options) -> list[str]:
+    """wall_clock_breakdown: DeepSpeed's timers start and stop around what the executor runs."""
+    engine = make_engine(options)
+    data = data_of(engine)
+    for _ in range(2):
+        engine.train_batch(data)
+    return [name for name in ("fwd_microstep", "bwd_microstep", "step_microstep") if name in engine.timers.get_timers()]
+
+
+def test_timers(world2, plans):
+    section = {"plan": plans["wave"]}
+    (names, _) = world2.run(timed, Options(section=section, config={"wall_clock_breakdown": True}))
+    assert names == ["fwd_microstep", "bwd_microstep", "step_microstep"]
