@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
-from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
 
 from . import checkpoint, plans
