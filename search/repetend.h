@@ -30,9 +30,9 @@ struct Repetend {
 };
 
 struct RepetendOptions {
-  std::int64_t nodes = 400;         ///< branches tried per period
-  std::int64_t work = 100'000'000;  ///< entries of constraint matrices looked at, in all
-  Nanoseconds below = 0;            ///< only periods below this are wanted; 0: any
+  std::int64_t nodes = 4000;       ///< branches tried per period
+  std::int64_t work = 30'000'000;  ///< entries of constraint matrices looked at, in all
+  Nanoseconds below = 0;           ///< only periods below this are wanted; 0: any
   std::function<bool()> stop = {};
 };
 

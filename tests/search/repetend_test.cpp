@@ -25,7 +25,7 @@ TEST(Repetend, OneThatCoversThreeMicroBatchesBeatsThoseThatCoverOne) {
 }
 
 TEST(Repetend, ReachesTheBoundOfTesselsShapes) {
-  for (const auto& [name, period] : {std::pair{"v", 4}, {"x", 8}, {"m", 6}, {"k", 6}}) {
+  for (const auto& [name, period] : {std::pair{"v", 4}, {"x", 8}, {"m", 6}, {"nn", 8}, {"k", 6}}) {
     const Placement p = shape(name, {.forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1});
     EXPECT_EQ(repetend_of(p, 1).period, period) << name;
   }

@@ -1,0 +1,85 @@
+// How long the search takes, and how far its plans are from their bounds: counters `makespan`, `bound`,
+// `period`.
+//
+//   search_bench --benchmark_filter=zero_bubble
+
+#include <benchmark/benchmark.h>
+
+#include <string>
+
+#include "search/repetend.h"
+#include "search/search.h"
+#include "search/shapes.h"
+
+namespace ostinato {
+namespace {
+
+void run(benchmark::State& state, const Placement& placement, int micro_batches) {
+  Plan plan;
+  for (auto _ : state) {
+    plan = search(placement, {.micro_batches = micro_batches, .time_limit_seconds = 0});
+    benchmark::DoNotOptimize(plan.makespan);
+  }
+  state.counters["makespan"] = static_cast<double>(plan.makespan);
+  state.counters["bound"] = static_cast<double>(plan.lower_bound.makespan);
+}
+
+/// Tessel's shapes: forward 1, backward 3, shards 1 and 1.
+Placement tessel(const std::string& name, int devices) {
+  return shape(name,
+               {.devices = devices, .forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1});
+}
+
+/// F = I = W = 1.
+Placement zero_bubble(const std::string& name, int devices, Bytes room) {
+  return shape(name, {.devices = devices, .forward = 1, .backward = 1, .weight = 1, .capacity = room});
+}
+
+void repetend(benchmark::State& state, const std::string& name, int devices) {
+  const Placement placement = tessel(name, devices);
+  Repetend found;
+  Nanoseconds bound = 0;
+  for (auto _ : state) {
+    const Instance in(placement);
+    const Bounds bounds(in);
+    found = find_repetend(in, bounds, 1, {});
+    bound = bounds.period(1);
+    benchmark::DoNotOptimize(found.period);
+  }
+  state.counters["period"] = static_cast<double>(found.period);
+  state.counters["bound"] = static_cast<double>(bound);
+}
+
+void add_all() {
+  for (const std::string name : {"v", "x", "m", "nn", "k"}) {
+    benchmark::RegisterBenchmark(("repetend/" + name + "/4").c_str(),
+                                 [name](benchmark::State& state) { repetend(state, name, 4); });
+    for (const int devices : {4, 16}) {
+      benchmark::RegisterBenchmark(("search/" + name + "/" + std::to_string(devices) + "/128").c_str(),
+                                   [=](benchmark::State& state) { run(state, tessel(name, devices), 128); })
+          ->Unit(benchmark::kMillisecond);
+    }
+  }
+  for (const auto& [name, room] :
+       {std::pair{"v", 4}, {"v", 3}, {"v", 2}, {"wave", 8}, {"wave", 6}, {"wave", 4}}) {
+    benchmark::RegisterBenchmark(
+        ("zero_bubble/" + std::string(name) + "/4/room" + std::to_string(room)).c_str(),
+        [name = name, room = room](benchmark::State& state) { run(state, zero_bubble(name, 4, room), 8); })
+        ->Unit(benchmark::kMillisecond);
+  }
+  benchmark::RegisterBenchmark("zero_bubble/v/32/256", [](benchmark::State& state) {
+    run(state, zero_bubble("v", 32, 32), 256);
+  })->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark("search/v/1024/4096",
+                               [](benchmark::State& state) { run(state, tessel("v", 1024), 4096); })
+      ->Unit(benchmark::kSecond)
+      ->Iterations(1);
+}
+
+const bool registered = [] {
+  add_all();
+  return true;
+}();
+
+}  // namespace
+}  // namespace ostinato
