@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/partition_graph.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/profile_arguments.h"
 #include "bindings/cli/progress.h"
@@ -47,12 +48,15 @@ Json stages_json(const Placement& placement) {
 }  // namespace
 
 int partition_command(const std::vector<std::string>& args, Io& io) {
-  CommandLine line("partition",
-                   "Cuts a profiled model into contiguous stages and puts them on devices, so that the "
-                   "busiest device is as\n"
-                   "little busy as possible and every device's memory suffices.",
-                   "partition profile.json --devices 4 --chunks 2 --layout wave --device-memory 40GiB "
-                   "--output placement.toml");
+  if (asks_for_graph(args)) return partition_graph_command(args, io);
+  CommandLine line(
+      "partition",
+      "Cuts a profiled model into contiguous stages and puts them on devices, so that the "
+      "busiest device is as\n"
+      "little busy as possible and every device's memory suffices.\n"
+      "An operator graph (GRAPH.csv) has other options: ostinato partition --strategy best --help",
+      "partition profile.json --devices 4 --chunks 2 --layout wave --device-memory 40GiB "
+      "--output placement.toml");
   std::string output;
   ProfileArguments arguments(line, false);
   OptionSet options(line, {"partition"});

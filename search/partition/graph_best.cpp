@@ -120,6 +120,11 @@ class Portfolio {
   std::string reason_;
 };
 
+/// Longer graphs get no more: the time of a run stays at some seconds.
+std::int64_t work_of(const GraphBestOptions& options, const OperatorGraph& graph) {
+  return options.work >= 0 ? options.work : std::min<std::int64_t>(200'000'000, 200'000LL * graph.size());
+}
+
 }  // namespace
 
 GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& options) {
@@ -134,14 +139,15 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
   best.solution = portfolio[0];
   best.lower_bound = graph_lower_bound(costs);
 
-  const int runs = options.work > 0 ? std::max(1, options.runs) : 0;
+  const std::int64_t counted = work_of(options, costs.graph());
+  const int runs = counted > 0 ? std::max(1, options.runs) : 0;
   std::vector<GraphSolution> results(runs);
   std::atomic<int> next = 0;
   const auto work = [&] {
     for (int run = next++; run < runs; run = next++)
       results[run] = improve(costs, portfolio[run % std::min(4, portfolio.size())],
                              {.seed = options.seed * 1000 + static_cast<std::uint64_t>(run) + 1,
-                              .work = options.work,
+                              .work = counted,
                               .lower_bound = best.lower_bound,
                               .stop = [&] { return limit.reached(); }});
   };

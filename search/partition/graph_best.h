@@ -20,8 +20,9 @@ namespace ostinato {
 
 struct GraphBestOptions {
   std::uint64_t seed = 0;
-  int runs = 2;                            ///< independent local searches, side by side
-  std::int64_t work = 200'000'000;         ///< of each run, in vertices looked at; 0: the starts alone
+  int runs = 2;  ///< independent local searches, side by side
+  std::int64_t work =
+      -1;  ///< of each run, in vertices looked at; 0: the starts alone; -1: by size, to 2 * 10^8
   double time_limit = 0;                   ///< seconds; 0: none
   int threads = 0;                         ///< 0: as many as the machine has
   std::function<bool()> interrupted = {};  ///< true: return the best so far

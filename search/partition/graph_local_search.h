@@ -25,7 +25,7 @@ struct GraphSolution {
 
 struct LocalSearchOptions {
   std::uint64_t seed = 0;
-  std::int64_t work = 0;            ///< vertices looked at until the threshold is 0 and the search ends
+  std::int64_t work = 0;            ///< vertices looked at until the search ends
   Ticks lower_bound = 0;            ///< where it is met the search ends
   std::function<bool()> stop = {};  ///< asked now and then; the best so far is returned
 };

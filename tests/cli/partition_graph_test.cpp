@@ -1,0 +1,100 @@
+// `partition GRAPH.csv`: an operator graph onto devices that differ.
+
+#include <gtest/gtest.h>
+
+#include "tests/cli/support/cli_run.h"
+
+namespace ostinato::cli::test {
+namespace {
+
+// 1 feeds 2 and 3, which feed 4; 5 needs a GPU and stands alone.
+constexpr const char* kGraph =
+    "Id,Out,In,Colocation,Tensor,Operations,RAM,Constraint,Name\n"
+    "1,2;3,,,10,100,1,NO,a\n"
+    "2,4,1,,10,100,1,NO,b\n"
+    "3,4,1,,10,100,1,NO,c\n"
+    "4,,2;3,,10,100,1,NO,d\n"
+    "5,,,,10,50,1,GPU,e\n";
+constexpr const char* kDevices =
+    "Id,RAM,Operations,Rates,Type\n"
+    "7,1000,100,10,CPU\n"
+    "8,1000,50,,GPU\n";
+
+class PartitionGraphCommand : public testing::Test {
+ protected:
+  Result run(std::vector<std::string> more) const {
+    std::vector<std::string> args{"partition", graph_, "--devices", devices_};
+    args.insert(args.end(), more.begin(), more.end());
+    return ostinato_run(args);
+  }
+
+  const TemporaryFolder folder_;
+  const std::string graph_ = folder_.write("graph.csv", kGraph);
+  const std::string devices_ = folder_.write("devices.csv", kDevices);
+};
+
+TEST_F(PartitionGraphCommand, BestIsProvedHereAndWritten) {
+  const Result result = run({"--output", folder_ / "out.csv", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.json()["makespan"], 4.0);  // all four on the CPU; a transfer to the GPU and back costs 2
+  EXPECT_EQ(result.json()["lower_bound"], 4.0);
+  EXPECT_EQ(result.json()["gap_percent"], 0.0);
+  EXPECT_FALSE(result.json()["starts"].empty());
+  EXPECT_EQ(read_text(folder_ / "out.csv"),
+            "id,device,start,end\n"
+            "1,7,0.000000000,1.000000000\n"
+            "2,7,1.000000000,2.000000000\n"
+            "3,7,2.000000000,3.000000000\n"
+            "4,7,3.000000000,4.000000000\n"
+            "5,8,0.000000000,1.000000000\n");
+}
+
+TEST_F(PartitionGraphCommand, AStrategyIsSimulatedUnderItsSchedule) {
+  const Result result = run({"--strategy", "critical-path", "--schedule", "msr"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("critical-path + msr: 5 vertices, 4 edges on 2 of 2 devices"), std::string::npos)
+      << result.out;
+  EXPECT_NE(result.out.find("proven bound        4.0"), std::string::npos) << result.out;
+  const Result hash = run({"--strategy=hash", "--json"});
+  EXPECT_EQ(hash.json()["method"], "hash + pct");
+}
+
+TEST_F(PartitionGraphCommand, SeveralRunsGiveMeanAndSpread) {
+  const Result result = run({"--strategy", "hash", "--runs", "8", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const auto json = result.json();
+  EXPECT_EQ(json["runs"]["count"], 8);
+  EXPECT_LE(json["makespan"], json["runs"]["mean"]);
+  EXPECT_LE(json["runs"]["mean"], json["runs"]["highest"]);
+}
+
+TEST_F(PartitionGraphCommand, ThePublishedProgramSendsByOperations) {
+  const auto paper = run({"--strategy", "hash", "--json"}).json();
+  const auto program = run({"--strategy", "hash", "--published-program", "--json"}).json();
+  EXPECT_GT(program["makespan"], paper["makespan"]);
+  EXPECT_EQ(run({"--published-program"}).status, 2);
+}
+
+TEST_F(PartitionGraphCommand, BadInputNamesFileAndLine) {
+  const std::string bad = folder_.write("bad.csv", std::string(kGraph) + "6,9,,,0,1,0,NO,f\n");
+  const Result result = ostinato_run({"partition", bad, "--devices", devices_});
+  EXPECT_EQ(result.status, 3);
+  EXPECT_NE(result.err.find(bad + ":7: vertex 6 names 9 as a successor, and no row has that id"),
+            std::string::npos)
+      << result.err;
+  const std::string cpus = folder_.write("cpus.csv", "Id,RAM,Operations,Rates,Type\n7,1000,100,,CPU\n");
+  EXPECT_EQ(ostinato_run({"partition", graph_, "--devices", cpus}).status, 4);
+  const Result typo = run({"--strategy", "mitte"});
+  EXPECT_EQ(typo.status, 3);
+  EXPECT_NE(typo.err.find("did you mean mite?"), std::string::npos) << typo.err;
+}
+
+TEST_F(PartitionGraphCommand, AProfileStillGoesToTheOtherHalf) {
+  const std::string profile = folder_.write("profile.json", profile_text({1000, 1000}));
+  EXPECT_EQ(ostinato_run({"partition", profile, "--devices", "2", "--output", folder_ / "p.toml"}).status, 0);
+  EXPECT_NE(ostinato_run({"partition", "--strategy", "best", "--help"}).out.find("--schedule"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace ostinato::cli::test
