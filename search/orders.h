@@ -1,9 +1,9 @@
 #pragma once
 // A schedule as per-device orders, which is what a search moves in.
 //
-// Given in which order each device runs its (block, micro-batch) steps, the earliest start of every step is a longest
-// path, and the memory of a device depends on its order alone (a device runs one block at a time). Job-shop scheduling
-// calls this the disjunctive graph (Roy, Sussmann 1964).
+// Given in which order each device runs its (block, micro-batch) steps, the earliest start of every step is a
+// longest path, and the memory of a device depends on its order alone (a device runs one block at a time).
+// Job-shop scheduling calls this the disjunctive graph (Roy, Sussmann 1964).
 //
 //   Orders orders = ...;                                     // one sequence a device
 //   auto schedule = earliest_starts(placement, 8, orders);   // nullopt if the orders contradict each other
@@ -26,13 +26,13 @@ struct Step {
 /// One sequence a device; a block on several devices stands in the sequence of each of them.
 using Orders = std::vector<std::vector<Step>>;
 
-/// The earliest start of every (block, micro-batch) under these orders, sorted as in Plan::schedule; nullopt if orders
-/// and dependencies form a cycle. O(steps + dependencies).
+/// The earliest start of every (block, micro-batch) under these orders, sorted as in Plan::schedule; nullopt
+/// if orders and dependencies form a cycle. O(steps + dependencies).
 std::optional<std::vector<ScheduledBlock>> earliest_starts(const Placement& placement, int micro_batches,
                                                            const Orders& orders);
 
-/// Peak memory per device of a schedule, static memory included. What ends at an instant gives back before what starts
-/// at it takes. O(steps log steps).
+/// Peak memory per device of a schedule, static memory included. What ends at an instant gives back before
+/// what starts at it takes. O(steps log steps).
 std::vector<Bytes> peak_memory(const Placement& placement, const std::vector<ScheduledBlock>& schedule);
 
 /// The per-device orders of a schedule.

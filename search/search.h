@@ -35,8 +35,8 @@ struct SearchOptions {
 };
 
 /// The best plan found. Never worse than any named schedule that the placement admits under its memory.
-/// Throws InfeasibleError (with the proof) where no order fits, InputError where the options contradict the placement.
-/// `placement_sha256` of the result is left empty: the caller knows the file.
+/// Throws InfeasibleError (with the proof) where no order fits, InputError where the options contradict the
+/// placement. `placement_sha256` of the result is left empty: the caller knows the file.
 Plan search(const Placement& placement, const SearchOptions& options);
 
 }  // namespace ostinato
