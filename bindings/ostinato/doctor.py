@@ -31,15 +31,16 @@ def version(package: str) -> str | None:
 def check_torch() -> list[Finding]:
     import torch
 
-    from ostinato import _plugin
+    try:
+        from ostinato import _plugin  # noqa: F401  it refuses another torch than the one that it was built for
 
-    built = _plugin.torch_version
-    same = built == torch.__version__
-    detail = f"{torch.__version__}; the plugin was built for {built}" + ("" if same else ": run pip install . again")
+        built = Finding("torch", "ok", f"{torch.__version__}, the one that the plugin was built for")
+    except ImportError as error:
+        built = Finding("torch", "missing", f"{torch.__version__}: {error}; run pip install . again")
     backends = [name for name in ("gloo", "nccl") if getattr(torch.distributed, f"is_{name}_available")()]
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return [
-        Finding("torch", "ok" if same else "missing", detail),
+        built,
         Finding("transfers", "ok" if backends else "missing", ", ".join(backends) or "no c10d backend"),
         Finding("cuda", "ok" if gpus else "absent", ", ".join(gpus) or "no GPU: everything runs on the CPU"),
     ]
