@@ -136,6 +136,9 @@ def show_times(job: Job, result: dict) -> None:
     console.print(table)
     ratio = seconds["deepspeed_1f1b"] / seconds["measured"]
     console.print(f"DeepSpeed 1F1B takes {ratio:.2f} times as long as ostinato's plan", highlight=False)
+    if job.name == "gpt":
+        console.print(f"({RANKS} ranks share {os.cpu_count()} cores here, so the measured steps show the cores' limit, "
+                      "not the schedule's; the emulated job is where the schedule shows)", highlight=False)  # fmt: skip
     peaks = ", ".join(f"{peak / 2**20:.1f}" for peak in result["peak_memory"]["planned"])
     console.print(f"Peak memory planned per rank: {peaks} MiB", highlight=False)
 
@@ -191,11 +194,6 @@ def main():
         "emulated": Job("emulated", "emulated stage times", [], args.steps, out / "emulated"),
     }
     results = {name: go(jobs[name]) for name in args.job or jobs}
-    if "gpt" in results:
-        console.print(
-            f"\nbyte-level GPT: {RANKS} ranks share {os.cpu_count()} cores here, so its measured step shows the cores' "
-            "limit, not the schedule's; the emulated job is where the schedule shows.", highlight=False,
-        )  # fmt: skip
     summary = {**results.get("gpt", {}), **({"emulated": results["emulated"]} if "emulated" in results else {})}
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     console.print(f"Results: {relative(str(out / 'summary.json'))}, plan.html, trace.json (open in ui.perfetto.dev)")

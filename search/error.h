@@ -1,8 +1,8 @@
 #pragma once
 // What goes wrong, and the exit status that the command line gives it.
 //
-// A user's mistake is an InputError (a message with file:line, what is wrong, what would be right). A programmer's
-// mistake is an assertion. "Infeasible" is said only with a proof.
+// A user's mistake is an InputError (a message with file:line, what is wrong, what would be right). A
+// programmer's mistake is an assertion. "Infeasible" is said only with a proof.
 
 #include <stdexcept>
 #include <string>

@@ -11,12 +11,12 @@
 
 namespace ostinato {
 
-/// What is compared, first to last: the objective, then makespan, span, total peak memory.
+/// What is compared, first to last: the objective, then makespan, total peak memory, span.
 struct Score {
   Nanoseconds objective = std::numeric_limits<Nanoseconds>::max();
   Nanoseconds makespan = 0;
-  Nanoseconds span = 0;
   __int128 memory = 0;
+  Nanoseconds span = 0;
 
   friend auto operator<=>(const Score&, const Score&) = default;
 };

@@ -17,7 +17,8 @@ struct NamedSchedule {
   std::string why_not;           ///< then: the reason, in words
 };
 
-/// Every name, in the order in which they are listed to a user: "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", ...
+/// Every name, in the order in which they are listed to a user: "gpipe", "1f1b", "interleaved-1f1b", "zb-h1",
+/// ...
 const std::vector<std::string>& named_schedules();
 
 /// The orders of that schedule for `micro_batches` micro-batches. Asserts that the name is known.

@@ -7,11 +7,16 @@ namespace ostinato {
 
 const char* to_string(Kind kind) {
   switch (kind) {
-    case Kind::forward: return "forward";
-    case Kind::backward: return "backward";
-    case Kind::backward_input: return "backward_input";
-    case Kind::backward_weight: return "backward_weight";
-    case Kind::other: return "other";
+    case Kind::forward:
+      return "forward";
+    case Kind::backward:
+      return "backward";
+    case Kind::backward_input:
+      return "backward_input";
+    case Kind::backward_weight:
+      return "backward_weight";
+    case Kind::other:
+      return "other";
   }
   return "other";
 }

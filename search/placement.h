@@ -1,9 +1,10 @@
 #pragma once
 // A placement: what one micro-batch runs, and on which devices (FORMATS: ostinato-placement/1).
 //
-// Every (block, micro-batch) runs exactly once, without preemption, and holds all devices of its block for its whole
-// time. A device runs one block at a time. Time is int64 nanoseconds, memory int64 bytes; no floating point decides
-// a schedule. Source: Tessel (arXiv 2311.15269), section 3, extended by links, workspace and static memory.
+// Every (block, micro-batch) runs exactly once, without preemption, and holds all devices of its block for
+// its whole time. A device runs one block at a time. Time is int64 nanoseconds, memory int64 bytes; no
+// floating point decides a schedule. Source: Tessel (arXiv 2311.15269), section 3, extended by links,
+// workspace and static memory.
 //
 //   Placement p = read_placement("v-shape-4.toml");           // placement_toml.h
 //   Nanoseconds t = p.transfer(p.blocks[b].after[0], b);      // earliest start of b after that input ends
@@ -38,9 +39,9 @@ struct Link {
 
 struct Device {
   std::string name;
-  std::string kind;            ///< which profile rows apply; may be empty
-  Bytes memory = kUnlimited;   ///< capacity
-  Bytes static_memory = 0;     ///< always in use: parameters, gradients, optimizer state
+  std::string kind;           ///< which profile rows apply; may be empty
+  Bytes memory = kUnlimited;  ///< capacity
+  Bytes static_memory = 0;    ///< always in use: parameters, gradients, optimizer state
 };
 
 /// One input of a block: the block of the same micro-batch that it waits for, and what is carried over.
@@ -53,14 +54,16 @@ struct Block {
   std::string name;   ///< unique
   std::string stage;  ///< the model chunk that it runs
   Kind kind = Kind::other;
-  std::vector<int> devices;  ///< sorted, without duplicates, at least one; holds all of them for its whole time
-  Nanoseconds time = 0;      ///< >= 0
-  Bytes memory = 0;     ///< on each of its devices: > 0 is taken when it starts, < 0 is given back when it ends
+  std::vector<int>
+      devices;           ///< sorted, without duplicates, at least one; holds all of them for its whole time
+  Nanoseconds time = 0;  ///< >= 0
+  Bytes memory = 0;  ///< on each of its devices: > 0 is taken when it starts, < 0 is given back when it ends
   Bytes workspace = 0;  ///< >= 0; in use only while it runs
   std::vector<Dependency> after;
 };
 
-/// Optional `[[stages]]` of a placement: which layers of the model a stage runs. The plugin needs it, the search not.
+/// Optional `[[stages]]` of a placement: which layers of the model a stage runs. The plugin needs it, the
+/// search not.
 struct StageLayers {
   std::string name;     ///< as in Block::stage
   int first_layer = 0;  ///< layers [first_layer, end_layer) of the model
@@ -77,9 +80,10 @@ struct Placement {
 
   const Link& link_between(int from, int to) const;
 
-  /// Nanoseconds from the end of `input.block` to the earliest start of `block`. 0 where the devices of `block` are a
-  /// subset of those of the input; else each device of `block` that does not hold the input is served by the device
-  /// of the input that is quickest for it, and the slowest of these counts. Links are not contended.
+  /// Nanoseconds from the end of `input.block` to the earliest start of `block`. 0 where the devices of
+  /// `block` are a subset of those of the input; else each device of `block` that does not hold the input is
+  /// served by the device of the input that is quickest for it, and the slowest of these counts. Links are
+  /// not contended.
   Nanoseconds transfer(const Dependency& input, int block) const;
 
   /// Index of the block of that name, or -1. O(blocks).

@@ -9,9 +9,9 @@
 
 namespace ostinato {
 
-/// What was minimised. makespan: the last end. span: the longest time from a device's first start to its last end
-/// (where steps follow each other without a barrier it is the time of a step). latency: the longest time of one
-/// micro-batch from its first start to its last end.
+/// What was minimised. makespan: the last end. span: the longest time from a device's first start to its last
+/// end (where steps follow each other without a barrier it is the time of a step). latency: the longest time
+/// of one micro-batch from its first start to its last end.
 enum class Objective { makespan, span, latency };
 
 const char* to_string(Objective objective);
@@ -24,8 +24,9 @@ struct ScheduledBlock {
   friend bool operator==(const ScheduledBlock&, const ScheduledBlock&) = default;
 };
 
-/// The repeating part. For every block b and every micro-batch i with first <= i < first + (count - 1) * unroll:
-/// start(b, i + unroll) == start(b, i) + period. count == 0: the plan has no repeating part (period is 0 then).
+/// The repeating part. For every block b and every micro-batch i with first <= i < first + (count - 1) *
+/// unroll: start(b, i + unroll) == start(b, i) + period. count == 0: the plan has no repeating part (period
+/// is 0 then).
 struct SteadyState {
   Nanoseconds period = 0;  ///< time of one repetend, which covers `unroll` micro-batches
   int unroll = 1;
@@ -55,7 +56,8 @@ struct Plan {
     std::uint64_t seed = 0;
     bool cut_by_limit = false;
   } search;
-  std::vector<ScheduledBlock> schedule;  ///< sorted by start, then first device, then block name, then micro-batch
+  std::vector<ScheduledBlock>
+      schedule;  ///< sorted by start, then first device, then block name, then micro-batch
 };
 
 }  // namespace ostinato

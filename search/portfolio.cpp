@@ -65,16 +65,29 @@ void Portfolio::run() {
   try_sequential();
   try_named();
   if (options_.objective == Objective::latency && options_.micro_batches > 1) try_rigid();
-  if (proved() || stopped()) return;
+  if (stopped()) return;
   try_dispatch();
-  if (proved() || stopped()) return;
+  if (stopped()) return;
   find_repetends();
+  if (proved()) return spare_memory();
   for (const int width : kWidths) {
     if (proved() || stopped()) return;
     truncated_ = false;
     round(width);
     if (proved() || stopped() || exhausted() || !truncated_) return;
   }
+}
+
+/// Where the objective meets its bound already (GPipe's often does, at the price of all activations), a
+/// repetend may reach the same in less memory.
+void Portfolio::spare_memory() {
+  for (const Repetend& repetend : repetends_) {
+    for (auto& sequence : completed(repetend, kWidths[0]).sequences) {
+      best_.offer(sequence, fmt::format("repetend of {}", repetend.unroll));
+    }
+    if (stopped()) return;
+  }
+  report("less memory");
 }
 
 void Portfolio::try_named() {
@@ -124,7 +137,7 @@ void Portfolio::try_dispatch() {
   for (const DispatchRule& rule : dispatch_rules(in_)) {
     for (const bool backwards : {false, true}) {
       left -= static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
-      if (left < 0 || proved() || stopped()) return;
+      if (left < 0 || stopped()) return;
       std::vector<int> sequence = dispatch(backwards ? mirror_ : in_, options_.micro_batches, rule);
       if (backwards) std::reverse(sequence.begin(), sequence.end());
       if (!sequence.empty()) best_.offer(sequence, "dispatch");

@@ -3,8 +3,9 @@
 //
 // Named schedules first: the result is never worse than any of them. Then beam searches of the whole horizon
 // and repetends with their completion, in rounds of growing width, until the best meets its bound or the work
-// is used up. Work is counted, not timed, so a search that ends by itself gives the same plan on every
-// machine; within a round the parts run on any number of threads and are taken in a fixed order.
+// is used up; where the bound is met early, repetends are still tried for less memory. Work is counted, not
+// timed, so a search that ends by itself gives the same plan on every machine; within a round the parts run
+// on any number of threads and are taken in a fixed order.
 
 #include <chrono>
 #include <functional>
@@ -49,6 +50,7 @@ class Portfolio {
   void try_rigid();
   void try_dispatch();
   void find_repetends();
+  void spare_memory();
   void round(int width);
   bool exhausted();
   void run_parts(const std::vector<Part>& parts, const char* phase);

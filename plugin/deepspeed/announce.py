@@ -4,7 +4,7 @@
 def line(program, regrouped: list[str], clipped: bool) -> str:
     """`regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped by a norm
     that is summed over other ranks than in DeepSpeed's partition."""
-    against = f"1F1B {program.one_f_one_b / 1e6:.3f} ms" if program.one_f_one_b else "1F1B does not fit this placement"
+    against = f"1F1B {program.one_f_one_b / 1e6:.3f} ms" if program.one_f_one_b else "this placement has no 1F1B"
     if not program.keeps_order:
         equal = "gradients are added in another order than 1F1B's: equal up to rounding"
     elif regrouped:

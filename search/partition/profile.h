@@ -21,29 +21,30 @@ struct Spread {
 /// One layer of the model for one micro-batch.
 struct LayerCost {
   int index = 0;
-  std::string name;     ///< "3:Block", say
-  int same_as = -1;     ///< index of the identical layer whose measurement this row repeats; -1: measured itself
+  std::string name;  ///< "3:Block", say
+  int same_as = -1;  ///< index of the identical layer whose measurement this row repeats; -1: measured itself
   Spread forward;
-  Spread backward;         ///< whole
-  Spread backward_input;   ///< of the split backward; repeats == 0 where it was not measured
+  Spread backward;        ///< whole
+  Spread backward_input;  ///< of the split backward; repeats == 0 where it was not measured
   Spread backward_weight;
-  Bytes kept = 0;                ///< held from the end of the forward to the end of the backward
-  Bytes forward_workspace = 0;   ///< peak inside the forward above what it keeps
+  Bytes kept = 0;               ///< held from the end of the forward to the end of the backward
+  Bytes forward_workspace = 0;  ///< peak inside the forward above what it keeps
   Bytes backward_workspace = 0;
   Bytes parameters = 0;
   Bytes gradients = 0;
   Bytes optimizer_state = 0;
-  Bytes input_bytes = 0;   ///< what a transfer into this layer carries (floating point inputs come back as gradients)
+  Bytes input_bytes =
+      0;  ///< what a transfer into this layer carries (floating point inputs come back as gradients)
   Bytes output_bytes = 0;
 };
 
 struct OperatorCost {
-  int layer = -1;         ///< index of the layer it ran in; -1: outside all
-  std::string name;       ///< "aten::addmm"
-  std::string phase;      ///< "forward" | "backward"
-  std::int64_t calls = 0; ///< per micro-batch
-  Spread self_time;       ///< without the operators that it called, summed over the calls of a micro-batch
-  Bytes allocated = 0;    ///< bytes allocated inside it, per micro-batch
+  int layer = -1;          ///< index of the layer it ran in; -1: outside all
+  std::string name;        ///< "aten::addmm"
+  std::string phase;       ///< "forward" | "backward"
+  std::int64_t calls = 0;  ///< per micro-batch
+  Spread self_time;        ///< without the operators that it called, summed over the calls of a micro-batch
+  Bytes allocated = 0;     ///< bytes allocated inside it, per micro-batch
 };
 
 /// latency + bytes / bandwidth, fitted to measured send/receive times of one directed pair.

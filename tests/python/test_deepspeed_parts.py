@@ -71,7 +71,7 @@ def test_the_line():
 
 
 def test_the_line_without_1f1b():
-    assert "27.000 ms, 1F1B does not fit this placement; equal" in line(program(one_f_one_b=0), [], False)
+    assert "27.000 ms, this placement has no 1F1B; equal" in line(program(one_f_one_b=0), [], False)
 
 
 @pytest.mark.parametrize(
