@@ -1,0 +1,65 @@
+"""What a plan cannot be combined with is refused by its name; no world of processes is needed to see it."""
+
+from types import SimpleNamespace
+
+import pytest
+from ostinato.deepspeed import refusals
+from ostinato.deepspeed.errors import OstinatoError, Unsupported
+from ostinato.deepspeed.plans import check_actions
+
+
+def model(dynamic_shape=False, slices=1):
+    return SimpleNamespace(
+        dynamic_shape=dynamic_shape, topology=lambda: SimpleNamespace(get_dim=lambda axis: slices)
+    )
+
+
+def config(stage=1, **pipeline):
+    partitioned = {"pipe_partitioned": False, "grad_partitioned": False, **pipeline}
+    return SimpleNamespace(pipeline=partitioned, zero_config=SimpleNamespace(stage=stage))
+
+
+def program(*actions):
+    instructions = [SimpleNamespace(action=action) for action in actions]
+    return SimpleNamespace(ranks=1, instructions=lambda rank: instructions)
+
+
+def test_a_plain_run_is_accepted():
+    refusals.check_run(model(), config())
+    check_actions(program("F", "SEND_F", "RECV_B", "B"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((model(slices=2), config(pipe_partitioned=True)), '"pipe_partitioned": true'),
+        ((model(slices=2), config(grad_partitioned=True)), '"grad_partitioned": true'),
+        ((model(dynamic_shape=True), config()), "dynamic_shape=True"),
+        ((model(), config(stage=2)), '"stage": 2'),
+        ((model(), config(stage=3)), '"stage": 3'),
+    ],
+)
+def test_features_are_refused_by_name(arguments, words):
+    with pytest.raises(Unsupported, match=words):
+        refusals.check_run(*arguments)
+
+
+def test_partitioned_activations_of_an_unsliced_model_are_none():
+    refusals.check_run(model(), config(pipe_partitioned=True, grad_partitioned=True))
+
+
+@pytest.mark.parametrize("version", ["0.16.9", "0.19.6", "0.9.0+abc"])
+def test_an_old_deepspeed_is_refused(monkeypatch, version):
+    monkeypatch.setattr("deepspeed.__version__", version)
+    with pytest.raises(Unsupported, match="too old: ostinato needs 0.19.7 or newer"):
+        refusals.check_run(model(), config())
+
+
+def test_a_split_backward_is_refused():
+    with pytest.raises(Unsupported, match="splits the backward"):
+        check_actions(program("F", "I", "W"))
+
+
+def test_a_plan_without_backward_is_refused():
+    with pytest.raises(OstinatoError, match="forwards only"):
+        check_actions(program("F", "SEND_F"))
