@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import types
 
+import executor_jobs as jobs
 import pytest
-
-torch = pytest.importorskip("torch")
-_plugin = pytest.importorskip("ostinato._plugin")
-
-import executor_jobs as jobs  # noqa: E402
-from plan_files import write_chain  # noqa: E402
+import torch
+from ostinato import _plugin
+from plan_files import write_chain
+from torch.distributed.pipelining import schedules
 
 STEPS = 4
 CASES = {
@@ -238,7 +237,6 @@ def test_bad_files_are_value_errors(tmp_path):
 @pytest.mark.parametrize("device_of", [[0, 1, 2], [0, 1, 0, 1], [0, 1, 1, 0]])
 @pytest.mark.parametrize("split", [False, True])
 def test_torch_reads_and_simulates_our_text(tmp_path, device_of, split):
-    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
     program = _plugin.lower(*write_chain(tmp_path, device_of, 4, split=split))
     world, stages = program.ranks, len(device_of)
     fake = [types.SimpleNamespace(num_stages=stages, group_size=world, group_rank=0, stage_index=0)]

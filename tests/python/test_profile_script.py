@@ -5,15 +5,13 @@ import os
 import subprocess
 import sys
 
+import deepspeed
+import profile_scripts
 import pytest
 import torch
-
-import profile_scripts
 from ostinato.profile import ProfileError, script
 from ostinato.profile.command import main
 from ostinato.profile.script import capture
-
-deepspeed = pytest.importorskip("deepspeed")
 
 
 @pytest.fixture(autouse=True)
