@@ -1,152 +1,78 @@
 #include "search/shapes.h"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
-#include <utility>
 
 #include "search/error.h"
 #include "search/file.h"
+#include "search/shape_stages.h"
 
 namespace ostinato {
 namespace {
 
-/// A stage of the model before it is unrolled into forward and backward blocks.
-struct ShapeStage {
-  std::string name;
-  std::vector<int> devices;
-  std::vector<int> inputs;  ///< indices of earlier stages
-  bool shard = false;       ///< a part of it lies on each of its devices
-};
-
 using Stages = std::vector<ShapeStage>;
-
-std::vector<int> all_devices(int devices) {
-  std::vector<int> all(devices);
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-/// Appends a chain of stages name0, name1, ... on the given devices, fed by stage `input` (-1: by nothing).
-/// Returns the index of its last stage.
-int add_chain(Stages& stages, const std::string& name, const std::vector<int>& devices, int input) {
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    std::vector<int> inputs;
-    if (input >= 0) inputs.push_back(input);
-    input = static_cast<int>(stages.size());
-    stages.push_back({name + std::to_string(i), {devices[i]}, inputs});
-  }
-  return input;
-}
-
-int add_shard(Stages& stages, const std::string& name, int devices, std::vector<int> inputs) {
-  stages.push_back({name, all_devices(devices), std::move(inputs), true});
-  return static_cast<int>(stages.size()) - 1;
-}
-
-Stages v_stages(const ShapeOptions& options) {
-  Stages stages;
-  add_chain(stages, "s", all_devices(options.devices), -1);
-  return stages;
-}
-
-Stages x_stages(const ShapeOptions& options) {
-  Stages stages;
-  std::vector<int> devices = all_devices(options.devices);
-  add_chain(stages, "a", devices, -1);
-  std::reverse(devices.begin(), devices.end());
-  add_chain(stages, "b", devices, -1);
-  return stages;
-}
-
-Stages m_stages(const ShapeOptions& options) {
-  Stages stages;
-  const int embed = add_shard(stages, "embed", options.devices, {});
-  add_chain(stages, "s", all_devices(options.devices), embed);
-  return stages;
-}
-
-Stages nn_stages(const ShapeOptions& options) {
-  Stages stages;
-  const std::vector<int> devices = all_devices(options.devices);
-  const auto middle = devices.begin() + options.devices / 2;
-  const int embed = add_shard(stages, "encoder_embed", options.devices, {});
-  const int encoder = add_chain(stages, "encoder", {devices.begin(), middle}, embed);
-  const int second = add_shard(stages, "decoder_embed", options.devices, {encoder});
-  add_chain(stages, "decoder", {middle, devices.end()}, second);
-  return stages;
-}
-
-Stages k_stages(const ShapeOptions& options) {
-  Stages stages;
-  const std::vector<int> devices = all_devices(options.devices);
-  const auto middle = devices.begin() + options.devices / 2;
-  const int a = add_chain(stages, "a", {devices.begin(), middle}, -1);
-  const int b = add_chain(stages, "b", {middle, devices.end()}, -1);
-  add_shard(stages, "join", options.devices, {a, b});
-  return stages;
-}
-
-/// Chunk after chunk; every second one runs backwards through the devices where it is a wave.
-Stages chunked_stages(const ShapeOptions& options, bool wave) {
-  std::vector<int> devices;
-  for (int chunk = 0; chunk < options.chunks; ++chunk) {
-    for (int i = 0; i < options.devices; ++i) {
-      devices.push_back(wave && chunk % 2 == 1 ? options.devices - 1 - i : i);
-    }
-  }
-  Stages stages;
-  add_chain(stages, "s", devices, -1);
-  return stages;
-}
-
-struct Shape {
-  std::function<Stages(const ShapeOptions&)> stages;
-  bool halves = false;   ///< needs an even number of devices
-  bool chunked = false;  ///< reads ShapeOptions::chunks
-};
-
-const std::vector<std::pair<std::string, Shape>>& shapes() {
-  static const std::vector<std::pair<std::string, Shape>> table = {
-      {"v", {v_stages}},
-      {"x", {x_stages, true}},
-      {"m", {m_stages}},
-      {"nn", {nn_stages, true}},
-      {"k", {k_stages, true}},
-      {"looped", {[](const ShapeOptions& o) { return chunked_stages(o, false); }, false, true}},
-      {"wave", {[](const ShapeOptions& o) { return chunked_stages(o, true); }, false, true}},
-  };
-  return table;
-}
 
 [[noreturn]] void refuse(const std::string& message) { throw InputError("", 0, message); }
 
-void check(const std::string& name, const Shape& shape, const ShapeOptions& options) {
+void check_size(const NamedShape& shape, const ShapeOptions& options) {
   constexpr int kMostStages = 65536;
   if (options.devices < 1)
     refuse("a placement needs at least 1 device, got " + std::to_string(options.devices));
   if (shape.halves && options.devices % 2 != 0) {
-    refuse("shape " + name + " needs an even number of devices, got " + std::to_string(options.devices));
+    refuse("shape " + shape.name + " needs an even number of devices, got " +
+           std::to_string(options.devices));
   }
   if (shape.chunked && options.chunks < 1) {
-    refuse("shape " + name + " needs at least 1 chunk per device, got " + std::to_string(options.chunks));
+    refuse("shape " + shape.name + " needs at least 1 chunk per device, got " +
+           std::to_string(options.chunks));
   }
   if (options.devices > kMostStages / (shape.chunked ? options.chunks : 1)) {
     refuse("more than " + std::to_string(kMostStages) + " stages");
   }
-  for (const Nanoseconds time :
-       {options.forward, options.backward, options.weight, options.shard_forward, options.shard_backward}) {
-    if (time < 0 || time > (Nanoseconds{1} << 53))
-      refuse("the time of a block must be between 0 and 2^53 ns");
+}
+
+/// One value or one per device, each between 0 and `most`.
+void check_list(const char* what, const PerDevice<std::int64_t>& list, int devices, std::int64_t most) {
+  const std::size_t count = list.values().size();
+  if (count != 1 && count != static_cast<std::size_t>(devices)) {
+    refuse(std::string(what) + " needs one value, or one per device: got " + std::to_string(count) + " for " +
+           std::to_string(devices) + " devices");
   }
-  if (options.memory < 0 || options.capacity < 0) refuse("memory and capacity must not be negative");
+  for (const std::int64_t value : list.values()) {
+    if (value < 0 || value > most) {
+      refuse(std::string(what) + " must be between 0 and " + std::to_string(most) + ", got " +
+             std::to_string(value));
+    }
+  }
+}
+
+void check(const NamedShape& shape, const ShapeOptions& options) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;  // no sum over one stage overflows
+  check_size(shape, options);
+  const int devices = options.devices;
+  check_list("forward", options.forward, devices, kMost);
+  check_list("backward", options.backward, devices, kMost);
+  check_list("weight", options.weight, devices, kMost);
+  check_list("shard forward", options.shard_forward, devices, kMost);
+  check_list("shard backward", options.shard_backward, devices, kMost);
+  check_list("memory", options.memory, devices, kMost);
+  check_list("shard memory", options.shard_memory.value_or(0), devices, kMost);
+  check_list("workspace", options.workspace, devices, kMost);
+  check_list("capacity", options.capacity, devices, kUnlimited);
+  check_list("static memory", options.static_memory, devices, kUnlimited);
+  check_list("bytes", options.bytes, devices, kMost);
 }
 
 /// Unrolls stages into the blocks of one micro-batch: forwards in model order, then backwards in reverse.
 class Unroll {
  public:
-  Unroll(const Stages& stages, const ShapeOptions& options)
-      : stages_(stages), options_(options), consumers_(stages.size()), gradient_(stages.size(), -1) {
+  Unroll(const Stages& stages, const ShapeOptions& options, bool shard_keeps)
+      : stages_(stages),
+        options_(options),
+        shard_memory_(options.shard_memory.value_or(shard_keeps ? options.memory[0] : 0)),
+        consumers_(stages.size()),
+        gradient_(stages.size(), -1) {
+    const auto& weights = options.weight.values();
+    split_ = std::any_of(weights.begin(), weights.end(), [](Nanoseconds time) { return time > 0; });
     for (std::size_t s = 0; s < stages.size(); ++s) {
       for (const int input : stages[s].inputs) consumers_[input].push_back(static_cast<int>(s));
     }
@@ -167,34 +93,48 @@ class Unroll {
     block.kind = kind;
     block.devices = stages_[s].devices;
     block.time = time;
+    // Of several devices the one that needs most: a block has one figure for all of them.
+    for (const int d : block.devices) block.workspace = std::max(block.workspace, options_.workspace[d]);
     return blocks_.emplace_back(std::move(block));
   }
 
+  int device(int s) const { return stages_[s].devices.front(); }
+  Bytes kept(int s) const { return stages_[s].shard ? shard_memory_ : options_.memory[device(s)]; }
+
   void add_forward(int s) {
-    Block& block = add(s, Kind::forward, ".F", stages_[s].shard ? options_.shard_forward : options_.forward);
+    const ShapeStage& stage = stages_[s];
+    Block& block =
+        add(s, Kind::forward, ".F", stage.shard ? options_.shard_forward : options_.forward[device(s)]);
     // An inference keeps nothing: what a forward needs is free again when it ends.
-    (options_.training ? block.memory : block.workspace) = options_.memory;
-    for (const int input : stages_[s].inputs) block.after.push_back({input, 0});
+    if (options_.training) {
+      block.memory = kept(s);
+    } else {
+      block.workspace += kept(s);
+    }
+    for (const int input : stage.inputs) block.after.push_back({input, options_.bytes});
   }
 
   void add_backward(int s) {
-    const bool split = options_.weight > 0 && !stages_[s].shard;
-    const Nanoseconds time = stages_[s].shard ? options_.shard_backward : options_.backward;
+    const bool shard = stages_[s].shard;
+    const bool split = split_ && !shard;
+    const Nanoseconds time = shard ? options_.shard_backward : options_.backward[device(s)];
     Block& block = split ? add(s, Kind::backward_input, ".I", time) : add(s, Kind::backward, ".B", time);
     gradient_[s] = static_cast<int>(blocks_.size()) - 1;
     block.after.push_back({s, 0});
-    for (const int consumer : consumers_[s]) block.after.push_back({gradient_[consumer], 0});
+    for (const int consumer : consumers_[s]) block.after.push_back({gradient_[consumer], options_.bytes});
     if (!split) {
-      block.memory = -options_.memory;
+      block.memory = -kept(s);
       return;
     }
-    Block& weight = add(s, Kind::backward_weight, ".W", options_.weight);
-    weight.memory = -options_.memory;
+    Block& weight = add(s, Kind::backward_weight, ".W", options_.weight[device(s)]);
+    weight.memory = -kept(s);
     weight.after.push_back({gradient_[s], 0});
   }
 
   const Stages& stages_;
   const ShapeOptions& options_;
+  Bytes shard_memory_;
+  bool split_ = false;
   std::vector<Block> blocks_;
   std::vector<std::vector<int>> consumers_;  ///< by stage
   std::vector<int> gradient_;  ///< block that hands the gradient of a stage's input on, by stage
@@ -205,29 +145,30 @@ class Unroll {
 const std::vector<std::string>& shape_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> list;
-    for (const auto& entry : shapes()) list.push_back(entry.first);
+    for (const NamedShape& named : named_shapes()) list.push_back(named.name);
     return list;
   }();
   return names;
 }
 
 Placement shape(const std::string& name, const ShapeOptions& options) {
-  const auto found =
-      std::find_if(shapes().begin(), shapes().end(), [&](const auto& e) { return e.first == name; });
-  if (found == shapes().end()) {
+  const NamedShape* named = find_named_shape(name);
+  if (named == nullptr) {
     const std::string near = nearest(name, shape_names());
     refuse("unknown shape \"" + name + "\"" + (near.empty() ? "" : ": did you mean \"" + near + "\"?"));
   }
-  check(name, found->second, options);
-  const Stages stages = found->second.stages(options);
+  check(*named, options);
+  const Stages stages = named->stages(options.devices, options.chunks);
   Placement placement;
   placement.name = name + "-shape-" + std::to_string(options.devices);
-  if (found->second.chunked)
+  if (named->chunked)
     placement.name = name + "-" + std::to_string(options.chunks) + "x" + std::to_string(options.devices);
+  placement.link = options.link;
   for (int d = 0; d < options.devices; ++d) {
-    placement.devices.push_back({"device" + std::to_string(d), "", options.capacity, 0});
+    placement.devices.push_back(
+        {"device" + std::to_string(d), "", options.capacity[d], options.static_memory[d]});
   }
-  placement.blocks = Unroll(stages, options).blocks();
+  placement.blocks = Unroll(stages, options, named->shard_keeps).blocks();
   return placement;
 }
 

@@ -1,13 +1,18 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <string>
+#include <vector>
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/plan_files.h"
+#include "bindings/cli/shape_sketch.h"
 #include "search/file.h"
+#include "search/placement_check.h"
 #include "search/placement_toml.h"
 #include "search/quantity.h"
 #include "search/shapes.h"
+#include "search/units.h"
 
 namespace ostinato::cli {
 namespace {
@@ -18,53 +23,115 @@ struct Typed {
   int devices = 4;
   int chunks = 2;
   std::string forward = "1", backward = "2", weight = "0", shard_forward = "1", shard_backward = "1";
-  std::string memory = "1", capacity = "unlimited";
+  std::string memory = "1", shard_memory, workspace = "0", static_memory = "0", capacity = "unlimited";
+  std::string latency = "0", bandwidth = "0", bytes = "0";
   std::string time_unit = "us", memory_unit = "MiB";
   bool inference = false;
 };
 
 void declare(CLI::App& app, Typed& typed) {
   const auto add = [&](const char* name, std::string& value, const char* type, const std::string& help) {
-    app.add_option(name, value, help + " (default: " + value + ")")->type_name(type);
+    app.add_option(name, value, value.empty() ? help : help + " (default: " + value + ")")->type_name(type);
   };
-  app.add_option("shape", typed.shape, "v, x, m, nn, k, looped or wave")->required()->type_name("SHAPE");
+  app.add_option("shape", typed.shape, fmt::format("{}: see below", fmt::join(shape_names(), ", ")))
+      ->required()
+      ->type_name("SHAPE");
   app.add_option("--devices", typed.devices, "Number of devices (default: 4)")->type_name("D");
-  app.add_option("--chunks", typed.chunks, "Stages per device, for looped and wave (default: 2)")
+  app.add_option("--chunks", typed.chunks, "Stages per device, for looped, wave and chains (default: 2)")
       ->type_name("C");
-  add("--forward", typed.forward, "TIME", "Forward of one stage; 1.5ms, or without a unit in --time-unit");
-  add("--backward", typed.backward, "TIME", "Backward of one stage; its input half where --weight is given");
-  add("--weight", typed.weight, "TIME", "Weight half of a backward; above 0 the backward is split");
-  add("--shard-forward", typed.shard_forward, "TIME", "Forward of a stage on all devices, for m, nn and k");
+  add("--forward", typed.forward, "TIMES",
+      "Forward of one stage; 1.5ms, or without a unit in --time-unit; a list like 3,1,1,2 has one value per "
+      "device");
+  add("--backward", typed.backward, "TIMES",
+      "Backward of one stage; its input half where --weight is given; or a list");
+  add("--weight", typed.weight, "TIMES",
+      "Weight half of a backward; above 0 the backward is split; or a list");
+  add("--shard-forward", typed.shard_forward, "TIME", "Forward of a stage on all devices");
   add("--shard-backward", typed.shard_backward, "TIME", "Backward of a stage on all devices");
-  add("--memory", typed.memory, "BYTES", "Kept from each forward to the end of its backward");
-  add("--capacity", typed.capacity, "BYTES", "Memory of each device");
+  add("--memory", typed.memory, "AMOUNTS", "Kept from each forward to the end of its backward; or a list");
+  add("--shard-memory", typed.shard_memory, "AMOUNT",
+      "The same of a stage on all devices, on each (default: 0; for k that of --memory)");
+  add("--workspace", typed.workspace, "AMOUNTS", "In use while a block runs; or a list");
+  add("--capacity", typed.capacity, "AMOUNTS", "Memory of each device; or a list");
+  add("--static", typed.static_memory, "AMOUNTS",
+      "Always in use: parameters, gradients, optimizer state; or a list");
+  add("--latency", typed.latency, "TIME", "Of every transfer between two devices");
+  add("--bandwidth", typed.bandwidth, "GB/s",
+      "Of every link, in 10^9 bytes per second; 0: the bytes are free");
+  add("--bytes", typed.bytes, "AMOUNT", "Carried from stage to stage, forward and backward");
   add("--time-unit", typed.time_unit, "UNIT", "Of times without a unit: ns, us, ms or s");
   add("--memory-unit", typed.memory_unit, "UNIT", "Of amounts without a unit: B, KiB, MiB or GiB");
   app.add_flag("--inference", typed.inference, "Forwards only");
   app.add_option("--output", typed.output, "File to write (default: standard output)")->type_name("FILE");
 }
 
+/// Turns what was typed into nanoseconds and bytes; throws UsageError with the option's name.
+class Resolver {
+ public:
+  explicit Resolver(const Typed& typed) : typed_(typed) {
+    check_choice("--time-unit", typed.time_unit, {"ns", "us", "ms", "s"});
+    check_choice("--memory-unit", typed.memory_unit, {"B", "KiB", "MiB", "GiB"});
+  }
+
+  Nanoseconds time(const char* option, const std::string& text) const {
+    const auto value = parse_time(text, typed_.time_unit);
+    if (!value) throw UsageError(fmt::format("{} needs a time like 1.5 or 1.5ms, got \"{}\"", option, text));
+    return *value;
+  }
+
+  Bytes memory(const char* option, const std::string& text) const {
+    if (text == "unlimited") return kUnlimited;
+    const auto value = parse_memory(text, typed_.memory_unit);
+    if (!value)
+      throw UsageError(fmt::format("{} needs an amount like 64 or 64MiB, got \"{}\"", option, text));
+    return *value;
+  }
+
+  PerDevice<Nanoseconds> times(const char* option, const std::string& text) const {
+    return list(text, [&](const std::string& part) { return time(option, part); });
+  }
+
+  PerDevice<Bytes> memories(const char* option, const std::string& text) const {
+    return list(text, [&](const std::string& part) { return memory(option, part); });
+  }
+
+  std::int64_t bandwidth() const {
+    const auto value = parse_scaled(typed_.bandwidth, kGigabyte);
+    if (!value)
+      throw UsageError(fmt::format("--bandwidth needs GB/s like 12.5, got \"{}\"", typed_.bandwidth));
+    return *value;
+  }
+
+ private:
+  template <typename Parse>
+  static PerDevice<std::int64_t> list(const std::string& text, Parse parse) {
+    std::vector<std::int64_t> values;
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
+      values.push_back(parse(text.substr(begin, end - begin)));
+      begin = end + 1;
+    }
+    return values;
+  }
+
+  const Typed& typed_;
+};
+
 ShapeOptions resolve(const Typed& typed) {
-  check_choice("--time-unit", typed.time_unit, {"ns", "us", "ms", "s"});
-  check_choice("--memory-unit", typed.memory_unit, {"B", "KiB", "MiB", "GiB"});
-  const auto time = [&](const char* name, const std::string& text) {
-    const auto value = parse_time(text, typed.time_unit);
-    if (!value) throw UsageError(fmt::format("{} needs a time like 1.5 or 1.5ms, got \"{}\"", name, text));
-    return *value;
-  };
-  const auto memory = [&](const char* name, const std::string& text) {
-    const auto value = parse_memory(text, typed.memory_unit);
-    if (!value) throw UsageError(fmt::format("{} needs an amount like 64 or 64MiB, got \"{}\"", name, text));
-    return *value;
-  };
+  const Resolver of(typed);
   ShapeOptions options{.devices = typed.devices, .chunks = typed.chunks};
-  options.forward = time("--forward", typed.forward);
-  options.backward = time("--backward", typed.backward);
-  options.weight = time("--weight", typed.weight);
-  options.shard_forward = time("--shard-forward", typed.shard_forward);
-  options.shard_backward = time("--shard-backward", typed.shard_backward);
-  options.memory = memory("--memory", typed.memory);
-  if (typed.capacity != "unlimited") options.capacity = memory("--capacity", typed.capacity);
+  options.forward = of.times("--forward", typed.forward);
+  options.backward = of.times("--backward", typed.backward);
+  options.weight = of.times("--weight", typed.weight);
+  options.shard_forward = of.time("--shard-forward", typed.shard_forward);
+  options.shard_backward = of.time("--shard-backward", typed.shard_backward);
+  options.memory = of.memories("--memory", typed.memory);
+  if (!typed.shard_memory.empty()) options.shard_memory = of.memory("--shard-memory", typed.shard_memory);
+  options.workspace = of.memories("--workspace", typed.workspace);
+  options.capacity = of.memories("--capacity", typed.capacity);
+  options.static_memory = of.memories("--static", typed.static_memory);
+  options.link = {of.time("--latency", typed.latency), of.bandwidth()};
+  options.bytes = of.memory("--bytes", typed.bytes);
   options.training = !typed.inference;
   return options;
 }
@@ -74,14 +141,17 @@ ShapeOptions resolve(const Typed& typed) {
 int placement_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "placement",
-      "Writes a placement of a named shape (Tessel, figure 2): V, X, M, NN, K, or a chain with several\n"
-      "stages per device, looped or as a wave.",
+      "Writes a placement of a named shape (Tessel, figure 2, and others). Times and memory are those of "
+      "one\n"
+      "stage and one micro-batch; what no option says is written by hand into the file.",
       "placement m --devices 4 --forward 1ms --backward 3ms --capacity 40GiB --memory 2GiB --output m.toml");
   Typed typed;
   declare(line.app, typed);
+  line.app.footer(all_shape_sketches() + "\n" + line.app.get_footer());
   if (!line.parse(args, io)) return 0;
   check_choice("shape", typed.shape, shape_names());
   const Placement placement = shape(typed.shape, resolve(typed));
+  check_placement(placement, {}, "");
   const std::string text = format_placement(placement);
   if (!typed.output.empty()) {
     write_file(typed.output, text);

@@ -6,6 +6,7 @@
 
 #include "search/placement_toml.h"
 #include "search/plan_json.h"
+#include "search/shapes.h"
 #include "tests/cli/support/cli_run.h"
 
 namespace ostinato::cli::test {
@@ -32,7 +33,36 @@ TEST(PlacementCommand, PrintsWithoutAnOutputFile) {
   EXPECT_EQ(parse_placement(result.out, "out").placement.blocks.size(), 3u);
 }
 
+TEST(PlacementCommand, TakesOneFigureForEachDevice) {
+  const TemporaryFolder folder;
+  const Result result = ostinato_run(
+      {"placement",      "v",        "--devices", "2",           "--forward", "1.5ms,2",        "--capacity",
+       "unlimited,3GiB", "--static", "1,2",       "--workspace", "4",         "--latency",      "20",
+       "--bandwidth",    "12.5",     "--bytes",   "1",           "--output",  folder / "p.toml"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Placement placement = read_placement(folder / "p.toml").placement;
+  EXPECT_EQ(placement.blocks[0].time, 1'500'000);
+  EXPECT_EQ(placement.blocks[1].time, 2000);
+  EXPECT_EQ(placement.devices[0].memory, kUnlimited);
+  EXPECT_EQ(placement.devices[1].memory, Bytes{3} << 30);
+  EXPECT_EQ(placement.devices[1].static_memory, Bytes{2} << 20);
+  EXPECT_EQ(placement.blocks[0].workspace, Bytes{4} << 20);
+  EXPECT_EQ(placement.link.latency, 20'000);
+  EXPECT_EQ(placement.link.bytes_per_second, 12'500'000'000);
+  EXPECT_EQ(placement.blocks[1].after[0].bytes, Bytes{1} << 20);
+}
+
+TEST(PlacementCommand, HelpShowsEveryShape) {
+  const Result result = ostinato_run({"placement", "--help"});
+  for (const std::string& name : shape_names())
+    EXPECT_NE(result.out.find("\n  " + name + ": "), std::string::npos) << name;
+  EXPECT_NE(result.out.find("    device 0   F             B\n    device 1     F         B\n"),
+            std::string::npos);
+}
+
 TEST(PlacementCommand, RefusesWhatTheShapeCannotBe) {
+  EXPECT_EQ(ostinato_run({"placement", "v", "--forward", "1,2"}).status, 3);
+
   const Result result = ostinato_run({"placement", "x", "--devices", "3"});
   EXPECT_EQ(result.status, 3);
   EXPECT_NE(result.err.find("even number of devices"), std::string::npos);
@@ -40,7 +70,7 @@ TEST(PlacementCommand, RefusesWhatTheShapeCannotBe) {
 
 TEST(SearchCommand, WritesAPlanThatVerifyAccepts) {
   const TemporaryFolder folder;
-  for (const char* shape : {"v", "x", "m", "nn", "k", "looped", "wave"}) {
+  for (const std::string& shape : shape_names()) {
     ASSERT_EQ(ostinato_run({"placement", shape, "--output", folder / "p.toml"}).status, 0);
     const Result searched = ostinato_run({"search", folder / "p.toml", "--micro-batches", "3", "--time-limit",
                                           "0.5", "--output", folder / "p.json"});

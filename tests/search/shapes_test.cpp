@@ -6,6 +6,9 @@
 #include <map>
 
 #include "search/error.h"
+#include "search/placement_check.h"
+#include "search/placement_toml.h"
+#include "tests/search/checked.h"
 
 namespace ostinato {
 namespace {
@@ -56,8 +59,40 @@ TEST_P(TesselShape, HasThePeriodAndPathOfThePaper) {
 
 INSTANTIATE_TEST_SUITE_P(All, TesselShape,
                          testing::Values(Known{"v", 4, 16, 1}, Known{"x", 8, 16, 2}, Known{"m", 6, 18, 2},
-                                         Known{"nn", 8, 20, 3}, Known{"k", 6, 10, 2}),
-                         [](const auto& info) { return info.param.name; });
+                                         Known{"nn", 8, 20, 3}, Known{"nn-first", 8, 20, 3},
+                                         Known{"multimodal", 8, 20, 3}, Known{"skip", 4, 16, 1},
+                                         Known{"k", 6, 10, 2}),
+                         [](const auto& info) {
+                           std::string name = info.param.name;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+struct Optimum {
+  const char* name;
+  int micro_batches;
+  Bytes capacity;
+  Nanoseconds makespan;
+};
+
+// Proved by other solvers (Z3, CP-SAT) for Tessel's shapes on 4 devices, F = 1, B = 3, shards of 1 and 1.
+TEST(Shape, SearchReachesTheKnownOptimaOfFewMicroBatches) {
+  const Optimum known[] = {
+      {"v", 1, kUnlimited, 16},  {"v", 2, kUnlimited, 20},  {"v", 4, kUnlimited, 28},
+      {"v", 6, kUnlimited, 36},  {"x", 1, kUnlimited, 16},  {"x", 2, kUnlimited, 22},
+      {"x", 3, 4, 30},           {"k", 1, kUnlimited, 10},  {"k", 2, kUnlimited, 16},
+      {"k", 3, kUnlimited, 22},  {"k", 4, kUnlimited, 28},  {"m", 1, kUnlimited, 18},
+      {"m", 2, kUnlimited, 24},  {"m", 3, kUnlimited, 30},  {"m", 4, kUnlimited, 36},
+      {"nn", 1, kUnlimited, 20}, {"nn", 2, kUnlimited, 28}, {"nn", 3, kUnlimited, 36},
+      {"v", 128, 4, 524},
+  };
+  for (const Optimum& optimum : known) {
+    ShapeOptions options = tessel();
+    options.capacity = optimum.capacity;
+    const Plan plan = test::searched(shape(optimum.name, options), optimum.micro_batches);
+    EXPECT_EQ(plan.makespan, optimum.makespan) << optimum.name << ' ' << optimum.micro_batches;
+  }
+}
 
 class AnyShape : public testing::TestWithParam<std::string> {};
 
@@ -106,12 +141,31 @@ TEST_P(AnyShape, InferenceRunsForwardsThatKeepNothing) {
   for (const Block& block : shape(GetParam(), options).blocks) {
     EXPECT_EQ(block.kind, Kind::forward);
     EXPECT_EQ(block.memory, 0);
-    EXPECT_EQ(block.workspace, options.memory);
+    const bool embedding = block.devices.size() > 1 && GetParam() != "k";
+    EXPECT_EQ(block.workspace, embedding ? 0 : 1) << block.name;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AnyShape, testing::ValuesIn(shape_names()),
-                         [](const auto& info) { return info.param; });
+TEST_P(AnyShape, IsAPlacementThatFilesCarry) {
+  ShapeOptions options = tessel();
+  options.forward = {{3, 1, 1, 2}};
+  options.weight = {{0, 2, 0, 0}};
+  options.capacity = {{9, 8, kUnlimited, 8}};
+  options.static_memory = 2;
+  options.workspace = {{0, 0, 1, 0}};
+  options.link = {.latency = 5, .bytes_per_second = 1'000'000'000};
+  options.bytes = 7;
+  const Placement placement = shape(GetParam(), options);
+  check_placement(placement, {}, "");
+  const Placement read = parse_placement(format_placement(placement), "text").placement;
+  EXPECT_EQ(format_placement(read), format_placement(placement));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AnyShape, testing::ValuesIn(shape_names()), [](const auto& info) {
+  std::string name = info.param;
+  std::erase(name, '-');
+  return name;
+});
 
 TEST(Shape, SplitBackwardHasAWeightHalfAfterTheInputHalf) {
   ShapeOptions options = tessel();
@@ -139,8 +193,74 @@ TEST(Shape, LoopedChunksGoAroundAndWaveChunksGoThereAndBack) {
             (std::vector{0, 1, 2, 2, 1, 0, 0, 1, 2}));
 }
 
-TEST(Shape, CarriesTheCapacityOfEachDevice) {
-  for (const Device& device : shape("v", {.capacity = 40}).devices) EXPECT_EQ(device.memory, 40);
+std::vector<std::string> stage_order(const Placement& placement) {
+  std::vector<std::string> stages;
+  for (const Block& block : placement.blocks) {
+    if (block.kind == Kind::forward) stages.push_back(block.stage);
+  }
+  return stages;
+}
+
+TEST(Shape, HasItsShardsWhereTheNameSays) {
+  EXPECT_EQ(stage_order(shape("nn", {})),
+            (std::vector<std::string>{"encoder_embed", "encoder0", "encoder1", "decoder_embed", "decoder0",
+                                      "decoder1"}));
+  EXPECT_EQ(stage_order(shape("nn-first", {})),
+            (std::vector<std::string>{"encoder_embed", "encoder0", "decoder_embed", "decoder0", "decoder1",
+                                      "decoder2"}));
+  EXPECT_EQ(stage_order(shape("multimodal", {})),
+            (std::vector<std::string>{"embed", "s0", "s1", "s2", "s3", "loss"}));
+}
+
+TEST(Shape, SkipEdgesReachTheMirroredStage) {
+  const Placement placement = shape("skip", {.devices = 6});
+  const auto feeds = [&](const char* from, const char* to) {
+    const auto& after = placement.blocks[placement.find_block(to)].after;
+    return std::any_of(after.begin(), after.end(),
+                       [&](const Dependency& d) { return d.block == placement.find_block(from); });
+  };
+  EXPECT_TRUE(feeds("s0.F", "s5.F"));
+  EXPECT_TRUE(feeds("s1.F", "s4.F"));
+  EXPECT_TRUE(feeds("s5.B", "s0.B"));
+  EXPECT_FALSE(feeds("s3.F", "s2.F"));
+}
+
+TEST(Shape, ChainsAreIndependentAndStartApart) {
+  EXPECT_EQ(forward_devices(shape("chains", {.devices = 4, .chunks = 2})),
+            (std::vector{0, 1, 2, 3, 2, 3, 0, 1}));
+  EXPECT_TRUE(shape("chains", {.chunks = 3}).blocks[4].after.empty());
+}
+
+TEST(Shape, GivesEachDeviceItsOwnFigures) {
+  const Placement placement = shape("v", {.devices = 2,
+                                          .forward = {{3, 5}},
+                                          .memory = {{7, 8}},
+                                          .workspace = {{0, 9}},
+                                          .capacity = {{40, kUnlimited}},
+                                          .static_memory = {{1, 2}},
+                                          .link = {.latency = 6},
+                                          .bytes = 11});
+  const Block& last = placement.blocks[placement.find_block("s1.F")];
+  EXPECT_EQ(placement.blocks[placement.find_block("s0.F")].time, 3);
+  EXPECT_EQ(last.time, 5);
+  EXPECT_EQ(last.memory, 8);
+  EXPECT_EQ(last.workspace, 9);
+  EXPECT_EQ(last.after[0].bytes, 11);
+  EXPECT_EQ(placement.blocks[placement.find_block("s1.B")].after[0].bytes, 0) << "from its own forward";
+  EXPECT_EQ(placement.devices[0].memory, 40);
+  EXPECT_EQ(placement.devices[1].memory, kUnlimited);
+  EXPECT_EQ(placement.devices[1].static_memory, 2);
+  EXPECT_EQ(placement.link.latency, 6);
+}
+
+TEST(Shape, AnEmbeddingKeepsNothingAndTheJoinOfKDoes) {
+  const auto kept = [](const char* name, const char* block, const ShapeOptions& options) {
+    const Placement placement = shape(name, options);
+    return placement.blocks[placement.find_block(block)].memory;
+  };
+  EXPECT_EQ(kept("m", "embed.F", {.memory = 5}), 0);
+  EXPECT_EQ(kept("m", "embed.F", {.memory = 5, .shard_memory = 2}), 2);
+  EXPECT_EQ(kept("k", "join.B", {.memory = 5}), -5);
 }
 
 std::string refusal(const std::string& name, const ShapeOptions& options) {
@@ -160,6 +280,8 @@ TEST(Shape, RefusesWhatDoesNotFit) {
   EXPECT_NE(refusal("looped", {.devices = 1000000, .chunks = 1000000}), "");
   EXPECT_NE(refusal("v", {.forward = -1}), "");
   EXPECT_NE(refusal("v", {.memory = -1}), "");
+  EXPECT_EQ(refusal("v", {.forward = {{1, 2, 3}}}),
+            "forward needs one value, or one per device: got 3 for 4 devices");
 }
 
 }  // namespace
