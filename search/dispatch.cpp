@@ -4,6 +4,8 @@
 #include <queue>
 #include <tuple>
 
+#include "search/phases.h"
+
 namespace ostinato {
 namespace {
 
@@ -17,6 +19,8 @@ class Dispatcher {
     free_.assign(static_cast<std::size_t>(in.devices()), 0);
     used_.assign(free_.size(), 0);
     left_.assign(static_cast<std::size_t>(micro_batches), in.blocks());
+    class_.assign(blocks, 0);
+    if (rule.phases) set_classes();
   }
 
   std::vector<int> run() {
@@ -32,15 +36,27 @@ class Dispatcher {
   }
 
  private:
+  /// The first half of the step first (the second one where time runs backwards), wide blocks before narrow
+  /// ones.
+  void set_classes() {
+    const std::vector<bool> second = second_half(in_.placement());
+    for (int b = 0; b < in_.blocks(); ++b) {
+      const int later = second[b] != in_.mirrored() ? in_.devices() : 0;
+      class_[b] = later - static_cast<int>(in_.devices_of(b).size());
+    }
+  }
+
   /// Smaller is sooner.
-  std::tuple<Nanoseconds, Nanoseconds> urgency(int b) const {
+  std::tuple<int, Nanoseconds, Nanoseconds> urgency(int b) const {
     switch (rule_.priority) {
       case Priority::oldest:
-        return {count_[b], -in_.tail(b)};
+        return {class_[b], count_[b], -in_.tail(b)};
       case Priority::longest:
-        return {-in_.tail(b), count_[b]};
+        return {class_[b], -in_.tail(b), count_[b]};
       case Priority::deepest:
-        return {in_.followers(b).empty() ? 1 : -in_.head(b), count_[b]};
+        return {class_[b], in_.followers(b).empty() ? 1 : -in_.head(b), count_[b]};
+      case Priority::due:
+        return {class_[b], count_[b] * in_.heaviest_load() - in_.tail(b), count_[b]};
     }
     return {};
   }
@@ -104,6 +120,7 @@ class Dispatcher {
   const Instance& in_;
   const int n_;
   const DispatchRule rule_;
+  std::vector<int> class_;  ///< per block: lower ones go first, whatever the priority
   std::vector<int> count_;
   std::vector<std::vector<Nanoseconds>> ends_;
   std::vector<Nanoseconds> free_;
@@ -118,7 +135,8 @@ class Dispatcher {
 
 std::vector<DispatchRule> dispatch_rules(const Instance& in) {
   const int devices = in.devices();
-  std::vector<DispatchRule> rules;
+  std::vector<DispatchRule> rules = {
+      {Priority::due, 0, true}, {Priority::oldest, 0, true}, {Priority::deepest, 2 * devices, true}};
   for (const int in_flight :
        {0, devices, 2 * devices, devices + (devices + 1) / 2, (devices + 1) / 2, 3 * devices}) {
     for (const Priority p : {Priority::deepest, Priority::oldest, Priority::longest})

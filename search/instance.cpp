@@ -43,6 +43,7 @@ Instance::Instance(const Placement& placement)
 
 Instance Instance::reversed() const {
   Instance mirror = *this;
+  mirror.mirrored_ = !mirrored_;
   std::swap(mirror.inputs_, mirror.followers_);
   std::reverse(mirror.topological_.begin(), mirror.topological_.end());
   for (Bytes& memory : mirror.memory_) memory = -memory;

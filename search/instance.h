@@ -58,6 +58,7 @@ class Instance {
   Instance reversed() const;
 
   const Placement& placement() const { return *placement_; }
+  bool mirrored() const { return mirrored_; }  ///< time runs backwards: made by reversed()
   int blocks() const { return static_cast<int>(time_.size()); }
   int devices() const { return static_cast<int>(room_.size()); }
   Nanoseconds time(int b) const { return time_[b]; }
@@ -93,6 +94,7 @@ class Instance {
   Nanoseconds heaviest_ = 0;
   Nanoseconds critical_ = 0;
   bool any_limited_ = false;
+  bool mirrored_ = false;
 };
 
 }  // namespace ostinato

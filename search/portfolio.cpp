@@ -134,10 +134,12 @@ void Portfolio::try_rigid() {
 
 void Portfolio::try_dispatch() {
   std::int64_t left = kDispatchedSteps;
+  bool first = true;  // one rule runs at any size, where the bound is not met
   for (const DispatchRule& rule : dispatch_rules(in_)) {
     for (const bool backwards : {false, true}) {
       left -= static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
-      if (left < 0 || stopped()) return;
+      if ((left < 0 && (!first || proved())) || stopped()) return;
+      first = false;
       std::vector<int> sequence = dispatch(backwards ? mirror_ : in_, options_.micro_batches, rule);
       if (backwards) std::reverse(sequence.begin(), sequence.end());
       if (!sequence.empty()) best_.offer(sequence, "dispatch");

@@ -2,23 +2,10 @@
 #include <vector>
 
 #include "search/named/schedules.h"
+#include "search/phases.h"
 
 namespace ostinato {
 namespace {
-
-bool is_backward(Kind kind) {
-  return kind == Kind::backward || kind == Kind::backward_input || kind == Kind::backward_weight;
-}
-
-/// True for a block that waits for a backward, directly or not, or is one: it belongs to the second half.
-std::vector<bool> second_half(const Placement& placement, const std::vector<int>& order) {
-  std::vector<bool> second(placement.blocks.size(), false);
-  for (const int b : order) {
-    second[b] = is_backward(placement.blocks[b].kind);
-    for (const Dependency& input : placement.blocks[b].after) second[b] = second[b] || second[input.block];
-  }
-  return second;
-}
 
 /// The input half that this weight half may follow at once: its only input beside forwards. -1: none.
 int input_half(const Placement& placement, int weight, const std::vector<bool>& second) {
@@ -36,7 +23,7 @@ int input_half(const Placement& placement, int weight, const std::vector<bool>& 
 /// Blocks that run together, micro-batch by micro-batch: a block and the weight half that follows it at once.
 std::vector<std::vector<int>> groups(const Placement& placement) {
   std::vector<int> order = topological_order(placement);
-  const std::vector<bool> second = second_half(placement, order);
+  const std::vector<bool> second = second_half(placement);
   std::stable_partition(order.begin(), order.end(), [&](int b) { return !second[b]; });
   std::vector<std::vector<int>> result;
   std::vector<int> group_of(placement.blocks.size(), -1);

@@ -50,16 +50,29 @@ void repetend(benchmark::State& state, const std::string& name, int devices) {
   state.counters["bound"] = static_cast<double>(bound);
 }
 
+void add_search(const std::string& name, int devices, int micro_batches) {
+  const std::string title =
+      "search/" + name + "/" + std::to_string(devices) + "/" + std::to_string(micro_batches);
+  auto* added = benchmark::RegisterBenchmark(
+      title.c_str(), [=](benchmark::State& state) { run(state, tessel(name, devices), micro_batches); });
+  added->Unit(benchmark::kMillisecond);
+  if (devices >= 256) added->Iterations(1);
+}
+
+/// From the four devices of the paper to the thousand of a cluster.
+void add_many_devices() {
+  for (const char* name : {"v", "x", "m", "nn", "k", "looped", "wave"}) {
+    for (const int devices : {4, 8, 16, 32, 64, 256}) add_search(name, devices, 128);
+  }
+  for (const char* name : {"v", "wave"}) add_search(name, 1024, 4096);
+}
+
 void add_all() {
   for (const std::string name : {"v", "x", "m", "nn", "k"}) {
     benchmark::RegisterBenchmark(("repetend/" + name + "/4").c_str(),
                                  [name](benchmark::State& state) { repetend(state, name, 4); });
-    for (const int devices : {4, 16}) {
-      benchmark::RegisterBenchmark(("search/" + name + "/" + std::to_string(devices) + "/128").c_str(),
-                                   [=](benchmark::State& state) { run(state, tessel(name, devices), 128); })
-          ->Unit(benchmark::kMillisecond);
-    }
   }
+  add_many_devices();
   for (const auto& [name, room] :
        {std::pair{"v", 4}, {"v", 3}, {"v", 2}, {"wave", 8}, {"wave", 6}, {"wave", 4}}) {
     benchmark::RegisterBenchmark(
@@ -70,10 +83,6 @@ void add_all() {
   benchmark::RegisterBenchmark("zero_bubble/v/32/256", [](benchmark::State& state) {
     run(state, zero_bubble("v", 32, 32), 256);
   })->Unit(benchmark::kMillisecond);
-  benchmark::RegisterBenchmark("search/v/1024/4096",
-                               [](benchmark::State& state) { run(state, tessel("v", 1024), 4096); })
-      ->Unit(benchmark::kSecond)
-      ->Iterations(1);
 }
 
 const bool registered = [] {
