@@ -225,7 +225,7 @@ def test_operators_agree_with_an_independent_count():
 
 def test_what_does_not_fit_makes_the_profile_incomplete(monkeypatch):
     class Small(_profiler.OperatorRecorder):
-        def __init__(self):
+        def __init__(self, **_sizes):
             super().__init__(events_per_thread=4, threads=1)
 
     monkeypatch.setattr(run_module._profiler, "OperatorRecorder", Small)

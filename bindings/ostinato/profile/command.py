@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ostinato import _profiler
+from ostinato.files import write_text
+from ostinato.profile.check import Check, check_profile
 from ostinato.profile.errors import BAD_INPUT, CHECK_FAILED, ProfileError
+from ostinato.profile.page import html
+from ostinato.profile.perfetto import perfetto
 from ostinato.profile.run import profile_layers
 from ostinato.profile.script import capture
-from ostinato.profile.table import show, summary
+from ostinato.profile.table import check_table, show, summary
 from ostinato.profile.transfers import measure_transfers
 
 INTERRUPTED = 130
@@ -55,6 +60,10 @@ def parser() -> argparse.ArgumentParser:
     ranks = "processes whose transfers are measured, pair by pair; two stand for all (%(default)s)"
     p.add_argument("--ranks", type=positive, default=2, help=ranks)
     p.add_argument("--no-transfers", action="store_true", help="do not measure transfers")
+    again = "measure the model once more as STAGES stages, and print it beside what the profile predicts"
+    p.add_argument("--check", type=positive, metavar="STAGES", help=again)
+    p.add_argument("--html", type=Path, metavar="PAGE", help="a flame chart of a micro-batch, its memory, its layers")
+    p.add_argument("--perfetto", type=Path, metavar="TRACE", help="the same for ui.perfetto.dev or chrome://tracing")
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
 
@@ -96,38 +105,50 @@ def shown_progress() -> Iterator[Any]:
         yield advance
 
 
-def profile_script(args: argparse.Namespace, script_arguments: list[str]) -> Any:
+def profile_script(args: argparse.Namespace, script_arguments: list[str]) -> tuple[Any, list[Check]]:
     with script_output_aside():
         job = capture(args.script, script_arguments)
         job.repeats, job.warm_up = args.repeats, args.warm_up
         with shown_progress() as progress:
             profile = profile_layers(job, progress)
+            checks = check_profile(job, profile, args.check, progress) if args.check else []
         if not args.no_transfers:
             profile.transfers = measure_transfers(args.ranks)
-    return profile
+    return profile, checks
 
 
-def report(profile: Any, args: argparse.Namespace) -> None:
+def write(profile: Any, args: argparse.Namespace) -> list[Path]:
+    """The files that were asked for, written whole or not at all."""
+    wanted = {args.output: profile.json, args.html: lambda: html(profile), args.perfetto: lambda: perfetto(profile)}
+    files = {path: text for path, text in wanted.items() if path is not None}
+    for path, text in files.items():
+        write_text(path, text())
+    return list(files)
+
+
+def report(profile: Any, checks: list[Check], files: list[Path], args: argparse.Namespace) -> None:
     if args.json:
-        print(json.dumps(summary(profile, str(args.output))))
+        print(json.dumps(summary(profile, str(args.output)) | {"check": [asdict(check) for check in checks]}))
         return
     console = Console()
     show(profile, console)
-    console.print(f"wrote {args.output}", highlight=False, soft_wrap=True)
+    if checks:
+        console.print(check_table(profile, checks))
+    for path in files:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
 def main(argv: list[str]) -> int:
     ours, script_arguments = split_arguments(argv)
     args = parser().parse_args(ours)
     try:
-        profile = profile_script(args, script_arguments)
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        profile.write(str(args.output))
+        profile, checks = profile_script(args, script_arguments)
+        files = write(profile, args)
     except (ProfileError, _profiler.InputError) as error:
         print(f"ostinato profile: {error}", file=sys.stderr)
         return getattr(error, "status", BAD_INPUT)
     except KeyboardInterrupt:
         print("ostinato profile: interrupted, nothing was written", file=sys.stderr)
         return INTERRUPTED
-    report(profile, args)
+    report(profile, checks, files, args)
     return 0 if profile.completeness.complete else CHECK_FAILED

@@ -148,18 +148,24 @@ class Samples:
         return max(sample.peak for sample in self.backward)
 
 
-def repeat_once(layer: Layer, repeat: int, samples: Samples | None) -> None:
-    """One whole and one split round. `samples` is None while warming up."""
+def repeat_once(layer: Layer, repeat: int, samples: Samples | None, split: bool = True) -> None:
+    """One split and one whole round. `samples` is None while warming up.
+
+    The whole round comes second, on warm caches, as a layer finds them that runs micro-batch after micro-batch.
+    """
     with quiet_collector():
+        started, _ = forward(layer, f"{layer.name} F {repeat}")
+        if layer.checkpointed or not split:  # a checkpoint recomputes inside the backward, which cannot be split
+            halves = None
+            backward(layer, started, f"{layer.name} B {repeat}")
+        else:
+            halves = split_backward(layer, started, f"{layer.name} {repeat}")
         started, first = forward(layer, f"{layer.name} F {repeat}")
         second = backward(layer, started, f"{layer.name} B {repeat}")
-        if samples is not None:
-            samples.forward.append(first)
-            samples.backward.append(second)
-        if layer.checkpointed:  # it recomputes inside the backward, which cannot be split
+        if samples is None:
             return
-        started, _ = forward(layer, f"{layer.name} F {repeat}")
-        halves = split_backward(layer, started, f"{layer.name} {repeat}")
-        if samples is not None and halves is not None:
+        samples.forward.append(first)
+        samples.backward.append(second)
+        if halves is not None:
             samples.input_half.append(halves[0])
             samples.weight_half.append(halves[1])

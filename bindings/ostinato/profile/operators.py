@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ostinato.profile.chain import Layer
 from ostinato.profile.measure import backward, forward, quiet_collector
 
-PASSES = 5  # more would only fill the buffers: counts do not vary, and a median of five is a median
+EVENTS = 1 << 15  # that the recorder keeps of one thread
+WARM_UP = 3  # passes: the first ones touch fresh memory, which can take longer than the operator
 
 
 PHASES = ("forward", "backward")
@@ -87,13 +88,18 @@ def recording(recorder: Any) -> Iterator[None]:
             recorder.stop()
 
 
-def record(layer: Layer, recorder: Any) -> None:
-    """PASSES times."""
+def record(layer: Layer, recorder: Any, passes: int) -> None:
     with recording(recorder):
-        for number in range(PASSES):
+        for number in range(passes):
             there, back = (recorded_pass(recorder, layer, phase) for phase in PHASES)
             started, _ = forward(layer, f"{layer.name} F record {number}", there)
             backward(layer, started, f"{layer.name} B record {number}", back)
+
+
+def passes_that_fit(recorder: Any, passes: int) -> int:
+    """At least one, and no more than the recorder's buffers hold, by what it recorded in WARM_UP passes."""
+    calls = sum(row.calls for row in recorder.rows())
+    return max(1, min(passes, EVENTS // max(1, calls)))
 
 
 def count(layer: Layer, recorder: Any) -> tuple[int, int]:
@@ -113,9 +119,10 @@ def count(layer: Layer, recorder: Any) -> tuple[int, int]:
     return expected, seen
 
 
-def add_operators(layer: Layer, recorder: Any, into: Operators) -> None:
-    """Rows and counts of one layer. The recorder's earlier events are forgotten."""
-    record(layer, recorder)
+def add_operators(layer: Layer, recorder: Any, repeats: int, into: Operators) -> None:
+    """Rows and counts of one layer, over up to `repeats` passes. The recorder's earlier events are forgotten."""
+    record(layer, recorder, WARM_UP)
+    record(layer, recorder, passes_that_fit(recorder, repeats))
     into.rows += recorder.rows()
     into.dropped += recorder.dropped
     into.unfinished += recorder.unfinished

@@ -14,8 +14,9 @@ from ostinato import _profiler
 from ostinato.profile.chain import Chain, Layer, build_chain
 from ostinato.profile.device import cpu_clocks, cpu_name
 from ostinato.profile.job import Job
+from ostinato.profile.kept import freed_outputs
 from ostinato.profile.measure import Samples, repeat_once
-from ostinato.profile.operators import Operators, add_operators
+from ostinato.profile.operators import EVENTS, Operators, add_operators
 from ostinato.profile.settings import Settings, read_settings
 from ostinato.profile.tensors import bytes_of, tensors
 
@@ -69,21 +70,23 @@ def layer_cost(layer: Layer, samples: Samples, settings: Settings) -> Any:
     return cost
 
 
-def layer_rows(chain: Chain, costs: dict[int, Any]) -> list[Any]:
-    """One row a layer of the model; layers that are the same repeat the measured row."""
+def layer_rows(chain: Chain, costs: dict[int, Any], freed: list[int]) -> list[Any]:
+    """One row a layer of the model; layers that are the same repeat the measured row, but for what their followers
+    let go of."""
     rows = []
     for index, (name, layer) in enumerate(chain.rows):
         row = copy.copy(costs[layer.index])
         row.index, row.name = index, name
+        row.kept = max(0, row.kept - freed[index])
         row.same_as = -1 if layer.index == index else layer.index
         rows.append(row)
     return rows
 
 
-def record_operators(chain: Chain, progress: Progress) -> Operators:
-    operators, recorder = Operators(), _profiler.OperatorRecorder()
+def record_operators(job: Job, chain: Chain, progress: Progress) -> Operators:
+    operators, recorder = Operators(), _profiler.OperatorRecorder(events_per_thread=EVENTS)
     for number, layer in enumerate(chain.layers):
-        add_operators(layer, recorder, operators)
+        add_operators(layer, recorder, job.repeats, operators)
         progress("operators", number + 1, len(chain.layers))
     return operators
 
@@ -121,13 +124,14 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     settings = read_settings(job.config, job.optimizer)
     with torch.enable_grad(), counted_memory():
         chain = build_chain(job, settings)
+        freed = freed_outputs(chain)
         samples = time_layers(job, chain, progress)
-        operators = record_operators(chain, progress)
+        operators = record_operators(job, chain, progress)
     costs = {layer.index: layer_cost(layer, into, settings) for layer, into in zip(chain.layers, samples, strict=True)}
     profile = _profiler.Profile()
     describe(profile, job, settings)
     profile.model_sha256 = chain.digest
-    profile.layers = layer_rows(chain, costs)
+    profile.layers = layer_rows(chain, costs, freed)
     profile.operators = operators.rows
     state_completeness(profile, operators)
     return profile

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ostinato.profile.check import Check, launch_share
+
 TOP_OPERATORS = 8
 RESTLESS = 25  # percent
+MOSTLY_LAUNCHING = 0.5
 
 
 def milliseconds(spread: Any) -> str:
@@ -107,10 +111,50 @@ def completeness_line(profile: Any) -> str:
     return f"NOT complete: {state.reason}"
 
 
+def launch_lines(profile: Any) -> list[str]:
+    """Where launching operators takes most of the time, another schedule gains little."""
+    share = launch_share(profile)
+    if share <= MOSTLY_LAUNCHING:
+        return []
+    return [
+        f"{share * 100:.0f} % of a micro-batch goes into launching operators, not into running them: larger micro-batches "
+        "or fused operators gain more here than a schedule"
+    ]
+
+
+def off(predicted: float, measured: int, drift: float) -> str:
+    """How far a prediction is from what was measured, the machine's own change taken out."""
+    return f"{100 * (predicted * drift / measured - 1):+.1f} %" if measured else "-"
+
+
+def check_table(profile: Any, checks: Sequence[Check]) -> Table:
+    title = "Stages measured as a whole, and how far off the profile's rows are"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("of layers", no_wrap=True)
+    for column in ("fwd ms", "layers", "operators", "bwd ms", "layers", "operators", "kept", "work", "drift"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for check in checks:
+        measured, rows = check.measured, check.from_layers
+        table.add_row(
+            f"{check.first} to {check.last - 1}",
+            f"{measured.forward / 1e6:.3f}",
+            off(rows.forward, measured.forward, check.drift),
+            off(check.operators_forward, measured.forward, check.drift),
+            f"{measured.backward / 1e6:.3f}",
+            off(rows.backward, measured.backward, check.drift),
+            off(check.operators_backward, measured.backward, check.drift),
+            off(rows.kept, measured.kept, 1),
+            off(rows.workspace, measured.workspace, 1),
+            f"{100 * (check.drift - 1):+.0f} %",
+        )
+    return table
+
+
 def show(profile: Any, console: Console) -> None:
     console.print(layer_table(profile))
     console.print(operator_table(profile))
-    for line in (*transfer_lines(profile), *unrest_lines(profile), completeness_line(profile)):
+    notes = (*transfer_lines(profile), *unrest_lines(profile), *launch_lines(profile), completeness_line(profile))
+    for line in notes:
         console.print(line, highlight=False, soft_wrap=True)
 
 

@@ -1,0 +1,179 @@
+"""Stages measured as a whole, beside what the profile's rows say they cost.
+
+A stage is some layers in a row. From layer rows: their times and kept bytes added up, and at each layer its workspace above
+what is live by then. From operator rows: self times added up, and the cost of a launch, which is not in any operator's self
+time, for each call. `check_profile()` builds the layers of each stage anew (one stage at a time) and measures them together.
+
+A shared machine can be faster or slower by then than when it was profiled. So the stage's layers are measured once more, one
+by one, in turns with the stage, and `drift` says how their time has changed: a prediction is judged against `measured / drift`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ostinato.profile.chain import Builder, Chain, Layer, build_chain, with_loss
+from ostinato.profile.job import Job
+from ostinato.profile.kept import freed_outputs
+from ostinato.profile.measure import Samples, repeat_once
+from ostinato.profile.run import Progress, counted_memory, no_progress
+from ostinato.profile.settings import read_settings
+from ostinato.profile.tensors import bytes_of
+
+
+@dataclass
+class Figures:
+    """Of one stage and one micro-batch."""
+
+    forward: int  # ns
+    backward: int
+    kept: int  # bytes, the stage's outputs included; its own input is another stage's output
+    workspace: int  # peak of forward and backward above what is kept
+
+
+@dataclass
+class Check:
+    first: int  # layer
+    last: int  # the one after the stage
+    measured: Figures
+    from_layers: Figures
+    operators_forward: int  # ns, from operator rows
+    operators_backward: int
+    drift: float  # time of its layers now over their time in the profile
+
+
+def balanced(weights: Sequence[int], stages: int) -> list[tuple[int, int]]:
+    """Cuts of a chain where the running sum passes an equal share; every stage gets at least one layer."""
+    stages = min(stages, len(weights))
+    total, passed, cuts = sum(weights), 0, [0]
+    for index, weight in enumerate(weights[:-1], start=1):
+        passed += weight
+        left = stages - len(cuts)
+        due = passed * stages >= total * len(cuts) or len(weights) - index == left
+        if left and due:
+            cuts.append(index)
+    return list(zip(cuts, [*cuts[1:], len(weights)], strict=True))
+
+
+def predict(rows: Sequence[Any], held_output: int) -> Figures:
+    """What layers that run one after another cost as one stage. `held_output`: bytes of its output that only the stage
+    itself holds, because the layer after it needs them no longer than its forward."""
+    live = peak = 0
+    for row in rows:
+        live += row.kept
+        peak = max(peak, live + row.forward_workspace)
+    live += held_output
+    kept, peak = live, max(peak, live)
+    for row in reversed(rows):
+        peak = max(peak, live + row.backward_workspace)
+        live -= row.kept
+    return Figures(sum(r.forward.median for r in rows), sum(r.backward.median for r in rows), kept, peak - kept)
+
+
+def measured_row(row: Any) -> int:
+    """The layer whose measurement this row repeats."""
+    return row.index if row.same_as < 0 else row.same_as
+
+
+def operators_of(profile: Any, phase: str) -> dict[int, tuple[int, int]]:
+    """(self time, calls) of each measured layer."""
+    found: dict[int, tuple[int, int]] = {}
+    for row in profile.operators:
+        if row.phase == phase:
+            time, calls = found.get(row.layer, (0, 0))
+            found[row.layer] = time + row.self_time.median, calls + row.calls
+    return found
+
+
+def launching(profile: Any, phase: str) -> tuple[int, int]:
+    """(ns in which no operator runs but the next one is being launched, calls) of a micro-batch, over all layers."""
+    operators = operators_of(profile, phase)
+    rest = calls = 0
+    for row in profile.layers:
+        time, count = operators.get(measured_row(row), (0, 0))
+        rest += getattr(row, phase).median - time
+        calls += count
+    return max(0, rest), calls
+
+
+def launch_share(profile: Any) -> float:
+    """Part of a micro-batch, from 0 to 1, that goes into launching operators."""
+    total = sum(row.forward.median + row.backward.median for row in profile.layers)
+    return sum(launching(profile, phase)[0] for phase in ("forward", "backward")) / max(1, total)
+
+
+def from_operators(profile: Any, rows: Sequence[Any], phase: str) -> int:
+    operators, (rest, all_calls) = operators_of(profile, phase), launching(profile, phase)
+    costs = [operators.get(measured_row(row), (0, 0)) for row in rows]
+    return sum(time for time, _ in costs) + rest * sum(calls for _, calls in costs) // max(1, all_calls)
+
+
+def run_all(steps: Sequence[tuple[Callable, bool]], inputs: Any) -> Any:
+    for run, checkpointed in steps:
+        inputs = checkpoint(run, inputs, use_reentrant=False) if checkpointed else run(inputs)
+    return inputs
+
+
+def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int) -> Layer:
+    """Layers [first, last) as one: what `measure` measures."""
+    steps, parameters, held = [], [], 0
+    for index in range(first, last):
+        name, known = chain.rows[index]
+        run, module = builder.build(name, job.layers[index])
+        if index == len(job.layers) - 1 and job.loss_fn is not None:
+            run = with_loss(run, job)
+        steps.append((run, known.checkpointed))
+        if isinstance(module, torch.nn.Module):
+            parameters += [p for p in module.parameters() if p.requires_grad]
+            held += bytes_of([*module.parameters(), *module.buffers()])
+    start, end = chain.rows[first][1], chain.rows[last - 1][1]
+    name = f"layers {first} to {last - 1}"
+    run = functools.partial(run_all, steps)
+    return Layer(first, name, run, start.inputs, end.outputs, parameters, held, start.takes_gradient, False)
+
+
+def measure_stage(stage: Layer, layers: Sequence[Layer], job: Job) -> tuple[Figures, list[Samples]]:
+    """The stage as a whole, and each of its layers by itself, in turns."""
+    together, alone = Samples(), [Samples() for _ in layers]
+    for number in range(job.warm_up + job.repeats):
+        for layer, into in zip([stage, *layers], [together, *alone], strict=True):
+            repeat_once(layer, number - job.warm_up, into if number >= job.warm_up else None, split=False)
+    workspace = max(together.forward_workspace(), together.backward_workspace())
+    times = (together.spread(phase).median for phase in ("forward", "backward"))
+    return Figures(*times, together.kept(), workspace), alone
+
+
+def time_of(samples: Samples) -> int:
+    return samples.spread("forward").median + samples.spread("backward").median
+
+
+def check_stage(job: Job, chain: Chain, profile: Any, stage: Layer, last: int, held_output: int) -> Check:
+    rows = profile.layers[stage.index : last]
+    layers = list({id(layer): layer for _, layer in chain.rows[stage.index : last]}.values())
+    measured, alone = measure_stage(stage, layers, job)
+    now = dict(zip((layer.index for layer in layers), map(time_of, alone), strict=True))
+    predicted = predict(rows, held_output)
+    drift = sum(now[measured_row(row)] for row in rows) / max(1, predicted.forward + predicted.backward)
+    operators = (from_operators(profile, rows, phase) for phase in ("forward", "backward"))
+    return Check(stage.index, last, measured, predicted, *operators, drift)
+
+
+def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_progress) -> list[Check]:
+    """Measures the job again as that many stages of about equal time. Raises ProfileError as profile_layers() does."""
+    settings, checks = read_settings(job.config, job.optimizer), []
+    weights = [row.forward.median + row.backward.median for row in profile.layers]
+    cuts = balanced(weights, stages)
+    with torch.enable_grad(), counted_memory():
+        chain = build_chain(job, settings)
+        freed = freed_outputs(chain)
+        for number, (first, last) in enumerate(cuts, start=1):
+            stage = build_stage(job, chain, Builder(settings), first, last)
+            checks.append(check_stage(job, chain, profile, stage, last, freed[last - 1]))
+            progress("stages measured as a whole", number, len(cuts))
+    return checks

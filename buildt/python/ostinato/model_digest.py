@@ -1,0 +1,1 @@
+/work/wt/lead/bindings/ostinato/model_digest.py

@@ -1,0 +1,107 @@
+"""Stages measured as a whole beside what the profile's rows say."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from ostinato.profile import Job, profile_layers
+from ostinato.profile.check import balanced, check_profile, launch_share, predict
+
+FP32 = 4
+
+
+def row(forward=0, backward=0, kept=0, forward_workspace=0, backward_workspace=0):
+    return SimpleNamespace(
+        forward=SimpleNamespace(median=forward), backward=SimpleNamespace(median=backward), kept=kept,
+        forward_workspace=forward_workspace, backward_workspace=backward_workspace,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("weights", "stages", "cuts"),
+    [
+        ([1, 1, 1, 1], 2, [(0, 2), (2, 4)]),
+        ([5, 1, 1, 1], 2, [(0, 1), (1, 4)]),
+        ([1, 1, 1, 9], 3, [(0, 2), (2, 3), (3, 4)]),
+        ([0, 0, 0], 3, [(0, 1), (1, 2), (2, 3)]),
+        ([4, 4], 5, [(0, 1), (1, 2)]),
+        ([7], 1, [(0, 1)]),
+    ],
+)
+def test_stages_of_about_equal_weight(weights, stages, cuts):
+    assert balanced(weights, stages) == cuts
+
+
+def test_a_stage_peaks_where_workspace_meets_what_is_kept():
+    rows = [row(10, 20, kept=100, forward_workspace=5), row(1, 2, kept=50, backward_workspace=30)]
+    figures = predict(rows, 0)
+    assert (figures.forward, figures.backward, figures.kept) == (11, 22, 150)
+    assert figures.workspace == 30
+    # 400 beside the 100 that are live in the first layer is 350 above the 150 at the end of the forward.
+    assert predict([row(kept=100, forward_workspace=400), row(kept=50)], 0).workspace == 350
+
+
+def job():
+    torch.manual_seed(0)
+    layers = [nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)]
+    inputs, labels = torch.randn(8, 16), torch.zeros(8, 4)
+    return Job(layers=layers, inputs=inputs, labels=labels, loss_fn=nn.functional.mse_loss, repeats=2, warm_up=1)
+
+
+def test_kept_memory_of_every_stage_is_what_the_layer_rows_say():
+    profile = profile_layers(job())
+    checks = check_profile(job(), profile, 3)
+    assert [check.first for check in checks] == [0, *(check.last for check in checks[:-1])]
+    assert checks[-1].last == 5
+    for check in checks:
+        assert check.measured.kept == check.from_layers.kept > 0
+        assert check.measured.forward > 0 and check.measured.backward > 0 and check.drift > 0
+    assert sum(check.from_layers.forward for check in checks) == sum(r.forward.median for r in profile.layers)
+
+
+def test_operator_rows_and_launching_make_up_the_layers():
+    """Over the whole model, operators and the launching between them are the layers' time, where nothing is cut off."""
+    profile = profile_layers(job())
+    [check] = check_profile(job(), profile, 1)
+    operators = sum(r.self_time.median for r in profile.operators if r.phase == "forward")
+    assert 0 <= launch_share(profile) <= 1
+    assert check.operators_forward >= min(operators, check.from_layers.forward)
+
+
+def test_checkpointed_layers_are_checkpointed_one_by_one():
+    wide = 1 << 14
+    layers = [nn.Linear(8, 8), nn.Sequential(nn.Linear(8, wide), nn.Linear(wide, 8)), nn.Linear(8, 8)]
+    first, second = (
+        Job(layers=layers, inputs=torch.randn(4, 8), checkpoint_interval=1, repeats=1, warm_up=1) for _ in range(2)
+    )
+    [check] = check_profile(second, profile_layers(first), 1)
+    assert check.measured.kept == check.from_layers.kept < 4 * wide * FP32
+
+
+def kept(layers):
+    """Of each row, and of the model measured as one layer."""
+    inputs = torch.randn(4, 8)
+    rows = profile_layers(Job(layers=layers, inputs=inputs, repeats=1, warm_up=1)).layers
+    whole = profile_layers(Job(layers=[nn.Sequential(*layers)], inputs=inputs, repeats=1, warm_up=1)).layers
+    return [row.kept for row in rows], whole[0].kept
+
+
+OUT = 4 * 8 * FP32
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ([nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)], [0, OUT, OUT]),  # tanh needs its output, not its input
+        ([nn.Linear(8, 8), nn.Linear(8, 8)], [OUT, OUT]),
+        ([nn.Linear(8, 8), nn.Identity(), nn.Linear(8, 8)], [OUT, 0, OUT]),  # handed on to one that needs it
+        ([nn.Linear(8, 8), nn.Identity(), nn.Tanh()], [0, 0, OUT]),
+        ([nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8)], [OUT, 0, OUT]),
+    ],
+)
+def test_an_output_is_kept_where_a_backward_needs_it(layers, expected):
+    rows, whole = kept(layers)
+    assert rows == expected
+    assert sum(rows) == whole

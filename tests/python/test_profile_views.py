@@ -1,0 +1,69 @@
+"""A profile as a page and as a trace: every figure in it is the profile's."""
+
+import json
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from torch import nn
+
+from ostinato.profile import Job, profile_layers
+from ostinato.profile.page import html
+from ostinato.profile.perfetto import perfetto
+from ostinato.profile.timeline import runs_of
+
+
+@pytest.fixture(scope="module")
+def profile():
+    layers = [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 2)]
+    return profile_layers(Job(layers=layers, inputs=torch.randn(4, 8), name="a <b> & c", repeats=2, warm_up=1))
+
+
+class Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.titles, self.links = Counter(), [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] += 1
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+        self.titles += [value for name, value in attributes if name == "title"]
+
+
+def test_a_micro_batch_runs_forwards_then_backwards(profile):
+    runs = list(runs_of(profile))
+    assert [run.row.index for run in runs] == [0, 1, 2, 3, 3, 2, 1, 0]
+    for run, following in zip(runs, runs[1:]):
+        assert run.slice.start + run.slice.time == following.slice.start
+        assert sum(part.time for part in run.operators) <= run.slice.time
+    fullest = runs[3]
+    assert dict(fullest.held) == {row.name: row.kept for row in profile.layers if row.kept}
+    assert runs[-1].held == []
+
+
+def test_the_page_has_every_layer_and_asks_nothing_of_the_network(profile):
+    page = Page()
+    text = html(profile)
+    page.feed(text)
+    assert page.links == [] and page.tags["script"] == 0 and "http" not in text
+    assert "a &lt;b&gt; &amp; c" in text and "<b>" not in text
+    assert page.tags["tr"] == 1 + len(profile.layers)
+    for row in profile.layers:
+        assert sum(title.startswith(f"{row.name}:") for title in page.titles) == 2  # forward and backward
+
+
+def test_the_trace_adds_up(profile):
+    events = json.loads(perfetto(profile))["traceEvents"]
+    layers = [event for event in events if event["ph"] == "X" and event["tid"] == 0]
+    assert sum(event["dur"] for event in layers) * 1e3 == pytest.approx(
+        sum(row.forward.median + row.backward.median for row in profile.layers)
+    )
+    kept = [event["args"] for event in events if event["ph"] == "C" and event["name"] == "kept bytes"]
+    assert max(sum(owners.values()) for owners in kept) == sum(row.kept for row in profile.layers)
+    assert sum(kept[-1].values()) == 0
+
+
+def test_a_model_that_keeps_nothing_has_a_page(profile):
+    empty = profile_layers(Job(layers=[nn.Identity()], inputs=torch.randn(2), repeats=1, warm_up=0))
+    assert "at most 0B" in html(empty)
