@@ -6,8 +6,7 @@
 namespace ostinato {
 namespace {
 
-/// A pair of blocks that nothing relates may lie this many periods further apart than it must.
-constexpr std::int64_t kSlack = 3;
+using Wide = __int128;
 
 std::int64_t floor_divide(Nanoseconds value, Nanoseconds by) {
   return value >= 0 ? value / by : -((-value + by - 1) / by);
@@ -16,43 +15,18 @@ std::int64_t ceil_divide(Nanoseconds value, Nanoseconds by) { return -floor_divi
 
 }  // namespace
 
-LongestPaths::LongestPaths(int items) : items_(items) {
-  length_.assign(static_cast<std::size_t>(items) * static_cast<std::size_t>(items), kNone);
-  for (int x = 0; x < items; ++x) length_[index(x, x)] = 0;
-}
-
-bool LongestPaths::add(int x, int y, Nanoseconds weight) {
-  if (get(x, y) >= weight) return true;
-  if (get(y, x) > -weight) return false;
-  sources_.clear();
-  targets_.clear();
-  for (int i = 0; i < items_; ++i) {
-    if (get(i, x) > kNone && get(i, x) + weight > get(i, y)) sources_.push_back(i);
-    if (get(y, i) > kNone && get(y, i) + weight > get(x, i)) targets_.push_back(i);
-  }
-  work_ += 2 * items_ + static_cast<std::int64_t>(sources_.size() * targets_.size());
-  for (const int i : sources_) {
-    const Nanoseconds to_y = get(i, x) + weight;
-    for (const int j : targets_) {
-      const std::size_t at = index(i, j);
-      const Nanoseconds through = to_y + get(y, j);
-      if (through <= length_[at]) continue;
-      changes_.push_back({at, length_[at]});
-      length_[at] = through;
-    }
-  }
-  return true;
-}
-
-void LongestPaths::undo(std::size_t mark) {
-  while (changes_.size() > mark) {
-    length_[changes_.back().at] = changes_.back().before;
-    changes_.pop_back();
-  }
-}
-
 ModuloProblem::ModuloProblem(const Instance& instance, int unroll)
-    : in_(instance), unroll_(unroll), items_(instance.blocks() * unroll), paths_(items_), initial_(items_) {
+    : in_(instance),
+      compression_(compress(instance)),
+      unroll_(unroll),
+      items_(instance.blocks() * unroll),
+      initial_(items_),
+      paths_(items_) {
+  add_pairs();
+  add_dependencies();
+}
+
+void ModuloProblem::add_pairs() {
   on_device_.resize(static_cast<std::size_t>(in_.devices()));
   for (int x = 0; x < items_; ++x) {
     for (const int d : in_.devices_of(block(x))) on_device_[d].push_back(x);
@@ -61,13 +35,11 @@ ModuloProblem::ModuloProblem(const Instance& instance, int unroll)
   for (const auto& items : on_device_) {
     for (std::size_t i = 0; i < items.size(); ++i) {
       for (std::size_t j = i + 1; j < items.size(); ++j) {
-        const int x = std::min(items[i], items[j]);
-        const int y = std::max(items[i], items[j]);
+        const auto [x, y] = std::minmax(items[i], items[j]);
         if (!std::exchange(seen[x][y], 1)) pairs_.push_back({x, y});
       }
     }
   }
-  add_dependencies();
 }
 
 /// Dependencies within a micro-batch, and the micro-batches of a block in index order.
@@ -84,54 +56,50 @@ void ModuloProblem::add_dependencies() {
 
 /// By how many periods y may run later than x.
 ModuloProblem::Range ModuloProblem::range(int x, int y) const {
-  const Nanoseconds least = paths_.get(x, y);
-  const Nanoseconds back = paths_.get(y, x);
-  const Nanoseconds time_x = in_.time(block(x));
-  const Nanoseconds time_y = in_.time(block(y));
-  const bool below = least > LongestPaths::kNone;
-  const bool above = back > LongestPaths::kNone;
-  if (!below && !above) return {0, kSlack};
-  Range range{0, 0};
-  if (below) range.least = ceil_divide(least - (period_ - time_y), period_);
-  if (above) range.most = floor_divide(-back - time_x, period_);
-  if (!below) range.least = range.most - kSlack;
-  if (!above) range.most = range.least + kSlack;
-  return range;
+  const Nanoseconds least = std::max(paths_.get(x, y), -reach_);
+  const Nanoseconds back = std::max(paths_.get(y, x), -reach_);
+  return {ceil_divide(least - (period_ - in_.time(block(y))), period_),
+          floor_divide(-back - in_.time(block(x)), period_)};
 }
 
-bool ModuloProblem::decide(std::size_t p, std::int64_t k) {
-  Pair& pair = pairs_[p];
+bool ModuloProblem::decide(Pair& pair, std::int64_t k) {
   pair.decided = true;
   pair.k = k;
-  trail_.push_back(p);
-  return paths_.add(pair.x, pair.y, in_.time(block(pair.x)) + k * period_) &&
-         paths_.add(pair.y, pair.x, in_.time(block(pair.y)) - (k + 1) * period_);
+  trail_.push_back(static_cast<std::size_t>(&pair - pairs_.data()));
+  return at_least(pair.x, pair.y, k) && at_most(pair.x, pair.y, k);
 }
 
-/// Decides every pair that has one choice left; false if one has none or the memory cannot fit.
+/// Decides every pair that has one value left; false if one has none.
+bool ModuloProblem::decide_forced(bool& again) {
+  looked_at_ += static_cast<std::int64_t>(pairs_.size());
+  for (Pair& pair : pairs_) {
+    if (pair.decided) continue;
+    const Range r = range(pair.x, pair.y);
+    if (r.least < r.most) continue;
+    if (r.least > r.most || !decide(pair, r.least)) {
+      ++pair.failed;
+      return false;
+    }
+    again = true;
+  }
+  return true;
+}
+
+/// To the fixpoint; false where something has no value left, or the work has run out.
 bool ModuloProblem::propagate() {
   for (bool again = true; again;) {
     again = false;
-    looked_at_ += static_cast<std::int64_t>(pairs_.size());
-    if (out_of_work()) return false;
-    for (std::size_t p = 0; p < pairs_.size(); ++p) {
-      if (pairs_[p].decided) continue;
-      const Range r = range(pairs_[p].x, pairs_[p].y);
-      if (r.least > r.most) return false;
-      if (r.least < r.most) continue;
-      if (!decide(p, r.least)) return false;
-      again = true;
-    }
+    if (out_of_work() || !decide_forced(again)) return false;
+    if (!again && limited_ && !propagate_memory(again)) return false;
   }
-  return memory_fits();
+  return true;
 }
 
 /// A lower bound on what device d holds at the start of item x, over all choices left. A block that started
 /// (or, giving back, ended) k periods before x has done so k + 1 times, counted from an instant that is the
 /// same for all blocks.
 Bytes ModuloProblem::least_usage(int d, int x) const {
-  const Bytes own = in_.memory(block(x));
-  Bytes usage = std::max<Bytes>(0, own) + in_.workspace(block(x));
+  Bytes usage = std::max<Bytes>(0, in_.memory(block(x))) + in_.workspace(block(x));
   for (const int y : on_device_[d]) {
     const Bytes change = in_.memory(block(y));
     if (y == x || change == 0) continue;
@@ -141,67 +109,164 @@ Bytes ModuloProblem::least_usage(int d, int x) const {
   return usage;
 }
 
-bool ModuloProblem::memory_fits() {
+/// No block may lie so many periods off that the device would hold more than `room` at the start of x.
+bool ModuloProblem::tighten_usage(int d, int x, Bytes room, bool& again) {
+  const Bytes spare = room - least_usage(d, x);
+  if (spare < 0) return false;
+  for (const int y : on_device_[d]) {
+    const Bytes change = in_.memory(block(y));
+    if (y == x || change == 0) continue;
+    const std::int64_t further = spare / std::abs(change);
+    const Range r = range(y, x);
+    if (r.most - r.least <= further) continue;
+    again = true;
+    if (!(change > 0 ? at_most(y, x, r.least + further) : at_least(y, x, r.most - further))) return false;
+  }
+  return true;
+}
+
+bool ModuloProblem::propagate_memory(bool& again) {
+  if (!average_fits()) return false;
+  std::vector<Bytes> peak(static_cast<std::size_t>(in_.devices()), 0);
+  Wide total = 0;
   for (int d = 0; d < in_.devices(); ++d) {
-    if (!in_.limited(d)) continue;
-    looked_at_ += static_cast<std::int64_t>(on_device_[d].size() * on_device_[d].size());
+    looked_at_ += 2 * static_cast<std::int64_t>(on_device_[d].size() * on_device_[d].size());
+    for (const int x : on_device_[d]) peak[d] = std::max(peak[d], least_usage(d, x));
+    total += peak[d];
+  }
+  if (total > limits_.total) return false;
+  for (int d = 0; d < in_.devices(); ++d) {
+    const Wide left = limits_.total - (total - peak[d]);
+    const Bytes room = static_cast<Bytes>(std::min<Wide>(limits_.room[d], left));
+    if (room == kUnlimited) continue;
     for (const int x : on_device_[d]) {
-      if (least_usage(d, x) > in_.room(d)) return false;
+      if (!tighten_usage(d, x, room, again)) return false;
     }
   }
   return true;
 }
 
-ModuloProblem::Outcome ModuloProblem::branch() {
+/// Bytes times how long they are held at least, over one period, against the room.
+bool ModuloProblem::average_fits() {
+  if (!compression_.balanced) return true;
+  std::vector<Wide> held(static_cast<std::size_t>(in_.devices()), 0);
+  for (const Compression::Match& m : compression_.matches) {
+    for (int copy = 0; copy < unroll_; ++copy) {
+      const Nanoseconds until = paths_.get(item(copy, m.take), item(copy, m.give)) + in_.time(m.give);
+      held[m.device] += static_cast<Wide>(m.bytes) * until;
+    }
+  }
+  Wide total = 0;
+  for (int d = 0; d < in_.devices(); ++d) {
+    for (const int b : in_.blocks_on(d))
+      held[d] += static_cast<Wide>(unroll_) * in_.workspace(b) * in_.time(b);
+    if (limits_.room[d] != kUnlimited && held[d] > static_cast<Wide>(limits_.room[d]) * period_) return false;
+    total += (held[d] + period_ - 1) / period_;
+  }
+  return total <= limits_.total;
+}
+
+/// The undecided pair with the fewest values for its failures, or their number if none is left.
+std::size_t ModuloProblem::choose() const {
   std::size_t chosen = pairs_.size();
-  std::int64_t fewest = 0;
-  Range best{0, 0};
+  Wide fewest = 0;
   for (std::size_t p = 0; p < pairs_.size(); ++p) {
     if (pairs_[p].decided) continue;
     const Range r = range(pairs_[p].x, pairs_[p].y);
-    if (chosen < pairs_.size() && r.most - r.least >= fewest) continue;
+    const Wide values = r.most - r.least;
+    if (chosen < pairs_.size() && values * pairs_[chosen].failed >= fewest * pairs_[p].failed) continue;
     chosen = p;
-    fewest = r.most - r.least;
-    best = r;
+    fewest = values;
   }
-  if (chosen == pairs_.size()) return Outcome::found;
-  const std::size_t changes = paths_.mark();
-  const std::size_t decisions = trail_.size();
-  // Fewer periods between an input and what follows it hold less memory: the smaller |k| first.
-  const bool forwards = paths_.get(pairs_[chosen].x, pairs_[chosen].y) > LongestPaths::kNone;
-  for (std::int64_t i = 0; i <= best.most - best.least; ++i) {
-    if (--nodes_ < 0 || out_of_work() || (stop_ && stop_())) return Outcome::limit;
-    if (decide(chosen, forwards ? best.least + i : best.most - i) && propagate()) {
+  return chosen;
+}
+
+void ModuloProblem::undo(const Mark& mark) {
+  paths_.undo(mark.changes);
+  for (; trail_.size() > mark.decisions; trail_.pop_back()) pairs_[trail_.back()].decided = false;
+}
+
+/// Fewer periods between an input and what follows it hold less memory: the smaller |k| first.
+ModuloProblem::Split ModuloProblem::split_at(int x, int y, const Range& r) const {
+  if (initial_.get(y, x) > LongestPaths::kNone) return {r.most - 1, false};
+  if (initial_.get(x, y) > LongestPaths::kNone || r.least >= 0) return {r.least, true};
+  return {std::min<std::int64_t>(-1, r.most - 1), false};
+}
+
+ModuloProblem::Outcome ModuloProblem::branch() {
+  for (;;) {
+    const std::size_t chosen = choose();
+    looked_at_ += static_cast<std::int64_t>(pairs_.size());
+    if (chosen == pairs_.size()) return Outcome::found;
+    if (--effort_->nodes < 0 || out_of_work() || (effort_->stop && effort_->stop())) return Outcome::limit;
+    const int x = pairs_[chosen].x;
+    const int y = pairs_[chosen].y;
+    const Range r = range(x, y);
+    const Split split = split_at(x, y, r);
+    const Mark before = mark();
+    if ((split.below_first ? at_most(x, y, split.k) : at_least(x, y, split.k + 1)) && propagate()) {
       const Outcome outcome = branch();
       if (outcome != Outcome::none) return outcome;
     }
-    paths_.undo(changes);
-    while (trail_.size() > decisions) {
-      pairs_[trail_.back()].decided = false;
-      trail_.pop_back();
+    undo(before);
+    if (out_of_work()) return Outcome::limit;
+    ++pairs_[chosen].failed;
+    if (!(split.below_first ? at_least(x, y, split.k + 1) : at_most(x, y, split.k)) || !propagate()) {
+      return out_of_work() ? Outcome::limit : Outcome::none;
     }
   }
-  return Outcome::none;
 }
 
-ModuloProblem::Outcome ModuloProblem::solve(Nanoseconds period, std::int64_t nodes, std::int64_t& work,
-                                            const std::function<bool()>& stop) {
-  period_ = period;
-  nodes_ = nodes;
-  stop_ = stop;
-  paths_ = initial_;
-  looked_at_ = 0;
-  work_limit_ = paths_.work() + work;
-  trail_.clear();
-  for (Pair& pair : pairs_) pair.decided = false;
-  bool possible = true;
-  // The copies of a block follow each other within one period.
-  for (std::size_t p = 0; p < pairs_.size() && possible; ++p) {
-    if (block(pairs_[p].x) == block(pairs_[p].y)) possible = decide(p, 0);
+/// What modulo_compress.h allows to assume; false on a contradiction.
+bool ModuloProblem::keep_compressed() {
+  if (limited_ && !compression_.balanced) return true;
+  const Nanoseconds spare = (unroll_ > 1 ? 2 : 1) * period_;
+  for (const Compression::Bridge& bridge : compression_.bridges) {
+    for (int copy = 0; copy < unroll_; ++copy) {
+      if (!paths_.add(item(copy, bridge.to), item(copy, bridge.from), 1 - spare - bridge.weight))
+        return false;
+    }
   }
-  Outcome outcome = possible && propagate() ? branch() : Outcome::none;
-  if (outcome == Outcome::none && out_of_work()) outcome = Outcome::limit;
-  work = std::max<std::int64_t>(0, work_limit_ - paths_.work() - looked_at_);
+  const int first = compression_.anchors.front();
+  for (const int anchor : compression_.anchors) {
+    if (anchor == first) continue;
+    if (!paths_.add(first, anchor, 0) || !paths_.add(anchor, first, 1 - period_)) return false;
+  }
+  // The micro-batches can be renumbered so that the longest wait of a block comes after its first.
+  return unroll_ == 1 || paths_.add(first, item(1, first), ceil_divide(period_, unroll_));
+}
+
+bool ModuloProblem::begin() {
+  paths_ = initial_;
+  trail_.clear();
+  for (Pair& pair : pairs_) {
+    pair.decided = false;
+    pair.failed = 1;
+  }
+  reach_ = compression_.reach + (unroll_ > 1 ? 2 : 1) * (in_.blocks() + 1) * period_;
+  if (!keep_compressed()) return false;
+  // The copies of a block follow each other within one period.
+  for (Pair& pair : pairs_) {
+    if (block(pair.x) == block(pair.y) && !decide(pair, 0)) return false;
+  }
+  return propagate();
+}
+
+ModuloProblem::Outcome ModuloProblem::solve(Nanoseconds period, const ModuloLimits& limits,
+                                            ModuloEffort& effort) {
+  period_ = period;
+  limits_ = limits;
+  limits_.room.resize(static_cast<std::size_t>(in_.devices()), kUnlimited);
+  limited_ = limits_.total != ModuloLimits().total ||
+             std::any_of(limits_.room.begin(), limits_.room.end(), [](Bytes r) { return r != kUnlimited; });
+  effort_ = &effort;
+  looked_at_ = 0;
+  work_limit_ = initial_.work() + effort.work;
+  Outcome outcome = begin() ? branch() : Outcome::none;
+  // Without balance nothing bounds how far two blocks lie apart.
+  if (outcome == Outcome::none && (out_of_work() || (limited_ && !compression_.balanced)))
+    outcome = Outcome::limit;
+  effort.work = std::max<std::int64_t>(0, work_limit_ - paths_.work() - looked_at_);
   if (outcome == Outcome::found) start_ = *starts_at(period);
   return outcome;
 }
@@ -219,7 +284,7 @@ std::optional<std::vector<Nanoseconds>> ModuloProblem::starts_at(Nanoseconds per
     for (int copy = 0; copy < unroll_; ++copy) {
       for (const int b : in_.topological()) {
         for (const Edge& e : in_.inputs(b)) {
-          after(copy * in_.blocks() + e.block, copy * in_.blocks() + b, in_.time(e.block) + e.transfer);
+          after(item(copy, e.block), item(copy, b), in_.time(e.block) + e.transfer);
         }
       }
     }

@@ -4,15 +4,15 @@
 // Modulo scheduling over the whole graph: every block x has one start T(x) that may lie beyond the period.
 // Two blocks x, y that share a device never meet if for some whole number k
 //     t(x) + k * period <= T(y) - T(x) <= (k + 1) * period - t(y).
-// The search branches on k, pair by pair; all else are difference constraints, kept as a matrix of longest
-// paths. k counts by how many repetends y runs later than x (its "stage" relative to x), and the memory of a
-// device in the steady state is a function of these numbers alone. A feasible period stays feasible when it
-// grows (scale all starts), so the least one is found by bisection, and each solution is tightened to the
+// k counts by how many repetends y runs later than x (its "stage" relative to x), and the memory of a device
+// in the steady state is a function of these numbers alone. A feasible period stays feasible when it grows
+// (keep phases and stages), so the least one is found by bisection, and each solution is tightened to the
 // least period that its k admit. Sources: Tessel (arXiv 2311.15269), section 4; Eichenberger, Davidson (1997)
 // for modulo constraints.
 //
 //   Repetend r = find_repetend(in, bounds, 1, {});
 //   r.start[b] + i * r.period      // start of block b of micro-batch i, in the steady state
+//   r = with_least_memory(in, r, {});
 
 #include <cstdint>
 #include <functional>
@@ -27,10 +27,12 @@ struct Repetend {
   Nanoseconds period = 0;  ///< 0: none was found
   int unroll = 1;
   std::vector<Nanoseconds> start;  ///< [copy * blocks + block], copy < unroll: starts of the first repetend
+  bool period_proved = false;      ///< no repetend of as many micro-batches has a shorter one
+  bool memory_proved = false;      ///< none with this period holds less on the device that holds most
 };
 
 struct RepetendOptions {
-  std::int64_t nodes = 4000;       ///< branches tried per period
+  std::int64_t nodes = 4000;       ///< branches tried per period, or per limit of memory
   std::int64_t work = 30'000'000;  ///< entries of constraint matrices looked at, in all
   Nanoseconds below = 0;           ///< only periods below this are wanted; 0: any
   std::function<bool()> stop = {};
@@ -40,5 +42,12 @@ struct RepetendOptions {
 /// blocks.
 Repetend find_repetend(const Instance& instance, const Bounds& bounds, int unroll,
                        const RepetendOptions& options);
+
+/// A repetend with the same period and unroll that holds less: the device that holds most (static memory
+/// counts) as little as possible, then all devices together.
+Repetend with_least_memory(const Instance& instance, Repetend repetend, const RepetendOptions& options);
+
+/// What each device holds at most in the steady state, beyond static memory. O(k^2) a device, k items on it.
+std::vector<Bytes> held_by(const Instance& instance, const Repetend& repetend);
 
 }  // namespace ostinato

@@ -1,0 +1,93 @@
+// The least memory at a given period (repetend.h).
+
+#include <algorithm>
+
+#include "search/modulo.h"
+#include "search/repetend.h"
+
+namespace ostinato {
+namespace {
+
+std::int64_t floor_divide(Nanoseconds value, Nanoseconds by) {
+  return value >= 0 ? value / by : -((-value + by - 1) / by);
+}
+
+/// What device d holds at the start of item x, counted as in modulo.cpp.
+Bytes held_at(const Instance& in, const Repetend& r, int d, std::size_t x) {
+  const auto blocks = static_cast<std::size_t>(in.blocks());
+  const int own = static_cast<int>(x % blocks);
+  Bytes held = std::max<Bytes>(0, in.memory(own)) + in.workspace(own);
+  for (int copy = 0; copy < r.unroll; ++copy) {
+    for (const int b : in.blocks_on(d)) {
+      const std::size_t y = static_cast<std::size_t>(copy) * blocks + static_cast<std::size_t>(b);
+      if (y == x || in.memory(b) == 0) continue;
+      held += in.memory(b) * (floor_divide(r.start[x] - r.start[y] - in.time(b), r.period) + 1);
+    }
+  }
+  return held;
+}
+
+Bytes static_memory(const Instance& in, int d) {
+  return in.placement().devices[static_cast<std::size_t>(d)].static_memory;
+}
+
+/// The peaks of a repetend, and their order: the largest with static memory, then their sum.
+struct Held {
+  Held(const Instance& in, const Repetend& r) : peak(held_by(in, r)) {
+    for (int d = 0; d < in.devices(); ++d) {
+      largest = std::max(largest, peak[d] + static_memory(in, d));
+      total += peak[d];
+    }
+  }
+  std::vector<Bytes> peak;
+  Bytes largest = 0;
+  __int128 total = 0;
+};
+
+/// Within the placement's memory, and no device above `largest`.
+ModuloLimits limits_below(const Instance& in, Bytes largest) {
+  ModuloLimits limits;
+  for (int d = 0; d < in.devices(); ++d) {
+    limits.room.push_back(std::min(in.room(d), largest - static_memory(in, d)));
+  }
+  return limits;
+}
+
+}  // namespace
+
+std::vector<Bytes> held_by(const Instance& in, const Repetend& r) {
+  std::vector<Bytes> peak(static_cast<std::size_t>(in.devices()), 0);
+  for (int d = 0; d < in.devices(); ++d) {
+    for (int copy = 0; copy < r.unroll; ++copy) {
+      for (const int b : in.blocks_on(d)) {
+        peak[d] = std::max(peak[d], held_at(in, r, d, static_cast<std::size_t>(copy * in.blocks() + b)));
+      }
+    }
+  }
+  return peak;
+}
+
+Repetend with_least_memory(const Instance& in, Repetend r, const RepetendOptions& options) {
+  ModuloProblem problem(in, r.unroll);
+  ModuloEffort effort{.work = options.work, .stop = options.stop};
+  const auto improve = [&](const ModuloLimits& limits) {
+    effort.nodes = options.nodes;
+    const ModuloProblem::Outcome outcome = problem.solve(r.period, limits, effort);
+    if (outcome == ModuloProblem::Outcome::found) r.start = problem.start();
+    return outcome;
+  };
+  ModuloProblem::Outcome outcome = ModuloProblem::Outcome::found;
+  while (outcome == ModuloProblem::Outcome::found) {
+    outcome = improve(limits_below(in, Held(in, r).largest - 1));
+  }
+  r.memory_proved = outcome == ModuloProblem::Outcome::none;
+  do {
+    const Held held(in, r);
+    ModuloLimits limits = limits_below(in, held.largest);
+    limits.total = held.total - 1;
+    outcome = improve(limits);
+  } while (outcome == ModuloProblem::Outcome::found);
+  return r;
+}
+
+}  // namespace ostinato
