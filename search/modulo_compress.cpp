@@ -66,27 +66,72 @@ class Reduced {
   int count_ = 0;
 };
 
-/// Each byte given back to the latest block before it that took one. False if some bytes find none, or are
-/// never given back.
-bool match(const Instance& in, int d, std::vector<Compression::Match>& matches) {
-  std::vector<int> order(in.blocks_on(d).begin(), in.blocks_on(d).end());
-  std::sort(order.begin(), order.end(), [&](int a, int b) { return in.rank(a) < in.rank(b); });
-  std::vector<Bytes> left(static_cast<std::size_t>(in.blocks()), 0);
-  for (const int b : order) left[b] = in.memory(b);
-  for (auto take = order.rbegin(); take != order.rend(); ++take) {
-    if (left[*take] <= 0) continue;
-    const std::vector<Nanoseconds> reached = distances_from(in, *take);
-    for (const int give : order) {
-      if (left[give] >= 0 || reached[give] < 0) continue;
-      const Bytes bytes = std::min(left[*take], -left[give]);
-      if (bytes == 0) continue;
-      left[*take] -= bytes;
-      left[give] += bytes;
-      matches.push_back({d, *take, give, bytes});
+/// Which block took the bytes that another gives back on one device: a flow along augmenting paths (Ford,
+/// Fulkerson 1956).
+class Matching {
+ public:
+  Matching(const Instance& in, int d) {
+    for (const int b : in.blocks_on(d)) {
+      if (in.memory(b) > 0) takes_.push_back({b, in.memory(b), distances_from(in, b), {}, false});
+      if (in.memory(b) < 0) gives_.push_back({b, -in.memory(b)});
     }
+    for (Take& take : takes_) take.given.assign(gives_.size(), 0);
   }
-  return std::all_of(order.begin(), order.end(), [&](int b) { return left[b] == 0; });
-}
+
+  /// False if some bytes were not taken by any block that leads to the one that gives them back, or are kept.
+  bool match(int d, std::vector<Compression::Match>& matches) {
+    for (std::size_t g = 0; g < gives_.size(); ++g) {
+      while (gives_[g].left > 0) {
+        for (Take& take : takes_) take.visited = false;
+        const Bytes got = find(g, gives_[g].left);
+        if (got == 0) return false;
+        gives_[g].left -= got;
+      }
+    }
+    bool kept = false;
+    for (const Take& take : takes_) {
+      kept = kept || take.left > 0;
+      for (std::size_t g = 0; g < gives_.size(); ++g) {
+        if (take.given[g] > 0) matches.push_back({d, take.block, gives_[g].block, take.given[g]});
+      }
+    }
+    return !kept;
+  }
+
+ private:
+  struct Take {
+    int block;
+    Bytes left;
+    std::vector<Nanoseconds> reached;  ///< [block]: -1 if no path leads there
+    std::vector<Bytes> given;          ///< [give]
+    bool visited;
+  };
+  struct Give {
+    int block;
+    Bytes left;
+  };
+
+  /// Up to `want` bytes for give g, from what is left or from gives that find others.
+  Bytes find(std::size_t g, Bytes want) {
+    for (Take& take : takes_) {
+      if (take.visited || take.reached[gives_[g].block] < 0) continue;
+      take.visited = true;
+      Bytes got = std::min(want, take.left);
+      take.left -= got;
+      for (std::size_t other = 0; got == 0 && other < gives_.size(); ++other) {
+        if (take.given[other] == 0) continue;
+        got = find(other, std::min(want, take.given[other]));
+        take.given[other] -= got;
+      }
+      take.given[g] += got;
+      if (got > 0) return got;
+    }
+    return 0;
+  }
+
+  std::vector<Take> takes_;
+  std::vector<Give> gives_;
+};
 
 }  // namespace
 
@@ -99,7 +144,7 @@ Compression compress(const Instance& in) {
     result.reach += in.time(b) + slowest;
   }
   result.balanced = true;
-  for (int d = 0; d < in.devices(); ++d) result.balanced &= match(in, d, result.matches);
+  for (int d = 0; d < in.devices(); ++d) result.balanced &= Matching(in, d).match(d, result.matches);
   return result;
 }
 

@@ -161,8 +161,14 @@ void Portfolio::find_repetends() {
     if (found.period == 0) continue;
     best_rate = found.period;
     repetends_.push_back(std::move(found));
-    if (repetends_.back().period <= bounds_.period(unroll)) return;
+    if (repetends_.back().period <= bounds_.period(unroll)) break;
   }
+  if (repetends_.empty()) return;
+  const Repetend& best = repetends_.back();
+  RepetendOptions options;
+  options.stop = [this] { return stopped(); };
+  Repetend spare = with_least_memory(in_, best, options);
+  if (held_by(in_, spare) != held_by(in_, best)) repetends_.push_back(std::move(spare));
 }
 
 void Portfolio::round(int width) {
