@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <stdexcept>
+#include <utility>
 
 namespace ostinato {
 namespace {
@@ -14,8 +16,9 @@ struct NotAChain : std::runtime_error {
 
 class Detector {
  public:
-  explicit Detector(const Placement& placement)
-      : placement_(placement), stage_of_block_(placement.blocks.size(), -1) {}
+  /// `order`: the blocks to look at, each after its inputs.
+  Detector(const Placement& placement, std::vector<int> order)
+      : placement_(placement), order_(std::move(order)), stage_of_block_(placement.blocks.size(), -1) {}
 
   Chain run() {
     collect_stages();
@@ -31,7 +34,7 @@ class Detector {
 
   /// The stages in model order, which is a topological order of their forwards.
   void collect_stages() {
-    for (const int b : topological_order(placement_)) {
+    for (const int b : order_) {
       if (block(b).devices.size() != 1) {
         throw NotAChain("block " + block(b).name + " holds " + std::to_string(block(b).devices.size()) +
                         " devices");
@@ -50,9 +53,8 @@ class Detector {
   }
 
   void collect_backwards() {
-    for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
-      const Kind kind = block(static_cast<int>(b)).kind;
-      if (kind != Kind::forward) add_backward(static_cast<int>(b), kind == Kind::backward_weight);
+    for (const int b : order_) {
+      if (block(b).kind != Kind::forward) add_backward(b, block(b).kind == Kind::backward_weight);
     }
     const ChainStage& first = chain_.stages.front();
     chain_.training = first.backward >= 0;
@@ -163,10 +165,34 @@ class Detector {
   }
 
   const Placement& placement_;
+  const std::vector<int> order_;
   Chain chain_;
   std::map<std::string, int> by_name_;
   std::vector<int> stage_of_block_;
 };
+
+/// The blocks of a placement in topological order, apart where no dependency connects them.
+std::vector<std::vector<int>> components(const Placement& placement) {
+  std::vector<int> leader(placement.blocks.size());
+  std::iota(leader.begin(), leader.end(), 0);
+  const auto find = [&](int b) {
+    while (leader[b] != b) b = leader[b] = leader[leader[b]];
+    return b;
+  };
+  for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
+    for (const Dependency& input : placement.blocks[b].after)
+      leader[find(static_cast<int>(b))] = find(input.block);
+  }
+  std::map<int, std::vector<int>> by_leader;
+  std::vector<std::vector<int>> parts;
+  for (const int b : topological_order(placement)) by_leader[find(b)].push_back(b);
+  for (auto& [_, part] : by_leader) parts.push_back(std::move(part));
+  // The chain whose first device has the lower index is the one down.
+  std::stable_sort(parts.begin(), parts.end(), [&](const auto& a, const auto& b) {
+    return placement.blocks[a.front()].devices < placement.blocks[b.front()].devices;
+  });
+  return parts;
+}
 
 }  // namespace
 
@@ -179,7 +205,29 @@ int Chain::stage_of(int rank, int chunk) const {
 
 ChainOrNot find_chain(const Placement& placement) {
   try {
-    return {Detector(placement).run(), ""};
+    return {Detector(placement, topological_order(placement)).run(), ""};
+  } catch (const NotAChain& reason) {
+    return {std::nullopt, reason.what()};
+  }
+}
+
+TwoWayOrNot find_two_way(const Placement& placement) {
+  try {
+    const std::vector<std::vector<int>> parts = components(placement);
+    if (parts.size() != 2) {
+      throw NotAChain("the placement has " + std::to_string(parts.size()) + " parts without dependencies");
+    }
+    TwoWay both{Detector(placement, parts[0]).run(), Detector(placement, parts[1]).run()};
+    if (both.down.layout != ChainLayout::single || both.up.layout != ChainLayout::single)
+      throw NotAChain("a chain has several chunks per device");
+    if (!std::equal(both.down.devices.begin(), both.down.devices.end(), both.up.devices.rbegin(),
+                    both.up.devices.rend())) {
+      throw NotAChain("the chains do not run through the same devices in opposite directions");
+    }
+    if (both.depth() % 2 != 0) throw NotAChain("the number of devices is odd");
+    if (both.down.training != both.up.training || both.down.split != both.up.split)
+      throw NotAChain("the chains differ in their backwards");
+    return {std::move(both), ""};
   } catch (const NotAChain& reason) {
     return {std::nullopt, reason.what()};
   }

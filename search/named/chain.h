@@ -1,12 +1,13 @@
 #pragma once
-// The structure that published schedules are written for: a chain of stages, each on one device, every device
-// with the same number of chunks.
+// The structures that published schedules are written for: a chain of stages, each on one device, every
+// device with the same number of chunks; or two such chains that run through the same devices in opposite
+// directions.
 //
 //   ChainOrNot found = find_chain(placement);
 //   if (!found.chain) say(found.why_not);      // "block embed.F holds 4 devices"
 //   else found.chain->stages[3].rank           // which place in the pipeline runs the fourth stage
 //
-// It is read off blocks and dependencies; names of stages only tie a forward to its backward.
+// They are read off blocks and dependencies; names of stages only tie a forward to its backward.
 
 #include <optional>
 #include <string>
@@ -50,5 +51,22 @@ struct ChainOrNot {
 /// Skip edges are admitted: between stages of a chain they add nothing to the order. O(blocks log blocks +
 /// edges).
 ChainOrNot find_chain(const Placement& placement);
+
+/// X: two chains of one stage per device that share nothing but the devices, an even number of them. A
+/// micro-batch of the placement is one of each direction.
+struct TwoWay {
+  Chain down;
+  Chain up;  ///< up.devices is down.devices backwards
+
+  int depth() const { return down.depth(); }
+};
+
+struct TwoWayOrNot {
+  std::optional<TwoWay> chains;
+  std::string why_not;
+};
+
+/// O(blocks log blocks + edges).
+TwoWayOrNot find_two_way(const Placement& placement);
 
 }  // namespace ostinato

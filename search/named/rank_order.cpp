@@ -4,13 +4,6 @@
 
 namespace ostinato {
 
-RankOrder::RankOrder(const Chain& chain, int rank, int micro_batches)
-    : stages_(chain.chunks, nullptr), micro_batches_(micro_batches) {
-  for (const ChainStage& stage : chain.stages) {
-    if (stage.rank == rank) stages_[stage.chunk] = &stage;
-  }
-}
-
 void RankOrder::whole_backward(int chunk, int micro_batch) {
   backward(chunk, micro_batch);
   weight(chunk, micro_batch);
@@ -22,7 +15,20 @@ void RankOrder::add(int block, int micro_batch) {
 
 ChainOrders::ChainOrders(const Chain& chain, const Placement& placement, int micro_batches)
     : devices_(chain.devices), device_count_(placement.devices.size()) {
-  for (int r = 0; r < chain.depth(); ++r) ranks_.emplace_back(chain, r, micro_batches);
+  std::vector<std::vector<const ChainStage*>> stages(
+      chain.devices.size(), std::vector<const ChainStage*>(static_cast<std::size_t>(chain.chunks)));
+  for (const ChainStage& stage : chain.stages) stages[stage.rank][stage.chunk] = &stage;
+  for (auto& by_chunk : stages) ranks_.emplace_back(std::move(by_chunk), micro_batches);
+}
+
+ChainOrders::ChainOrders(const TwoWay& chains, const Placement& placement, int micro_batches)
+    : devices_(chains.down.devices), device_count_(placement.devices.size()) {
+  const int depth = chains.depth();
+  for (int r = 0; r < depth; ++r) {
+    std::vector<const ChainStage*> by_chunk = {&chains.down.stages[r], &chains.up.stages[depth - 1 - r]};
+    if (r >= depth / 2) std::swap(by_chunk[0], by_chunk[1]);
+    ranks_.emplace_back(std::move(by_chunk), micro_batches);
+  }
 }
 
 Orders ChainOrders::take() {

@@ -1,5 +1,5 @@
 #pragma once
-// Writing down the order of one rank of a chain, pass by pass.
+// Writing down the order of one rank of a chain, or of two chains in opposite directions, pass by pass.
 //
 //   ChainOrders orders(chain, placement, 8);
 //   orders.rank(0).forward(chunk, micro_batch);
@@ -17,7 +17,8 @@ namespace ostinato {
 /// orders that can run leaves orders that can run.
 class RankOrder {
  public:
-  RankOrder(const Chain& chain, int rank, int micro_batches);
+  RankOrder(std::vector<const ChainStage*> by_chunk, int micro_batches)
+      : stages_(std::move(by_chunk)), micro_batches_(micro_batches) {}
 
   void forward(int chunk, int micro_batch) { add(stages_[chunk]->forward, micro_batch); }
   void backward(int chunk, int micro_batch) { add(stages_[chunk]->backward, micro_batch); }
@@ -40,6 +41,9 @@ class RankOrder {
 class ChainOrders {
  public:
   ChainOrders(const Chain& chain, const Placement& placement, int micro_batches);
+  /// Ranks are those of the chain down. Chunk 0 of a rank is the stage of the chain that comes there first
+  /// (the one down in the first half of the ranks, the one up in the second), chunk 1 that of the other.
+  ChainOrders(const TwoWay& chains, const Placement& placement, int micro_batches);
 
   RankOrder& rank(int r) { return ranks_[r]; }
   Orders take();
