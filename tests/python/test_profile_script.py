@@ -9,7 +9,7 @@ import deepspeed
 import profile_scripts
 import pytest
 import torch
-from ostinato.profile import ProfileError, script
+from ostinato.profile import ProfileError, profile_layers, script
 from ostinato.profile.command import main
 from ostinato.profile.script import capture
 
@@ -110,8 +110,6 @@ engine.train_batch(iter([(torch.ones(3, 8), None)]))
 
 
 def test_tied_layers_share_their_weight(tmp_path):
-    from ostinato.profile import profile_layers
-
     job = captured(tmp_path, SHORT + """
 def back(module, x):
     return x @ module.weight.t()
@@ -128,13 +126,28 @@ engine.train_batch(iter([(torch.ones(3, dtype=torch.long), None)]))
     assert rows[2].output_bytes == 3 * 10 * 4 and rows[2].same_as == -1
 
 
+def test_a_module_that_is_no_pipeline(tmp_path):
+    job = captured(tmp_path, SHORT + """
+class Scaled(nn.Module):
+    def forward(self, x, scale=1):
+        return x * scale
+engine, *_ = deepspeed.initialize(model=Scaled(), config={"train_micro_batch_size_per_gpu": 3})
+loss(engine(torch.ones(3, 8), scale=torch.full((8,), 2.0)), None).backward()
+""")  # fmt: skip
+    assert type(job.module).__name__ == "Scaled" and sorted(job.inputs) == ["scale", "x"]
+    job.repeats = job.warm_up = 1
+    [row] = profile_layers(job).layers
+    assert row.name == "0:mul" and row.input_bytes == (3 * 8 + 8) * 4
+
+
 @pytest.mark.parametrize(
     ("body", "message", "status"),
     [
-        ("", "ended without a train_batch", 3),
-        ("raise ValueError('no data')", "raised ValueError before its first train_batch.*no data", 3),
-        ("raise SystemExit(2)", "ended with 2 before its first train_batch", 2),
-        ("deepspeed.initialize(model=nn.Linear(1, 1), config={})", "was given a Linear: only a PipelineModule", 3),
+        ("", "ended without a training step", 3),
+        ("raise ValueError('no data')", "raised ValueError before its first training step.*no data", 3),
+        ("raise SystemExit(2)", "ended with 2 before its first training step", 2),
+        ("deepspeed.initialize(model=[nn.Linear(1, 1)], config={})", "was given a list as its model", 3),
+        ("deepspeed.initialize(model=MODEL, config={})[0](torch.ones(1))", "call its train_batch", 3),
         ("deepspeed.initialize(model=MODEL)", "was given no configuration", 3),
         ("deepspeed.initialize(model=MODEL, config='none.json')", "none.json: ", 3),
         ("deepspeed.initialize(model=MODEL, config={})[0].train_batch()", "without data_iter", 3),
@@ -143,7 +156,7 @@ engine.train_batch(iter([(torch.ones(3, dtype=torch.long), None)]))
             "must give .inputs, labels",
             3,
         ),
-        ("deepspeed.initialize(model=MODEL, config={})[0].step()", "uses engine.step before its first train_batch", 3),
+        ("deepspeed.initialize(model=MODEL, config={})[0].step()", "uses engine.step before its first training step", 3),
     ],
 )
 def test_what_a_script_gets_wrong(tmp_path, body, message, status):

@@ -37,11 +37,22 @@ class Layer:
     checkpointed: bool
 
 
+Source = tuple[int, int] | None  # a row and which of its output tensors; None: an input of the model
+
+
 @dataclass
 class Chain:
     layers: list[Layer] = field(default_factory=list)  # one a distinct layer
     rows: list[tuple[str, Layer]] = field(default_factory=list)  # one a layer of the model: its name, and what it is
     digest: str = ""
+    reads: list[list[Source]] | None = None  # by row and input tensor; None: each row reads the one before it
+
+    def sources(self) -> list[list[Source]]:
+        """Of each row, in the order of tensors(inputs)."""
+        if self.reads is not None:
+            return self.reads
+        counts = [sum(1 for _ in tensors(layer.inputs)) for _, layer in self.rows]
+        return [[(row - 1, number) if row else None for number in range(count)] for row, count in enumerate(counts)]
 
 
 class Builder:

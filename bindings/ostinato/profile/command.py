@@ -47,8 +47,9 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="ostinato profile",
         usage="%(prog)s [options] TRAIN.py [-- ARGUMENT ...]",
-        description="Measures every layer and operator of the PipelineModule that a DeepSpeed script trains. The "
-        "script runs unchanged, as one rank, up to its first train_batch(). Exit status 6: the profile is not complete.",
+        description="Measures every layer and operator of the model that a DeepSpeed script trains: layer by layer where it "
+        "is a PipelineModule, else operator by operator, with its branches. The script runs unchanged, as one rank, up to "
+        "its first training step. Exit status 6: the profile is not complete.",
         epilog="example: ostinato profile train.py --output profile.json -- --deepspeed_config ds_config.json",
     )
     p.add_argument("script", type=Path, metavar="TRAIN.py", help="the training script; its arguments follow --")

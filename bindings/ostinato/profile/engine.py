@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,7 @@ class UnknownAttribute(ProfileError, AttributeError):
 
 
 class StandInEngine:
-    """Lasts until train_batch()."""
+    """Lasts until train_batch(), or until it is called where the model is no PipelineModule."""
 
     def __init__(self, model: nn.Module, config: dict, optimizer: Any, data: Any):
         self.module, self.optimizer, self.config = model, optimizer, config
@@ -65,6 +66,15 @@ class StandInEngine:
     def train(self, mode: bool = True) -> StandInEngine:
         return self
 
+    def __call__(self, *inputs: Any, **named: Any) -> None:
+        """The first forward of a module that is no PipelineModule. Its loss, if it has none inside, is not known."""
+        if hasattr(self.module, "_layer_specs"):
+            raise ProfileError("the script calls the engine of a PipelineModule: call its train_batch()")
+        if inputs and named:
+            inputs, named = (), inspect.signature(self.module.forward).bind(*inputs, **named).arguments
+        job = Job(module=self.module, inputs=named or inputs, config=self.config, optimizer=self.optimizer)
+        raise Captured(job)
+
     def train_batch(self, data_iter: Iterator | None = None) -> None:
         iterator = data_iter if data_iter is not None else self.data_iterator
         if iterator is None:
@@ -76,7 +86,7 @@ class StandInEngine:
 
     def __getattr__(self, name: str) -> Any:
         raise UnknownAttribute(
-            f"the script uses engine.{name} before its first train_batch(): profiling does not know it"
+            f"the script uses engine.{name} before its first training step: profiling does not know it"
         )
 
 

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
+
 
 @dataclass
 class Job:
-    """A chain of layers, one micro-batch for it, and how often to measure."""
+    """A chain of layers or a module, one micro-batch for it, and how often to measure."""
 
-    layers: Sequence[Any]  # nn.Module, DeepSpeed LayerSpec or TiedLayerSpec, or any callable
-    inputs: Any  # of the first layer: a tensor, or tuples, lists and dicts of tensors
+    layers: Sequence[Any] = ()  # nn.Module, DeepSpeed LayerSpec or TiedLayerSpec, or any callable
+    inputs: Any = None  # of the first layer: a tensor, or tuples, lists and dicts of tensors; of a module: its arguments
+    module: nn.Module | None = None  # instead of layers: profiled operator by operator, with its branches
     labels: Any = None  # second argument of loss_fn
     loss_fn: Callable | None = None  # counts as part of the last layer
     config: dict = field(default_factory=dict)  # DeepSpeed's: optimizer, precision, micro-batch size

@@ -13,6 +13,7 @@ import torch
 from ostinato import _profiler
 from ostinato.profile.chain import Chain, Layer, build_chain
 from ostinato.profile.device import cpu_clocks, cpu_name
+from ostinato.profile.graph import build_graph
 from ostinato.profile.job import Job
 from ostinato.profile.kept import freed_outputs
 from ostinato.profile.measure import Samples, repeat_once
@@ -83,6 +84,10 @@ def layer_rows(chain: Chain, costs: dict[int, Any], freed: list[int]) -> list[An
     return rows
 
 
+def build_rows(job: Job, settings: Settings) -> Chain:
+    return build_chain(job, settings) if job.module is None else build_graph(job, settings)
+
+
 def record_operators(job: Job, chain: Chain, progress: Progress) -> Operators:
     operators, recorder = Operators(), _profiler.OperatorRecorder(events_per_thread=EVENTS)
     for number, layer in enumerate(chain.layers):
@@ -123,7 +128,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     """
     settings = read_settings(job.config, job.optimizer)
     with torch.enable_grad(), counted_memory():
-        chain = build_chain(job, settings)
+        chain = build_rows(job, settings)
         freed = freed_outputs(chain)
         samples = time_layers(job, chain, progress)
         operators = record_operators(job, chain, progress)

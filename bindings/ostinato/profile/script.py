@@ -65,12 +65,8 @@ def initialize(
     config: Any = None, config_params: Any = None, **_others: Any,
 ) -> tuple[StandInEngine, Any, Any, None]:  # fmt: skip
     """Stands in for deepspeed.initialize()."""
-    from deepspeed.pipe import PipelineModule
-
-    if not isinstance(model, PipelineModule):
-        raise ProfileError(
-            f"deepspeed.initialize() was given a {type(model).__name__}: only a PipelineModule can be profiled"
-        )
+    if not isinstance(model, nn.Module):
+        raise ProfileError(f"deepspeed.initialize() was given a {type(model).__name__} as its model: give an nn.Module")
     settings = read_config(config if config is not None else config_params, args)
     data = None
     if training_data is not None:
@@ -138,11 +134,11 @@ def as_main(script: Path, arguments: list[str]) -> Iterator[None]:
 def script_error(script: Path, error: Exception) -> ProfileError:
     """The script's own traceback goes to standard error, below the frames of this package."""
     traceback.print_exception(error)
-    return ProfileError(f"{script} raised {type(error).__name__} before its first train_batch(): {error}")
+    return ProfileError(f"{script} raised {type(error).__name__} before its first training step: {error}")
 
 
 def capture(script: Path, arguments: list[str]) -> Job:
-    """Runs the script until its first train_batch()."""
+    """Runs the script until its first training step."""
     if not script.is_file():
         raise ProfileError(f"{script}: no such file")
     become_only_rank()
@@ -155,9 +151,9 @@ def capture(script: Path, arguments: list[str]) -> Job:
     except SystemExit as ended:
         if ended.code not in (None, 0):
             code = ended.code if isinstance(ended.code, int) else BAD_INPUT
-            raise ProfileError(f"{script} ended with {ended.code!r} before its first train_batch()", code) from ended
+            raise ProfileError(f"{script} ended with {ended.code!r} before its first training step", code) from ended
     except ProfileError:
         raise
     except Exception as error:
         raise script_error(script, error) from error
-    raise ProfileError(f"{script} ended without a train_batch() of a PipelineModule: there is nothing to profile")
+    raise ProfileError(f"{script} ended without a training step of DeepSpeed's engine: there is nothing to profile")
