@@ -173,12 +173,6 @@ def test_deepspeed_is_as_before(tmp_path):
     assert before == (deepspeed.initialize, deepspeed.pipe.PipelineModule.__init__)
 
 
-def test_several_ranks_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ProfileError, match="start ostinato profile once"):
-        captured(tmp_path, "")
-
-
 def test_a_gpu_is_not_profiled_with_the_cpus_clock(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -19,6 +19,7 @@ from ostinato import _profiler
 from ostinato.files import write_text
 from ostinato.profile.check import Check, check_profile
 from ostinato.profile.errors import BAD_INPUT, CHECK_FAILED, ProfileError
+from ostinato.profile.launched import Part, file_of_kind, meet, world
 from ostinato.profile.page import html
 from ostinato.profile.perfetto import perfetto
 from ostinato.profile.run import profile_layers
@@ -49,7 +50,8 @@ def parser() -> argparse.ArgumentParser:
         usage="%(prog)s [options] TRAIN.py [-- ARGUMENT ...]",
         description="Measures every layer and operator of the model that a DeepSpeed script trains: layer by layer where it "
         "is a PipelineModule, else operator by operator, with its branches. The script runs unchanged, as one rank, up to "
-        "its first training step. Exit status 6: the profile is not complete.",
+        "its first training step. Started by torchrun, deepspeed or Slurm, once a rank, it measures the transfers between those "
+        "ranks, and each kind of device by itself. Exit status 6: the profile is not complete.",
         epilog="example: ostinato profile train.py --output profile.json -- --deepspeed_config ds_config.json",
     )
     p.add_argument("script", type=Path, metavar="TRAIN.py", help="the training script; its arguments follow --")
@@ -60,6 +62,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--warm-up", type=natural, default=3, help="rounds before them that do not count (%(default)s)")
     ranks = "processes whose transfers are measured, pair by pair; two stand for all (%(default)s)"
     p.add_argument("--ranks", type=positive, default=2, help=ranks)
+    kind = "kind of the device that is measured, as a placement's devices name it (%(default)s)"
+    p.add_argument("--kind", default=os.environ.get("OSTINATO_DEVICE_KIND") or "cpu", help=kind)
     p.add_argument("--no-transfers", action="store_true", help="do not measure transfers")
     again = "measure the model once more as STAGES stages, and print it beside what the profile predicts"
     p.add_argument("--check", type=positive, metavar="STAGES", help=again)
@@ -106,16 +110,25 @@ def shown_progress() -> Iterator[Any]:
         yield advance
 
 
-def profile_script(args: argparse.Namespace, script_arguments: list[str]) -> tuple[Any, list[Check]]:
+def profile_script(args: argparse.Namespace, script_arguments: list[str], part: Part) -> tuple[Any, list[Check]]:
     with script_output_aside():
         job = capture(args.script, script_arguments)
-        job.repeats, job.warm_up = args.repeats, args.warm_up
+        job.repeats, job.warm_up, job.kind = args.repeats, args.warm_up, args.kind
         with shown_progress() as progress:
             profile = profile_layers(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []
-        if not args.no_transfers:
+        if part.transfers or args.no_transfers:
+            profile.transfers = part.transfers
+        else:
             profile.transfers = measure_transfers(args.ranks)
     return profile, checks
+
+
+def my_part(args: argparse.Namespace) -> Part:
+    rank, ranks = world()
+    if ranks < 2:
+        return Part(True, [args.kind], [])
+    return meet(rank, ranks, args.kind, not args.no_transfers)
 
 
 def write(profile: Any, args: argparse.Namespace) -> list[Path]:
@@ -143,7 +156,11 @@ def main(argv: list[str]) -> int:
     ours, script_arguments = split_arguments(argv)
     args = parser().parse_args(ours)
     try:
-        profile, checks = profile_script(args, script_arguments)
+        part = my_part(args)
+        if not part.profiles:
+            return 0
+        args.output = file_of_kind(args.output, args.kind, part.kinds)
+        profile, checks = profile_script(args, script_arguments, part)
         files = write(profile, args)
     except (ProfileError, _profiler.InputError) as error:
         print(f"ostinato profile: {error}", file=sys.stderr)

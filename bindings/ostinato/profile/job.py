@@ -22,5 +22,6 @@ class Job:
     optimizer: Any = None  # one that the script made itself
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
     name: str = "model"
+    kind: str = "cpu"  # of the device, as a placement's devices name it
     repeats: int = 20
     warm_up: int = 3

@@ -100,7 +100,7 @@ def describe(profile: Any, job: Job, settings: Settings) -> None:
     profile.model = job.name
     profile.set_device(
         name=cpu_name(),
-        kind="cpu",
+        kind=job.kind,
         driver="",
         torch=torch.__version__,
         cuda=torch.version.cuda or "",

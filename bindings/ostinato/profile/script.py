@@ -111,9 +111,9 @@ def check_device() -> None:
 
 
 def become_only_rank() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ProfileError("start ostinato profile once, not once a rank: it runs the script as the only rank")
+    """For the script: a launcher's other ranks have ended by now, or profile another kind of device by themselves."""
     check_device()
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # torchrun's store knows nothing of this world of one
     os.environ.update(
         RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(free_port()), DS_ACCELERATOR="cpu",

@@ -54,12 +54,18 @@ def measure_pair(rank: int, pair: tuple[int, int]) -> list[tuple[int, int]]:
     return samples
 
 
-def measure_rank(rank: int, ranks: int, store: str) -> list[Any]:
+@contextmanager
+def gloo(rank: int, ranks: int, init_method: str) -> Iterator[None]:
+    limit = timedelta(seconds=TIMEOUT)
+    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=ranks, timeout=limit)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def measure_pairs(rank: int, ranks: int) -> list[Any]:
     """All pairs, with a barrier before each. Returns what this rank measured as the first of a pair."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=TIMEOUT)
-    )
     measured = []
     for pair in combinations(range(ranks), 2):
         dist.barrier()
@@ -68,8 +74,16 @@ def measure_rank(rank: int, ranks: int, store: str) -> list[Any]:
             if rank == pair[0]:
                 measured.append([*pair, samples])
     dist.barrier()
-    dist.destroy_process_group()
     return measured
+
+
+def fitted(pairs: list[Any]) -> list[Any]:
+    """TransferCosts of both directions of each measured pair."""
+    return [
+        _profiler.fit_link(*direction, [tuple(sample) for sample in samples])
+        for source, target, samples in sorted(pairs)
+        for direction in ((source, target), (target, source))
+    ]
 
 
 @contextmanager
@@ -109,12 +123,7 @@ def measure_transfers(ranks: int = 2) -> list[Any]:
         folder = Path(name)
         with processes(ranks, folder) as started:
             wait_for(started, folder)
-        pairs = [row for rank in range(ranks) for row in json.loads((folder / f"{rank}.json").read_text())]
-    return [
-        _profiler.fit_link(*direction, [tuple(sample) for sample in samples])
-        for source, target, samples in sorted(pairs)
-        for direction in ((source, target), (target, source))
-    ]
+        return fitted([row for rank in range(ranks) for row in json.loads((folder / f"{rank}.json").read_text())])
 
 
 def main() -> None:
@@ -123,7 +132,9 @@ def main() -> None:
     parser.add_argument("ranks", type=int)
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
-    measured = measure_rank(args.rank, args.ranks, str(args.folder / "store"))
+    torch.set_num_threads(1)
+    with gloo(args.rank, args.ranks, f"file://{args.folder / 'store'}"):
+        measured = measure_pairs(args.rank, args.ranks)
     (args.folder / f"{args.rank}.json").write_text(json.dumps(measured))
 
 

@@ -1,0 +1,57 @@
+"""`ostinato profile` started by torchrun, deepspeed or Slurm, once a rank.
+
+    torchrun --nproc-per-node 4 -m ostinato.profile train.py -- --deepspeed_config ds_config.json
+
+All ranks measure the transfers between them over gloo, pair by pair. Then the first rank of each device kind profiles the model
+by itself, and the others end. With one kind, rank 0 writes the profile; with several, each kind's goes to a file of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ostinato.profile.transfers import fitted, gloo, measure_pairs
+
+
+@dataclass
+class Part:
+    """What this process has to do."""
+
+    profiles: bool  # it is the first rank of its kind
+    kinds: list[str]  # of the whole launch, each once, in the order of their first ranks
+    transfers: list[Any]  # TransferCosts of every directed pair; empty where they were not measured
+
+
+def world() -> tuple[int, int]:
+    """(rank, ranks) as the launcher says: torchrun's and deepspeed's names, else Slurm's; (0, 1) without one."""
+    environment = os.environ
+    if "WORLD_SIZE" in environment:
+        return int(environment.get("RANK", "0")), int(environment["WORLD_SIZE"])
+    if "SLURM_PROCID" in environment and "MASTER_ADDR" in environment:
+        return int(environment["SLURM_PROCID"]), int(environment.get("SLURM_NTASKS", "1"))
+    return 0, 1
+
+
+def meet(rank: int, ranks: int, kind: str, with_transfers: bool) -> Part:
+    """Called by every rank of a launch. The process group lasts for this call alone."""
+    torch.set_num_threads(1)
+    with gloo(rank, ranks, "env://"):
+        kinds: list[str] = [""] * ranks
+        dist.all_gather_object(kinds, kind)
+        pairs: list[Any] = [None] * ranks
+        dist.all_gather_object(pairs, measure_pairs(rank, ranks) if with_transfers else [])
+    transfers = fitted([row for rows in pairs for row in rows])
+    return Part(kinds.index(kind) == rank, list(dict.fromkeys(kinds)), transfers)
+
+
+def file_of_kind(path: Path, kind: str, kinds: list[str]) -> Path:
+    """`profile.json`, or `profile.h200.json` where there are several kinds."""
+    if len(kinds) < 2:
+        return path
+    return path.with_name(f"{path.stem}.{''.join(c if c.isalnum() else '-' for c in kind.lower())}{path.suffix}")

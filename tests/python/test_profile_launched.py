@@ -1,0 +1,84 @@
+"""`ostinato profile` under a launcher: transfers between its ranks, and each kind of device by its own rank."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import profile_scripts
+import pytest
+from ostinato.profile.launched import file_of_kind, world
+
+TIMEOUT = 300
+QUICK = ["--repeats", "1", "--warm-up", "0"]
+
+
+def arguments(tmp_path, *options):
+    train, config = profile_scripts.write(tmp_path)
+    script = ["--", "--width", "16", "--deepspeed_config", str(config)]
+    return [str(train), "-o", str(tmp_path / "profile.json"), *QUICK, *options, *script]
+
+
+def environment(**more):
+    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return clean | {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
+
+
+def test_torchrun_measures_between_its_ranks(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "-m"]
+    command += ["ostinato.profile", *arguments(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment())
+    assert result.returncode == 0, result.stderr
+    written = json.loads((tmp_path / "profile.json").read_text())
+    pairs = {(row["from"], row["to"]) for row in written["transfers"]}
+    assert pairs == {(a, b) for a in range(3) for b in range(3) if a != b}
+    assert len(written["layers"]) == 4 and written["completeness"]["complete"]
+    assert result.stdout.count("wrote ") == 1  # one rank profiles
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def test_each_kind_of_device_is_profiled_by_its_first_rank(tmp_path):
+    kinds, port = ["A100", "H200", "A100"], str(free_port())
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "ostinato.profile", *arguments(tmp_path, "--no-transfers")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(RANK=str(rank), WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OSTINATO_DEVICE_KIND=kind),
+        )
+        for rank, kind in enumerate(kinds)
+    ]  # fmt: skip
+    ended = [rank.communicate(timeout=TIMEOUT) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], ended
+    files = {path.name: json.loads(path.read_text()) for path in tmp_path.glob("profile*.json")}
+    assert {name: profile["device"]["kind"] for name, profile in files.items()} == {
+        "profile.a100.json": "A100", "profile.h200.json": "H200"}  # fmt: skip
+    assert ended[2][0] == ""  # the second A100 had nothing to add
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "8", "MASTER_ADDR": "node0"}, (1, 8)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 1)),  # a shell inside an allocation, not a launch
+    ],
+)
+def test_who_launched(monkeypatch, variables, expected):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert world() == expected
+
+
+def test_file_names_of_kinds():
+    assert file_of_kind(Path("out/p.json"), "cpu", ["cpu"]) == Path("out/p.json")
+    assert file_of_kind(Path("out/p.json"), "NVIDIA H200", ["NVIDIA H200", "cpu"]) == Path("out/p.nvidia-h200.json")
