@@ -1,1 +1,0 @@
-/work/wt/lead/bindings/ostinato/cli.py
