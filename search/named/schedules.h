@@ -62,11 +62,13 @@ Orders zb_1p_orders(const Chain& chain, const Placement& placement, int micro_ba
 Orders zb_2p_orders(const Chain& chain, const Placement& placement, int micro_batches);
 Orders zb_auto_orders(const Chain& chain, const Placement& placement, int micro_batches);
 
-/// The V of two chunks per device with a split backward: three points between memory and bubble. For F = I =
-/// W and N >= 2 D they hold 2 D, about D and about 2 D / 3 chunks on the busiest rank (1F1B: the equivalent
-/// of 2 D), each with the same period, the load of a device. Source: Pipeline Parallelism with Controllable
-/// Memory (Qi et al., NeurIPS 2024).
+/// The V of two chunks per device with a split backward, in the memory of 1F1B: 2 D chunks. Makespan
+/// 6 N + D - 1 for F = I = W and N >= 2 D. Source: Zero Bubble, section 6 (ZB-V).
 Orders zb_v_orders(const Chain& chain, const Placement& placement, int micro_batches);
+
+/// The same V in about half and a third of that memory: about D and about 2 D / 3 chunks on the busiest rank
+/// for F = I = W and N >= 2 D, each with the same period, the load of a device. Source: Pipeline Parallelism
+/// with Controllable Memory (Qi et al., NeurIPS 2024).
 Orders v_half_orders(const Chain& chain, const Placement& placement, int micro_batches);
 Orders v_min_orders(const Chain& chain, const Placement& placement, int micro_batches);
 

@@ -1,4 +1,4 @@
-// The schedules of the V with two chunks per device and a split backward, from their building block.
+// V-Half and V-Min, the V with two chunks per device and a split backward, from their building block.
 //
 // A building block says at which time each rank runs the six passes of one micro-batch, for passes of one
 // unit; the next micro-batch follows 6 units later. Along the ranks the four passes of a chain F0 (down), F1
@@ -204,12 +204,8 @@ Orders v_shaped_orders(const Chain& chain, const Placement& placement, int micro
 
 }  // namespace
 
-// The steps add up to 12, 6 and 4 units a rank, which is 2 D, D and 2 D / 3 chunks of 6 units; within that
-// sum, their differences decide that no two passes meet modulo the period, on any rank.
-
-Orders zb_v_orders(const Chain& chain, const Placement& placement, int micro_batches) {
-  return v_shaped_orders(chain, placement, micro_batches, {4, 2, 2, 4});
-}
+// The steps add up to 6 and 4 units a rank, which is D and 2 D / 3 chunks of 6 units; within that sum, their
+// differences decide that no two passes meet modulo the period, on any rank.
 
 Orders v_half_orders(const Chain& chain, const Placement& placement, int micro_batches) {
   return v_shaped_orders(chain, placement, micro_batches, {2, 1, 2, 1});

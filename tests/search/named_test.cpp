@@ -315,6 +315,18 @@ TEST_P(VShapedSchedule, HoldsItsShareOfMemoryAtTheFullRate) {
   }
 }
 
+// Zero Bubble, section 6: D - 1 idle units for F = I = W; the order of passes is fixed, and where they differ
+// no idle unit is longer than the longest pass.
+TEST(ZeroBubble, VLosesOnePassARank) {
+  for (const int d : {2, 4, 8}) {
+    for (const int n : {2 * d - 1, 2 * d, 4 * d}) {
+      EXPECT_EQ(makespan("zb-v", shape("wave", unit_split(d, 2)), n), 6 * n + d - 1);
+      const ShapeOptions uneven{.devices = d, .forward = 10, .backward = 12, .weight = 8};
+      EXPECT_LE(makespan("zb-v", shape("wave", uneven), n), 60 * n + (d - 1) * 12) << d << ' ' << n;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, VShapedSchedule,
                          testing::Values(VShaped{"zb-v", 2, 4, 1}, VShaped{"zb-v", 4, 8, 3},
                                          VShaped{"zb-v", 8, 16, 7}, VShaped{"v-half", 4, 4 + 2, 9},
