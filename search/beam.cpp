@@ -151,6 +151,29 @@ BeamGoal whole_horizon(const Instance& in, int micro_batches) {
   return goal;
 }
 
+BeamGoal whole_horizon(const Instance& in, int micro_batches, const Propagation& common, bool backwards) {
+  BeamGoal goal = whole_horizon(in, micro_batches);
+  const int last = micro_batches - 1;
+  goal.head = goal.tail;
+  goal.waits.resize(goal.tail.size());
+  for (int b = 0; b < in.blocks(); ++b) {
+    for (int i = 0; i < micro_batches; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      goal.head[b][at] = backwards ? common.tail(b, last - i) : common.head(b, i);
+      goal.tail[b][at] = backwards ? common.head(b, last - i) : common.tail(b, i);
+    }
+    for (int a = 0; a < in.blocks(); ++a) {
+      if (!common.conflict(a, b)) continue;
+      BeamGoal::Wait wait{a, {}};
+      for (int i = 0; i < micro_batches; ++i) {
+        wait.count.push_back(backwards ? common.after(b, a, last - i) : common.before(a, b, i));
+      }
+      if (wait.count.back() > 0) goal.waits[b].push_back(std::move(wait));
+    }
+  }
+  return goal;
+}
+
 std::int64_t beam_work(const Instance& in, std::int64_t steps, int width) {
   // About a third of the devices' blocks may come next.
   return steps * width * (1 + in.blocks() / 3) * in.blocks();

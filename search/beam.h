@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "search/instance.h"
+#include "search/propagation.h"
 
 namespace ostinato {
 
@@ -24,10 +25,21 @@ struct BeamGoal {
   /// Per block and micro-batch: from its end to the end of all that depends on it alone.
   std::vector<std::vector<Nanoseconds>> tail;
   std::vector<Nanoseconds> device_tail;  ///< per device: what follows its last step
+  /// Per block and micro-batch: its least start; empty: nothing is known.
+  std::vector<std::vector<Nanoseconds>> head = {};
+  /// `count[i]` steps of `block` must have run before micro-batch i of the block that waits.
+  struct Wait {
+    int block;
+    std::vector<int> count;
+  };
+  std::vector<std::vector<Wait>> waits = {};  ///< per block; empty: nothing is known
 };
 
 /// All of `micro_batches`: the makespan is the goal.
 BeamGoal whole_horizon(const Instance& instance, int micro_batches);
+/// The same with what is known of every schedule that is good enough; `backwards`: for the mirror.
+BeamGoal whole_horizon(const Instance& instance, int micro_batches, const Propagation& common,
+                       bool backwards);
 
 struct BeamOptions {
   int width = 64;

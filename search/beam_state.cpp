@@ -8,6 +8,8 @@ namespace {
 
 constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max() / 4;
 constexpr int kLargestWindow = 256;
+/// Of the tails on a device, this many are tried.
+constexpr std::size_t kMostThresholds = 48;
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64 (Steele, Lea, Flood 2014)
   x += 0x9e3779b97f4a7c15ULL;
@@ -26,6 +28,47 @@ BeamMoves::BeamMoves(const Instance& instance, const BeamGoal& goal, int flavour
   for (const auto& tail : goal.tail) last_tail_.push_back(tail.empty() ? 0 : tail.back());
   earliest_.resize(static_cast<std::size_t>(in_.blocks()));
   for (int b = 0; b < in_.blocks(); ++b) key_.push_back(mix(static_cast<std::uint64_t>(b)));
+  thresholds_.resize(static_cast<std::size_t>(in_.devices()));
+  for (int d = 0; d < in_.devices(); ++d) find_thresholds(d);
+}
+
+/// Tails fall with the micro-batch, so those of at least a threshold are the first ones of each block.
+void BeamMoves::find_thresholds(int d) {
+  std::vector<Nanoseconds> tails;
+  for (const int b : in_.blocks_on(d)) {
+    for (const Nanoseconds tail : goal_.tail[b]) tails.push_back(std::max(tail, goal_.device_tail[d]));
+  }
+  std::sort(tails.begin(), tails.end());
+  tails.erase(std::unique(tails.begin(), tails.end()), tails.end());
+  const std::size_t stride = (tails.size() + kMostThresholds - 1) / kMostThresholds;
+  for (std::size_t i = 0; i < tails.size(); i += stride) {
+    Threshold threshold{tails[i], {}};
+    for (const int b : in_.blocks_on(d)) {
+      int steps = 0;
+      while (steps < goal_.target[b] &&
+             std::max(goal_.tail[b][static_cast<std::size_t>(steps)], goal_.device_tail[d]) >= tails[i])
+        ++steps;
+      threshold.steps.push_back(steps);
+    }
+    thresholds_[d].push_back(std::move(threshold));
+  }
+}
+
+/// Over all sets {tail >= q} of what is left on d: work + q.
+Nanoseconds BeamMoves::to_go(const BeamState& state, int d) const {
+  const auto blocks = in_.blocks_on(d);
+  Nanoseconds most = -kNever;
+  for (const Threshold& threshold : thresholds_[d]) {
+    Nanoseconds work = 0;
+    int steps = 0;
+    for (std::size_t k = 0; k < blocks.size(); ++k) {
+      const int left = std::max(0, threshold.steps[k] - state.count[blocks[k]]);
+      work += left * in_.time(blocks[k]);
+      steps += left;
+    }
+    if (steps > 0) most = std::max(most, work + threshold.tail);
+  }
+  return most;
 }
 
 BeamState BeamMoves::root() const {
@@ -35,6 +78,7 @@ BeamState BeamMoves::root() const {
   state.free.assign(static_cast<std::size_t>(in_.devices()), 0);
   state.used.assign(state.free.size(), 0);
   state.ends.assign(state.count.size() * static_cast<std::size_t>(window_), 0);
+  for (int d = 0; d < in_.devices(); ++d) state.to_go.push_back(to_go(state, d));
   return state;
 }
 
@@ -50,6 +94,11 @@ bool BeamMoves::startable(const BeamState& state, int b) const {
   if (state.count[b] >= goal_.target[b] || !fits(state, b)) return false;
   for (const Edge& e : in_.inputs(b)) {
     if (state.count[e.block] <= state.count[b]) return false;
+  }
+  if (!goal_.waits.empty()) {
+    for (const BeamGoal::Wait& wait : goal_.waits[b]) {
+      if (state.count[wait.block] < wait.count[static_cast<std::size_t>(state.count[b])]) return false;
+    }
   }
   // The ring must not lose an end that a follower still waits for.
   for (const Edge& e : in_.followers(b)) {
@@ -69,6 +118,7 @@ Nanoseconds BeamMoves::earliest(const BeamState& state, int b) const {
   Nanoseconds at = state.cursor;
   for (const int d : in_.devices_of(b)) at = std::max(at, state.free[d]);
   const int i = state.count[b];
+  if (!goal_.head.empty()) at = std::max(at, goal_.head[b][static_cast<std::size_t>(i)]);
   for (const Edge& e : in_.inputs(b)) {
     const Nanoseconds end =
         state.count[e.block] > i ? state.ends[slot(e.block, i)] : earliest_[e.block] + in_.time(e.block);
@@ -112,8 +162,11 @@ void BeamMoves::wait_for_memory(const BeamState& state) {
 /// Over all sets {next start >= h} of what is left on d: h + work + least tail.
 Nanoseconds BeamMoves::device_bound(const BeamState& state, int d) const {
   Nanoseconds bound = state.free[d] + goal_.device_tail[d];
+  Nanoseconds first = kNever;
+  for (const int b : in_.blocks_on(d)) first = std::min(first, earliest_[b]);
+  if (first != kNever) bound = std::max(bound, first + state.to_go[d]);
   for (const int b : in_.blocks_on(d)) {
-    if (earliest_[b] == kNever) continue;
+    if (earliest_[b] == kNever || earliest_[b] == first) continue;
     Nanoseconds work = 0;
     Nanoseconds tail = kNever;
     for (const int c : in_.blocks_on(d)) {
@@ -152,6 +205,7 @@ void BeamMoves::apply(BeamState& state, int b, Nanoseconds start) const {
   for (const int d : in_.devices_of(b)) {
     state.free[d] = end;
     state.used[d] += in_.memory(b);
+    state.to_go[d] = to_go(state, d);
     state.value = std::max(state.value, end + goal_.device_tail[d]);
   }
   state.value = std::max(state.value, end + goal_.tail[b][static_cast<std::size_t>(i)]);
@@ -179,7 +233,11 @@ void BeamMoves::children(BeamState& state, std::uint64_t hash, int parent, std::
 
 BeamMoves::Undo BeamMoves::remember(const BeamState& state, int b) {
   free_before_.clear();
-  for (const int d : in_.devices_of(b)) free_before_.push_back(state.free[d]);
+  to_go_before_.clear();
+  for (const int d : in_.devices_of(b)) {
+    free_before_.push_back(state.free[d]);
+    to_go_before_.push_back(state.to_go[d]);
+  }
   return {state.cursor, state.value, state.ends[slot(b, state.count[b])]};
 }
 
@@ -190,6 +248,7 @@ void BeamMoves::take_back(BeamState& state, int b, const Undo& undo) const {
   state.ends[slot(b, i)] = undo.end;
   std::size_t k = 0;
   for (const int d : in_.devices_of(b)) {
+    state.to_go[d] = to_go_before_[k];
     state.free[d] = free_before_[k++];
     state.used[d] -= in_.memory(b);
   }

@@ -15,6 +15,8 @@ struct BeamState {
   std::vector<Nanoseconds> free;
   std::vector<Bytes> used;  ///< per device, static memory excluded
   std::vector<Nanoseconds> ends;
+  /// Per device: what is left of its work from its first next start to the end of all, at least.
+  std::vector<Nanoseconds> to_go;
   Nanoseconds cursor = 0;  ///< start of the last step
   Nanoseconds value = 0;   ///< largest end + tail of the steps that ran
   int trace = -1;          ///< the last step, in the trace of the search
@@ -63,17 +65,25 @@ class BeamMoves {
   Nanoseconds earliest(const BeamState& state, int b) const;
   Nanoseconds bound(const BeamState& state);
   Nanoseconds device_bound(const BeamState& state, int d) const;
+  void find_thresholds(int d);
+  Nanoseconds to_go(const BeamState& state, int d) const;
 
   const Instance& in_;
   const BeamGoal& goal_;
   int flavour_;
   int window_;
-  std::vector<Nanoseconds> last_tail_;  ///< per block: of its last step
-  std::vector<Nanoseconds> earliest_;   ///< of the next step of each block
-  std::vector<std::uint64_t> key_;      ///< hash key of each block
+  /// A tail, and for each block on a device how many of its steps have at least this one.
+  struct Threshold {
+    Nanoseconds tail;
+    std::vector<int> steps;
+  };
+  std::vector<std::vector<Threshold>> thresholds_;  ///< per device
+  std::vector<Nanoseconds> last_tail_;              ///< per block: of its last step
+  std::vector<Nanoseconds> earliest_;               ///< of the next step of each block
+  std::vector<std::uint64_t> key_;                  ///< hash key of each block
   std::vector<Bytes> scratch_;
   __int128 rank_ = 0;
-  std::vector<Nanoseconds> free_before_;
+  std::vector<Nanoseconds> free_before_, to_go_before_;
 };
 
 }  // namespace ostinato

@@ -20,6 +20,8 @@ constexpr std::int64_t kWork = 15'000'000;
 /// Steps that dispatching may run in all.
 constexpr std::int64_t kDispatchedSteps = 1'000'000;
 constexpr int kWidths[] = {8, 32, 128, 512};
+/// An exact search is this many times as wide as the others of its round.
+constexpr int kExactFactor = 8;
 constexpr int kExactWidth = 1024;
 constexpr int kMostUnroll = 4;
 /// Larger repetends are not searched: their matrix of longest paths costs items^2 for each pair.
@@ -34,9 +36,21 @@ Portfolio::Portfolio(const Instance& instance, const Bounds& bounds, const Searc
       options_(options),
       bound_(bounds.of(options.objective, options.micro_batches)),
       best_(instance, options.micro_batches, options.objective),
-      work_left_(kWork) {}
+      work_left_(kWork) {
+  if (options.objective == Objective::makespan && Propagation::affordable(in_, options.micro_batches)) {
+    common_.emplace(in_, mirror_, options.micro_batches);
+  }
+}
 
-bool Portfolio::proved() const { return !best_.empty() && best_.score().objective <= bound_; }
+/// True if the best plan meets the bound, which rises to it where nothing better can exist.
+bool Portfolio::proved() {
+  if (best_.empty()) return false;
+  const Nanoseconds best = best_.score().objective;
+  if (best <= bound_ || !common_ || best == limit_) return best <= bound_;
+  limit_ = best;
+  if (!common_->run(best)) bound_ = best;
+  return best <= bound_;
+}
 
 bool Portfolio::stopped() {
   const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
@@ -71,10 +85,10 @@ void Portfolio::run() {
   find_repetends();
   if (proved()) return spare_memory();
   for (const int width : kWidths) {
-    if (proved() || stopped()) return;
     truncated_ = false;
+    if (proved() || stopped() || exhausted(std::min(kExactWidth, kExactFactor * width))) return;
     round(width);
-    if (proved() || stopped() || exhausted() || !truncated_) return;
+    if (!truncated_) return;
   }
 }
 
@@ -180,29 +194,40 @@ void Portfolio::round(int width) {
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
   // Large cases get a narrow beam in the first round, and no other.
   while (width > 1 && width <= kWidths[0] && !affordable(beam_work(in_, steps, width))) width /= 2;
+  BeamGoal goals[] = {horizon(false), horizon(true)};
   if (affordable(beam_work(in_, steps, width))) {
     for (int flavour = 0; flavour < kBeamFlavours; ++flavour) {
       for (const bool backwards : {false, true}) {
-        parts.push_back({"beam", [=, this] { return whole_horizon_beam(backwards, width, flavour); }});
+        parts.push_back({"beam", [=, &goals, this] {
+                           return whole_horizon_beam(goals[backwards], backwards, width, flavour);
+                         }});
       }
     }
   }
   run_parts(parts, "rounds of beam searches");
 }
 
+/// What a beam search of all micro-batches has to reach. Does not change while parts of a round run.
+BeamGoal Portfolio::horizon(bool backwards) const {
+  const Instance& in = backwards ? mirror_ : in_;
+  return limit_ > 0 ? whole_horizon(in, options_.micro_batches, *common_, backwards)
+                    : whole_horizon(in, options_.micro_batches);
+}
+
 /// True if no schedule is better than the best: all were covered.
-bool Portfolio::exhausted() {
+bool Portfolio::exhausted(int width) {
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
   if ((options_.objective != Objective::makespan && !best_.empty()) ||
-      !affordable(beam_work(in_, steps, kExactWidth)))
+      !affordable(beam_work(in_, steps, width)))
     return false;
   BeamOptions options;
   options.exact = true;
-  options.width = kExactWidth;
+  options.width = width;
   if (!best_.empty()) options.give_up = best_.score().makespan;
   options.stop = [this] { return stopped(); };
-  const BeamResult result = beam_search(in_, whole_horizon(in_, options_.micro_batches), options);
+  const BeamResult result = beam_search(in_, horizon(false), options);
   work_left_ -= result.work;
+  truncated_ = truncated_ || result.truncated;
   if (!result.order.empty()) best_.offer(result.order, "exact search");
   if (!result.truncated && best_.empty() && !memory_in_no_time(in_)) {
     throw InfeasibleError(fmt::format("all orders of {} micro-batches were tried, and none fits the memory",
@@ -233,13 +258,14 @@ void Portfolio::run_parts(const std::vector<Part>& parts, const char* phase) {
   }
 }
 
-Portfolio::Found Portfolio::whole_horizon_beam(bool backwards, int width, int flavour) {
+Portfolio::Found Portfolio::whole_horizon_beam(const BeamGoal& goal, bool backwards, int width, int flavour) {
   const Instance& in = backwards ? mirror_ : in_;
   BeamOptions options;
   options.width = width;
   options.flavour = flavour;
+  if (limit_ > 0) options.give_up = limit_;
   options.stop = [this] { return stopped(); };
-  BeamResult result = beam_search(in, whole_horizon(in, options_.micro_batches), options);
+  BeamResult result = beam_search(in, goal, options);
   if (backwards) std::reverse(result.order.begin(), result.order.end());
   Found found;
   found.work = result.work;

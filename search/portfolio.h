@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "search/bounds.h"
 #include "search/incumbent.h"
 #include "search/instance.h"
+#include "search/propagation.h"
 #include "search/repetend.h"
 #include "search/search.h"
 
@@ -52,12 +54,13 @@ class Portfolio {
   void find_repetends();
   void spare_memory();
   void round(int width);
-  bool exhausted();
+  bool exhausted(int width);
   void run_parts(const std::vector<Part>& parts, const char* phase);
-  Found whole_horizon_beam(bool backwards, int width, int flavour);
+  Found whole_horizon_beam(const BeamGoal& goal, bool backwards, int width, int flavour);
   Found completed(const Repetend& repetend, int width);
   bool affordable(std::int64_t work) const { return work <= work_left_; }
-  bool proved() const;
+  bool proved();
+  BeamGoal horizon(bool backwards) const;
   bool stopped();
   void report(const char* phase);
 
@@ -68,8 +71,11 @@ class Portfolio {
   const Bounds& bounds_;
   const SearchOptions& options_;
   const Clock::time_point began_ = Clock::now();
-  const Nanoseconds bound_;
+  Nanoseconds bound_;
   Incumbent best_;
+  std::optional<Propagation>
+      common_;             ///< of all that is better than best_; absent: too large, or no makespan
+  Nanoseconds limit_ = 0;  ///< what common_ was last run with
   std::vector<Repetend> repetends_;
   std::int64_t work_left_;
   bool truncated_ = false;  ///< in the last round

@@ -1,0 +1,115 @@
+"""The problem of docs/formats.md for CP-SAT (OR-Tools): whole schedules, proved where the time allows.
+
+    rival = solve(tomllib.loads(text), micro_batches=12, limit=10, threads=1)
+    rival.makespan, rival.proved, rival.cpu_seconds
+
+One interval a step, exclusive devices, dependencies with transfers, memory as a cumulative over the intervals from each
+take to its give-back, with each step's workspace on top. What identical micro-batches allow is said, because CP-SAT does not
+see it by itself: every block runs its micro-batches in index order, and where K stages of one micro-batch fit a device, take
+i + K waits for give-back i.
+"""
+
+import time
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+
+@dataclass
+class Solved:
+    makespan: int  # -1: none found
+    bound: int
+    cpu_seconds: float  # of this process, all threads
+
+    @property
+    def proved(self) -> bool:
+        return self.makespan == self.bound
+
+
+def transfer(placement: dict, source: dict, target: dict, size: int) -> int:
+    """Nanoseconds; bandwidth in GB/s is bytes per nanosecond."""
+    links = {(link["from"], link["to"]): link for link in placement.get("links", [])}
+
+    def over(a: int, b: int) -> int:
+        link = links.get((a, b), placement.get("link", {}))
+        bandwidth = link.get("bandwidth", 0)
+        return link.get("latency", 0) + (-(-size // bandwidth) if bandwidth else 0)
+
+    served = [min(over(a, d) for a in source["devices"]) for d in target["devices"] if d not in source["devices"]]
+    return max(served, default=0)
+
+
+class Model:
+    def __init__(self, placement: dict, micro_batches: int) -> None:
+        self.placement, self.n = placement, micro_batches
+        self.blocks = {b["name"]: b for b in placement["blocks"]}
+        self.model = cp_model.CpModel()
+        horizon = self.n * sum(b["time"] + sum(self.delays(b)) for b in self.blocks.values())
+        self.horizon = horizon
+        self.makespan = self.model.new_int_var(0, horizon, "makespan")
+        self.start = {(b, i): self.model.new_int_var(0, horizon, f"{b}.{i}") for b in self.blocks for i in range(self.n)}
+        self.interval = {(b, i): self.model.new_fixed_size_interval_var(s, self.blocks[b]["time"], f"{b}.{i}.run")
+                         for (b, i), s in self.start.items()}
+        for name in self.blocks:
+            self.add_precedences(name)
+        for d in range(len(placement["devices"])):
+            self.add_device(d)
+        self.model.minimize(self.makespan)
+
+    def delays(self, block: dict) -> list[int]:
+        return [transfer(self.placement, self.blocks[a["block"]], block, a.get("bytes", 0)) for a in block["after"]]
+
+    def end(self, name: str, i: int) -> cp_model.LinearExpr:
+        return self.start[name, i] + self.blocks[name]["time"]
+
+    def add_precedences(self, name: str) -> None:
+        block = self.blocks[name]
+        for i in range(self.n):
+            for a, delay in zip(block["after"], self.delays(block), strict=True):
+                self.model.add(self.end(a["block"], i) + delay <= self.start[name, i])
+            if i:
+                self.model.add(self.end(name, i - 1) <= self.start[name, i])
+        self.model.add(self.end(name, self.n - 1) <= self.makespan)
+
+    def add_device(self, d: int) -> None:
+        here = [b for b in self.blocks.values() if d in b["devices"]]
+        steps = [(b, i) for b in here for i in range(self.n)]
+        self.model.add_no_overlap([self.interval[b["name"], i] for b, i in steps])
+        device = self.placement["devices"][d]
+        if "memory" not in device:
+            return
+        room = device["memory"] - device.get("static", 0)
+        pairs = self.pairs(here)
+        held = [self.interval[b["name"], i] for b, i in steps if b.get("workspace", 0)]
+        demand = [b["workspace"] for b, _ in steps if b.get("workspace", 0)]
+        for take, give in pairs:
+            for i in range(self.n):
+                size = self.model.new_int_var(0, self.horizon, "")
+                held.append(self.model.new_interval_var(self.start[take["name"], i], size, self.end(give["name"], i), ""))
+                demand.append(take["memory"])
+        self.model.add_cumulative(held, demand, room)
+        for take, give in pairs:
+            fit = (room - take.get("workspace", 0)) // take["memory"]
+            for i in range(self.n - fit):
+                self.model.add(self.end(give["name"], i) <= self.start[take["name"], i + fit])
+
+    def pairs(self, here: list[dict]) -> list[tuple[dict, dict]]:
+        """What takes memory, with what of the same stage gives it back."""
+        takes = [b for b in here if b.get("memory", 0) > 0]
+        gives = {b["stage"]: b for b in here if b.get("memory", 0) < 0}
+        assert all(gives[b["stage"]]["memory"] == -b["memory"] for b in takes) and len(gives) == len(takes)
+        return [(b, gives[b["stage"]]) for b in takes]
+
+
+def solve(placement: dict, micro_batches: int, limit: float, threads: int) -> Solved:
+    """`limit` in seconds of CP-SAT's deterministic clock, which a busy machine does not slow down."""
+    began = time.process_time()
+    model = Model(placement, micro_batches).model
+    solver = cp_model.CpSolver()
+    solver.parameters.max_deterministic_time = limit
+    solver.parameters.num_workers = threads
+    status = solver.solve(model)
+    seconds = time.process_time() - began
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Solved(-1, 0, seconds)
+    return Solved(round(solver.objective_value), round(solver.best_objective_bound), seconds)
