@@ -46,7 +46,7 @@ void bind_instruction(py::module_& m) {
 void bind_program(py::module_& m) {
   py::class_<ProgramStage>(m, "Stage")
       .def_readonly("name", &ProgramStage::name)
-      .def_readonly("rank", &ProgramStage::rank)
+      .def_readonly("ranks", &ProgramStage::ranks, "Pipeline ranks that run it; several: each runs its shard.")
       .def_readonly("first_layer", &ProgramStage::first_layer)
       .def_readonly("end_layer", &ProgramStage::end_layer)
       .def_readonly("has_backward", &ProgramStage::has_backward)

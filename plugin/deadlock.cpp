@@ -1,6 +1,7 @@
 #include "plugin/deadlock.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
@@ -28,16 +29,19 @@ class Execution {
       const int rank = runnable.back();
       runnable.pop_back();
       while (const Instruction* i = current(rank)) {
+        if (!meets(rank, *i)) break;
         if (is_compute(i->action)) {
-          if (!compute(rank, *i)) return missing_input(rank, *i);
-          ++at_[rank];
+          for (const int r : program_.stages[i->stage].ranks) {
+            if (!compute(r, *i)) return missing_input(r, *i);
+            ++at_[r];
+            if (r != rank) runnable.push_back(r);
+          }
           continue;
         }
-        if (!meets(rank, *i)) break;
         const int sender = is_send(i->action) ? rank : i->peer;
         if (!produced(sender, *current(sender)))
           return where(sender, at_[sender]) + " comes before what it sends";
-        transfer(rank, *i);
+        if (!transfer(rank, *i)) return where(rank, at_[rank]) + " brings what is there already";
         runnable.push_back(i->peer);
       }
     }
@@ -60,8 +64,7 @@ class Execution {
   }
 
   bool valid_stage(int stage, int rank) const {
-    return stage >= 0 && stage < static_cast<int>(program_.stages.size()) &&
-           program_.stages[stage].rank == rank;
+    return stage >= 0 && stage < static_cast<int>(program_.stages.size()) && program_.stages[stage].on(rank);
   }
 
   /// Does the edge of the transfer exist? Activations go along it, gradients back.
@@ -77,6 +80,12 @@ class Execution {
 
   std::string check_each() const {
     const int ranks = static_cast<int>(program_.ranks.size());
+    for (const ProgramStage& stage : program_.stages) {
+      const bool ascending =
+          std::ranges::adjacent_find(stage.ranks, std::greater_equal<>()) == stage.ranks.end();
+      if (stage.ranks.empty() || !ascending || stage.ranks.front() < 0 || stage.ranks.back() >= ranks)
+        return "stage '" + stage.name + "' has no ranks, or ranks that are not there";
+    }
     for (int r = 0; r < ranks; ++r) {
       for (std::size_t k = 0; k < program_.ranks[r].size(); ++k) {
         const Instruction& i = program_.ranks[r][k];
@@ -124,32 +133,38 @@ class Execution {
     return "";
   }
 
-  /// Every stage runs every micro-batch once, and its backward, whole or in two halves, too.
+  /// Every stage runs every micro-batch once on each of its ranks, and its backward, whole or in two halves,
+  /// too.
   std::string check_complete() const {
-    std::map<std::tuple<int, int>, std::map<Action, int>> count;
+    std::map<std::tuple<int, int, int>, std::map<Action, int>> count;  ///< by stage, rank, micro-batch
     for (int r = 0; r < static_cast<int>(program_.ranks.size()); ++r) {
       for (std::size_t k = 0; k < program_.ranks[r].size(); ++k) {
         const Instruction& i = program_.ranks[r][k];
         if (!is_compute(i.action)) continue;
-        if (++count[{i.stage, i.micro_batch}][i.action] > 1)
+        if (++count[{i.stage, r, i.micro_batch}][i.action] > 1)
           return where(r, k) + " stands twice in the program";
       }
     }
     for (int s = 0; s < static_cast<int>(program_.stages.size()); ++s) {
-      for (int m = 0; m < program_.micro_batches; ++m) {
-        auto& done = count[{s, m}];
-        const bool backward = program_.stages[s].has_backward;
-        const int whole = done[Action::backward];
-        const int halves = done[Action::backward_input] + done[Action::backward_weight];
-        const bool fits =
-            backward ? (whole == 1 && halves == 0) || (whole == 0 && halves == 2) : whole == 0 && halves == 0;
-        if (done[Action::forward] == 1 && fits) continue;
-        return "stage '" + program_.stages[s].name + "' on rank " + std::to_string(program_.stages[s].rank) +
-               " does not run micro-batch " + std::to_string(m) + " exactly once forward" +
-               (backward ? " and once backward" : "");
+      const ProgramStage& stage = program_.stages[s];
+      for (const int rank : stage.ranks) {
+        for (int m = 0; m < program_.micro_batches; ++m) {
+          if (once_each(stage, count[{s, rank, m}])) continue;
+          return "stage '" + stage.name + "' on rank " + std::to_string(rank) + " does not run micro-batch " +
+                 std::to_string(m) + " exactly once forward" +
+                 (stage.has_backward ? " and once backward" : "");
+        }
       }
     }
     return "";
+  }
+
+  static bool once_each(const ProgramStage& stage, std::map<Action, int>& done) {
+    const int whole = done[Action::backward];
+    const int halves = done[Action::backward_input] + done[Action::backward_weight];
+    if (done[Action::forward] != 1) return false;
+    if (!stage.has_backward) return whole == 0 && halves == 0;
+    return (whole == 1 && halves == 0) || (whole == 0 && halves == 2);
   }
 
   bool holds(int rank, const Item& item) const { return held_[rank].contains(item); }
@@ -181,25 +196,35 @@ class Execution {
     return holds(rank, {send.stage, send.micro_batch, what, -1});
   }
 
-  void put(int rank, const Item& item) { held_[rank].insert(item); }
+  /// False where it is there already.
+  bool put(int rank, const Item& item) { return held_[rank].insert(item).second; }
 
   void hand_over(int rank, int to, int micro_batch, Held what, int from) {
-    if (program_.stages[to].rank == rank) put(rank, {to, micro_batch, what, from});
+    if (program_.stages[to].on(rank)) put(rank, {to, micro_batch, what, from});
   }
 
-  /// Both sides of a transfer stand at it.
+  static bool same_compute(const Instruction& a, const Instruction& b) {
+    return a.action == b.action && a.stage == b.stage && a.micro_batch == b.micro_batch;
+  }
+
+  /// All ranks that run the instruction together stand at it: both sides of a transfer, all ranks of a stage.
   bool meets(int rank, const Instruction& i) const {
+    if (is_compute(i.action)) {
+      return std::ranges::all_of(program_.stages[i.stage].ranks,
+                                 [&](int r) { return current(r) && same_compute(i, *current(r)); });
+    }
     const Instruction* other = current(i.peer);
     return other && other->peer == rank && partners(i, *other);
   }
 
-  void transfer(int rank, const Instruction& i) {
+  bool transfer(int rank, const Instruction& i) {
     const int receiver = is_receive(i.action) ? rank : i.peer;
     const Instruction& r = is_receive(i.action) ? i : *current(i.peer);
-    put(receiver, {r.stage, r.micro_batch,
-                   r.action == Action::receive_forward ? Held::activation : Held::gradient, r.peer_stage});
+    const Held what = r.action == Action::receive_forward ? Held::activation : Held::gradient;
+    if (!put(receiver, {r.stage, r.micro_batch, what, r.peer_stage})) return false;
     ++at_[rank];
     ++at_[i.peer];
+    return true;
   }
 
   std::string missing_input(int rank, const Instruction& i) const {
@@ -214,9 +239,21 @@ class Execution {
       const Instruction* i = current(r);
       if (!i) continue;
       text += (text.empty() ? "deadlock without buffering: " : "; ") + where(r, at_[r]) + " waits";
-      text += current(i->peer) ? " for " + where(i->peer, at_[i->peer]) : ", and that rank has ended";
+      const int peer = absent(*i);
+      text += current(peer) ? " for " + where(peer, at_[peer])
+              : i->peer < 0 ? ", and rank " + std::to_string(peer) + " has ended"
+                            : ", and that rank has ended";
     }
     return text;
+  }
+
+  /// The rank that keeps an instruction waiting: the peer, or the first of a stage's ranks that is elsewhere.
+  int absent(const Instruction& i) const {
+    if (!is_compute(i.action)) return i.peer;
+    for (const int r : program_.stages[i.stage].ranks) {
+      if (!current(r) || !same_compute(i, *current(r))) return r;
+    }
+    return program_.stages[i.stage].ranks[0];
   }
 
   const Program& program_;

@@ -16,16 +16,16 @@ struct Event {
   Nanoseconds time = 0;  ///< when it can happen: start of a compute, end of a transfer's producer
   Nanoseconds next = 0;  ///< end of a compute, start of a transfer's consumer
   bool compute = true;
-  Instruction source;  ///< the compute, or the sending side
-  Instruction target;  ///< the receiving side; unused for a compute
-  int from = -1;       ///< rank of the compute or of the sender
-  int to = -1;         ///< rank of the receiver; -1 for a compute
-  int waiting = 0;     ///< events before it that are not placed yet
+  Instruction source;      ///< the compute, or the sending side
+  Instruction target;      ///< the receiving side; unused for a compute
+  std::vector<int> ranks;  ///< of a compute: all that run it; of a transfer: sender, receiver
+  int waiting = 0;         ///< events before it that are not placed yet
   std::vector<int> followers;
 
   /// Earlier first; transfers before computes that start at the same instant; then whatever makes it total.
   auto key() const {
-    return std::tuple(time, compute, next, source.stage, source.action, source.micro_batch, target.stage);
+    return std::tuple(time, compute, next, source.stage, source.action, source.micro_batch, target.stage,
+                      ranks.back());
   }
 };
 
@@ -75,7 +75,7 @@ class Lowering {
                       .micro_batch = s.micro_batch,
                       .start = event.time,
                       .end = event.next};
-      event.from = placement_.blocks[s.block].devices[0];
+      event.ranks = placement_.blocks[s.block].devices;
       computes_[s.block * plan_.micro_batches + s.micro_batch] = static_cast<int>(events_.size());
       events_.push_back(std::move(event));
     }
@@ -97,7 +97,8 @@ class Lowering {
     for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
       for (int m = 0; m < plan_.micro_batches; ++m) {
         const int e = event_of(static_cast<int>(b), m);
-        order[events_[e].from].emplace_back(events_[e].time, events_[e].next, rank_in_graph[b], m, e);
+        for (const int device : events_[e].ranks)
+          order[device].emplace_back(events_[e].time, events_[e].next, rank_in_graph[b], m, e);
       }
     }
     for (auto& device : order) {
@@ -110,16 +111,27 @@ class Lowering {
   void add_transfers() {
     for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
       for (const Dependency& input : placement_.blocks[b].after) {
-        if (placement_.blocks[input.block].devices == placement_.blocks[b].devices) continue;
-        const Nanoseconds time = placement_.transfer(input, static_cast<int>(b));
-        for (int m = 0; m < plan_.micro_batches; ++m) {
-          add_transfer(event_of(input.block, m), event_of(static_cast<int>(b), m), time);
+        const auto& holders = placement_.blocks[input.block].devices;
+        for (const int to : placement_.blocks[b].devices) {
+          if (std::binary_search(holders.begin(), holders.end(), to)) continue;
+          const auto [time, from] = quickest(holders, to, input.bytes);
+          for (int m = 0; m < plan_.micro_batches; ++m) {
+            add_transfer(event_of(input.block, m), event_of(static_cast<int>(b), m), {from, to}, time);
+          }
         }
       }
     }
   }
 
-  void add_transfer(int producer, int consumer, Nanoseconds time) {
+  /// How long the bytes take to device `to` from the one of `holders` that is quickest, and from which.
+  std::pair<Nanoseconds, int> quickest(const std::vector<int>& holders, int to, Bytes bytes) const {
+    std::pair best(placement_.link_between(holders[0], to).time(bytes), holders[0]);
+    for (const int from : holders)
+      best = std::min(best, {placement_.link_between(from, to).time(bytes), from});
+    return best;
+  }
+
+  void add_transfer(int producer, int consumer, std::pair<int, int> ranks, Nanoseconds time) {
     const Event& from = events_[producer];
     const Event& to = events_[consumer];
     const bool activation = to.source.action == Action::forward;
@@ -127,18 +139,17 @@ class Lowering {
     event.compute = false;
     event.time = from.next;
     event.next = to.time;
-    event.from = from.from;
-    event.to = to.from;
+    event.ranks = {ranks.first, ranks.second};
     event.source = {.action = activation ? Action::send_forward : Action::send_backward,
                     .stage = from.source.stage,
                     .micro_batch = from.source.micro_batch,
-                    .peer = to.from,
+                    .peer = ranks.second,
                     .peer_stage = to.source.stage,
                     .start = from.next,
                     .end = from.next + time};
     event.target = event.source;
     event.target.action = opposite(event.source.action);
-    event.target.peer = from.from;
+    event.target.peer = ranks.first;
     std::swap(event.target.stage, event.target.peer_stage);
     const int transfer = static_cast<int>(events_.size());
     events_.push_back(std::move(event));
@@ -159,8 +170,10 @@ class Lowering {
       const Event& event = events_[ready.top()];
       ready.pop();
       ++placed;
-      program.ranks[event.from].push_back(event.source);
-      if (!event.compute) program.ranks[event.to].push_back(event.target);
+      for (const int rank : event.ranks) {
+        const bool receives = !event.compute && rank == event.ranks.back();
+        program.ranks[rank].push_back(receives ? event.target : event.source);
+      }
       for (const int f : event.followers) {
         if (--events_[f].waiting == 0) ready.push(f);
       }

@@ -6,8 +6,10 @@
 //
 // Computes keep the plan's order. Each transfer stands behind its producer and before its consumer, on both
 // ranks by one global order: the planned end of its producer, ties by the planned start of its consumer, then
-// by stage and micro-batch. Running a projection of one global order cannot deadlock; deadlock.h checks it
-// again without trusting this argument, and a program that fails is never returned.
+// by stage and micro-batch. A compute of a sharded stage stands at its place on each of its ranks; what a
+// rank of the consumer does not hold comes from the producer's rank that is quickest for it, ties the lowest,
+// as Placement::transfer() counts it. Running a projection of one global order cannot deadlock; deadlock.h
+// checks it again without trusting this argument, and a program that fails is never returned.
 
 #include <filesystem>
 

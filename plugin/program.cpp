@@ -32,8 +32,8 @@ std::string to_string(const Instruction& instruction) {
 }
 
 bool keeps_order(const Program& program) {
-  std::vector<int> next(program.stages.size(), 0);
   for (const auto& instructions : program.ranks) {
+    std::vector<int> next(program.stages.size(), 0);
     for (const Instruction& i : instructions) {
       // The input half of a split backward adds to no weight.
       if (i.action != Action::backward && i.action != Action::backward_weight) continue;

@@ -8,7 +8,12 @@
 // ranks, and the lists are projections of one global order, so that running them in order never deadlocks,
 // even when every send and every receive blocks until its partner arrives (deadlock.h shows it for each
 // program).
+//
+// A stage may be sharded over several ranks. Then each of its computes stands on all of them, at one place of
+// the global order, and is where they meet: what its shards exchange (collectives) happens inside. Tensors
+// between stages are whole everywhere: every rank of a stage holds all inputs, outputs and their gradients.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -55,13 +60,17 @@ struct Instruction {
 std::string to_string(const Instruction& instruction);
 
 struct ProgramStage {
-  std::string name;     ///< Block::stage
-  int rank = 0;         ///< the pipeline rank (device index of the placement) that runs it
+  std::string name;        ///< Block::stage
+  std::vector<int> ranks;  ///< pipeline ranks (device indices of the placement) that run it, ascending;
+                           ///< several: each runs its shard
   int first_layer = 0;  ///< from the placement's [[stages]]; 0, 0 where it has none
   int end_layer = 0;
   bool has_backward = false;  ///< false: it only runs forward (inference, or a frozen front)
   std::vector<int> inputs;    ///< stages whose outputs it takes, in order
   std::vector<int> outputs;   ///< stages that take its outputs, ascending
+
+  bool on(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
+  bool sharded() const { return ranks.size() > 1; }
 };
 
 struct Program {
@@ -80,7 +89,8 @@ struct Program {
 };
 
 /// True where every stage adds to its weights' gradients in micro-batch order 0, 1, 2, ...: then
-/// floating-point sums are those of 1F1B, bit for bit. O(instructions).
+/// floating-point sums are those of 1F1B, bit for bit, but for what a sharded stage sums over its ranks.
+/// O(instructions).
 bool keeps_order(const Program& program);
 
 }  // namespace ostinato

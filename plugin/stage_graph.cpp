@@ -15,6 +15,13 @@ namespace {
 
 std::string quoted(const std::string& name) { return "'" + name + "'"; }
 
+/// "device 1", "devices 0, 2, 3".
+std::string named(const std::vector<int>& devices) {
+  std::string text = devices.size() == 1 ? "device" : "devices";
+  for (std::size_t i = 0; i < devices.size(); ++i) text += (i ? ", " : " ") + std::to_string(devices[i]);
+  return text;
+}
+
 /// The slot of `blocks` that a block of this kind fills.
 int& slot(StageBlocks& blocks, Kind kind) {
   if (kind == Kind::forward) return blocks.forward;
@@ -25,10 +32,6 @@ void check_block(const Placement& placement, const Block& block) {
   if (block.kind == Kind::other) {
     refuse(placement, "block " + quoted(block.name) +
                           " is of kind \"other\"; a stage runs forward and backward blocks only");
-  }
-  if (block.devices.size() != 1) {
-    refuse(placement, "block " + quoted(block.name) + " holds " + std::to_string(block.devices.size()) +
-                          " devices; blocks on several devices (sharded stages) are not supported yet");
   }
 }
 
@@ -51,7 +54,6 @@ void place_blocks(const Placement& placement, StageGraph& graph) {
   for (const std::string& name : stage_names(placement)) {
     index.emplace(name, static_cast<int>(graph.stages.size()));
     graph.stages.emplace_back().name = name;
-    graph.stages.back().rank = -1;  // its first block says
   }
   graph.blocks.resize(graph.stages.size());
   for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
@@ -68,12 +70,12 @@ void place_blocks(const Placement& placement, StageGraph& graph) {
       refuse(placement, "blocks " + quoted(placement.blocks[place].name) + " and " + quoted(block.name) +
                             " are both the " + to_string(block.kind) + " of stage " + quoted(block.stage));
     }
-    if (stage.rank >= 0 && stage.rank != block.devices[0]) {
-      refuse(placement, "stage " + quoted(block.stage) + " runs on devices " + std::to_string(stage.rank) +
-                            " and " + std::to_string(block.devices[0]) + "; its weights can be on one only");
+    if (!stage.ranks.empty() && stage.ranks != block.devices) {
+      refuse(placement, "stage " + quoted(block.stage) + " runs on " + named(stage.ranks) + " and on " +
+                            named(block.devices) + "; all its blocks must be where its weights are");
     }
     place = static_cast<int>(b);
-    stage.rank = block.devices[0];
+    stage.ranks = block.devices;
     graph.stage_of[b] = found->second;
   }
 }
@@ -142,14 +144,16 @@ void check_dependencies(const Placement& placement, const StageGraph& graph) {
     for (const Dependency& input : block.after) {
       const Block& source = placement.blocks[input.block];
       const int from = graph.stage_of[input.block];
-      if (source.devices == block.devices) continue;
+      if (std::includes(source.devices.begin(), source.devices.end(), block.devices.begin(),
+                        block.devices.end())) {
+        continue;
+      }
       const bool activation = source.kind == Kind::forward && block.kind == Kind::forward;
       const bool gradient = static_cast<int>(b) == graph.blocks[to].backward &&
                             input.block == graph.blocks[from].backward && joined(to, from);
       if (!activation && !gradient) {
-        refuse(placement, "block " + quoted(block.name) + " on device " + std::to_string(block.devices[0]) +
-                              " waits for " + quoted(source.name) + " on device " +
-                              std::to_string(source.devices[0]) +
+        refuse(placement, "block " + quoted(block.name) + " on " + named(block.devices) + " waits for " +
+                              quoted(source.name) + " on " + named(source.devices) +
                               ", which sends it neither activations nor a gradient");
       }
     }

@@ -6,7 +6,8 @@
 //   graph.blocks[s].forward           // block of s in the placement
 //
 // A stage is the set of blocks that share Block::stage: one forward and, in training, one whole backward or
-// one backward_input with one backward_weight, all on one and the same device. An edge a -> b stands where
+// one backward_input with one backward_weight, all on the same devices: where its weights are, or, on several
+// devices, the shards of its weights. An edge a -> b stands where
 // b's forward comes after a's forward; the gradient flows back along it, so a's backward must come after b's.
 
 #include <vector>
@@ -29,10 +30,10 @@ struct StageGraph {
   std::vector<int> stage_of;         ///< per block
 };
 
-/// Throws InputError, with the block's name, for what cannot be enforced: a block on several devices, a kind
-/// "other", a stage on two devices or without a forward, two blocks of a kind, a backward that does not wait
-/// for the stages that send it its gradient, a dependency between devices that carries neither activations
-/// nor gradients. O(blocks + dependencies).
+/// Throws InputError, with the block's name, for what cannot be enforced: a kind "other", a stage whose
+/// blocks are on different devices or that has no forward, two blocks of a kind, a backward that does not
+/// wait for the stages that send it its gradient, a dependency between devices that carries neither
+/// activations nor gradients. O(blocks + dependencies).
 StageGraph stage_graph(const Placement& placement);
 
 }  // namespace ostinato

@@ -7,6 +7,8 @@ def line(program, regrouped: list[str], clipped: bool) -> str:
     against = f"1F1B {program.one_f_one_b / 1e6:.3f} ms" if program.one_f_one_b else "this placement has no 1F1B"
     if not program.keeps_order:
         equal = "gradients are added in another order than 1F1B's: equal up to rounding"
+    elif shared := [stage.name for stage in program.stages if len(stage.ranks) > 1]:
+        equal = f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one: equal up to rounding"
     elif regrouped:
         equal = f"gradients of layers tied as {', '.join(regrouped)} are added in another order than 1F1B's: equal up to rounding"
     elif clipped:

@@ -1,6 +1,6 @@
 """Which placement a checkpoint's optimizer state belongs to.
 
-Layer files are per layer, so weights load under any placement. Optimizer state is per rank, and DeepSpeed would load it
+Layer files are per layer, and those of sharded layers whole, so weights load under any placement. Optimizer state is per rank, and DeepSpeed would load it
 for other layers without noticing: a file `ostinato.json` beside it names the layers of each pipeline rank. A checkpoint
 without that file was written by DeepSpeed alone, under its own partition of the same model.
 """
@@ -15,12 +15,13 @@ from .plans import Chunk
 
 FORMAT = "ostinato-checkpoint/1"
 NAME = "ostinato.json"
+CONVERT = '; to convert, ds_to_universal --inject_missing_state, then "checkpoint": {"load_universal": true}'
 
 
 def layers_of_ranks(chunks: list[Chunk]) -> list[list[int]]:
     """Per pipeline rank its layers, in model order."""
-    ranks = 1 + max(chunk.rank for chunk in chunks)
-    return [[i for c in chunks if c.rank == rank for i in range(c.first, c.end)] for rank in range(ranks)]
+    ranks = 1 + max(rank for chunk in chunks for rank in chunk.ranks)
+    return [[i for c in chunks if c.on(rank) for i in range(c.first, c.end)] for rank in range(ranks)]
 
 
 def write(save_dir: str, tag: str, chunks: list[Chunk]) -> None:
@@ -44,12 +45,19 @@ def check(load_dir: str, tag: str | None, run) -> None:
         parts = run.stock_parts
         saved = [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)]
         by = "DeepSpeed's own partition"
+    # A layer that several ranks hold is sharded over them, so that equal lists are equal shards.
     if saved != layers_of_ranks(run.chunks):
+        sharded = any(chunk.sharded for chunk in run.chunks) or _several_holders(saved)
+        convert = "" if sharded else CONVERT
         raise OstinatoError(
             f"{folder} holds optimizer state of {by} (layers of its ranks: {saved}), and this plan's ranks hold "
-            f"{layers_of_ranks(run.chunks)}. For the weights alone, load_checkpoint(..., load_optimizer_states=False); to "
-            'convert, ds_to_universal --inject_missing_state, then "checkpoint": {"load_universal": true}'
+            f"{layers_of_ranks(run.chunks)}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
         )
+
+
+def _several_holders(layers: list[list[int]]) -> bool:
+    held = [layer for of_rank in layers for layer in of_rank]
+    return len(held) != len(set(held))
 
 
 def _folder(load_dir: str, tag: str | None) -> Path | None:

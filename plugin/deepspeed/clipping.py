@@ -27,13 +27,18 @@ def clip_as_partitioned(engine, names: list[list[str]]) -> None:
 def _norms(engine, order: list[str]) -> dict[str, tuple[float, bool, bool]]:
     """By name, for the whole pipeline: norm of the gradient, whether there is one, whether it is model-parallel."""
     place = {name: index for index, name in enumerate(order)}
-    table = torch.zeros(len(order), 3, device=engine.device)
+    parts = engine.module.sharded_parameters()
+    table = torch.zeros(len(order), 4, device=engine.device)
     for name, parameter in engine.module.named_parameters():
         # Of a tied parameter, which several ranks hold, only one may count: adding zeros keeps its bits.
         if parameter.grad is not None and not parameter.ds_pipe_replicated:
             norm = parameter.grad.data.detach().float().norm(2)
-            table[place[name]] = torch.stack([norm, norm.new_ones(()), norm.new_tensor(is_model_parallel_parameter(parameter))])
+            whole, part = (norm.new_zeros(()), norm.square()) if name in parts else (norm, norm.new_zeros(()))
+            table[place[name]] = torch.stack(
+                [whole, norm.new_ones(()), norm.new_tensor(is_model_parallel_parameter(parameter)), part]
+            )
     dist.all_reduce(table, group=engine.grid.pp_proc_group)
+    table[:, 0] += table[:, 3].sqrt()  # of a sharded parameter: from the squares of its parts
     return {name: (row[0], bool(row[1]), bool(row[2])) for name, row in zip(order, table, strict=True)}
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.utils import register_output_backward_hooks
+from ostinato.nn import Shard, ShardedLogits
 
 from . import checkpoint, plans
 from .clipping import clip_as_partitioned
@@ -17,6 +19,7 @@ from .config import Paths, Section
 from .errors import OstinatoError
 from .evaluation import run_forwards
 from .plans import Chunk
+from .sharding import Courier, couriers_of
 from .trace import Trace
 
 # What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
@@ -41,6 +44,8 @@ class Run:
     stock_names: list[list[str]] | None  # parameters of each pipeline rank in it; None where the plan's is the same
     section: Section
     paths: Paths
+    shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
+    couriers: dict[Chunk, dict[str, Courier]] = field(default_factory=dict)  # by DeepSpeed's name of the buffer
     group: object = None  # process group of this pipeline, for the executor alone
     executor: object = None
     trace: Trace | None = None
@@ -63,6 +68,7 @@ class PlanEngine:
         """After __init__: makes the executor and hands it this rank's chunks. All ranks must call it."""
         run = self._ostinato
         run.group = self._own_group()
+        run.couriers = couriers_of(run.chunks, run.shards, self.device)
         run.executor = self._make_executor()
         if run.paths.trace is not None:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
@@ -74,7 +80,7 @@ class PlanEngine:
             run.program, self.stage_id, run.group, ranks, timeout_s=run.section.timeout_s, device=self.device
         )
         for chunk in run.chunks:
-            if chunk.rank == self.stage_id:
+            if chunk.on(self.stage_id):
                 executor.set_stage(
                     chunk.stage,
                     lambda micro_batch, inputs, c=chunk: self._train_forward(c, micro_batch, inputs),
@@ -182,19 +188,29 @@ class PlanEngine:
     def forward_chunk(self, chunk: Chunk, micro_batch: int, inputs: tuple | None):
         """DeepSpeed's forward pass of one chunk. `inputs` is None for the first one, which reads the data itself."""
         run, buffers = self._ostinato, self.pipe_buffers
-        if chunk is run.chunks[0] or chunk is run.chunks[-1]:
+        if self.stage_id == chunk.rank and (chunk is run.chunks[0] or chunk is run.chunks[-1]):
             self._load_until(micro_batch)
         if inputs is not None:
             buffers["inputs"][micro_batch] = inputs if len(inputs) > 1 else inputs[0]
+        for name, courier in run.couriers.get(chunk, {}).items():
+            buffers[name][micro_batch] = courier.share(buffers[name][micro_batch])
         run.active = chunk
         self.module.show(chunk)
         self._exec_forward_pass(micro_batch)
         run.active = None
         outputs = buffers["outputs"][micro_batch]
+        if isinstance(outputs, ShardedLogits):
+            self._follow(outputs)
         buffers["inputs"][micro_batch] = buffers["outputs"][micro_batch] = None
         if chunk is run.chunks[-1]:
             buffers["labels"][micro_batch] = None
         return outputs
+
+    def _follow(self, logits: ShardedLogits) -> None:
+        """What DeepSpeed does with outputs that are tensors: its hooks on their way back, and logits for evaluation."""
+        register_output_backward_hooks(logits.part, self._backward_prologue, self._backward_prologue_per_tensor)
+        if self.eval_return_logits:
+            self.outputs = logits.whole()
 
     def _load_until(self, micro_batch: int) -> None:
         """Micro-batch i is the i-th item of the iterator, in whatever order the plan asks for them."""

@@ -1,7 +1,7 @@
 """eval_batch() over the chunks of a placement: forwards only, without a plan.
 
-Wave t holds every (stage s, micro-batch m) with s + m = t. A rank computes its part of a wave, then all ranks go
-through the transfers of that wave in one order, sends without blocking; so no two ranks ever wait for each other.
+Wave t holds every (stage s, micro-batch m) with s + m = t. A rank computes its part of a wave, in the order of the stages
+(so that ranks which share several sharded stages meet), then all ranks go through the transfers of that wave in one order, sends without blocking; so no two ranks ever wait for each other.
 """
 
 import torch
@@ -19,17 +19,17 @@ def run_forwards(engine, micro_batches: int) -> None:
         outputs = {
             chunk.stage: engine.forward_chunk(chunk, m, arrived.pop((chunk.stage, m), None))
             for chunk, m in parts
-            if chunk.rank == engine.stage_id
+            if chunk.on(engine.stage_id)
         }
         sends = []
         for chunk, m in parts[: -1 if parts[-1][0] is chunks[-1] else None]:
-            target = chunks[chunk.stage + 1]
-            if target.rank == engine.stage_id == chunk.rank:
-                arrived[target.stage, m] = _as_tuple(outputs[chunk.stage])
-            elif chunk.rank == engine.stage_id:
-                sends += _send(engine, _as_tuple(outputs[chunk.stage]), target.rank)
-            elif target.rank == engine.stage_id:
-                arrived[target.stage, m] = _receive(engine, chunk.rank)
+            for rank in chunks[chunk.stage + 1].ranks:  # a rank that holds the outputs takes them; the first serves the others
+                if rank == engine.stage_id and chunk.on(rank):
+                    arrived[chunk.stage + 1, m] = _as_tuple(outputs[chunk.stage])
+                elif rank == engine.stage_id:
+                    arrived[chunk.stage + 1, m] = _receive(engine, chunk.rank)
+                elif chunk.rank == engine.stage_id and not chunk.on(rank):
+                    sends += _send(engine, _as_tuple(outputs[chunk.stage]), rank)
         for work, _ in sends:
             work.wait()
 

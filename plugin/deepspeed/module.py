@@ -7,6 +7,12 @@
 The chunk must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
 """
 
+from contextlib import contextmanager
+
+import torch
+from ostinato.nn import Shard, cut_state, whole_state
+from ostinato.nn.layers import split_of
+
 from .plans import Chunk
 
 
@@ -46,8 +52,42 @@ class ChunkedLayers:
             self.show(chunk)
             self.is_checkpointable_results_interval = None  # the parent caches by interval, not by chunk
             super()._precompute_checkpointable_values()
+            if chunk.sharded:  # its collectives would run once more
+                self.is_checkpointable_results = [False] * len(self.is_checkpointable_results)
             self._shown.checkpointable = self.is_checkpointable_results
         self.show_all()
+
+    def sharded_parameters(self) -> set[str]:
+        """Names of the parameters of which this rank holds a part."""
+        names = set()
+        for layer, shard in zip(self._local_funcs, (self._shards.get(i) for i in self._local_layers), strict=True):
+            if shard is not None:
+                of_layer = {id(p) for name, p in getattr(layer, "named_parameters", dict)() if name in split_of(layer)}
+                names |= {name for name, p in self.named_parameters() if id(p) in of_layer}
+        return names
+
+    def save_state_dict(self, save_dir, *args, **kwargs):
+        """Sharded layers are put together first, so that files are those of DeepSpeed's own partition."""
+        with self._as_whole():
+            super().save_state_dict(save_dir, *args, **kwargs)
+
+    def load_state_dir(self, load_dir, *args, **kwargs):
+        with self._as_whole(collect=False):
+            super().load_state_dir(load_dir, *args, **kwargs)
+
+    @contextmanager
+    def _as_whole(self, collect: bool = True):
+        """Puts stand-ins with the state of whole layers into the place of sharded ones."""
+        layers = self.forward_funcs
+        shards = [self._shards.get(index) for index in self._local_layers]
+        self.forward_funcs = [
+            WholeLayer(layer, shard, collect) if shard and isinstance(layer, torch.nn.Module) else layer
+            for layer, shard in zip(layers, shards, strict=True)
+        ]
+        try:
+            yield
+        finally:
+            self.forward_funcs = layers
 
     def ckpt_layer_path(self, ckpt_dir, local_layer_idx):
         return super().ckpt_layer_path(ckpt_dir, self._local_layers[local_layer_idx] - self._local_start)
@@ -65,14 +105,26 @@ class _View:
         self.checkpointable = []
 
 
-def adopt(model, owners: list[int], chunks: list[Chunk]) -> None:
+class WholeLayer:
+    """Stands for a sharded layer while checkpoints are written or read."""
+
+    def __init__(self, part, shard, collect: bool):
+        self._part, self._shard = part, shard
+        if collect and (state := whole_state(part, shard)) is not None:  # only the first rank writes
+            self.state_dict = lambda: state
+
+    def load_state_dict(self, state, strict=True):
+        return self._part.load_state_dict(cut_state(state, self._part, self._shard), strict=strict)
+
+
+def adopt(model, owners: list[int], chunks: list[Chunk], shards: dict[int, Shard]) -> None:
     """Turns `model` into one whose rank runs `chunks`; its forward_funcs already hold their layers in model order.
 
-    `owners[i]` is the pipeline rank of layer i. The class keeps its name, which DeepSpeed looks at.
+    `owners[i]` is the pipeline rank of layer i, the first of several; `shards` has this rank's part of sharded layers. The class keeps its name, which DeepSpeed looks at.
     """
     kind = type(model)
     model.__class__ = type(kind.__name__, (ChunkedLayers, kind), {"__module__": kind.__module__})
-    model._owners, model._chunks = owners, chunks
+    model._owners, model._chunks, model._shards = owners, chunks, shards
     model._local_funcs = model.forward_funcs
     model._local_layers = [layer for chunk in chunks for layer in range(chunk.first, chunk.end)]
     begins = [sum(c.end - c.first for c in chunks[:i]) for i in range(len(chunks))]

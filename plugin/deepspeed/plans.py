@@ -8,12 +8,24 @@ from .errors import OstinatoError, Unsupported
 
 @dataclass(frozen=True)
 class Chunk:
-    """One stage: layers [first, end) of the model, run by pipeline rank `rank`."""
+    """One stage: layers [first, end) of the model, run by the pipeline ranks `ranks`; several of them hold a shard each."""
 
     stage: int
-    rank: int
+    ranks: tuple[int, ...]
     first: int
     end: int
+
+    @property
+    def rank(self) -> int:
+        """The first of its ranks, which reads the data and reports the loss where the stage does."""
+        return self.ranks[0]
+
+    @property
+    def sharded(self) -> bool:
+        return len(self.ranks) > 1
+
+    def on(self, rank: int) -> bool:
+        return rank in self.ranks
 
 
 def lower(paths: Paths):
@@ -36,7 +48,7 @@ def compiled():
 
 def chunks_of(program) -> list[Chunk]:
     """The stages in model order."""
-    return [Chunk(index, s.rank, s.first_layer, s.end_layer) for index, s in enumerate(program.stages)]
+    return [Chunk(index, tuple(s.ranks), s.first_layer, s.end_layer) for index, s in enumerate(program.stages)]
 
 
 def check_shape(program, micro_batches: int, pipeline_ranks: int, layers: int) -> None:
@@ -53,7 +65,7 @@ def check_shape(program, micro_batches: int, pipeline_ranks: int, layers: int) -
             f"stages (PipelineModule's num_stages): they must be equal"
         )
     _check_layers(program, layers)
-    idle = set(range(devices)) - {stage.rank for stage in program.stages}
+    idle = set(range(devices)) - {rank for stage in program.stages for rank in stage.ranks}
     if idle:
         raise OstinatoError(f'placement "{program.placement_name}": device {min(idle)} runs no stage')
 

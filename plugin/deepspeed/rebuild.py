@@ -3,7 +3,8 @@
 DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay are kept as
 they are; those that move are built anew on their new rank, under a copy of the random state, and take over parameters and
 buffers by name. So every weight, and every random number drawn afterwards, is what it would have been without ostinato.
-Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a tied module, once a rank.
+Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a tied module, once a rank. A layer of a sharded
+stage is a unit of each of the stage's ranks, which gets its part of every tensor.
 """
 
 import random
@@ -15,6 +16,8 @@ from itertools import combinations
 import numpy
 import torch
 import torch.distributed as dist
+from ostinato.nn import Shard, ShardingError, sharded
+from ostinato.nn.layers import split_of
 
 from .errors import OstinatoError
 from .module import adopt
@@ -32,16 +35,19 @@ class TensorFacts:
     parameter: bool
     trainable: bool
     group: int | None  # index of its parameter group on the rank that built it
+    cut: int | None  # dimension along which it is cut; None where it is whole
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """One rank before the exchange: facts per unit, the options of its parameter groups, the names of its parameters."""
+    """One rank before the exchange: facts per unit, the options of its parameter groups, the names of its parameters, and
+    why it could not build what it should ("" where it could)."""
 
     kept: dict[str, list[TensorFacts]]
     built: dict[str, list[TensorFacts]]
     options: list[str]
     names: list[str]
+    error: str
 
 
 @dataclass(frozen=True)
@@ -53,21 +59,21 @@ class Rebuilt:
     regrouped: list[str]
 
 
-def rebuild(model, chunks: list[Chunk], groups: GroupMap) -> Rebuilt:
-    """Places the layers as `chunks` says, in place. All ranks must call it.
+def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shard]) -> Rebuilt:
+    """Places the layers as `chunks` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages.
 
     Raises OstinatoError on every rank where a layer cannot be moved.
     """
     before = [model.stage_owner(layer) for layer in range(model._num_layers)]
     stages = [chunk for chunk in chunks for _ in range(chunk.first, chunk.end)]
-    owners = [chunk.rank for chunk in stages]
-    mine = [chunk for chunk in chunks if chunk.rank == model.stage_id]
+    mine = [chunk for chunk in chunks if chunk.on(model.stage_id)]
+    moves = [chunk.ranks for chunk in stages] != [(rank,) for rank in before]
     names = None
-    if owners != before:
-        mover = _Mover(model, before, owners, groups)
+    if moves:
+        mover = _Mover(model, before, [chunk.ranks for chunk in stages], groups, shards)
         names = mover.move()
-    adopt(model, owners, mine)
-    if owners != before:
+    adopt(model, [chunk.rank for chunk in stages], mine, shards)
+    if moves:
         mover.tie()
     return Rebuilt(names, _regrouped(model, before, stages))
 
@@ -93,14 +99,16 @@ def _regrouped(model, before: list[int], stages: list[Chunk]) -> list[str]:
 class _Mover:
     """Moves the units of one pipeline between its ranks."""
 
-    def __init__(self, model, before: list[int], owners: list[int], groups: GroupMap):
+    def __init__(self, model, before: list[int], owners: list[tuple[int, ...]], groups: GroupMap, shards: dict[int, Shard]):
         self.model, self.groups, self.rank = model, groups, model.stage_id
         self.group, self.ranks = model._grid.pp_proc_group, model._grid.pp_group
         self.names = [_unit(layer, spec) for layer, spec in enumerate(model._layer_specs)]
         everyone = range(len(self.ranks))
-        self.old = [self._units(before, rank) for rank in everyone]
+        self.old = [self._units([(rank,) for rank in before], rank) for rank in everyone]
         self.new = [self._units(owners, rank) for rank in everyone]
-        self.layers = [layer for layer, owner in enumerate(owners) if owner == self.rank]
+        self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
+        self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
+        self.holders = {self.names[layer]: ranks for layer, ranks in enumerate(owners)}  # of a sharded unit: all its ranks
 
     def move(self) -> list[list[str]]:
         """Builds what arrives, exchanges the weights, and registers the layers in model order.
@@ -109,41 +117,78 @@ class _Mover:
         """
         kept = {unit: self._module(unit) for unit in self.old[self.rank]}
         with _random_state_kept():
-            built = {unit: self._build(unit) for unit in self.new[self.rank] if unit not in kept}
-        holdings = self._exchange_facts(kept, built)
+            built, error = self._build_all(kept)
+        holdings = self._exchange_facts(kept, built, error)
         transfers = self._transfers()
         for unit, source, target in transfers:
-            _check_transfer(unit, holdings[source], holdings[target], self.ranks[source])
+            place = self.holders[unit].index(target) if len(self.holders[unit]) > 1 else None
+            _check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self._shard_of(unit, place))
         self._check_parameters(holdings)
         for unit, source, target in transfers:
             if source == self.rank:
-                self._send(kept[unit], target)
+                self._send(kept[unit], unit, holdings[target], target)
             elif target == self.rank:
                 self._receive(built[unit], unit, holdings[source], source)
-        lost = {p for unit in self.old[self.rank] if unit not in self.new[self.rank] for p in kept[unit].parameters()}
+        stay = set(self.new[self.rank]) - set(built)
+        lost = {p for unit in self.old[self.rank] if unit not in stay for p in kept[unit].parameters()}
         self._register(kept | built)
         self.groups.apply(self.model, lost)
         return [held.names for held in holdings]
+
+    def _build_all(self, kept: dict) -> tuple[dict, str]:
+        """The units that arrive, and this rank's part of those that it has and shares from now on; why not, where it cannot."""
+        built: dict[str, torch.nn.Module] = {}
+        try:
+            for unit in self.new[self.rank]:
+                if unit in self.shards:
+                    built[unit] = self._build_part(unit, kept.get(unit))
+                elif unit not in kept:
+                    built[unit] = self._place(self._build(unit))
+        except ShardingError as error:
+            return {}, f'layer "{unit}": {error}'
+        return built, ""
+
+    def _build_part(self, unit: str, whole: torch.nn.Module | None) -> torch.nn.Module:
+        last = unit == self.names[-1] and self.model.loss_fn is not None
+        part = sharded(self._build(unit) if whole is None else whole, self.shards[unit], last)
+        if whole is not None:
+            had = dict(whole.named_parameters())
+            for name, parameter in part.named_parameters():
+                group = self.groups.group_of(had[name])
+                if group is not None:
+                    self.groups.put(parameter, self.groups.options()[group], group)
+        return self._place(part)
+
+    def _shard_of(self, unit: str, place: int | None) -> Shard | None:
+        return None if place is None else Shard(place, len(self.holders[unit]))
 
     def tie(self) -> None:
         """The groups over which the gradients of tied layers are summed."""
         for parameter in self.model.parameters():
             parameter.ds_pipe_replicated = False
         self.model.tied_comms = self.model._index_tied_modules()
+        for unit, shard in self.shards.items():
+            if unit is None or shard.index == 0:
+                continue
+            part = self._module(unit)
+            for name, parameter in part.named_parameters():  # what is whole everywhere counts once in a norm
+                parameter.ds_pipe_replicated = name not in split_of(part)
 
-    def _units(self, owners: list[int], rank: int) -> list[str]:
+    def _units(self, owners: list[tuple[int, ...]], rank: int) -> list[str]:
         """The units of a rank, in model order."""
-        names = (self.names[layer] for layer, owner in enumerate(owners) if owner == rank)
+        names = (self.names[layer] for layer, ranks in enumerate(owners) if rank in ranks)
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def _module(self, unit: str) -> torch.nn.Module:
         return self.model.get_submodule(unit)
 
     def _build(self, unit: str) -> torch.nn.Module:
+        spec = self.model._layer_specs[self.names.index(unit)]
+        return spec if isinstance(spec, torch.nn.Module) else spec.build()
+
+    def _place(self, module: torch.nn.Module) -> torch.nn.Module:
         from deepspeed.accelerator import get_accelerator
 
-        spec = self.model._layer_specs[self.names.index(unit)]
-        module = spec if isinstance(spec, torch.nn.Module) else spec.build()
         return module.to(get_accelerator().device_name(self.model.local_rank))
 
     def _transfers(self) -> list[tuple[str, int, int]]:
@@ -157,16 +202,20 @@ class _Mover:
                 moves.append((unit, next(r for r, had in enumerate(self.old) if unit in had), target))
         return moves
 
-    def _exchange_facts(self, kept: dict, built: dict) -> list[Holdings]:
+    def _exchange_facts(self, kept: dict, built: dict, error: str) -> list[Holdings]:
         kept, built = ({unit: self._facts(m) for unit, m in modules.items()} for modules in (kept, built))
         names = [name for name, _ in self.model.named_parameters()]
         everyone: list = [None] * len(self.ranks)
-        dist.all_gather_object(everyone, Holdings(kept, built, self.groups.options(), names), group=self.group)
+        dist.all_gather_object(everyone, Holdings(kept, built, self.groups.options(), names, error), group=self.group)
+        errors = [held.error for held in everyone if held.error]
+        if errors:
+            raise OstinatoError(errors[0])
         return everyone
 
     def _facts(self, module) -> list[TensorFacts]:
+        split = split_of(module)
         return [
-            TensorFacts(name, tuple(t.shape), t.dtype, parameter, t.requires_grad, self.groups.group_of(t))
+            TensorFacts(name, tuple(t.shape), t.dtype, parameter, t.requires_grad, self.groups.group_of(t), split.get(name))
             for name, t, parameter in _tensors(module)
         ]
 
@@ -179,13 +228,20 @@ class _Mover:
                     "to have nothing to do: move a layer with parameters there"
                 )
 
-    def _send(self, module, target: int) -> None:
-        for _, tensor, _ in _tensors(module):
+    def _send(self, module, unit: str, receiver: Holdings, target: int) -> None:
+        have = {name: tensor for name, tensor, _ in _tensors(module)}
+        for fact in receiver.built[unit]:
+            tensor = have[fact.name]
+            if fact.cut is not None:
+                place = self.holders[unit].index(target)
+                tensor = self._shard_of(unit, place).cut(tensor.detach(), fact.cut)
             if tensor.numel():
                 dist.send(_bytes(tensor), self.ranks[target], group=self.group)
 
     def _receive(self, module, unit: str, sender: Holdings, source: int) -> None:
-        for (_, tensor, _), fact in zip(_tensors(module), sender.kept[unit], strict=True):
+        facts = {fact.name: fact for fact in sender.kept[unit]}
+        for name, tensor, _ in _tensors(module):
+            fact = facts[name]
             tensor.data = tensor.data.to(fact.dtype).contiguous()
             if tensor.numel():
                 dist.recv(_bytes(tensor), self.ranks[source], group=self.group)
@@ -227,10 +283,12 @@ def _unit(layer: int, spec) -> str | None:
     return str(layer) if isinstance(spec, LayerSpec | torch.nn.Module) else None
 
 
-def _check_transfer(unit: str, source: Holdings, target: Holdings, rank: int) -> None:
-    """Every rank checks every transfer, so that all raise the same."""
+def _check_transfer(unit: str, source: Holdings, target: Holdings, rank: int, shard: Shard | None) -> None:
+    """Every rank checks every transfer, so that all raise the same. `shard`: the part that the target takes; None: all."""
     sent, expected = source.kept[unit], target.built[unit]
-    if [(f.name, f.shape) for f in sent] != [(f.name, f.shape) for f in expected]:
+    cut = {fact.name: fact.cut for fact in expected}
+    shapes = {f.name: _part_of(f.shape, cut.get(f.name), shard) for f in sent}
+    if shapes != {f.name: f.shape for f in expected}:
         raise OstinatoError(
             f'layer "{unit}" is not what its LayerSpec builds (rank {rank} holds other tensors): change layers in their '
             "constructor, or after deepspeed.initialize()"
@@ -243,6 +301,13 @@ def _check_transfer(unit: str, source: Holdings, target: Holdings, rank: int) ->
                 f'layer "{unit}" moves to a rank whose optimizer has no parameter group with the options that its '
                 f'"{fact.name}" has on rank {rank}: make the same groups on every rank, even where one is empty'
             )
+
+
+def _part_of(shape: tuple[int, ...], cut: int | None, shard: Shard | None) -> tuple[int, ...]:
+    if cut is None or shard is None:
+        return shape
+    begin, end = shard.bounds(shape[cut])
+    return (*shape[:cut], end - begin, *shape[cut + 1 :])
 
 
 def _tensors(module) -> list[tuple[str, torch.Tensor, bool]]:

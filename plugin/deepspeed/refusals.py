@@ -30,6 +30,15 @@ def check_run(model, config) -> None:
         raise Unsupported("GPT2ModelPipe's attention mask is sent by DeepSpeed in a way of its own: pass it to the layers")
 
 
+def check_sharded_run(chunks, config) -> None:
+    """What works with stages on one rank each only."""
+    if any(chunk.sharded for chunk in chunks) and config.load_universal_checkpoint:
+        raise Unsupported(
+            '"checkpoint": {"load_universal": true} does not work with sharded stages: the converter takes their shards for '
+            "other parameters; load the layer files with load_checkpoint(..., load_optimizer_states=False)"
+        )
+
+
 def _check_version(version: str) -> None:
     found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if found < OLDEST:

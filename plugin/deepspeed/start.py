@@ -14,7 +14,8 @@ from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
 from .parameter_groups import GroupMap
 from .rebuild import rebuild
-from .refusals import check_loss_rank, check_run
+from .refusals import check_loss_rank, check_run, check_sharded_run
+from .sharding import check_layers, shards_of
 
 
 @dataclass
@@ -41,11 +42,12 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
             print(f"ostinato: {error}; the run goes on under DeepSpeed's own schedule", flush=True)
         return original_init(engine, *args, **kwargs)
     chunks = plans.chunks_of(prepared.program)
-    rebuilt = rebuild(model, chunks, GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters")))
+    shards = shards_of(model._grid, chunks, asked.timeout_s)
+    rebuilt = rebuild(model, chunks, GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters")), shards)
     if rebuilt.moved:
         _flag_parameters(config, model)
     stock = model.partitions()
-    become_plan_engine(engine, Run(prepared.program, chunks, stock, rebuilt.moved, asked, prepared.paths))
+    become_plan_engine(engine, Run(prepared.program, chunks, stock, rebuilt.moved, asked, prepared.paths, shards))
     original_init(engine, *args, **kwargs)
     engine.ostinato_begin()
     if dist.get_rank() == 0:
@@ -65,7 +67,10 @@ def _prepare(section: dict, file: str | None, model, config) -> Prepared:
         layers = len(model._layer_specs)
         plans.check_shape(made.program, config.gradient_accumulation_steps, pipeline_ranks, layers)
         plans.check_actions(made.program)
-        check_loss_rank(made.program.stages[-1].rank, pipeline_ranks)
+        chunks = plans.chunks_of(made.program)
+        check_loss_rank(chunks[-1].rank, pipeline_ranks)
+        check_layers(model._layer_specs, chunks)
+        check_sharded_run(chunks, config)
     except OstinatoError as error:
         made.error = error
     return made

@@ -35,8 +35,7 @@ Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions 
 Executor::~Executor() = default;
 
 void Executor::set_stage(int stage, StageModule& module) {
-  if (stage < 0 || stage >= static_cast<int>(program_.stages.size()) ||
-      program_.stages[stage].rank != rank_) {
+  if (stage < 0 || stage >= static_cast<int>(program_.stages.size()) || !program_.stages[stage].on(rank_)) {
     throw ExecutionError("stage " + std::to_string(stage) + " is not on rank " + std::to_string(rank_));
   }
   stages_[stage] = std::make_unique<StageRun>(program_.stages[stage], program_.micro_batches, module);
@@ -46,7 +45,7 @@ void Executor::run() {
   if (!failed_.empty())
     throw ExecutionError("an earlier step failed (" + failed_ + "): the transfers are out of step");
   for (std::size_t s = 0; s < program_.stages.size(); ++s) {
-    if (program_.stages[s].rank == rank_ && !stages_.contains(static_cast<int>(s))) {
+    if (program_.stages[s].on(rank_) && !stages_.contains(static_cast<int>(s))) {
       throw ExecutionError("stage " + std::to_string(s) + " ('" + program_.stages[s].name +
                            "') has no module");
     }
@@ -91,9 +90,8 @@ std::vector<Message> Executor::take(int index, const std::vector<int>& others) {
   std::vector<Message> messages;
   for (std::size_t k = 0; k < others.size(); ++k) {
     if (needs[k] < 0) {
-      auto node = here.extract({others[k], i.stage, i.micro_batch});
-      assert(!node.empty());
-      messages.push_back(Message::from_here(std::move(node.mapped())));
+      messages.push_back(Message::from_here(hand_over(here, {others[k], i.stage, i.micro_batch})));
+      if (i.action == Action::forward) traffic_.learn(others[k], i.stage, messages.back().tensors);
       continue;
     }
     const auto start = Clock::now();
@@ -104,6 +102,19 @@ std::vector<Message> Executor::take(int index, const std::vector<int>& others) {
   return messages;
 }
 
+void Executor::keep(HandOver& here, const Handed& key, const std::vector<at::Tensor>& tensors, int takers) {
+  if (takers > 0) here[key] = {tensors, takers};
+}
+
+std::vector<at::Tensor> Executor::hand_over(HandOver& here, const Handed& key) {
+  const auto found = here.find(key);
+  assert(found != here.end());
+  if (--found->second.takers > 0) return found->second.tensors;
+  std::vector<at::Tensor> tensors = std::move(found->second.tensors);
+  here.erase(found);
+  return tensors;
+}
+
 void Executor::forward(int index) {
   const Instruction& i = program_.ranks[rank_][index];
   const ProgramStage& stage = program_.stages[i.stage];
@@ -111,7 +122,11 @@ void Executor::forward(int index) {
   const auto start = Clock::now();
   const std::vector<at::Tensor> outputs = stages_.at(i.stage)->forward(i.micro_batch, std::move(inputs));
   trace_.ran(index, Action::forward, i.stage, i.micro_batch, start, Clock::now());
-  for (const int to : stage.outputs) activations_[{i.stage, to, i.micro_batch}] = outputs;
+  const std::vector<int>& takers = traffic_.itinerary().takers[index];
+  for (std::size_t k = 0; k < stage.outputs.size(); ++k) {
+    traffic_.learn(i.stage, stage.outputs[k], outputs);
+    keep(activations_, {i.stage, stage.outputs[k], i.micro_batch}, outputs, takers[k]);
+  }
 }
 
 void Executor::backward(int index) {
@@ -123,10 +138,9 @@ void Executor::backward(int index) {
   auto gradients = i.action == Action::backward ? run.backward(i.micro_batch, std::move(received))
                                                 : run.backward_input(i.micro_batch, std::move(received));
   trace_.ran(index, i.action, i.stage, i.micro_batch, start, Clock::now());
-  for (std::size_t k = 0; k < stage.inputs.size(); ++k) {
-    if (!program_.stages[stage.inputs[k]].has_backward) continue;  // a frozen front wants no gradient
-    gradients_[{i.stage, stage.inputs[k], i.micro_batch}] = std::move(gradients[k]);
-  }
+  const std::vector<int>& takers = traffic_.itinerary().takers[index];
+  for (std::size_t k = 0; k < stage.inputs.size(); ++k)
+    keep(gradients_, {i.stage, stage.inputs[k], i.micro_batch}, gradients[k], takers[k]);
 }
 
 void Executor::backward_weight(int index) {
@@ -139,10 +153,9 @@ void Executor::backward_weight(int index) {
 void Executor::send(int index) {
   const Instruction& i = program_.ranks[rank_][index];
   HandOver& here = i.action == Action::send_forward ? activations_ : gradients_;
-  auto node = here.extract({i.stage, i.peer_stage, i.micro_batch});
-  assert(!node.empty());
+  const std::vector<at::Tensor> tensors = hand_over(here, {i.stage, i.peer_stage, i.micro_batch});
   const auto start = Clock::now();
-  traffic_.send(index, node.mapped());
+  traffic_.send(index, tensors);
   trace_.ran(index, i.action, i.stage, i.micro_batch, start, Clock::now());
 }
 
@@ -154,13 +167,22 @@ std::vector<int> Executor::unsplit_stages() const {
   return stages;
 }
 
+std::string Executor::with_whom(const Instruction& i) const {
+  const ProgramStage& stage = program_.stages[i.stage];
+  if (!is_compute(i.action) || !stage.sharded()) return "";
+  std::string text = ", which ranks";
+  for (std::size_t k = 0; k < stage.ranks.size(); ++k)
+    text += (k ? ", " : " ") + std::to_string(stage.ranks[k]);
+  return text + " run together";
+}
+
 std::string Executor::position() const {
   const auto& list = program_.ranks[rank_];
   std::string text = "rank " + std::to_string(rank_) + " is in step " + std::to_string(steps_ + 1);
   const int at = at_;
   if (at < 0) return text + ", between steps";
   text += " at instruction " + std::to_string(at) + " of " + std::to_string(list.size()) + " (" +
-          to_string(list[at]) + ")";
+          to_string(list[at]) + ")" + with_whom(list[at]);
   const int waits_for = waits_for_;
   if (waits_for < 0) return text;
   const auto since = Clock::now().time_since_epoch().count() - waits_since_;

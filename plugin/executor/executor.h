@@ -6,9 +6,10 @@
 //   executor.run();                            // all forwards, backwards and transfers of a step
 //
 // Sends are issued when their tensor is there; receives are posted one compute ahead of need, in the list's
-// order, and waited for by the compute that uses them. Order of what follows from that: the list passed
-// prove_deadlock_free() in a model where everything blocks, and posting earlier or waiting later only lets
-// more happen.
+// order, and waited for by the compute that uses them. A stage that is sharded over several ranks meets
+// inside its modules (collectives); the proof has shown that all its ranks come to it in one order. Order of
+// what follows from that: the list passed prove_deadlock_free() in a model where everything blocks, and
+// posting earlier or waiting later only lets more happen.
 //
 // run() must be called on one thread, the caller's: its grad mode, autocast and streams hold. Without the
 // GIL.
@@ -72,10 +73,17 @@ class Executor {
   void backward_weight(int index);
   void send(int index);
   std::vector<Message> take(int index, const std::vector<int>& others);
+  std::string with_whom(const Instruction& i) const;
 
-  /// Tensors between the compute that made them and the send or the compute on this rank that takes them.
-  using HandOver =
-      std::map<std::tuple<int, int, int>, std::vector<at::Tensor>>;  ///< by (from, to stage, micro-batch)
+  /// Tensors between the compute that made them and the sends and computes on this rank that take them.
+  struct Kept {
+    std::vector<at::Tensor> tensors;
+    int takers = 0;  ///< that have not come yet; more than one where several ranks are served
+  };
+  using Handed = std::tuple<int, int, int>;  ///< from stage, to stage, micro-batch
+  using HandOver = std::map<Handed, Kept>;
+  static void keep(HandOver& here, const Handed& key, const std::vector<at::Tensor>& tensors, int takers);
+  static std::vector<at::Tensor> hand_over(HandOver& here, const Handed& key);
 
   const Program program_;
   int rank_;

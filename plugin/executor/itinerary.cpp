@@ -47,6 +47,33 @@ std::vector<std::vector<int>> needs_of(const Program& program, const List& list)
   return needs;
 }
 
+/// `needs` as needs_of() says; what a compute needs and no receive brings was made here.
+std::vector<std::vector<int>> takers_of(const Program& program, const List& list,
+                                        const std::vector<std::vector<int>>& needs) {
+  std::map<std::tuple<bool, int, int, int>, int> count;  ///< by (forward, from stage, to stage, micro-batch)
+  for (std::size_t n = 0; n < list.size(); ++n) {
+    const Instruction& i = list[n];
+    const bool forward = i.action == Action::forward || i.action == Action::send_forward;
+    if (is_send(i.action)) ++count[{forward, i.stage, i.peer_stage, i.micro_batch}];
+    const auto& others = forward ? program.stages[i.stage].inputs : program.stages[i.stage].outputs;
+    for (std::size_t k = 0; k < needs[n].size(); ++k) {
+      if (needs[n][k] < 0) ++count[{forward, others[k], i.stage, i.micro_batch}];
+    }
+  }
+  std::vector<std::vector<int>> takers(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Action action = list[i].action;
+    if (!is_compute(action) || action == Action::backward_weight) continue;
+    const bool forward = action == Action::forward;
+    const ProgramStage& stage = program.stages[list[i].stage];
+    for (const int to : forward ? stage.outputs : stage.inputs) {
+      const auto found = count.find({forward, list[i].stage, to, list[i].micro_batch});
+      takers[i].push_back(found == count.end() ? 0 : found->second);
+    }
+  }
+  return takers;
+}
+
 std::vector<int> post_until_of(const List& list, bool post_ahead) {
   const int size = static_cast<int>(list.size());
   std::vector<int> until(list.size());
@@ -85,6 +112,7 @@ Itinerary itinerary(const Program& program, int rank, bool post_ahead) {
   const List& list = program.ranks[rank];
   Itinerary result;
   result.needs = needs_of(program, list);
+  result.takers = takers_of(program, list, result.needs);
   result.post_until = post_until_of(list, post_ahead);
   result.sends_over.assign(list.size(), 0);
   std::map<int, PeerView> views;

@@ -13,6 +13,11 @@ struct Itinerary {
   /// of the stage's inputs (forward) or outputs (backward); -1: handed over on this rank.
   std::vector<std::vector<int>> needs;
 
+  /// Per instruction: how many sends and computes of this rank take what this compute made, one figure for
+  /// each of the stage's outputs (forward) or inputs (backward). 0: another rank of the stage serves it, or
+  /// it is a gradient that nobody wants.
+  std::vector<std::vector<int>> takers;
+
   /// Per instruction: receives with a smaller index are posted before it runs. At a compute that is
   /// everything up to the compute after it, so that what it needs arrives meanwhile; one further would hold
   /// buffers the plan does not count.

@@ -39,6 +39,11 @@ Traffic::Edge& Traffic::edge(const Instruction& i) {
   return edges_[own_first ? std::pair(i.stage, i.peer_stage) : std::pair(i.peer_stage, i.stage)];
 }
 
+void Traffic::learn(int from, int to, const std::vector<at::Tensor>& tensors) {
+  Edge& e = edges_[{from, to}];
+  if (!e.forward) e.learn(describe(tensors));
+}
+
 std::string Traffic::partner(int index) const {
   const Instruction& i = at(index);
   const auto& list = program_.ranks[i.peer];
@@ -128,7 +133,8 @@ void Traffic::check(const Instruction& i, const MessageSpec& spec,
 
 void Traffic::announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors,
                        Outbound& out) {
-  edge.learn(describe(tensors));
+  if (!edge.forward) edge.learn(describe(tensors));
+  edge.announced_to.insert(i.peer);
   out.transfers.push_back(channel_.send(encode(*edge.forward).to(channel_.device()), i.peer));
 }
 
@@ -137,7 +143,7 @@ void Traffic::send(int index, const std::vector<at::Tensor>& tensors) {
   Edge& e = edge(i);
   Outbound out{.index = index, .bytes = 0, .transfers = {}};
   if (i.action == Action::send_forward) {
-    if (!e.forward) announce(i, e, tensors, out);
+    if (!e.announced_to.contains(i.peer)) announce(i, e, tensors, out);
     check(i, *e.forward, tensors);
   }
   const MessageSpec& spec = i.action == Action::send_forward ? *e.forward : e.backward;

@@ -6,15 +6,17 @@
 //   traffic.send(index, tensors);            // returns at once
 //   traffic.finish();                        // end of the step
 //
-// Announcements: the first message along an edge of the stage graph is preceded by its shapes, so the first
-// step receives it at its place in the list and from then on ahead of need. Gradients need none: they look
-// like what went forward. A message that later looks different is an error that says so.
+// Announcements: the first message along an edge of the stage graph to a peer is preceded by its shapes, so
+// the first step receives it at its place in the list and from then on ahead of need. Gradients need none:
+// they look like what went forward, which a rank has made, received, or been handed on its own (learn()). A
+// message that later looks different is an error that says so.
 
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,10 @@ class Traffic {
           std::function<void(int)> waiting);
 
   const Itinerary& itinerary() const { return itinerary_; }
+
+  /// What stage `from` of this rank made for stage `to`, or handed to it on this rank: a gradient along that
+  /// edge may come from or go to a peer all the same, where one of the two stages is on more ranks.
+  void learn(int from, int to, const std::vector<at::Tensor>& tensors);
 
   /// Posts the receives before `index` that are not posted yet, as far as their shapes are known.
   void post_before(int index);
@@ -70,6 +76,7 @@ class Traffic {
   struct Edge {
     std::optional<MessageSpec> forward;
     MessageSpec backward;
+    std::set<int> announced_to;  ///< peers
     void learn(MessageSpec spec);
   };
 

@@ -63,7 +63,7 @@ TEST(Lower, StagesFollowTheModelOrderOfThePlacement) {
   EXPECT_EQ(program.stages[2].end_layer, 7);
   EXPECT_EQ(program.stages[1].inputs, std::vector<int>{0});
   EXPECT_EQ(program.stages[1].outputs, std::vector<int>{2});
-  EXPECT_EQ(program.stages[1].rank, 1);
+  EXPECT_EQ(program.stages[1].ranks, std::vector<int>{1});
 }
 
 TEST(Lower, SplitBackwardSendsTheGradientAfterItsInputHalf) {
@@ -77,6 +77,31 @@ TEST(Lower, SkipEdgeAndTwoInputs) {
   const Program program = lower(backward_first(p, 1), p);
   EXPECT_EQ(program.stages[2].inputs, (std::vector<int>{0, 1}));
   EXPECT_EQ(format_rank(program, 0, TextForm::transfers), "0F0,0SEND_F0,0SEND_F0,0RECV_B0,0RECV_B0,0B0");
+}
+
+// An embedding on both devices before a chain: it hands over to stage 1 where stage 1 is, and its second
+// shard gets the gradient from there.
+TEST(Lower, StageShardedOverSeveralRanks) {
+  const Placement p = graph({.device_of = {0, 0, 1}, .edges = {{0, 1}, {1, 2}}, .shards = {{0, {0, 1}}}});
+  const Program program = lower(backward_first(p, 1), p);
+  EXPECT_EQ(program.stages[0].ranks, (std::vector{0, 1}));
+  EXPECT_EQ(format_program(program, TextForm::transfers),
+            "0F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0,0B0\n"
+            "0F0,2RECV_F0,2F0,2B0,2SEND_B0,0RECV_B0,0B0\n");
+}
+
+TEST(Lower, EachRankOfAShardedStageIsServedByTheQuickestHolder) {
+  Placement p =
+      graph({.device_of = {0, 1}, .edges = {{0, 1}}, .latency = 9, .shards = {{0, {0, 1}}, {1, {1, 2, 3}}}});
+  p.links[{1, 3}] = {.latency = 5, .bytes_per_second = 0};
+  const Program program = lower(backward_first(p, 1), p);
+  EXPECT_EQ(format_program(program, TextForm::transfers),
+            "0F0,0SEND_F0,0RECV_B0,0B0\n"
+            "0F0,0SEND_F0,1F0,1B0,1SEND_B0,0B0\n"
+            "1RECV_F0,1F0,1B0\n"
+            "1RECV_F0,1F0,1B0\n");
+  EXPECT_EQ(program.ranks[2][0].peer, 0);  // both holders take 9: the lower one
+  EXPECT_EQ(program.ranks[3][0].peer, 1);  // 5 against 9
 }
 
 TEST(Lower, ForwardOnly) {
@@ -95,7 +120,8 @@ TEST(Lower, BlocksWithoutTimeKeepTheirOrder) {
   EXPECT_TRUE(prove_deadlock_free(lower(plan, p)).ok());
 }
 
-// Any acyclic graph, any map of stages to devices, any order that list scheduling can make.
+// Any acyclic graph, any map of stages to devices, some of them sharded, any order that list scheduling can
+// make.
 TEST(Lower, RandomGraphsAndOrdersAreFreeOfDeadlock) {
   std::mt19937 random(7);
   for (int round = 0; round < 150; ++round) {
@@ -107,6 +133,12 @@ TEST(Lower, RandomGraphsAndOrdersAreFreeOfDeadlock) {
                                   .latency = static_cast<Nanoseconds>(random() % 3) * 9};
     for (int s = 0; s < stages; ++s) {
       options.device_of.push_back(static_cast<int>(random() % devices));
+      if (random() % 3 == 0) {
+        for (unsigned d = 0; d < devices; ++d) {
+          if (random() % 2 == 0) options.shards[s].push_back(static_cast<int>(d));
+        }
+        if (options.shards[s].empty()) options.shards.erase(s);
+      }
       for (int from = 0; from < s; ++from) {
         if (from == s - 1 || random() % 3 == 0) options.edges.emplace_back(from, s);
       }
@@ -153,12 +185,6 @@ std::string refusal(const Placement& placement) {
   return "accepted";
 }
 
-TEST(LowerRefuses, BlockOnSeveralDevices) {
-  Placement p = chain({0, 1});
-  p.blocks[1].devices = {0, 1};
-  EXPECT_NE(refusal(p).find("block '1.F' holds 2 devices"), std::string::npos) << refusal(p);
-}
-
 TEST(LowerRefuses, OtherKind) {
   Placement p = chain({0, 1});
   p.blocks[0].kind = Kind::other;
@@ -168,7 +194,9 @@ TEST(LowerRefuses, OtherKind) {
 TEST(LowerRefuses, StageOnTwoDevices) {
   Placement p = chain({0, 1});
   p.blocks[p.find_block("1.B")].devices = {0};
-  EXPECT_NE(refusal(p).find("stage '1' runs on devices 1 and 0"), std::string::npos) << refusal(p);
+  EXPECT_NE(refusal(p).find("stage '1' runs on device 1 and on device 0; all its blocks must be"),
+            std::string::npos)
+      << refusal(p);
 }
 
 TEST(LowerRefuses, TwoForwardsOfOneStage) {

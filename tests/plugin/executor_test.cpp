@@ -34,7 +34,7 @@ std::string run_rank(const Program& program, int rank, Exchange& exchange, Block
   try {
     Executor executor(program, rank, channel, options);
     for (auto& [s, module] : modules) {
-      if (program.stages[s].rank == rank) executor.set_stage(s, module);
+      if (program.stages[s].on(rank)) executor.set_stage(s, module);
     }
     for (int step = 0; step < steps; ++step) {
       executor.run();

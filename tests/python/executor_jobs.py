@@ -66,7 +66,7 @@ class Rank:
         self.executor = _plugin.Executor(program, rank, group, list(range(program.ranks)), timeout_s)
         self.modules = {}
         for s, stage in enumerate(program.stages):
-            if stage.rank == rank:
+            if rank in stage.ranks:
                 self.modules[s] = Stage(s, not stage.outputs)
                 self.executor.set_stage(s, self.forward_of(self.modules[s]))
         self.sgd = optimizer(self.modules.values())

@@ -8,9 +8,14 @@
 namespace ostinato::testing {
 namespace {
 
+std::vector<int> devices_of(const GraphOptions& options, int stage) {
+  const auto sharded = options.shards.find(stage);
+  return sharded == options.shards.end() ? std::vector{options.device_of[stage]} : sharded->second;
+}
+
 void add_backward(Placement& p, const GraphOptions& options, int stage, int forward) {
   const std::string name = std::to_string(stage);
-  const std::vector<int> devices{options.device_of[stage]};
+  const std::vector<int> devices = devices_of(options, stage);
   Block backward{.name = name + (options.split ? ".I" : ".B"),
                  .stage = name,
                  .kind = options.split ? Kind::backward_input : Kind::backward,
@@ -65,19 +70,25 @@ class List {
   std::vector<Nanoseconds> end_;
 };
 
+bool all_free(const Block& block, const std::vector<Nanoseconds>& free, Nanoseconds now) {
+  return std::ranges::all_of(block.devices, [&](int d) { return free[d] <= now; });
+}
+
 }  // namespace
 
 Placement graph(const GraphOptions& options) {
   Placement p;
   p.name = "test";
   p.link.latency = options.latency;
-  p.devices.resize(1 + *std::max_element(options.device_of.begin(), options.device_of.end()));
+  int last_device = *std::max_element(options.device_of.begin(), options.device_of.end());
+  for (const auto& [stage, devices] : options.shards) last_device = std::max(last_device, devices.back());
+  p.devices.resize(1 + last_device);
   const int stages = static_cast<int>(options.device_of.size());
   for (int s = 0; s < stages; ++s) {
     p.blocks.push_back({.name = std::to_string(s) + ".F",
                         .stage = std::to_string(s),
                         .kind = Kind::forward,
-                        .devices = {options.device_of[s]},
+                        .devices = devices_of(options, s),
                         .time = 10 + s,
                         .memory = options.training ? 1 : 0,
                         .after = {}});
@@ -115,7 +126,7 @@ Plan list_schedule(const Placement& placement, int micro_batches, const Priority
       Step best;
       for (int b = 0; b < static_cast<int>(placement.blocks.size()); ++b) {
         const Block& block = placement.blocks[b];
-        if (block.devices[0] != d) continue;
+        if (block.devices[0] != d || !all_free(block, free, now)) continue;
         if (admit && !admit(b, list.done(block.stage, true, now), list.done(block.stage, false, now)))
           continue;
         for (int m = 0; m < micro_batches; ++m) {
@@ -126,7 +137,9 @@ Plan list_schedule(const Placement& placement, int micro_batches, const Priority
       }
       if (best.block < 0) continue;
       plan.schedule.push_back({best.block, best.micro_batch, now});
-      free[d] = list.end(best.block, best.micro_batch) = now + placement.blocks[best.block].time;
+      const Nanoseconds end = list.end(best.block, best.micro_batch) =
+          now + placement.blocks[best.block].time;
+      for (const int held : placement.blocks[best.block].devices) free[held] = end;
     }
   }
   sort_schedule(placement, plan.schedule);

@@ -3,6 +3,7 @@
 // greedily.
 
 #include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,8 @@ struct GraphOptions {
   std::vector<std::pair<int, int>> edges;  ///< (from, to), from < to
   bool split = false;                      ///< backward in two halves
   bool training = true;
-  Nanoseconds latency = 0;  ///< of every link
+  Nanoseconds latency = 0;                      ///< of every link
+  std::map<int, std::vector<int>> shards = {};  ///< stage -> its devices, where it is sharded over several
 };
 
 /// Forwards of 10 + stage ns, backwards of twice that. Block "s.F" of stage "s", and so on.

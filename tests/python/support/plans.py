@@ -6,17 +6,21 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Layout:
-    """`cuts[i]` is the first layer of stage i + 1; `ranks[i]` runs stage i."""
+    """`cuts[i]` is the first layer of stage i + 1; `ranks[i]` runs stage i: a rank, or several that share it."""
 
     name: str
     cuts: tuple[int, ...]
-    ranks: tuple[int, ...]
+    ranks: tuple[int | tuple[int, ...], ...]
+
+    def devices(self, stage: int) -> list[int]:
+        ranks = self.ranks[stage]
+        return [ranks] if isinstance(ranks, int) else list(ranks)
 
 
 def placement_text(layout: Layout, layers: int, forward: int = 100, backward: int = 200) -> str:
     """A chain of whole forwards and backwards; `forward` and `backward` are microseconds a layer."""
     bounds = [0, *layout.cuts, layers]
-    devices = 1 + max(layout.ranks)
+    devices = 1 + max(device for s in range(len(layout.ranks)) for device in layout.devices(s))
     text = [f'format = "ostinato-placement/1"\nname = "{layout.name}"\ntime_unit = "us"\nmemory_unit = "B"\n']
     text += [f'[[devices]]\nname = "device{d}"\n' for d in range(devices)]
     stages = range(len(layout.ranks))
@@ -24,17 +28,17 @@ def placement_text(layout: Layout, layers: int, forward: int = 100, backward: in
     for s in stages:
         size = bounds[s + 1] - bounds[s]
         after = f'"s{s - 1}.F"' if s else ""
-        text.append(_block(s, "F", "forward", layout.ranks[s], size * forward, after))
+        text.append(_block(s, "F", "forward", layout.devices(s), size * forward, after))
     for s in stages:
         size = bounds[s + 1] - bounds[s]
         after = f'"s{s}.F"' + (f', "s{s + 1}.B"' if s + 1 in stages else "")
-        text.append(_block(s, "B", "backward", layout.ranks[s], size * backward, after))
+        text.append(_block(s, "B", "backward", layout.devices(s), size * backward, after))
     return "\n".join(text)
 
 
-def _block(stage: int, letter: str, kind: str, device: int, time: int, after: str) -> str:
+def _block(stage: int, letter: str, kind: str, devices: list[int], time: int, after: str) -> str:
     return (
-        f'[[blocks]]\nname = "s{stage}.{letter}"\nstage = "s{stage}"\nkind = "{kind}"\ndevices = [{device}]\n'
+        f'[[blocks]]\nname = "s{stage}.{letter}"\nstage = "s{stage}"\nkind = "{kind}"\ndevices = {devices}\n'
         f"time = {time}\nmemory = {1 if letter == 'F' else -1}\nafter = [{after}]\n"
     )
 

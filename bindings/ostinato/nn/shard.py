@@ -1,0 +1,95 @@
+"""One rank's place among those that run a stage together, and what they exchange."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Rank `index` of `count`. `group` is the process group of these ranks, in this order; None for a single one."""
+
+    index: int
+    count: int
+    group: object = None
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        """This rank's part [begin, end) of `size` rows: as equal as possible, the first ones longer by one."""
+        rows, rest = divmod(size, self.count)
+        begin = self.index * rows + min(self.index, rest)
+        return begin, begin + rows + (self.index < rest)
+
+    def cut(self, whole: torch.Tensor, dimension: int) -> torch.Tensor:
+        """This rank's part of a tensor; a view."""
+        begin, end = self.bounds(whole.size(dimension))
+        return whole.narrow(dimension, begin, end - begin)
+
+    def of(self, index: int) -> "Shard":
+        """The same ranks as seen by another of them. For cutting; it has no group."""
+        return Shard(index, self.count)
+
+    def enter(self, x: torch.Tensor) -> torch.Tensor:
+        """The identity; on the way back the ranks' gradients are summed. For what each rank uses a part of."""
+        return _Enter.apply(x, self) if self.count > 1 else x
+
+    def leave(self, part: torch.Tensor) -> torch.Tensor:
+        """The sum of the ranks' parts; the identity on the way back, where the gradient is the same on every rank."""
+        return _Leave.apply(part, self) if self.count > 1 else part
+
+    def gather(self, part: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
+        """The ranks' parts, one after the other along `dimension`, `size` in all; on the way back each takes its own."""
+        return _Gather.apply(part, self, dimension, size) if self.count > 1 else part
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Over the ranks, in place, without a gradient."""
+        return self._reduce(tensor, dist.ReduceOp.SUM)
+
+    def max_(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._reduce(tensor, dist.ReduceOp.MAX)
+
+    def _reduce(self, tensor, operation):
+        if self.count > 1:
+            dist.all_reduce(tensor, operation, group=self.group)
+        return tensor
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.shard = shard
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        # A copy: the gradient may be shared with another consumer of what follows.
+        return ctx.shard.sum_(gradient.clone(memory_format=torch.contiguous_format)), None
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, part, shard):
+        return shard.sum_(part.clone(memory_format=torch.contiguous_format))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+class _Gather(torch.autograd.Function):
+    """Parts differ in size by one row at most; collectives want equal ones, so each is padded to the longest."""
+
+    @staticmethod
+    def forward(ctx, part, shard, dimension, size):
+        ctx.shard, ctx.dimension = shard, dimension
+        sizes = [end - begin for begin, end in (shard.of(i).bounds(size) for i in range(shard.count))]
+        padded = part.new_zeros([max(sizes), *part.transpose(0, dimension).shape[1:]])
+        padded[: part.size(dimension)] = part.transpose(0, dimension)
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded, group=shard.group)
+        whole = torch.cat([p[:rows] for p, rows in zip(parts, sizes, strict=True)])
+        return whole.transpose(0, dimension).contiguous()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.shard.cut(gradient, ctx.dimension), None, None, None
