@@ -59,6 +59,7 @@ def program(**changes):
         "makespan": 27_000_000,
         "one_f_one_b": 29_100_000,
         "keeps_order": True,
+        "stages": [SimpleNamespace(name="front", ranks=[0]), SimpleNamespace(name="back", ranks=[1])],
     }
     return SimpleNamespace(**values | changes)
 
@@ -79,6 +80,7 @@ def test_the_line_without_1f1b():
     [
         (line(program(keeps_order=False), [], False), "another order than 1F1B's: equal up to rounding"),
         (line(program(), ["embed"], False), "layers tied as embed"),
+        (line(program(stages=[SimpleNamespace(name="head", ranks=[0, 1])]), [], False), "ranks sum their parts of head,"),
         (line(program(), [], True), "gradient clipping"),
     ],
 )
@@ -87,8 +89,8 @@ def test_the_line_promises_no_more_than_holds(text, words):
 
 
 def test_layers_of_ranks():
-    chunks = [Chunk(0, 1, 0, 2), Chunk(1, 0, 2, 3), Chunk(2, 0, 3, 4), Chunk(3, 1, 4, 6)]
-    assert layers_of_ranks(chunks) == [[2, 3], [0, 1, 4, 5]]
+    chunks = [Chunk(0, (1,), 0, 2), Chunk(1, (0,), 2, 3), Chunk(2, (0,), 3, 4), Chunk(3, (0, 1), 4, 6)]
+    assert layers_of_ranks(chunks) == [[2, 3, 4, 5], [0, 1, 4, 5]]
 
 
 def test_groups_follow_their_parameters():

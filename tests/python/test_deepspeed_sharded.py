@@ -32,7 +32,7 @@ class Options:
     config: dict = field(default_factory=dict)
     optimizer: str = "SGD"
     own_optimizer: bool = False
-    steps: int = 20
+    steps: int = 10
 
     def configuration(self) -> dict:
         parameters = {"lr": 0.05} if self.optimizer == "SGD" else {"lr": 0.01, "torch_adam": True}
@@ -89,10 +89,11 @@ def data_of(engine, seed: int = 7):
 
 
 def batches(seed: int):
+    """Endless (tokens, the tokens after them in the vocabulary)."""
     generator = torch.Generator().manual_seed(seed)
     while True:
-        tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
-        yield tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        tokens = torch.randint(VOCABULARY, (BATCH, LENGTH), generator=generator)
+        yield tokens, (tokens + 1) % VOCABULARY
 
 
 def weights(engine) -> dict[str, torch.Tensor]:
@@ -149,6 +150,9 @@ CASES = {
 }
 
 
+REPEATED = ("m", "nn4")
+
+
 @pytest.fixture(scope="module")
 def worlds(world2, world4):
     return {2: world2, 4: world4}
@@ -174,10 +178,11 @@ def test_trains_what_deepspeed_trains(case, worlds, stock, tmp_path):
     size, layout, options = CASES[case]
     world, planned = worlds[size], replace(options, section={"plan": str(plan_of(tmp_path, layout))})
     expected, got = stock(world, options), world.run(train, planned)
-    for ours, theirs, again in zip(got, expected, world.run(train, planned), strict=True):
+    repeated = world.run(train, planned) if case in REPEATED else got
+    for ours, theirs, again in zip(got, expected, repeated, strict=True):
         same(ours["first"], theirs["first"])
         close(ours["losses"], theirs["losses"])
-        assert ours["losses"][-1] < ours["losses"][0]
+        assert ours["losses"][-1] < ours["losses"][0] or "gradient_clipping" in options.config
         close(ours["evaluation"], theirs["evaluation"])
         for name, value in theirs["last"].items():
             torch.testing.assert_close(ours["last"][name], value, rtol=BOUND, atol=BOUND, msg=lambda m, n=name: f"{n}: {m}")
@@ -197,7 +202,7 @@ BOUND = 2e-5
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 def test_a_sharded_embedding_alone_keeps_every_bit(world2, stock, tmp_path, optimizer):
     """All addends of its sums but one are zero."""
-    options = Options(optimizer=optimizer)
+    options = Options(optimizer=optimizer, steps=50)
     planned = replace(options, section={"plan": str(plan_of(tmp_path, EMBEDDING_2))})
     for ours, theirs in zip(world2.run(train, planned), stock(world2, options), strict=True):
         same(ours["last"], theirs["last"])
@@ -267,8 +272,9 @@ def test_weights_pass_between_deepspeed_and_shards(world2, tmp_path, first):
 def test_optimizer_state_of_another_placement_is_refused(world2, tmp_path):
     for saved, loaded in ((M_2, HEAD_2), (None, M_2), (M_2, Layout("stock", (4,), (0, 1)))):
         options = [Options(section={"plan": str(plan_of(tmp_path, x))} if x else None) for x in (saved, loaded)]
-        world2.run(save, options[0], str(tmp_path / "checkpoint"))
-        for result in world2.run(load, options[1], str(tmp_path / "checkpoint")):
+        folder = str(tmp_path / f"{saved.name if saved else 'deepspeed'}-{loaded.name}")
+        world2.run(save, options[0], folder)
+        for result in world2.run(load, options[1], folder):
             assert result["error"].startswith("OstinatoError: ") and "load_optimizer_states=False" in result["error"]
             assert "ds_to_universal" not in result["error"]
 
