@@ -1,9 +1,9 @@
 #include "search/dispatch.h"
 
 #include <algorithm>
-#include <queue>
 #include <tuple>
 
+#include "search/dispatch_clock.h"
 #include "search/phases.h"
 
 namespace ostinato {
@@ -12,27 +12,20 @@ namespace {
 class Dispatcher {
  public:
   Dispatcher(const Instance& in, int micro_batches, const DispatchRule& rule)
-      : in_(in), n_(micro_batches), rule_(rule) {
-    const auto blocks = static_cast<std::size_t>(in.blocks());
-    count_.assign(blocks, 0);
-    ends_.resize(blocks);
-    free_.assign(static_cast<std::size_t>(in.devices()), 0);
-    used_.assign(free_.size(), 0);
+      : in_(in), rule_(rule), clock_(in, micro_batches) {
     left_.assign(static_cast<std::size_t>(micro_batches), in.blocks());
-    class_.assign(blocks, 0);
+    class_.assign(static_cast<std::size_t>(in.blocks()), 0);
     if (rule.phases) set_classes();
+    for (int b = 0; b < in.blocks(); ++b) {
+      if (in.inputs(b).empty()) sources_.push_back(b);
+    }
   }
 
   std::vector<int> run() {
-    for (int d = 0; d < in_.devices(); ++d) wake_.push({0, d});
-    while (!wake_.empty()) {
-      const auto [now, d] = wake_.top();
-      wake_.pop();
-      while (!wake_.empty() && wake_.top() == std::pair{now, d}) wake_.pop();
-      if (free_[d] <= now) serve(d, now);
-    }
-    if (sequence_.size() != count_.size() * static_cast<std::size_t>(n_)) sequence_.clear();
-    return std::move(sequence_);
+    clock_.run([this](int d, Nanoseconds now) { serve(d, now); });
+    std::vector<int> sequence;
+    for (const ScheduledBlock& step : clock_.take_schedule()) sequence.push_back(step.block);
+    return sequence;
   }
 
  private:
@@ -48,95 +41,66 @@ class Dispatcher {
 
   /// Smaller is sooner.
   std::tuple<int, Nanoseconds, Nanoseconds> urgency(int b) const {
+    const Nanoseconds next = clock_.count(b);
     switch (rule_.priority) {
       case Priority::oldest:
-        return {class_[b], count_[b], -in_.tail(b)};
+        return {class_[b], next, -in_.tail(b)};
       case Priority::longest:
-        return {class_[b], -in_.tail(b), count_[b]};
+        return {class_[b], -in_.tail(b), next};
       case Priority::deepest:
-        return {class_[b], in_.followers(b).empty() ? 1 : -in_.head(b), count_[b]};
+        return {class_[b], in_.followers(b).empty() ? 1 : -in_.head(b), next};
       case Priority::due:
-        return {class_[b], count_[b] * in_.heaviest_load() - in_.tail(b), count_[b]};
+        return {class_[b], next * in_.heaviest_load() - in_.tail(b), next};
     }
     return {};
   }
 
-  /// When the inputs of the next step of b have arrived; -1 while one of them has not started.
-  Nanoseconds arrival(int b) const {
-    Nanoseconds at = 0;
-    for (const Edge& e : in_.inputs(b)) {
-      if (count_[e.block] <= count_[b]) return -1;
-      at = std::max(at, ends_[e.block][static_cast<std::size_t>(count_[b])] + e.transfer);
-    }
-    return at;
-  }
-
   bool admitted(int b) const {
-    if (count_[b] == n_) return false;
-    if (rule_.in_flight > 0 && in_.inputs(b).empty() && count_[b] - finished_ >= rule_.in_flight)
+    if (clock_.ended(b)) return false;
+    if (rule_.in_flight > 0 && in_.inputs(b).empty() && clock_.count(b) - finished_ >= rule_.in_flight)
       return false;
-    const Bytes needed = std::max<Bytes>(0, in_.memory(b)) + in_.workspace(b);
-    const auto devices = in_.devices_of(b);
-    return std::all_of(devices.begin(), devices.end(),
-                       [&](int d) { return !in_.limited(d) || used_[d] + needed <= in_.room(d); });
+    return clock_.fits(b);
   }
 
   void serve(int d, Nanoseconds now) {
     int best = -1;
     for (const int b : in_.blocks_on(d)) {
       if (!admitted(b)) continue;
-      const Nanoseconds at = arrival(b);
-      if (at < 0 || at > now) continue;
+      const Nanoseconds at = clock_.arrival(b);
+      if (at == DispatchClock::kNever || at > now) continue;
       if (best < 0 || std::tuple(urgency(b), b) < std::tuple(urgency(best), best)) best = b;
     }
-    if (best < 0) return;
-    Nanoseconds all_free = now;
-    for (const int e : in_.devices_of(best)) all_free = std::max(all_free, free_[e]);
-    // The device waits for the others that this block needs, so that it does not starve.
-    all_free > now ? wake_.push({all_free, d}) : start(best, now);
+    if (best >= 0 && clock_.start_when_free(best, d, now)) {
+      started(clock_.count(best) - 1, now + in_.time(best));
+    }
   }
 
-  void start(int b, Nanoseconds now) {
-    const Nanoseconds end = now + in_.time(b);
-    sequence_.push_back(b);
-    ends_[b].push_back(end);
-    for (const int d : in_.devices_of(b)) {
-      free_[d] = end;
-      used_[d] += in_.memory(b);
-      wake_.push({end, d});
-    }
-    --left_[static_cast<std::size_t>(count_[b]++)];
-    while (finished_ < n_ && left_[static_cast<std::size_t>(finished_)] == 0) {
+  void started(int micro_batch, Nanoseconds end) {
+    --left_[static_cast<std::size_t>(micro_batch)];
+    while (finished_ < clock_.micro_batches() && left_[static_cast<std::size_t>(finished_)] == 0) {
       ++finished_;
-      for (int s = 0; rule_.in_flight > 0 && s < in_.blocks(); ++s) {
-        if (in_.inputs(s).empty()) wake_.push({end, in_.devices_of(s).front()});
-      }
+      if (rule_.in_flight == 0) continue;
+      for (const int s : sources_) clock_.wake(in_.devices_of(s).front(), end);
     }
-    for (const Edge& e : in_.followers(b)) wake_.push({end + e.transfer, in_.devices_of(e.block).front()});
   }
-
-  using Wake = std::pair<Nanoseconds, int>;
 
   const Instance& in_;
-  const int n_;
   const DispatchRule rule_;
-  std::vector<int> class_;  ///< per block: lower ones go first, whatever the priority
-  std::vector<int> count_;
-  std::vector<std::vector<Nanoseconds>> ends_;
-  std::vector<Nanoseconds> free_;
-  std::vector<Bytes> used_;
-  std::vector<int> left_;  ///< per micro-batch: blocks that have not started
-  int finished_ = 0;       ///< micro-batches of which all blocks have started
-  std::priority_queue<Wake, std::vector<Wake>, std::greater<>> wake_;
-  std::vector<int> sequence_;
+  DispatchClock clock_;
+  std::vector<int> class_;    ///< per block: lower ones go first, whatever the priority
+  std::vector<int> sources_;  ///< blocks without inputs
+  std::vector<int> left_;     ///< per micro-batch: blocks that have not started
+  int finished_ = 0;          ///< micro-batches of which all blocks have started
 };
 
 }  // namespace
 
 std::vector<DispatchRule> dispatch_rules(const Instance& in) {
   const int devices = in.devices();
-  std::vector<DispatchRule> rules = {
-      {Priority::due, 0, true}, {Priority::oldest, 0, true}, {Priority::deepest, 2 * devices, true}};
+  std::vector<DispatchRule> rules = {{Priority::due, 0, true}, {Priority::oldest, 0, true}};
+  for (const int in_flight : {devices, 2 * devices}) {
+    for (const Priority p : {Priority::due, Priority::deepest}) rules.push_back({p, in_flight, true});
+  }
   for (const int in_flight :
        {0, devices, 2 * devices, devices + (devices + 1) / 2, (devices + 1) / 2, 3 * devices}) {
     for (const Priority p : {Priority::deepest, Priority::oldest, Priority::longest})

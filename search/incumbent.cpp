@@ -18,7 +18,10 @@ Orders split_by_device(const Instance& in, const std::vector<int>& sequence) {
 }
 
 bool Incumbent::offer(const std::vector<int>& sequence, const std::string& method) {
-  return offer(split_by_device(in_, sequence), method);
+  std::vector<ScheduledBlock> schedule = as_early_as_possible(in_, micro_batches_, sequence);
+  if (schedule.empty()) return offer(split_by_device(in_, sequence), method);
+  if (objective_ == Objective::span) schedule = as_late_as_possible(in_, micro_batches_, schedule);
+  return offer(std::move(schedule), method);
 }
 
 bool Incumbent::offer(const Orders& orders, const std::string& method) {
@@ -44,6 +47,7 @@ bool Incumbent::offer(std::vector<ScheduledBlock> schedule, const std::string& m
   }
   if (score >= score_) return false;
   score_ = score;
+  sort_schedule(p, schedule);
   schedule_ = std::move(schedule);
   peaks_ = std::move(peaks);
   method_ = method;

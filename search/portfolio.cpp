@@ -9,6 +9,7 @@
 #include "search/dispatch.h"
 #include "search/error.h"
 #include "search/feasible.h"
+#include "search/justify.h"
 #include "search/named.h"
 #include "search/shift.h"
 
@@ -19,6 +20,8 @@ namespace {
 constexpr std::int64_t kWork = 15'000'000;
 /// Steps that dispatching may run in all.
 constexpr std::int64_t kDispatchedSteps = 1'000'000;
+/// Steps that justification may run in all.
+constexpr std::int64_t kJustifiedSteps = 1'500'000;
 constexpr int kWidths[] = {8, 32, 128, 512};
 /// An exact search is this many times as wide as the others of its round.
 constexpr int kExactFactor = 8;
@@ -26,6 +29,8 @@ constexpr int kExactWidth = 1024;
 constexpr int kMostUnroll = 4;
 /// Larger repetends are not searched: their matrix of longest paths costs items^2 for each pair.
 constexpr std::int64_t kMostRepetendWork = 200'000'000;
+
+std::string method_of(const Repetend& repetend) { return fmt::format("repetend of {}", repetend.unroll); }
 
 }  // namespace
 
@@ -83,6 +88,7 @@ void Portfolio::run() {
   try_dispatch();
   if (stopped()) return;
   find_repetends();
+  try_justified();
   if (proved()) return spare_memory();
   for (const int width : kWidths) {
     truncated_ = false;
@@ -93,13 +99,22 @@ void Portfolio::run() {
 }
 
 /// Where the objective meets its bound already (GPipe's often does, at the price of all activations), a
-/// repetend may reach the same in less memory.
+/// repetend may reach the same in less memory: in what it holds itself, or in twice that at both ends.
 void Portfolio::spare_memory() {
   for (const Repetend& repetend : repetends_) {
     for (auto& sequence : completed(repetend, kWidths[0]).sequences) {
-      best_.offer(sequence, fmt::format("repetend of {}", repetend.unroll));
+      best_.offer(sequence, method_of(repetend));
     }
-    if (stopped()) return;
+    const std::vector<Bytes> held = held_by(in_, repetend);
+    const Bytes most = *std::max_element(held.begin(), held.end());
+    const std::vector<int> rigid = repeated(repetend);
+    for (const Bytes room : {most, 2 * most}) {
+      if (stopped()) return;
+      JustifyOptions options;
+      for (int d = 0; d < in_.devices(); ++d) options.room.push_back(std::min(room, in_.room(d)));
+      best_.offer(justify(in_, mirror_, options_.micro_batches, rigid, options).sequence,
+                  method_of(repetend));
+    }
   }
   report("less memory");
 }
@@ -146,13 +161,38 @@ void Portfolio::try_rigid() {
   report("one micro-batch, repeated");
 }
 
+/// Justifies the repetitions of the repetends, and the best schedule of all.
+void Portfolio::try_justified() {
+  std::int64_t left = kJustifiedSteps;
+  const auto improve = [&](const std::vector<int>& sequence, const std::string& method) {
+    for (const bool patient : {false, true}) {
+      if (left <= 0 || proved() || stopped()) return;
+      JustifyOptions options;
+      options.patient = patient;
+      const Justified better = justify(in_, mirror_, options_.micro_batches, sequence, options);
+      left -= better.steps;
+      best_.offer(better.sequence, method);
+    }
+  };
+  for (const Repetend& repetend : repetends_) {
+    const std::vector<int> rigid = repeated(repetend);
+    best_.offer(rigid, method_of(repetend));
+    improve(rigid, method_of(repetend));
+  }
+  std::vector<int> sequence;
+  for (const ScheduledBlock& step : best_.schedule()) sequence.push_back(step.block);
+  improve(sequence, best_.method());
+  report("justification");
+}
+
 void Portfolio::try_dispatch() {
   std::int64_t left = kDispatchedSteps;
   bool first = true;  // one rule runs at any size, where the bound is not met
   for (const DispatchRule& rule : dispatch_rules(in_)) {
     for (const bool backwards : {false, true}) {
       left -= static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
-      if ((left < 0 && (!first || proved())) || stopped()) return;
+      if ((proved() && !rule.phases) || (left < 0 && (!first || proved())) || stopped())
+        return report("dispatching");
       first = false;
       std::vector<int> sequence = dispatch(backwards ? mirror_ : in_, options_.micro_batches, rule);
       if (backwards) std::reverse(sequence.begin(), sequence.end());
@@ -188,8 +228,7 @@ void Portfolio::find_repetends() {
 void Portfolio::round(int width) {
   std::vector<Part> parts;
   for (const Repetend& repetend : repetends_) {
-    parts.push_back(
-        {fmt::format("repetend of {}", repetend.unroll), [&, width] { return completed(repetend, width); }});
+    parts.push_back({method_of(repetend), [&, width] { return completed(repetend, width); }});
   }
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
   // Large cases get a narrow beam in the first round, and no other.
@@ -272,6 +311,11 @@ Portfolio::Found Portfolio::whole_horizon_beam(const BeamGoal& goal, bool backwa
   found.truncated = result.truncated;
   if (!result.order.empty()) found.sequences.push_back(std::move(result.order));
   return found;
+}
+
+/// The repetend from the first micro-batch to the last.
+std::vector<int> Portfolio::repeated(const Repetend& repetend) const {
+  return complete(in_, mirror_, repetend, {.micro_batches = options_.micro_batches, .width = 0}).sequence;
 }
 
 Portfolio::Found Portfolio::completed(const Repetend& repetend, int width) {

@@ -51,12 +51,14 @@ class Portfolio {
   void try_sequential();
   void try_rigid();
   void try_dispatch();
+  void try_justified();
   void find_repetends();
   void spare_memory();
   void round(int width);
   bool exhausted(int width);
   void run_parts(const std::vector<Part>& parts, const char* phase);
   Found whole_horizon_beam(const BeamGoal& goal, bool backwards, int width, int flavour);
+  std::vector<int> repeated(const Repetend& repetend) const;
   Found completed(const Repetend& repetend, int width);
   bool affordable(std::int64_t work) const { return work <= work_left_; }
   bool proved();

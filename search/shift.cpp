@@ -23,6 +23,31 @@ Nanoseconds clash(Nanoseconds delta, Nanoseconds time_x, Nanoseconds time_y, Nan
 
 }  // namespace
 
+std::vector<ScheduledBlock> as_early_as_possible(const Instance& in, int micro_batches,
+                                                 const std::vector<int>& sequence) {
+  const auto n = static_cast<std::size_t>(micro_batches);
+  std::vector<Nanoseconds> free(static_cast<std::size_t>(in.devices()), 0);
+  std::vector<int> count(static_cast<std::size_t>(in.blocks()), 0);
+  std::vector<Nanoseconds> ends(count.size() * n, 0);
+  std::vector<ScheduledBlock> schedule;
+  schedule.reserve(sequence.size());
+  for (const int b : sequence) {
+    const int i = count[b]++;
+    Nanoseconds start = 0;
+    for (const int d : in.devices_of(b)) start = std::max(start, free[d]);
+    for (const Edge& e : in.inputs(b)) {
+      if (count[e.block] <= i) return {};
+      start = std::max(
+          start, ends[static_cast<std::size_t>(e.block) * n + static_cast<std::size_t>(i)] + e.transfer);
+    }
+    const Nanoseconds end = start + in.time(b);
+    for (const int d : in.devices_of(b)) free[d] = end;
+    ends[static_cast<std::size_t>(b) * n + static_cast<std::size_t>(i)] = end;
+    schedule.push_back({b, i, start});
+  }
+  return schedule;
+}
+
 std::vector<ScheduledBlock> as_late_as_possible(const Instance& in, int micro_batches,
                                                 const std::vector<ScheduledBlock>& schedule) {
   const auto blocks = static_cast<std::size_t>(in.blocks());

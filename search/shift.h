@@ -1,5 +1,5 @@
 #pragma once
-// The same orders at other times, for the objectives that the earliest starts do not serve best.
+// The same orders at other times: each step as early or as late as it can be.
 
 #include <vector>
 
@@ -7,6 +7,12 @@
 #include "search/plan.h"
 
 namespace ostinato {
+
+/// The earliest start of every step where each device runs its steps in the order of `sequence` (the i-th
+/// mention of a block is its micro-batch i), in that order. Empty if a step stands before one of its inputs:
+/// then earliest_starts (orders.h) tells. O(steps * (devices a block + inputs)).
+std::vector<ScheduledBlock> as_early_as_possible(const Instance& instance, int micro_batches,
+                                                 const std::vector<int>& sequence);
 
 /// The same order on every device with every step as late as it can be while no device ends later: it
 /// shortens the span and holds memory for a shorter time. `schedule` must be by start. O(steps +

@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "search/completion.h"
 #include "search/dispatch.h"
 #include "search/incumbent.h"
+#include "search/justify.h"
 #include "search/phases.h"
 #include "search/shapes.h"
+#include "search/shift.h"
 #include "tests/search/checked.h"
 #include "tests/search/small.h"
 
@@ -53,6 +58,56 @@ TEST(ManyDevices, DispatchByPhasesAlignsTheDevicesForABlockOnAllOfThem) {
   // 40 * 8 of work; 31 * (1 + 3) until the chain has come to a device and gone from it.
   EXPECT_EQ(makespan(true), 40 * 8 + 31 * 4);
   EXPECT_GT(makespan(false), makespan(true));
+}
+
+/// The rigid repetition of a repetend, and what becomes of it.
+struct Improved {
+  Score rigid, justified;
+  Bytes most = 0;  ///< largest peak of the justified one
+};
+
+Improved justified(const Placement& p, int micro_batches, const JustifyOptions& options) {
+  const Instance in(p);
+  const Instance mirror = in.reversed();
+  const Repetend r = find_repetend(in, Bounds(in), 1, {});
+  const Completed rigid = complete(in, mirror, r, {.micro_batches = micro_batches, .width = 0});
+  const Justified better = justify(in, mirror, micro_batches, rigid.sequence, options);
+  Incumbent before(in, micro_batches, Objective::makespan);
+  Incumbent after(in, micro_batches, Objective::makespan);
+  EXPECT_TRUE(before.offer(rigid.sequence, "test"));
+  EXPECT_TRUE(after.offer(better.sequence, "test"));
+  EXPECT_LE(after.score().makespan, better.makespan);
+  return {before.score(), after.score(), *std::max_element(after.peaks().begin(), after.peaks().end())};
+}
+
+TEST(Justify, FillsBothEndsOfTheRepetition) {
+  const Placement p = tessel("x", 8);
+  const Improved found = justified(p, 40, {});
+  EXPECT_GT(found.rigid.makespan, found.justified.makespan);
+  EXPECT_EQ(found.justified.makespan, Bounds(Instance(p)).makespan(40));
+}
+
+TEST(Justify, KeepsWithinTheRoom) {
+  for (const Bytes room : {6, 8, 10}) {
+    for (const bool patient : {false, true}) {
+      JustifyOptions options;
+      options.patient = patient;
+      const Improved found = justified(tessel("x", 8, room), 24, options);
+      EXPECT_LE(found.most, room);
+      EXPECT_LE(found.justified.makespan, found.rigid.makespan);
+    }
+  }
+  JustifyOptions options;
+  options.room.assign(8, 10);
+  EXPECT_LE(justified(tessel("x", 8), 24, options).most, 10);
+}
+
+TEST(Shift, TheEarliestStartsOfASequence) {
+  const Placement p = tessel("v", 2);  // F0, F1, B1, B0
+  const Instance in(p);
+  const auto early = as_early_as_possible(in, 1, {0, 1, 2, 3});
+  EXPECT_EQ(early, (std::vector<ScheduledBlock>{{0, 0, 0}, {1, 0, 1}, {2, 0, 2}, {3, 0, 5}}));
+  EXPECT_TRUE(as_early_as_possible(in, 1, {1, 0, 2, 3}).empty());
 }
 
 }  // namespace
