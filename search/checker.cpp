@@ -66,9 +66,34 @@ bool repetends_overlap(const Timetable& table) {
   return latest <= earliest;
 }
 
+/// What the statements of docs/bounds.md prove, or where they fall short of a claim that may be true, the
+/// trial of all schedules.
+Bound prove_makespan(const Timetable& table, const Bounds& bounds, Report& report) {
+  const Nanoseconds claim = table.plan().lower_bound.makespan;
+  const Bound proved = bounds.makespan(table.micro_batches(), claim);
+  if (proved.value >= claim || claim > table.plan().makespan) return proved;
+  const Exhaustion tried = bounds.exhaust(table.micro_batches(), claim, most_work);
+  switch (tried.verdict) {
+    case Verdict::none:
+      return {claim, fmt::format("E: all others were tried, {} of work", tried.work)};
+    case Verdict::some:
+      report.fail(fmt::format("a schedule ends before lower_bound.makespan, which is {} ns", claim));
+      break;
+    case Verdict::unknown:
+      report.fail(
+          fmt::format("no statement proves that lower_bound.makespan is {} ns, and the trial of all "
+                      "schedules stopped at its limit of {} of work",
+                      claim, most_work));
+      break;
+    case Verdict::inapplicable:
+      break;
+  }
+  return proved;
+}
+
 void check_makespan_claims(const Timetable& table, const Bounds& bounds, Report& report) {
   const Plan& plan = table.plan();
-  const Bound proved = bounds.makespan(table.micro_batches(), plan.lower_bound.makespan);
+  const Bound proved = prove_makespan(table, bounds, report);
   if (proved.value < plan.lower_bound.makespan) {
     report.fail(fmt::format("lower_bound.makespan is {} ns, but only {} ns are proved ({})",
                             plan.lower_bound.makespan, to_text(proved.value), proved.why));
@@ -80,6 +105,34 @@ void check_makespan_claims(const Timetable& table, const Bounds& bounds, Report&
                             plan.makespan, plan.lower_bound.makespan));
   } else if (plan.optimal.makespan && proved.value >= plan.makespan) {
     report.pass(fmt::format("the makespan of {} ns is optimal", plan.makespan));
+  }
+}
+
+/// The span or the latency, where that was minimised.
+void check_objective_claims(const Timetable& table, const Bounds& bounds, Report& report) {
+  const Plan& plan = table.plan();
+  const Nanoseconds claim = plan.lower_bound.objective;
+  if (plan.objective == Objective::makespan) {
+    if (claim != 0 || plan.optimal.objective)
+      report.fail("a bound of the span or the latency is claimed, but the objective is the makespan");
+    return;
+  }
+  const bool span = plan.objective == Objective::span;
+  const char* name = to_string(plan.objective);
+  const Bound proved = span ? bounds.span(table.micro_batches()) : bounds.latency();
+  if (proved.value < claim) {
+    report.fail(fmt::format("lower_bound.{} is {} ns, but only {} ns are proved ({})", name, claim,
+                            to_text(proved.value), proved.why));
+  } else {
+    report.pass(
+        fmt::format("no schedule has a {} below {} ns ({})", name, to_text(proved.value), proved.why));
+  }
+  const Nanoseconds value = span ? plan.span : latency_of(table);
+  if (plan.optimal.objective && value != claim) {
+    report.fail(fmt::format("optimal.{} is true, but the {} is {} ns and its lower bound {} ns", name, name,
+                            value, claim));
+  } else if (plan.optimal.objective && proved.value >= claim) {
+    report.pass(fmt::format("the {} of {} ns is optimal", name, value));
   }
 }
 
@@ -112,6 +165,7 @@ void check_period_claims(const Timetable& table, const Bounds& bounds, Report& r
 void check_claims(const Timetable& table, Report& report) {
   const Bounds bounds(table.placement());
   check_makespan_claims(table, bounds, report);
+  check_objective_claims(table, bounds, report);
   check_period_claims(table, bounds, report);
 }
 

@@ -50,26 +50,43 @@ class Sum {
 
 }  // namespace
 
-Area area_of(const Graph& graph, int device) {
-  const Device& limits = graph.placement().devices[static_cast<std::size_t>(device)];
-  if (limits.memory == kUnlimited || limits.memory <= limits.static_memory) return {};
-  Sum sum(graph);
+Matching match(const Graph& graph, int device) {
   std::map<int, Bytes>
       left;  // of each block on the device: bytes taken or given back that are not matched yet
   for (const int b : graph.on_device(device)) {
-    const Block& block = graph.block(b);
-    left[b] = std::max(block.memory, -block.memory);
-    if (block.workspace > 0) sum.add(block.workspace, block.time, b, b);
+    left[b] = std::max(graph.block(b).memory, -graph.block(b).memory);
   }
+  Matching result;
   for (const Pair& pair : pairs_on(graph, device)) {
     const Bytes matched = std::min(left[pair.taker], left[pair.giver]);
     if (matched == 0) continue;
     left[pair.taker] -= matched;
     left[pair.giver] -= matched;
-    sum.add(matched, pair.distance, pair.taker, pair.giver);
+    result.held.push_back({pair.taker, pair.giver, matched, pair.distance});
   }
   for (const auto& [b, bytes] : left) {
-    if (graph.block(b).memory < 0 && bytes > 0) return {};
+    if (bytes == 0) continue;
+    if (graph.block(b).memory < 0) {
+      result.complete = false;
+    } else {
+      result.held.push_back({b, -1, bytes, 0});
+    }
+  }
+  return result;
+}
+
+Area area_of(const Graph& graph, int device) {
+  const Device& limits = graph.placement().devices[static_cast<std::size_t>(device)];
+  if (limits.memory == kUnlimited || limits.memory <= limits.static_memory) return {};
+  const Matching matching = match(graph, device);
+  if (!matching.complete) return {};
+  Sum sum(graph);
+  for (const Held& held : matching.held) {
+    if (held.giver >= 0) sum.add(held.bytes, held.distance, held.taker, held.giver);
+  }
+  for (const int b : graph.on_device(device)) {
+    const Block& block = graph.block(b);
+    if (block.workspace > 0) sum.add(block.workspace, block.time, b, b);
   }
   Area area = sum.area();
   area.room = static_cast<Wide>(limits.memory) - limits.static_memory;

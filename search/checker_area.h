@@ -6,6 +6,23 @@
 
 namespace ostinato::checker {
 
+/// Bytes that one micro-batch holds on a device from the start of `taker` to the end of `giver`.
+struct Held {
+  int taker;
+  int giver;  ///< -1: they are never given back
+  Bytes bytes;
+  Wide distance;  ///< least time from the start of the one to the end of the other; 0 where giver is -1
+};
+
+/// The greedy matching of M4 on one device.
+struct Matching {
+  std::vector<Held> held;
+  bool complete = true;  ///< every byte given back was taken by a block that a path leads from
+};
+
+/// O(blocks on the device * (blocks + edges)).
+Matching match(const Graph& graph, int device);
+
 struct Area {
   Wide bytes_time = 0;  ///< byte-nanoseconds that one micro-batch surely holds
   Wide room = 0;        ///< bytes that all micro-batches have together

@@ -51,6 +51,7 @@ Bound Bounds::makespan(int n, Wide enough) const {
   one_micro_batch(best);
   if (best.value < enough) one_device(n, best);
   if (best.value < enough) memory(n, true, best);
+  if (best.value < enough) windows(n, best);
   if (best.value < enough) several_devices(n, enough, best);
   return best;
 }
@@ -92,6 +93,7 @@ Bound Bounds::latency() const {
   Bound best;
   one_micro_batch(best);
   one_device(1, best);
+  windows(1, best);
   several_devices(1, kUnbounded, best);
   return best;
 }
@@ -129,6 +131,19 @@ void Bounds::memory(int n, bool borders, Bound& best) const {
     raise_to(best, outside + time_of(areas_[d], n),
              [&] { return fmt::format("{}: the memory of device {}", borders ? "M4" : "S3", d); });
   }
+}
+
+void Bounds::windows(int n, Bound& best) const {
+  const Windows windows(graph_, n);
+  for (int d = 0; d < graph_.devices() && windows.known(); ++d) {
+    raise_to(best, windows.least_makespan(d), [&] {
+      return fmt::format("M5: the work of device {} between the earliest starts and what must follow", d);
+    });
+  }
+}
+
+Exhaustion Bounds::exhaust(int n, Nanoseconds below, std::int64_t most_work) const {
+  return checker::exhaust(graph_, Windows(graph_, n), n, below, most_work);
 }
 
 }  // namespace ostinato::checker

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "search/checker_area.h"
+#include "search/checker_exhaust.h"
 #include "search/checker_graph.h"
 
 namespace ostinato::checker {
@@ -26,7 +27,7 @@ class Bounds {
   /// The placement must have no cycle; it must outlive this.
   explicit Bounds(const Placement& placement);
 
-  /// M1 to M4: no schedule of n micro-batches ends earlier. Stops at the first bound that reaches `enough`.
+  /// M1 to M5: no schedule of n micro-batches ends earlier. Stops at the first bound that reaches `enough`.
   Bound makespan(int n, Wide enough) const;
   /// P1, P2: nothing that repeats `unroll` micro-batches for ever has a smaller period.
   Bound period(int unroll) const;
@@ -34,12 +35,15 @@ class Bounds {
   Bound span(int n) const;
   /// L1.
   Bound latency() const;
+  /// E: whether a schedule of n micro-batches ends before `below`.
+  Exhaustion exhaust(int n, Nanoseconds below, std::int64_t most_work) const;
 
  private:
   void one_micro_batch(Bound& best) const;                      // M1
   void one_device(int n, Bound& best) const;                    // M2
   void several_devices(int n, Wide enough, Bound& best) const;  // M3
   void memory(int n, bool borders, Bound& best) const;          // M4, without borders S3
+  void windows(int n, Bound& best) const;                       // M5
 
   Graph graph_;
   std::vector<Area> areas_;  ///< of each device

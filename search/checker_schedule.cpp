@@ -206,4 +206,17 @@ void check_figures(const Timetable& table, Report& report) {
   }
 }
 
+Nanoseconds latency_of(const Timetable& table) {
+  Nanoseconds longest = 0;
+  for (int i = 0; i < table.micro_batches(); ++i) {
+    Nanoseconds first = table.start(0, i), last = 0;
+    for (int b = 0; b < table.blocks(); ++b) {
+      first = std::min(first, table.start(b, i));
+      last = std::max(last, table.end(b, i));
+    }
+    longest = std::max(longest, last - first);
+  }
+  return longest;
+}
+
 }  // namespace ostinato::checker

@@ -13,4 +13,7 @@ void check_schedule(const Timetable& table, Report& report);
 /// makespan, span and peak memory are what the plan says. `table` must be complete.
 void check_figures(const Timetable& table, Report& report);
 
+/// The longest time of one micro-batch from its first start to its last end. `table` must be complete.
+Nanoseconds latency_of(const Timetable& table);
+
 }  // namespace ostinato::checker

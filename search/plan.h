@@ -44,12 +44,19 @@ struct Plan {
   SteadyState steady_state;
   struct {
     Nanoseconds makespan = 0;
-    Nanoseconds period = 0;  ///< of one repetend of `steady_state.unroll` micro-batches
-  } lower_bound;             ///< proven bounds only
+    Nanoseconds period = 0;     ///< of one repetend of `steady_state.unroll` micro-batches
+    Nanoseconds objective = 0;  ///< of the span or the latency where that was minimised; 0: none
+  } lower_bound;                ///< proven bounds only
   struct {
     bool makespan = false;
     bool period = false;
-  } optimal;                       ///< true only where lower_bound proves it
+    bool objective = false;  ///< the span or the latency, where that was minimised
+  } optimal;                 ///< true only where lower_bound proves it
+  /// Which bound no statement of docs/bounds.md gives, but the trial of all schedules (section E).
+  struct {
+    bool makespan = false;
+    bool period = false;
+  } by_exhaustion;
   std::vector<Bytes> peak_memory;  ///< per device, static memory included
   struct {
     std::string method;

@@ -39,9 +39,19 @@ void write_header(std::string& text, const Plan& plan) {
   const SteadyState& steady = plan.steady_state;
   line("  \"steady_state\": {{ \"period\": {}, \"unroll\": {}, \"first\": {}, \"count\": {} }},",
        steady.period, steady.unroll, steady.first, steady.count);
-  line("  \"lower_bound\": {{ \"makespan\": {}, \"period\": {} }},", plan.lower_bound.makespan,
-       plan.lower_bound.period);
-  line("  \"optimal\": {{ \"makespan\": {}, \"period\": {} }},", plan.optimal.makespan, plan.optimal.period);
+  const auto claim = [&](auto value) {  // of the objective, where it is not the makespan
+    return plan.objective == Objective::makespan
+               ? ""
+               : fmt::format(", \"{}\": {}", to_string(plan.objective), value);
+  };
+  line("  \"lower_bound\": {{ \"makespan\": {}, \"period\": {}{} }},", plan.lower_bound.makespan,
+       plan.lower_bound.period, claim(plan.lower_bound.objective));
+  line("  \"optimal\": {{ \"makespan\": {}, \"period\": {}{} }},", plan.optimal.makespan, plan.optimal.period,
+       claim(plan.optimal.objective));
+  std::vector<std::string> proofs;
+  if (plan.by_exhaustion.makespan) proofs.emplace_back("\"makespan\": \"exhaustion\"");
+  if (plan.by_exhaustion.period) proofs.emplace_back("\"period\": \"exhaustion\"");
+  if (!proofs.empty()) line("  \"proof\": {{ {} }},", fmt::join(proofs, ", "));
   line("  \"peak_memory\": [{}],", fmt::join(plan.peak_memory, ", "));
   line("  \"search\": {{ \"method\": {}, \"seed\": {}, \"cut_by_limit\": {} }},",
        json_string(plan.search.method), plan.search.seed, plan.search.cut_by_limit);

@@ -1,5 +1,7 @@
 #include "search/plan_json.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <unordered_map>
 
@@ -10,6 +12,7 @@ namespace ostinato {
 namespace {
 
 constexpr std::string_view kFormat = "ostinato-plan/1";
+constexpr std::string_view kExhaustion = "exhaustion";
 constexpr std::array kObjectives = {Objective::makespan, Objective::span, Objective::latency};
 constexpr std::int64_t kMaxCount = std::numeric_limits<int>::max();
 
@@ -29,6 +32,7 @@ class PlanReader {
   void objective(const Fields& fields);
   void steady_state(const Value& value);
   void claims(const Fields& fields);
+  void proofs(const Fields& fields);
   void peak_memory(const Value& list);
   void search(const Value& value);
   void check_micro_batches() const;
@@ -56,9 +60,10 @@ void PlanReader::step(const Value& value) {
 }
 
 Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) {
-  const Fields fields(root, file_, "a plan",
-                      {"format", "placement", "micro_batches", "objective", "makespan", "span",
-                       "steady_state", "lower_bound", "optimal", "peak_memory", "search", "schedule"});
+  const Fields fields(
+      root, file_, "a plan",
+      {"format", "placement", "micro_batches", "objective", "makespan", "span", "steady_state", "lower_bound",
+       "optimal", "proof", "peak_memory", "search", "schedule"});
   placement(fields.need("placement", ValueKind::object), placement_sha256);
   plan_.micro_batches = static_cast<int>(fields.integer("micro_batches", 1, kMaxCount));
   objective(fields);
@@ -66,6 +71,7 @@ Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) 
   plan_.span = fields.integer("span", 0);
   steady_state(fields.need("steady_state", ValueKind::object));
   claims(fields);
+  proofs(fields);
   peak_memory(fields.need("peak_memory", ValueKind::array));
   search(fields.need("search", ValueKind::object));
   fields.need("schedule", ValueKind::array);
@@ -113,12 +119,38 @@ void PlanReader::steady_state(const Value& value) {
 
 void PlanReader::claims(const Fields& fields) {
   const Fields bound(fields.need("lower_bound", ValueKind::object), file_, "'lower_bound'",
-                     {"makespan", "period"});
+                     {"makespan", "period", "span", "latency"});
   plan_.lower_bound.makespan = bound.integer("makespan", 0);
   plan_.lower_bound.period = bound.integer("period", 0);
-  const Fields optimal(fields.need("optimal", ValueKind::object), file_, "'optimal'", {"makespan", "period"});
+  const Fields optimal(fields.need("optimal", ValueKind::object), file_, "'optimal'",
+                       {"makespan", "period", "span", "latency"});
   plan_.optimal.makespan = optimal.boolean("makespan");
   plan_.optimal.period = optimal.boolean("period");
+  for (const Objective objective : {Objective::span, Objective::latency}) {
+    const char* name = to_string(objective);
+    for (const Fields& claim : {bound, optimal}) {
+      if (claim.find(name) == nullptr || plan_.objective == objective) continue;
+      claim.fail(claim.find(name),
+                 fmt::format("'{}' is a claim of plans whose objective is {}; this one's is {}", name, name,
+                             to_string(plan_.objective)));
+    }
+    if (bound.find(name) != nullptr) plan_.lower_bound.objective = bound.integer(name, 0);
+    if (optimal.find(name) != nullptr) plan_.optimal.objective = optimal.boolean(name);
+  }
+}
+
+/// Optional: what shows a bound where no statement does.
+void PlanReader::proofs(const Fields& fields) {
+  if (fields.find("proof") == nullptr) return;
+  const Fields proof(fields.need("proof", ValueKind::object), file_, "'proof'", {"makespan", "period"});
+  const auto exhaustion = [&](const char* name) {
+    if (proof.find(name) == nullptr) return false;
+    if (proof.text(name) == kExhaustion) return true;
+    proof.fail(proof.find(name),
+               fmt::format("'{}' must be \"{}\", not {}", name, kExhaustion, in_quotes(proof.text(name))));
+  };
+  plan_.by_exhaustion.makespan = exhaustion("makespan");
+  plan_.by_exhaustion.period = exhaustion("period");
 }
 
 void PlanReader::peak_memory(const Value& list) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "search/checker_bounds.h"
 #include "search/completion.h"
 #include "search/dispatch.h"
 #include "search/error.h"
@@ -26,6 +27,11 @@ constexpr int kWidths[] = {8, 32, 128, 512};
 /// An exact search is this many times as wide as the others of its round.
 constexpr int kExactFactor = 8;
 constexpr int kExactWidth = 1024;
+/// Work of the checker (checker_exhaust.h) for the best makespan of a round, a tenth of a second, and of the
+/// last one.
+constexpr std::int64_t kCertifyingWork = 2'000'000;
+constexpr std::int64_t kLastCertifyingWork = 10'000'000;
+static_assert(kLastCertifyingWork <= kMostExhaustionWork);
 constexpr int kMostUnroll = 4;
 /// Larger repetends are not searched: their matrix of longest paths costs items^2 for each pair.
 constexpr std::int64_t kMostRepetendWork = 200'000'000;
@@ -92,7 +98,8 @@ void Portfolio::run() {
   if (proved()) return spare_memory();
   for (const int width : kWidths) {
     truncated_ = false;
-    if (proved() || stopped() || exhausted(std::min(kExactWidth, kExactFactor * width))) return;
+    if (proved() || stopped() || certified(kCertifyingWork)) return;
+    if (exhausted(std::min(kExactWidth, kExactFactor * width))) return;
     round(width);
     if (!truncated_) return;
   }
@@ -251,6 +258,19 @@ BeamGoal Portfolio::horizon(bool backwards) const {
   const Instance& in = backwards ? mirror_ : in_;
   return limit_ > 0 ? whole_horizon(in, options_.micro_batches, *common_, backwards)
                     : whole_horizon(in, options_.micro_batches);
+}
+
+/// True if the checker's trial of all schedules shows that none is better than the best, well within the work
+/// that `ostinato verify` spends.
+bool Portfolio::certified(std::int64_t work) {
+  if (options_.objective != Objective::makespan || best_.empty()) return false;
+  const Nanoseconds below = best_.score().makespan;
+  if (below == not_certified_ && work <= kCertifyingWork) return false;
+  const checker::Exhaustion tried =
+      checker::Bounds(in_.placement()).exhaust(options_.micro_batches, below, work);
+  not_certified_ = below;
+  if (tried.verdict == checker::Verdict::none) bound_ = exhausted_below_ = below;
+  return proved();
 }
 
 /// True if no schedule is better than the best: all were covered.

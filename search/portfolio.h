@@ -34,6 +34,8 @@ class Portfolio {
 
   const Incumbent& best() const { return best_; }
   bool cut() const { return cut_; }
+  /// Makespan below which the checker's trial of all schedules finds none; 0 where it was not asked.
+  Nanoseconds exhausted_below() const { return exhausted_below_; }
 
  private:
   /// What one part of a round found: sequences of blocks (the i-th mention is micro-batch i).
@@ -55,6 +57,7 @@ class Portfolio {
   void find_repetends();
   void spare_memory();
   void round(int width);
+  bool certified(std::int64_t work);
   bool exhausted(int width);
   void run_parts(const std::vector<Part>& parts, const char* phase);
   Found whole_horizon_beam(const BeamGoal& goal, bool backwards, int width, int flavour);
@@ -73,7 +76,9 @@ class Portfolio {
   const Bounds& bounds_;
   const SearchOptions& options_;
   const Clock::time_point began_ = Clock::now();
-  Nanoseconds bound_;
+  Nanoseconds bound_;  ///< proven, of the objective
+  Nanoseconds exhausted_below_ = 0;
+  Nanoseconds not_certified_ = 0;  ///< makespan for which the checker's trial was too long
   Incumbent best_;
   std::optional<Propagation>
       common_;             ///< of all that is better than best_; absent: too large, or no makespan

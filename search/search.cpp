@@ -53,11 +53,19 @@ Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bound
   plan.span = best.score().span;
   plan.peak_memory = best.peaks();
   plan.lower_bound.makespan = bounds.makespan(options.micro_batches);
+  if (portfolio.exhausted_below() > plan.lower_bound.makespan) {
+    plan.lower_bound.makespan = portfolio.exhausted_below();
+    plan.by_exhaustion.makespan = true;
+  }
   plan.optimal.makespan = plan.lower_bound.makespan == plan.makespan;
   plan.steady_state = find_steady_state(in, options.micro_batches, plan.schedule);
   if (plan.steady_state.count > 0) {
     plan.lower_bound.period = bounds.period(plan.steady_state.unroll);
     plan.optimal.period = plan.lower_bound.period == plan.steady_state.period;
+  }
+  if (options.objective != Objective::makespan) {
+    plan.lower_bound.objective = bounds.of(options.objective, options.micro_batches);
+    plan.optimal.objective = plan.lower_bound.objective == best.score().objective;
   }
   plan.search = {best.method(), options.seed, portfolio.cut()};
   return plan;

@@ -42,8 +42,8 @@ std::string line(const std::string& name, const std::string& text) {
   return fmt::format("  {:<17} {}\n", name, text);
 }
 
-std::string proof(Nanoseconds value, Nanoseconds bound, bool optimal) {
-  if (optimal) return "optimal (proved)";
+std::string proof(Nanoseconds value, Nanoseconds bound, bool optimal, bool by_exhaustion = false) {
+  if (optimal) return by_exhaustion ? "optimal (proved by exhaustion)" : "optimal (proved)";
   if (bound <= 0) return "no bound proved";
   return fmt::format("proven bound {}, gap {}", format_time(bound), gap(value, bound));
 }
@@ -54,7 +54,8 @@ std::string period_line(const Plan& plan) {
   const std::string each =
       steady.unroll == 1 ? "per micro-batch" : fmt::format("for {} micro-batches", steady.unroll);
   return line("period", fmt::format("{} {}, {}", format_time(steady.period), each,
-                                    proof(steady.period, plan.lower_bound.period, plan.optimal.period)));
+                                    proof(steady.period, plan.lower_bound.period, plan.optimal.period,
+                                          plan.by_exhaustion.period)));
 }
 
 /// "40 MiB on each device", or one figure a device.
@@ -117,10 +118,14 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   const Nanoseconds value = objective_value(plan, placement);
   std::string text = fmt::format("{}: {} micro-batches on {} devices\n", placement.name, plan.micro_batches,
                                  placement.devices.size());
-  if (plan.objective != Objective::makespan) text += line(to_string(plan.objective), format_time(value));
-  text +=
-      line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
-                                   proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan)));
+  if (plan.objective != Objective::makespan) {
+    text += line(to_string(plan.objective),
+                 fmt::format("{}, {}", format_time(value),
+                             proof(value, plan.lower_bound.objective, plan.optimal.objective)));
+  }
+  text += line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
+                                       proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,
+                                             plan.by_exhaustion.makespan)));
   text += reference_lines(plan, placement, value);
   text += period_line(plan);
   text += memory_line(plan, placement);

@@ -1,0 +1,57 @@
+#pragma once
+// When each step can start at the earliest, and what must follow it at least (docs/bounds.md, W1 to W5), for
+// the bound M5 and for the exhaustion.
+//
+//   const Windows windows(graph, 8);
+//   if (windows.known()) windows.earliest(b, 3);   // no schedule starts micro-batch 3 of block b sooner
+//
+// Micro-batches are in index order on every block: any schedule can be renumbered so, without changing when
+// its devices work.
+
+#include <vector>
+
+#include "search/checker_area.h"
+#include "search/checker_graph.h"
+
+namespace ostinato::checker {
+
+/// A piece of work on one device: it may start at `head`, takes `time`, and `tail` follows it.
+struct Task {
+  Nanoseconds head;
+  Nanoseconds time;
+  Nanoseconds tail;
+};
+
+/// The least time in which one device does all tasks and what follows them, if it may interrupt them: the
+/// largest min head + sum of times + min tail over all sets of tasks. O(n log n). Source: Carlier (1982).
+Nanoseconds least_end(std::vector<Task> tasks);
+
+class Windows {
+ public:
+  /// Steps (blocks * micro-batches) and pairs of related blocks from which on nothing is computed.
+  static constexpr Wide kMostSteps = 1 << 18;
+  static constexpr Wide kMostPaths = 1 << 24;
+  static constexpr Wide kMostWork = 1 << 22;
+
+  Windows(const Graph& graph, int n);
+
+  /// False where the placement is too large, or its times do not fit: then there are no windows.
+  bool known() const { return known_; }
+  /// Start of micro-batch i of block b.
+  Nanoseconds earliest(int b, int i) const { return head_[at(b, i)]; }
+  /// From the end of that step to the end of the schedule.
+  Nanoseconds after(int b, int i) const { return tail_[at(b, n_ - 1 - i)]; }
+  /// M5: no schedule ends before the least end of this device's work.
+  Nanoseconds least_makespan(int device) const;
+
+ private:
+  std::size_t at(int b, int i) const { return static_cast<std::size_t>(i) * blocks_ + b; }
+
+  const Graph& graph_;
+  int n_;
+  std::size_t blocks_;
+  bool known_;
+  std::vector<Nanoseconds> head_, tail_;  ///< tail_ by the distance of the micro-batch from the last
+};
+
+}  // namespace ostinato::checker
