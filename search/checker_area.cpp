@@ -85,8 +85,7 @@ Area area_of(const Graph& graph, int device) {
     if (held.giver >= 0) sum.add(held.bytes, held.distance, held.taker, held.giver);
   }
   for (const int b : graph.on_device(device)) {
-    const Block& block = graph.block(b);
-    if (block.workspace > 0) sum.add(block.workspace, block.time, b, b);
+    if (graph.workspace(b) > 0) sum.add(graph.workspace(b), graph.block(b).time, b, b);
   }
   Area area = sum.area();
   area.room = static_cast<Wide>(limits.memory) - limits.static_memory;

@@ -27,6 +27,9 @@ class Graph {
   const Block& block(int b) const { return placement_.blocks[static_cast<std::size_t>(b)]; }
   const std::vector<int>& on_device(int d) const { return on_device_[static_cast<std::size_t>(d)]; }
 
+  /// Of a block that takes time; one that takes none runs at no instant, and its workspace is never in use.
+  Bytes workspace(int b) const { return block(b).time == 0 ? 0 : block(b).workspace; }
+
   Wide head(int b) const { return head_[static_cast<std::size_t>(b)]; }
   Wide tail(int b) const { return tail_[static_cast<std::size_t>(b)]; }
   bool conflict(int a, int b) const { return conflict_[device_set(a)][device_set(b)] != 0; }

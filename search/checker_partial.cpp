@@ -46,7 +46,7 @@ Moves::Moves(const Graph& graph, const Windows& windows, int n, Nanoseconds dead
   for (int b = 0; b < graph.blocks(); ++b) {
     time_.push_back(graph.block(b).time);
     memory_.push_back(backwards ? -graph.block(b).memory : graph.block(b).memory);
-    needed_.push_back(std::max<Bytes>(0, memory_.back()) + graph.block(b).workspace);
+    needed_.push_back(std::max<Bytes>(0, memory_.back()) + graph.workspace(b));
   }
   for (const Device& d : graph.placement().devices) {
     room_.push_back(d.memory == kUnlimited ? kUnlimited : d.memory - d.static_memory);

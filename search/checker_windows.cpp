@@ -90,7 +90,7 @@ class Earliest {
     if (!matching.complete || (backwards_ && !all_given_back)) return;
     for (const int b : graph_.on_device(d)) {
       Place& here = place(b, d);
-      here.room = room - graph_.block(b).workspace;
+      here.room = room - graph_.workspace(b);
       for (const Held& h : held) {
         const int taker = backwards_ ? h.giver : h.taker;
         const bool taken =

@@ -17,7 +17,7 @@ Instance::Instance(const Placement& placement)
     const int b = static_cast<int>(i);
     time_.push_back(block.time);
     memory_.push_back(block.memory);
-    workspace_.push_back(block.workspace);
+    workspace_.push_back(block.time == 0 ? 0 : block.workspace);
     for (const Dependency& input : block.after) {
       const Nanoseconds transfer = placement.transfer(input, b);
       inputs[i].push_back({input.block, transfer});

@@ -63,6 +63,7 @@ class Instance {
   int devices() const { return static_cast<int>(room_.size()); }
   Nanoseconds time(int b) const { return time_[b]; }
   Bytes memory(int b) const { return memory_[b]; }
+  /// 0 for a block that takes no time: it runs at no instant.
   Bytes workspace(int b) const { return workspace_[b]; }
   std::span<const int> devices_of(int b) const { return devices_of_[b]; }
   std::span<const int> blocks_on(int d) const { return blocks_on_[d]; }

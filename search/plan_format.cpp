@@ -40,9 +40,8 @@ void write_header(std::string& text, const Plan& plan) {
   line("  \"steady_state\": {{ \"period\": {}, \"unroll\": {}, \"first\": {}, \"count\": {} }},",
        steady.period, steady.unroll, steady.first, steady.count);
   const auto claim = [&](auto value) {  // of the objective, where it is not the makespan
-    return plan.objective == Objective::makespan
-               ? ""
-               : fmt::format(", \"{}\": {}", to_string(plan.objective), value);
+    const bool none = plan.objective == Objective::makespan || plan.lower_bound.objective == 0;
+    return none ? "" : fmt::format(", \"{}\": {}", to_string(plan.objective), value);
   };
   line("  \"lower_bound\": {{ \"makespan\": {}, \"period\": {}{} }},", plan.lower_bound.makespan,
        plan.lower_bound.period, claim(plan.lower_bound.objective));

@@ -27,9 +27,9 @@ constexpr int kWidths[] = {8, 32, 128, 512};
 /// An exact search is this many times as wide as the others of its round.
 constexpr int kExactFactor = 8;
 constexpr int kExactWidth = 1024;
-/// Work of the checker (checker_exhaust.h) for the best makespan of a round, a tenth of a second, and of the
+/// Work of the checker (checker_exhaust.h) for the best makespan of a round, a fifth of a second, and of the
 /// last one.
-constexpr std::int64_t kCertifyingWork = 2'000'000;
+constexpr std::int64_t kCertifyingWork = 4'000'000;
 constexpr std::int64_t kLastCertifyingWork = 10'000'000;
 static_assert(kLastCertifyingWork <= kMostExhaustionWork);
 constexpr int kMostUnroll = 4;

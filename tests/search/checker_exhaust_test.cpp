@@ -1,5 +1,5 @@
-// The trial of all schedules (docs/bounds.md, E) and the windows (W, M5) against an enumeration of all orders,
-// and on the published optima that no formula gives.
+// The trial of all schedules (docs/bounds.md, E) and the windows (W, M5) against an enumeration of all
+// orders, and on the published optima that no formula gives.
 
 #include "search/checker_exhaust.h"
 
@@ -39,8 +39,8 @@ TEST(CheckerExhaust, ShowsThePublishedZeroBubbleOptima) {
   for (const Known& known : {Known{"v", 4, 27}, Known{"v", 3, 31}, Known{"v", 2, 41}, Known{"wave", 8, 51},
                              Known{"wave", 6, 53}, Known{"wave", 4, 59}}) {
     const Placement p = zero_bubble(known.shape, known.room);
-    // A hundredth of what verify may spend.
-    EXPECT_EQ(tried(p, 8, known.optimum, kMostExhaustionWork / 100), Verdict::none)
+    // A fiftieth of what verify may spend.
+    EXPECT_EQ(tried(p, 8, known.optimum, kMostExhaustionWork / 50), Verdict::none)
         << known.shape << " " << known.room;
   }
   EXPECT_EQ(tried(zero_bubble("v", 3), 8, 32), Verdict::some);
