@@ -260,6 +260,11 @@ BeamGoal Portfolio::horizon(bool backwards) const {
                     : whole_horizon(in, options_.micro_batches);
 }
 
+void Portfolio::certify() {
+  const bool shown = best_.empty() || best_.score().makespan <= bounds_.makespan(options_.micro_batches);
+  if (!shown && exhausted_below_ < best_.score().makespan && !cut_) certified(kLastCertifyingWork);
+}
+
 /// True if the checker's trial of all schedules shows that none is better than the best, well within the work
 /// that `ostinato verify` spends.
 bool Portfolio::certified(std::int64_t work) {

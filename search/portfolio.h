@@ -32,6 +32,10 @@ class Portfolio {
   /// Only the schedule that options.method names. Throws InputError where it does not exist or fit.
   void run_named();
 
+  /// Where the best was shown to be optimal in ways that the checker does not know, or not at all: has the
+  /// checker try all schedules, well within the work that `ostinato verify` spends.
+  void certify();
+
   const Incumbent& best() const { return best_; }
   bool cut() const { return cut_; }
   /// Makespan below which the checker's trial of all schedules finds none; 0 where it was not asked.
