@@ -1,6 +1,7 @@
 #include "search/modulo.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace ostinato {
@@ -31,15 +32,13 @@ void ModuloProblem::add_pairs() {
   for (int x = 0; x < items_; ++x) {
     for (const int d : in_.devices_of(block(x))) on_device_[d].push_back(x);
   }
-  std::vector<std::vector<char>> seen(static_cast<std::size_t>(items_), std::vector<char>(items_, 0));
+  std::map<std::pair<int, int>, int> shared;
   for (const auto& items : on_device_) {
     for (std::size_t i = 0; i < items.size(); ++i) {
-      for (std::size_t j = i + 1; j < items.size(); ++j) {
-        const auto [x, y] = std::minmax(items[i], items[j]);
-        if (!std::exchange(seen[x][y], 1)) pairs_.push_back({x, y});
-      }
+      for (std::size_t j = i + 1; j < items.size(); ++j) ++shared[{items[i], items[j]}];
     }
   }
+  for (const auto& [pair, devices] : shared) pairs_.push_back({pair.first, pair.second, devices});
 }
 
 /// Dependencies within a micro-batch, and the micro-batches of a block in index order.
@@ -241,7 +240,7 @@ bool ModuloProblem::begin() {
   trail_.clear();
   for (Pair& pair : pairs_) {
     pair.decided = false;
-    pair.failed = 1;
+    pair.failed = pair.shared;
   }
   reach_ = compression_.reach + (unroll_ > 1 ? 2 : 1) * (in_.blocks() + 1) * period_;
   if (!keep_compressed()) return false;

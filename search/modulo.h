@@ -39,6 +39,12 @@ struct ModuloEffort {
   std::function<bool()> stop = {};
 };
 
+/// Whether the matrix of longest paths is small enough to be worth it.
+inline bool searchable(const Instance& instance, int unroll) {
+  constexpr std::int64_t kMostItems = 600;
+  return static_cast<std::int64_t>(instance.blocks()) * unroll <= kMostItems;
+}
+
 /// The items of a repetend: `unroll` copies of every block; item = copy * blocks + block.
 class ModuloProblem {
  public:
@@ -54,9 +60,10 @@ class ModuloProblem {
 
  private:
   struct Pair {
-    int x, y;
+    int x, y;    ///< x < y
+    int shared;  ///< devices that both hold
     std::int64_t k = 0;
-    std::int64_t failed = 1;  ///< how often it had no value left, and 1
+    std::int64_t failed = 1;  ///< how often it had no value left, and `shared`: wide blocks come first
     bool decided = false;
   };
   struct Range {

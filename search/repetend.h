@@ -50,4 +50,12 @@ Repetend with_least_memory(const Instance& instance, Repetend repetend, const Re
 /// What each device holds at most in the steady state, beyond static memory. O(k^2) a device, k items on it.
 std::vector<Bytes> held_by(const Instance& instance, const Repetend& repetend);
 
+/// How the memory of two repetends compares.
+struct RepetendMemory {
+  Bytes largest = 0;   ///< of all devices, with static memory
+  __int128 total = 0;  ///< held_by(), summed up
+  friend auto operator<=>(const RepetendMemory&, const RepetendMemory&) = default;
+};
+RepetendMemory memory_of(const Instance& instance, const Repetend& repetend);
+
 }  // namespace ostinato

@@ -31,19 +31,6 @@ Bytes static_memory(const Instance& in, int d) {
   return in.placement().devices[static_cast<std::size_t>(d)].static_memory;
 }
 
-/// The peaks of a repetend, and their order: the largest with static memory, then their sum.
-struct Held {
-  Held(const Instance& in, const Repetend& r) : peak(held_by(in, r)) {
-    for (int d = 0; d < in.devices(); ++d) {
-      largest = std::max(largest, peak[d] + static_memory(in, d));
-      total += peak[d];
-    }
-  }
-  std::vector<Bytes> peak;
-  Bytes largest = 0;
-  __int128 total = 0;
-};
-
 /// Within the placement's memory, and no device above `largest`.
 ModuloLimits limits_below(const Instance& in, Bytes largest) {
   ModuloLimits limits;
@@ -67,7 +54,18 @@ std::vector<Bytes> held_by(const Instance& in, const Repetend& r) {
   return peak;
 }
 
+RepetendMemory memory_of(const Instance& in, const Repetend& r) {
+  RepetendMemory memory;
+  const std::vector<Bytes> held = held_by(in, r);
+  for (int d = 0; d < in.devices(); ++d) {
+    memory.largest = std::max(memory.largest, held[d] + static_memory(in, d));
+    memory.total += held[d];
+  }
+  return memory;
+}
+
 Repetend with_least_memory(const Instance& in, Repetend r, const RepetendOptions& options) {
+  if (!searchable(in, r.unroll)) return r;
   ModuloProblem problem(in, r.unroll);
   ModuloEffort effort{.work = options.work, .stop = options.stop};
   const auto improve = [&](const ModuloLimits& limits) {
@@ -78,11 +76,11 @@ Repetend with_least_memory(const Instance& in, Repetend r, const RepetendOptions
   };
   ModuloProblem::Outcome outcome = ModuloProblem::Outcome::found;
   while (outcome == ModuloProblem::Outcome::found) {
-    outcome = improve(limits_below(in, Held(in, r).largest - 1));
+    outcome = improve(limits_below(in, memory_of(in, r).largest - 1));
   }
   r.memory_proved = outcome == ModuloProblem::Outcome::none;
   do {
-    const Held held(in, r);
+    const RepetendMemory held = memory_of(in, r);
     ModuloLimits limits = limits_below(in, held.largest);
     limits.total = held.total - 1;
     outcome = improve(limits);
