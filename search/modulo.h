@@ -39,9 +39,9 @@ struct ModuloEffort {
   std::function<bool()> stop = {};
 };
 
-/// Whether the matrix of longest paths is small enough to be worth it.
+/// Items up to which the matrix of longest paths is small enough to be worth it.
+inline constexpr std::int64_t kMostItems = 400;
 inline bool searchable(const Instance& instance, int unroll) {
-  constexpr std::int64_t kMostItems = 600;
   return static_cast<std::int64_t>(instance.blocks()) * unroll <= kMostItems;
 }
 

@@ -32,9 +32,8 @@ constexpr int kExactWidth = 1024;
 constexpr std::int64_t kCertifyingWork = 4'000'000;
 constexpr std::int64_t kLastCertifyingWork = 10'000'000;
 static_assert(kLastCertifyingWork <= kMostExhaustionWork);
-constexpr int kMostUnroll = 4;
-/// Larger repetends are not searched: their matrix of longest paths costs items^2 for each pair.
-constexpr std::int64_t kMostRepetendWork = 200'000'000;
+/// Steps up to which a plan that meets its bound already is improved in memory.
+constexpr std::int64_t kSparedSteps = 10'000'000;
 
 std::string method_of(const Repetend& repetend) { return fmt::format("repetend of {}", repetend.unroll); }
 
@@ -210,24 +209,13 @@ void Portfolio::try_dispatch() {
 }
 
 void Portfolio::find_repetends() {
-  Nanoseconds best_rate = std::numeric_limits<Nanoseconds>::max();
-  for (int unroll = 1; unroll <= std::min(kMostUnroll, options_.micro_batches); ++unroll) {
-    const std::int64_t items = static_cast<std::int64_t>(unroll) * in_.blocks();
-    if (items * items * items > kMostRepetendWork || stopped()) return;
-    // Only a better rate is wanted.
-    RepetendOptions options;
-    options.stop = [this] { return stopped(); };
-    if (!repetends_.empty()) options.below = (best_rate * unroll - 1) / repetends_.back().unroll;
-    Repetend found = find_repetend(in_, bounds_, unroll, options);
-    if (found.period == 0) continue;
-    best_rate = found.period;
-    repetends_.push_back(std::move(found));
-    if (repetends_.back().period <= bounds_.period(unroll)) break;
-  }
-  if (repetends_.empty()) return;
-  const Repetend& best = repetends_.back();
+  if (proved() && static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches > kSparedSteps) return;
   RepetendOptions options;
   options.stop = [this] { return stopped(); };
+  repetends_ =
+      repetends_of_growing_rate(in_, bounds_, std::min(kMostUnroll, options_.micro_batches), options);
+  if (repetends_.empty()) return;
+  const Repetend& best = repetends_.back();
   Repetend spare = with_least_memory(in_, best, options);
   if (held_by(in_, spare) != held_by(in_, best)) repetends_.push_back(std::move(spare));
 }

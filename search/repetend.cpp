@@ -86,4 +86,17 @@ Repetend find_repetend(const Instance& in, const Bounds& bounds, int unroll, con
   return best;
 }
 
+std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds& bounds, int most_unroll,
+                                                RepetendOptions options) {
+  std::vector<Repetend> found;
+  for (int unroll = 1; unroll <= most_unroll && !(options.stop && options.stop()); ++unroll) {
+    if (!found.empty()) options.below = (found.back().period * unroll - 1) / found.back().unroll;
+    Repetend next = find_repetend(in, bounds, unroll, options);
+    if (next.period == 0) continue;
+    found.push_back(std::move(next));
+    if (found.back().period <= bounds.period(unroll)) break;
+  }
+  return found;
+}
+
 }  // namespace ostinato

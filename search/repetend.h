@@ -31,6 +31,9 @@ struct Repetend {
   bool memory_proved = false;      ///< none with this period holds less on the device that holds most
 };
 
+/// Micro-batches that a repetend is searched for at most.
+inline constexpr int kMostUnroll = 4;
+
 struct RepetendOptions {
   std::int64_t nodes = 4000;       ///< branches tried per period, or per limit of memory
   std::int64_t work = 30'000'000;  ///< entries of constraint matrices looked at, in all
@@ -38,13 +41,20 @@ struct RepetendOptions {
   std::function<bool()> stop = {};
 };
 
-/// The repetend with the least period found. O(nodes * (pairs + items^2)) per period, items = unroll *
+/// The repetend with the least period found: by list scheduling (repetend_list.h) where that meets the bound,
+/// else by exact search below it (modulo.h), O(nodes * (pairs + items^2)) per period, items = unroll *
 /// blocks.
 Repetend find_repetend(const Instance& instance, const Bounds& bounds, int unroll,
                        const RepetendOptions& options);
 
+/// For 1, 2, ... micro-batches up to `most_unroll`, each at a better rate than the one before; ends where one
+/// meets its bound. The last one is the best.
+std::vector<Repetend> repetends_of_growing_rate(const Instance& instance, const Bounds& bounds,
+                                                int most_unroll, RepetendOptions options);
+
 /// A repetend with the same period and unroll that holds less: the device that holds most (static memory
-/// counts) as little as possible, then all devices together.
+/// counts) as little as possible, then all devices together. Exact search as above; above kMostItems items
+/// the repetend is returned as it is.
 Repetend with_least_memory(const Instance& instance, Repetend repetend, const RepetendOptions& options);
 
 /// What each device holds at most in the steady state, beyond static memory. O(k^2) a device, k items on it.

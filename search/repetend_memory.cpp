@@ -40,6 +40,21 @@ ModuloLimits limits_below(const Instance& in, Bytes largest) {
   return limits;
 }
 
+/// Whether some device must hold `largest`: the matched bytes, for as long as one micro-batch alone holds
+/// them, do not fit into a period of one byte less (P2 of docs/bounds.md, solved for the room).
+bool proved_on_average(const Instance& in, const Repetend& r, Bytes largest) {
+  const Compression compression = compress(in);
+  std::vector<__int128> held(static_cast<std::size_t>(in.devices()), 0);
+  for (const Compression::Match& m : compression.matches) {
+    held[m.device] += static_cast<__int128>(m.bytes) * distances_from(in, m.take)[m.give];
+  }
+  for (int d = 0; d < in.devices() && compression.balanced; ++d) {
+    const __int128 room = std::max<Bytes>(0, largest - 1 - static_memory(in, d));
+    if (held[d] * r.unroll > room * r.period) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<Bytes> held_by(const Instance& in, const Repetend& r) {
@@ -65,7 +80,10 @@ RepetendMemory memory_of(const Instance& in, const Repetend& r) {
 }
 
 Repetend with_least_memory(const Instance& in, Repetend r, const RepetendOptions& options) {
-  if (!searchable(in, r.unroll)) return r;
+  if (!searchable(in, r.unroll)) {
+    r.memory_proved = proved_on_average(in, r, memory_of(in, r).largest);
+    return r;
+  }
   ModuloProblem problem(in, r.unroll);
   ModuloEffort effort{.work = options.work, .stop = options.stop};
   const auto improve = [&](const ModuloLimits& limits) {

@@ -135,7 +135,7 @@ const std::vector<NamedShape>& named_shapes() {
       {"x", "two chains in opposite directions (Chimera, DualPipe)", x_stages, true},
       {"m", "an embedding on all devices, then a chain", m_stages},
       {"nn", "encoder and decoder, an embedding on all devices before each; half of the stages each",
-       nn_stages, true},
+       nn_stages},
       {"nn-first", "as nn, with the second embedding after the first stage", nn_first_stages},
       {"multimodal", "on all devices at the start and around the loss", multimodal_stages},
       {"k", "two branches that meet on all devices", k_stages, true, false, true},

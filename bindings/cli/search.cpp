@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "bindings/cli/command.h"
@@ -9,6 +10,7 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/plan_summary.h"
 #include "bindings/cli/run_search.h"
+#include "bindings/cli/steady_state.h"
 #include "search/placement_toml.h"
 
 namespace ostinato::cli {
@@ -25,18 +27,27 @@ int search_command(const std::vector<std::string>& args, Io& io) {
   line.app.add_option("placement", placement_path, "Placement file (TOML)")
       ->required()
       ->type_name("PLACEMENT");
+  bool steady_state = false;
+  const bool plan_wanted = std::find(args.begin(), args.end(), "--steady-state") == args.end();
   line.app.add_option("--micro-batches", micro_batches, "Micro-batches of a step")
-      ->required()
+      ->required(plan_wanted)
       ->type_name("N");
-  line.app.add_option("--output", output, "Plan file to write (JSON)")->required()->type_name("PLAN");
+  line.app.add_option("--output", output, "Plan file to write (JSON)")
+      ->required(plan_wanted)
+      ->type_name("PLAN");
+  line.app.add_flag("--steady-state", steady_state,
+                    "Only report the repeating part: its least period, the least memory at that period, and "
+                    "what of it is proved; no plan");
   OptionSet options(line, {"search"});
   if (!line.parse(args, io)) return 0;
   options.resolve();
-  const SearchOptions wanted = search_options(options, micro_batches);
+  const SearchOptions wanted = search_options(options, plan_wanted ? micro_batches : 1);
   const PlacementFile file = read_placement(placement_path);
-  check_can_write(output);
-
   const InterruptGuard guard;
+  if (steady_state) {
+    return report_steady_state(file.placement, wanted.time_limit_seconds, guard, line.json, io);
+  }
+  check_can_write(output);
   Searched searched = run_search(file.placement, wanted, guard, "", io);
   searched.plan.placement_sha256 = file.sha256;
   save_plan(output, searched.plan, file.placement, io);

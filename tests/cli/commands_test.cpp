@@ -68,6 +68,27 @@ TEST(PlacementCommand, RefusesWhatTheShapeCannotBe) {
   EXPECT_NE(result.err.find("even number of devices"), std::string::npos);
 }
 
+TEST(SearchCommand, ReportsTheRepeatingPartAlone) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "p.toml";
+  ASSERT_EQ(ostinato_run({"placement", "m", "--forward", "1", "--backward", "3", "--shard-forward", "1",
+                          "--shard-backward", "1", "--memory", "1", "--output", path})
+                .status,
+            0);
+  const Result text = ostinato_run({"search", path, "--steady-state"});
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find("6 us for 1 micro-batch, the least (proved)"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("5 MiB, the least (proved) at this period"), std::string::npos) << text.out;
+
+  const Result json = ostinato_run({"search", path, "--steady-state", "--json"});
+  const auto report = nlohmann::json::parse(json.out);
+  EXPECT_EQ(report["period"], 6000);
+  EXPECT_EQ(report["peak_memory"].size(), 4u);
+  EXPECT_TRUE(report["period_proved"]);
+  EXPECT_TRUE(report["memory_proved"]);
+  EXPECT_EQ(ostinato_run({"search", path}).status, 2);
+}
+
 TEST(SearchCommand, WritesAPlanThatVerifyAccepts) {
   const TemporaryFolder folder;
   for (const std::string& shape : shape_names()) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "search/orders.h"
+#include "search/repetend_list.h"
 #include "search/shapes.h"
 #include "tests/search/checked.h"
 #include "tests/search/small.h"
@@ -62,6 +65,82 @@ TEST(Repetend, RepeatsWithinTheMemory) {
       expect_repeats(p, r);
     }
   }
+}
+
+/// Tessel's shapes: forward 1, backward 3, shards 1 and 1 that keep nothing.
+Placement tessel(const std::string& name, int devices) {
+  return shape(name,
+               {.devices = devices, .forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1});
+}
+
+struct Fewest {
+  const char* shape;
+  int devices;
+  Nanoseconds period;
+  Bytes memory;
+};
+
+class FewestMemory : public testing::TestWithParam<Fewest> {};
+
+/// Tessel-fast needs 6, 7, 9 for M and 6, 7, 10 for NN on 4, 5, 6 devices.
+INSTANTIATE_TEST_SUITE_P(Repetend, FewestMemory,
+                         testing::Values(Fewest{"v", 4, 4, 4}, Fewest{"x", 4, 8, 4}, Fewest{"k", 4, 6, 3},
+                                         Fewest{"m", 4, 6, 5}, Fewest{"m", 5, 6, 7}, Fewest{"m", 6, 6, 8},
+                                         Fewest{"nn", 4, 8, 6}, Fewest{"nn", 5, 8, 7}, Fewest{"nn", 6, 8, 8},
+                                         Fewest{"multimodal", 4, 8, 6}, Fewest{"nn-first", 4, 8, 5},
+                                         Fewest{"nn-first", 5, 8, 7}),
+                         [](const auto& info) {
+                           std::string name = info.param.shape;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name + std::to_string(info.param.devices);
+                         });
+
+TEST_P(FewestMemory, IsReachedAndProved) {
+  const Fewest& expected = GetParam();
+  const Placement p = tessel(expected.shape, expected.devices);
+  const Instance in(p);
+  const Repetend r = with_least_memory(in, repetend_of(p, 1), {});
+  EXPECT_EQ(r.period, expected.period);
+  EXPECT_EQ(memory_of(in, r).largest, expected.memory);
+  EXPECT_TRUE(r.period_proved && r.memory_proved);
+  expect_repeats(p, r);
+  // What the flag says, asked once more: nothing fits into one less.
+  Placement less = p;
+  for (Device& device : less.devices) device.memory = expected.memory - 1;
+  const Instance in_less(less);
+  EXPECT_EQ(find_repetend(in_less, Bounds(in_less), 1, {.below = expected.period + 1}).period, 0);
+}
+
+TEST(Repetend, ReachesTheBoundOnManyDevices) {
+  for (const char* name : {"v", "x", "m", "nn", "nn-first", "multimodal", "k", "looped", "wave"}) {
+    for (const int devices : {16, 64, 256}) {
+      const Placement p = tessel(name, devices);
+      const Repetend r = repetend_of(p, 1);
+      EXPECT_EQ(r.period, Instance(p).heaviest_load()) << name << " on " << devices;
+      EXPECT_TRUE(r.period_proved);
+      if (devices == 16) expect_repeats(p, r);
+    }
+  }
+}
+
+TEST(Repetend, ListSchedulingNumbersSeveralMicroBatchesInOrder) {
+  for (const char* name : {"v", "x", "m", "wave"}) {
+    for (const int unroll : {2, 3, 5}) {
+      const Placement p = tessel(name, 6);
+      const auto r = list_repetend(Instance(p), unroll, unroll * Instance(p).heaviest_load());
+      ASSERT_TRUE(r) << name;
+      expect_repeats(p, *r);
+    }
+  }
+}
+
+TEST(Repetend, ListSchedulingKeepsToTheMemory) {
+  Placement p = tessel("v", 8);
+  for (Device& device : p.devices) device.memory = 4;
+  EXPECT_FALSE(list_repetend(Instance(p), 1, 4));  // P2: 32 / 4
+  const auto r = list_repetend(Instance(p), 1, 8);
+  ASSERT_TRUE(r);
+  expect_repeats(p, *r);
 }
 
 TEST(Repetend, CountsTransfers) {
