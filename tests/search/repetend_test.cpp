@@ -34,6 +34,15 @@ TEST(Repetend, ReachesTheBoundOfTesselsShapes) {
   }
 }
 
+TEST(Repetend, ReachesTheBoundOfTesselsShapesForwardOnly) {
+  for (const auto& [name, period] : {std::pair{"v", 1}, {"x", 2}, {"m", 2}, {"nn", 3}, {"k", 2}}) {
+    const Placement p = shape(name, {.forward = 1, .shard_forward = 1, .training = false});
+    const Repetend r = repetend_of(p, 1);
+    EXPECT_EQ(r.period, period) << name;
+    EXPECT_TRUE(r.period_proved) << name;
+  }
+}
+
 /// Two steps of the repetition never meet on a device, and every input is there in time.
 void expect_repeats(const Placement& p, const Repetend& r) {
   const Instance in(p);
