@@ -88,6 +88,14 @@ def test_half_precision_keeps_its_type_and_sums_in_float():
     assert torch.allclose(loss.float(), functional.cross_entropy(part.float(), targets), rtol=1e-2)
 
 
+def test_masked_classes_take_no_part():
+    part = torch.tensor([[1.0, float("-inf"), 2.0], [float("-inf"), 3.0, 3.0]], requires_grad=True)
+    same, targets = part.detach().clone().requires_grad_(), torch.tensor([2, 1])
+    parts.vocabulary_cross_entropy(part, targets, ALONE, 3).backward()
+    functional.cross_entropy(same, targets).backward()
+    assert torch.allclose(part.grad, same.grad)
+
+
 def test_all_targets_ignored_is_not_a_number_as_in_torch():
     targets = torch.full((3,), -100)
     assert parts.vocabulary_cross_entropy(torch.randn(3, 4), targets, ALONE, 4).isnan()

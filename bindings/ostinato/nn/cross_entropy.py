@@ -1,8 +1,10 @@
 """Cross-entropy of logits whose classes are split over ranks: no rank ever holds all of them.
 
-Two reductions per call, of one and of two (with label smoothing three) figures a row: the maximum, so that no exponential
-overflows; then the sums of exponentials and the logit of the target, which one rank has. (Shoeybi et al., Megatron-LM, arXiv
-1909.08053, section 3, "fusing the output of the parallel GEMM with the cross entropy loss".)
+One exchange per call, of three (with label smoothing four) figures a row: each rank's largest logit m, its sum s of exponentials
+above it, and the target's logit, which one rank has. With M the largest m, the sum of all exponentials above M is that of s · exp(m - M):
+nothing overflows, and one collective does where maximum and sums apart would take two. (Losses from parts of the classes:
+Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3. Sums rescaled to a new maximum: Milakov, Gimelshein, Online normalizer
+calculation for softmax, arXiv 1805.02867.)
 """
 
 import torch
@@ -47,18 +49,22 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx, part, target, shard, classes, smoothing):
         begin, end = shard.bounds(classes)
         logits = part.float() if part.dtype in HALF else part
-        logits = logits - shard.max_(logits.amax(dim=1)).unsqueeze(1)
         elsewhere = (target < begin) | (target >= end)
         column = (target - begin).masked_fill(elsewhere, 0).unsqueeze(1)
         of_target = logits.gather(1, column).squeeze(1).masked_fill(elsewhere, 0)
-        exponentials = logits.exp()
-        sums = [exponentials.sum(dim=1), of_target] + ([logits.sum(dim=1)] if smoothing else [])
-        sums = shard.sum_(torch.stack(sums))
-        ctx.save_for_backward(exponentials.div_(sums[0].unsqueeze(1)), column, elsewhere)
+        own_peak = logits.amax(dim=1).clamp(min=torch.finfo(logits.dtype).min)  # classes may be masked with -inf
+        exponentials = (logits - own_peak.unsqueeze(1)).exp()
+        figures = [own_peak, exponentials.sum(dim=1), of_target] + ([logits.sum(dim=1)] if smoothing else [])
+        peaks, sums, *others = shard.collect(torch.stack(figures)).unbind(dim=1)  # each (ranks, rows)
+        peak = peaks.amax(dim=0)
+        total = (sums * (peaks - peak).exp()).sum(dim=0)
+        log_total = total.log() + peak
+        probabilities = exponentials.mul_(((own_peak - peak).exp() / total).unsqueeze(1))
+        ctx.save_for_backward(probabilities, column, elsewhere)
         ctx.smoothing, ctx.classes, ctx.dtype = smoothing, classes, part.dtype
-        losses = sums[0].log() - sums[1]
+        losses = log_total - others[0].sum(dim=0)
         if smoothing:
-            losses = (1 - smoothing) * losses + smoothing * (sums[0].log() - sums[2] / classes)
+            losses = (1 - smoothing) * losses + smoothing * (log_total - others[1].sum(dim=0) / classes)
         return losses
 
     @staticmethod

@@ -43,15 +43,17 @@ class Shard:
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Over the ranks, in place, without a gradient."""
-        return self._reduce(tensor, dist.ReduceOp.SUM)
-
-    def max_(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._reduce(tensor, dist.ReduceOp.MAX)
-
-    def _reduce(self, tensor, operation):
         if self.count > 1:
-            dist.all_reduce(tensor, operation, group=self.group)
+            dist.all_reduce(tensor, group=self.group)
         return tensor
+
+    def collect(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Every rank's tensor, all of one shape, along a new first dimension; without a gradient."""
+        if self.count == 1:
+            return tensor.unsqueeze(0)
+        everyone = [torch.empty_like(tensor) for _ in range(self.count)]
+        dist.all_gather(everyone, tensor, group=self.group)
+        return torch.stack(everyone)
 
 
 class _Enter(torch.autograd.Function):
@@ -85,9 +87,7 @@ class _Gather(torch.autograd.Function):
         sizes = [end - begin for begin, end in (shard.of(i).bounds(size) for i in range(shard.count))]
         padded = part.new_zeros([max(sizes), *part.transpose(0, dimension).shape[1:]])
         padded[: part.size(dimension)] = part.transpose(0, dimension)
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded, group=shard.group)
-        whole = torch.cat([p[:rows] for p, rows in zip(parts, sizes, strict=True)])
+        whole = torch.cat([p[:rows] for p, rows in zip(shard.collect(padded), sizes, strict=True)])
         return whole.transpose(0, dimension).contiguous()
 
     @staticmethod
