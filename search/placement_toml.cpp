@@ -9,6 +9,7 @@
 #include "search/file.h"
 #include "search/placement_check.h"
 #include "search/toml_values.h"
+#include "search/unit_field.h"
 #include "search/units.h"
 
 namespace ostinato {
@@ -57,17 +58,6 @@ class PlacementReader {
   std::vector<NamedInput> inputs_;
 };
 
-template <typename Units>
-std::int64_t unit(const Fields& fields, std::string_view key, const Units& units, std::string_view absent) {
-  const std::string name = fields.text_or(key, std::string(absent));
-  for (const Unit& unit : units) {
-    if (unit.name == name) return unit.factor;
-  }
-  std::string known;
-  for (const Unit& unit : units) known += (known.empty() ? "" : ", ") + std::string(unit.name);
-  fields.fail(fields.find(key), in_quotes(key) + " is " + in_quotes(name) + "; it should be one of " + known);
-}
-
 /// The elements of an optional list; nothing where it is absent.
 const std::vector<Value>& elements(const Value* list, const std::string& file, const char* what) {
   static const std::vector<Value> none;
@@ -83,8 +73,8 @@ void PlacementReader::root(const Value& root) {
       root, file_, "a placement",
       {"format", "name", "time_unit", "memory_unit", "link", "links", "devices", "blocks", "stages"});
   placement_.name = fields.text_or("name", "");
-  time_factor_ = unit(fields, "time_unit", kTimeUnits, "us");
-  memory_factor_ = unit(fields, "memory_unit", kMemoryUnits, "MiB");
+  time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
+  memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
   elements(fields.find("blocks"), file_, "blocks");  // here only where it is no list
   if (const Value* value = fields.find("link")) {
     placement_.link = link(Fields(*value, file_, "[link]", {"latency", "bandwidth"}));

@@ -9,40 +9,83 @@
 #include "bindings/cli/profile_arguments.h"
 #include "bindings/cli/progress.h"
 #include "search/file.h"
+#include "search/partition/branches.h"
 #include "search/partition/chain.h"
+#include "search/partition/joint.h"
 #include "search/partition/profile_json.h"
+#include "search/partition/stages.h"
 #include "search/placement_toml.h"
 #include "search/quantity.h"
 
 namespace ostinato::cli {
 namespace {
 
-/// "s0   device d0   layers 0-3   forward 1 ms   backward 2 ms".
-std::string stage_lines(const Placement& placement) {
+/// "0 to 3", or "0, 2, 5".
+std::string layers_text(const std::vector<int>& layers) {
+  if (layers.back() - layers.front() + 1 == static_cast<int>(layers.size()))
+    return fmt::format("{:>3} to {:>3}", layers.front(), layers.back());
+  return fmt::format("{}", fmt::join(layers, ", "));
+}
+
+/// "s0   on d0   layers 0 to 3   forward 1 ms   backward 2 ms".
+std::string stage_lines(const Placement& placement, const std::vector<ModelStage>& stages) {
   std::string text;
-  for (const StageLayers& stage : placement.stages) {
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const std::string name = fmt::format("s{}", s);
     Nanoseconds forward = 0;
     Nanoseconds backward = 0;
-    int device = 0;
     for (const Block& block : placement.blocks) {
-      if (block.stage != stage.name) continue;
-      (block.kind == Kind::forward ? forward : backward) += block.time;
-      device = block.devices.front();
+      if (block.stage == name) (block.kind == Kind::forward ? forward : backward) += block.time;
     }
-    text += fmt::format("  {:<5} on {:<6} layers {:>3} to {:>3}   forward {:>10}   backward {:>10}\n",
-                        stage.name, placement.devices[device].name, stage.first_layer, stage.end_layer - 1,
-                        format_time(forward), format_time(backward));
+    const std::string where =
+        stages[s].devices.size() > 1 ? "all" : placement.devices[stages[s].devices.front()].name;
+    text += fmt::format("  {:<5} on {:<6} layers {}   forward {:>10}   backward {:>10}{}\n", name, where,
+                        layers_text(stages[s].layers), format_time(forward), format_time(backward),
+                        stages[s].recompute ? "   recomputes" : "");
   }
   return text;
 }
 
-Json stages_json(const Placement& placement) {
+Json stages_json(const std::vector<ModelStage>& stages) {
   Json list = Json::array();
-  for (const StageLayers& stage : placement.stages) {
-    list.push_back(
-        {{"name", stage.name}, {"first_layer", stage.first_layer}, {"end_layer", stage.end_layer}});
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    list.push_back({{"name", fmt::format("s{}", s)},
+                    {"layers", stages[s].layers},
+                    {"devices", stages[s].devices},
+                    {"recompute", stages[s].recompute}});
   }
   return list;
+}
+
+PartitionOptions resolve(const ProfileArguments& arguments, const OptionSet& options,
+                         const Profile& profile) {
+  PartitionOptions wanted = arguments.partition_options(options);
+  wanted.chunks = static_cast<int>(std::min<std::int64_t>(options.integer("chunks"), 1 << 20));
+  wanted.layout = options.text("layout") == "wave" ? ChunkLayout::wave : ChunkLayout::looped;
+  wanted.sharded = find_layers(profile, options.text("shard"));
+  const std::string& recompute = options.text("recompute");
+  if (recompute != "never") wanted.recompute = recompute == "always" ? Recompute::always : Recompute::needed;
+  if (wanted.micro_batches == 0) {
+    const std::int64_t stages = static_cast<std::int64_t>(wanted.devices) * wanted.chunks;
+    wanted.micro_batches = static_cast<int>(std::clamp<std::int64_t>(stages, 1, 1 << 20));
+  }
+  return wanted;
+}
+
+void print(const StageCuts& cuts, const Placement& placement, const std::string& output, Io& io) {
+  std::size_t layers = 0;
+  for (const ModelStage& stage : cuts.stages) layers += stage.layers.size();
+  io.out << fmt::format("{}: {} layers in {} stages on {} devices\n", placement.name, layers,
+                        cuts.stages.size(), placement.devices.size())
+         << stage_lines(placement, cuts.stages)
+         << fmt::format("  busiest device {} per micro-batch, {}\n", format_time(cuts.busiest),
+                        cuts.exact() ? "optimal (proved)"
+                                     : fmt::format("proven bound {}, gap {}", format_time(cuts.lower_bound),
+                                                   gap(cuts.busiest, cuts.lower_bound)));
+  if (placement.stages.empty())
+    io.out
+        << "  stages over the graph that are no runs of layers: the file has no [[stages]] to train from\n";
+  io.out << "  written to " << output << '\n';
 }
 
 }  // namespace
@@ -51,8 +94,7 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
   if (asks_for_graph(args)) return partition_graph_command(args, io);
   CommandLine line(
       "partition",
-      "Cuts a profiled model into contiguous stages and puts them on devices, so that the "
-      "busiest device is as\n"
+      "Cuts a profiled model into stages and puts them on devices, so that the busiest device is as\n"
       "little busy as possible and every device's memory suffices.\n"
       "An operator graph (GRAPH.csv) has other options: ostinato partition --strategy best --help",
       "partition profile.json --devices 4 --chunks 2 --layout wave --device-memory 40GiB "
@@ -65,17 +107,14 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
       ->type_name("PLACEMENT");
   if (!line.parse(args, io)) return 0;
   options.resolve();
-  PartitionOptions wanted = arguments.partition_options(options);
-  wanted.chunks = static_cast<int>(std::min<std::int64_t>(options.integer("chunks"), 1 << 20));
-  wanted.layout = options.text("layout") == "wave" ? ChunkLayout::wave : ChunkLayout::looped;
-  if (wanted.micro_batches == 0) {
-    const std::int64_t stages = static_cast<std::int64_t>(wanted.devices) * wanted.chunks;
-    wanted.micro_batches = static_cast<int>(std::clamp<std::int64_t>(stages, 1, 1 << 20));
-  }
   const Profile profile = read_profile(arguments.profile);
+  const PartitionOptions wanted = resolve(arguments, options, profile);
+  const bool over_graph = options.text("stages") == "graph";
+  if (over_graph && wanted.chunks > 1)
+    throw UsageError("--stages graph has one stage per device: leave --chunks out");
   check_can_write(output);
-  const ChainCuts cuts = cut_chain(profile, wanted);
-  const Placement placement = partition_chain(profile, wanted);
+  const StageCuts cuts = over_graph ? cut_graph(profile, wanted) : cut_chain(profile, wanted);
+  const Placement placement = place_stages(profile, wanted, cuts.stages);
   write_file(output, format_placement(placement));
   if (line.json) {
     print_json({{"status", 0},
@@ -83,18 +122,11 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
                 {"busiest", cuts.busiest},
                 {"lower_bound", cuts.lower_bound},
                 {"in_flight", cuts.in_flight},
-                {"stages", stages_json(placement)}},
+                {"stages", stages_json(cuts.stages)}},
                io);
-    return 0;
+  } else {
+    print(cuts, placement, output, io);
   }
-  io.out << fmt::format("{}: {} layers in {} stages on {} devices\n", placement.name, profile.layers.size(),
-                        placement.stages.size(), wanted.devices)
-         << stage_lines(placement)
-         << fmt::format("  busiest device {} per micro-batch, {}\n", format_time(cuts.busiest),
-                        cuts.exact() ? "optimal (proved)"
-                                     : fmt::format("proven bound {}, gap {}", format_time(cuts.lower_bound),
-                                                   gap(cuts.busiest, cuts.lower_bound)))
-         << "  written to " << output << '\n';
   return 0;
 }
 

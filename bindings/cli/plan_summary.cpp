@@ -5,33 +5,10 @@
 #include <algorithm>
 
 #include "bindings/cli/progress.h"
-#include "search/named.h"
-#include "search/orders.h"
 #include "search/quantity.h"
 
 namespace ostinato::cli {
 namespace {
-
-Nanoseconds value_of(Objective objective, const Placement& placement,
-                     const std::vector<ScheduledBlock>& schedule) {
-  switch (objective) {
-    case Objective::makespan:
-      return makespan_of(placement, schedule);
-    case Objective::span:
-      return span_of(placement, schedule);
-    case Objective::latency:
-      return latency_of(placement, schedule);
-  }
-  return 0;
-}
-
-bool fits(const Placement& placement, const std::vector<ScheduledBlock>& schedule) {
-  const std::vector<Bytes> peaks = peak_memory(placement, schedule);
-  for (std::size_t d = 0; d < peaks.size(); ++d) {
-    if (peaks[d] > placement.devices[d].memory) return false;
-  }
-  return true;
-}
 
 /// "1.25" of part / whole; "–" where there is no ratio.
 std::string ratio(Nanoseconds part, Nanoseconds whole) {
@@ -96,23 +73,6 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
 }
 
 }  // namespace
-
-std::vector<Reference> references(const Placement& placement, int micro_batches, Objective objective) {
-  std::vector<Reference> list;
-  for (const std::string& name : named_schedules()) {
-    const NamedSchedule named = named_schedule(name, placement, micro_batches);
-    if (!named.orders) continue;
-    const auto schedule = earliest_starts(placement, micro_batches, *named.orders);
-    if (!schedule) continue;
-    list.push_back({name, value_of(objective, placement, *schedule), makespan_of(placement, *schedule),
-                    fits(placement, *schedule)});
-  }
-  return list;
-}
-
-Nanoseconds objective_value(const Plan& plan, const Placement& placement) {
-  return value_of(plan.objective, placement, plan.schedule);
-}
 
 std::string summary(const Plan& plan, const Placement& placement, double seconds) {
   const Nanoseconds value = objective_value(plan, placement);

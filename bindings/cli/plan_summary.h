@@ -7,22 +7,9 @@
 #include "bindings/cli/command.h"
 #include "search/placement.h"
 #include "search/plan.h"
+#include "search/references.h"
 
 namespace ostinato::cli {
-
-/// What a named schedule would take for the same placement.
-struct Reference {
-  std::string name;
-  Nanoseconds value = 0;  ///< of the plan's objective
-  Nanoseconds makespan = 0;
-  bool fits = false;  ///< under the placement's memory
-};
-
-/// Every named schedule that the placement admits. O(names * steps).
-std::vector<Reference> references(const Placement& placement, int micro_batches, Objective objective);
-
-/// The value of the plan's objective.
-Nanoseconds objective_value(const Plan& plan, const Placement& placement);
 
 /// Lines for people: objective, bound, 1F1B, period, memory. `seconds` < 0: nothing was searched.
 std::string summary(const Plan& plan, const Placement& placement, double seconds);

@@ -3,17 +3,51 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <optional>
 #include <vector>
 
+#include "search/partition/cluster_toml.h"
+#include "search/partition/profile_json.h"
 #include "search/quantity.h"
 
 namespace ostinato::cli {
+namespace {
+
+std::optional<int> whole_number(const std::string& text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+Cluster cluster_from(const std::string& file) {
+  Cluster cluster = read_cluster(file);
+  for (DeviceKind& kind : cluster.kinds) {
+    if (!kind.profile_path.empty())
+      kind.profile = std::make_shared<const Profile>(read_profile(kind.profile_path));
+  }
+  return cluster;
+}
+
+Bytes device_memory(const std::string& text) {
+  if (text == "unlimited") return kUnlimited;
+  const auto bytes = parse_memory(text, "");
+  if (!bytes)
+    throw UsageError(fmt::format("--device-memory needs a number with a unit, like 40GiB, got \"{}\"", text));
+  return *bytes;
+}
+
+}  // namespace
 
 ProfileArguments::ProfileArguments(CommandLine& line, bool micro_batches_required) {
   line.app.add_option("profile", profile, "Profile file (JSON), from ostinato profile")
       ->required()
       ->type_name("PROFILE");
-  line.app.add_option("--devices", devices, "Devices in the pipeline")->required()->type_name("D");
+  line.app.add_option("--devices", devices, "Devices in the pipeline: how many, or a device file (TOML)")
+      ->required()
+      ->type_name("D|FILE");
   CLI::Option* option = line.app.add_option(
       "--micro-batches", micro_batches,
       micro_batches_required ? "Micro-batches of a step"
@@ -22,22 +56,25 @@ ProfileArguments::ProfileArguments(CommandLine& line, bool micro_batches_require
 }
 
 PartitionOptions ProfileArguments::partition_options(const OptionSet& options) const {
-  if (devices < 1) throw UsageError(fmt::format("--devices needs at least 1, got {}", devices));
   if (micro_batches < 0)
     throw UsageError(fmt::format("--micro-batches needs at least 1, got {}", micro_batches));
   PartitionOptions result;
-  result.devices = devices;
   result.micro_batches = micro_batches;
   result.split_backward = options.flag("split_backward");
   result.allow_incomplete = options.flag("allow_incomplete");
-  const std::string& memory = options.text("device_memory");
-  if (memory != "unlimited") {
-    const auto bytes = parse_memory(memory, "");
-    if (!bytes)
-      throw UsageError(
-          fmt::format("--device-memory needs a number with a unit, like 40GiB, got \"{}\"", memory));
-    result.device_memory = *bytes;
+  result.device_memory = device_memory(options.text("device_memory"));
+  if (const std::optional<int> number = whole_number(devices)) {
+    if (*number < 1) throw UsageError(fmt::format("--devices needs at least 1, got {}", *number));
+    result.devices = *number;
+    return result;
   }
+  if (!devices.ends_with(".toml") && !std::filesystem::exists(devices)) {
+    throw UsageError(fmt::format("--devices needs a number or a device file (TOML), got \"{}\"", devices));
+  }
+  if (result.device_memory != kUnlimited)
+    throw UsageError("--device-memory does not go with a device file, whose kinds have their own memory");
+  result.cluster = cluster_from(devices);
+  result.devices = static_cast<int>(result.cluster->devices.size());
   return result;
 }
 

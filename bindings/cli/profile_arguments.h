@@ -5,19 +5,20 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/options.h"
-#include "search/partition/chain.h"
+#include "search/partition/partition_options.h"
 
 namespace ostinato::cli {
 
 struct ProfileArguments {
   std::string profile;
-  int devices = 0;
+  std::string devices;  ///< a number, or a device file
   int micro_batches = 0;
 
   /// Declares PROFILE, --devices and --micro-batches.
   ProfileArguments(CommandLine& line, bool micro_batches_required);
 
-  /// The partition options but for chunks and layout. Throws UsageError.
+  /// The partition options but for chunks, layout, sharded and recompute. Reads the device file, and the
+  /// profiles that it names. Throws UsageError and InputError.
   PartitionOptions partition_options(const OptionSet& options) const;
 };
 

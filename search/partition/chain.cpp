@@ -3,111 +3,132 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "search/error.h"
-#include "search/partition/chain_placement.h"
 #include "search/partition/chain_problem.h"
+#include "search/partition/stages.h"
 
 namespace ostinato {
 namespace {
 
 using namespace chain;
 
-[[noreturn]] void refuse(const std::string& message) { throw InputError("", 0, message); }
-
-void check_options(const PartitionOptions& options) {
-  constexpr int kMost = 65536;
-  if (options.devices < 1 || options.devices > kMost) {
-    refuse(fmt::format("the number of devices must be between 1 and {}, got {}", kMost, options.devices));
-  }
-  if (options.chunks < 1 || options.chunks > kMost) {
-    refuse(fmt::format("the number of chunks per device must be between 1 and {}, got {}", kMost,
-                       options.chunks));
-  }
-  if (options.micro_batches < 1) {
-    refuse(fmt::format("a step needs at least 1 micro-batch, got {}", options.micro_batches));
-  }
-  if (options.device_memory < 0) refuse("the memory of a device must not be negative");
+void check_layers(const ChainCosts& costs, const Model& model, int chunks) {
+  const long stages = static_cast<long>(model.devices()) * chunks;
+  if (costs.layers() >= stages) return;
+  const std::string rest = costs.shards().empty() ? "" : " beside the sharded ones";
+  throw InputError("", 0,
+                   fmt::format("{} devices with {} chunks each need at least {} layers{}, the model has {}",
+                               model.devices(), chunks, stages, rest, costs.layers()));
 }
 
-void check_layer(const LayerCost& layer, bool split) {
-  if (layer.forward.repeats == 0) refuse(fmt::format("the forward of layer {} was not measured", layer.name));
-  if (!split && layer.backward.repeats == 0) {
-    refuse(fmt::format("the backward of layer {} was not measured", layer.name));
-  }
-  if (split && (layer.backward_input.repeats == 0 || layer.backward_weight.repeats == 0)) {
-    refuse(fmt::format("the profile has no split backward of layer {}: partition with a whole backward",
-                       layer.name));
-  }
+/// How many micro-batches a shard holds: stages are assumed to stand before it in proportion to the time.
+int in_flight_of(const ChainCosts& costs, const Shard& shard, int stages, int cap) {
+  const LayerSums& on = costs.on(0);
+  const auto total = std::max<__int128>(on.time(0, costs.layers()), 1);
+  const int before = static_cast<int>(on.time(0, shard.position) * static_cast<__int128>(stages) / total);
+  const int behind =
+      stages - before +
+      static_cast<int>(std::count_if(costs.shards().begin(), costs.shards().end(),
+                                     [&](const Shard& s) { return s.position >= shard.position; }));
+  return std::min(behind, cap);
 }
 
-void check_profile(const Profile& profile, const PartitionOptions& options) {
-  if (!profile.completeness.complete && !options.allow_incomplete) {
-    refuse(
-        fmt::format("the profile of {} is not complete ({}): measure again, or allow an incomplete profile",
-                    profile.model, profile.completeness.reason));
-  }
-  const std::size_t layers = profile.layers.size();
-  const long stages = static_cast<long>(options.devices) * options.chunks;
-  if (static_cast<long>(layers) < stages) {
-    refuse(fmt::format("{} devices with {} chunks each need at least {} layers, the model has {}",
-                       options.devices, options.chunks, stages, layers));
-  }
-  for (const LayerCost& layer : profile.layers) check_layer(layer, options.split_backward);
-}
-
-Problem problem_at(const LayerSums& sums, const PartitionOptions& options, int cap) {
-  Problem problem{sums, options.devices, devices_of_stages(options), {}, options.device_memory, cap == 1};
-  for (int s = 0; s < problem.stages(); ++s) {
-    problem.in_flight.push_back(std::min({options.micro_batches, problem.stages() - s, cap}));
-  }
+Problem problem_at(const Model& model, const ChainCosts& costs, const PartitionOptions& options, int cap) {
+  Problem problem{model, costs, devices_of_stages(options), {}, {}};
+  const int most = std::min(cap, options.micro_batches);
+  int first_shards = 0;  // that stand before all stages, and so behind none
+  for (const Shard& shard : costs.shards()) first_shards += shard.position == 0 ? 1 : 0;
+  const int shards_behind = static_cast<int>(costs.shards().size()) - first_shards;
+  const int stages = problem.stages();
+  for (int s = 0; s < stages; ++s) problem.in_flight.push_back(std::min(most, stages - s + shards_behind));
+  for (const Shard& shard : costs.shards())
+    problem.shard_in_flight.push_back(in_flight_of(costs, shard, stages, most));
+  problem.serial = cap == 1;
+  problem.may_keep = options.recompute != Recompute::always;
+  problem.may_recompute = options.recompute != Recompute::never;
   return problem;
+}
+
+Bytes largest_memory(const Problem& problem) {
+  Bytes most = 0;
+  for (int d = 0; d < problem.devices(); ++d) most = std::max(most, problem.memory(d));
+  return most;
+}
+
+/// The least that any device needs to run this layer alone, one micro-batch at a time.
+Bytes least_needed(const Problem& problem, int position) {
+  Bytes least = kUnlimited;
+  for (int d = 0; d < problem.devices(); ++d) {
+    for (const bool recompute : {false, true}) {
+      if (!(recompute ? problem.may_recompute : problem.may_keep)) continue;
+      const Load load = problem.add({}, d, 0, position, position + 1, recompute);
+      least = std::min(least, problem.needed(load));
+    }
+  }
+  return least;
 }
 
 /// Why nothing fits with one micro-batch in flight: the shortest proof that holds.
 std::string why_infeasible(const Profile& profile, const Problem& problem) {
-  const int layers = problem.sums.layers();
+  const int layers = problem.costs.layers();
+  const Bytes most = largest_memory(problem);
   for (int i = 0; i < layers; ++i) {
-    const Bytes needed = problem.needed(problem.add({}, 0, i, i + 1));
-    if (needed > problem.memory) {
+    const Bytes needed = least_needed(problem, i);
+    if (needed > most) {
       return fmt::format("layer {} alone needs {} bytes with one micro-batch in flight, a device has {}",
-                         profile.layers[i].name, needed, problem.memory);
+                         profile.layers[problem.costs.layer(i)].name, needed, most);
     }
   }
-  const Bytes fixed = problem.sums.fixed(0, layers);
-  if (fixed / problem.devices > problem.memory) {
+  const Bytes fixed = problem.sums(0).fixed(0, layers) + problem.costs.shard_fixed() * problem.devices();
+  if (fixed / problem.devices() > most) {
     return fmt::format("parameters, gradients and optimizer state take {} bytes, {} devices hold {} each",
-                       fixed, problem.devices, problem.memory);
+                       fixed, problem.devices(), most);
   }
   return fmt::format(
-      "each of the partitions of {} layers into {} stages puts more than {} bytes on some device, even "
-      "with one micro-batch in flight",
-      layers, problem.stages(), problem.memory);
+      "each of the partitions of {} layers into {} stages puts more than its memory (at most {} bytes) on "
+      "some device, even with one micro-batch in flight",
+      layers, problem.stages(), most);
 }
 
 /// The best partition where memory does not count; then, where it does not fit, caps from the largest down
 /// until fewer in flight cannot have a shorter period.
 class Levels {
  public:
-  Levels(const LayerSums& sums, const PartitionOptions& options)
-      : sums_(sums), options_(options), chain_(sums.time(0, sums.layers())) {}
+  Levels(const Model& model, const ChainCosts& costs, const PartitionOptions& options)
+      : model_(model), costs_(costs), options_(options) {
+    for (int k = 0; k < costs.kinds(); ++k) {
+      const Nanoseconds time = costs.on(k).time(0, costs.layers());
+      chain_ = k == 0 ? time : std::min(chain_, time);
+    }
+    chain_ += costs.shard_time();
+  }
 
-  /// The best cuts; `ends` is empty where none was found.
-  ChainCuts best() {
-    const int most = std::min(options_.micro_batches, options_.devices * options_.chunks);
-    const Problem full = problem_at(sums_, options_, most);
-    Problem unlimited = full;
-    unlimited.memory = kUnlimited;
-    const Found free = solve(unlimited, kNodes);
-    if (all_fit(full, free.ends)) return {free.ends, free.busiest, free.lower_bound, most};
+  struct Best {
+    Found found;
+    int in_flight = 0;
+    Nanoseconds period = 0;
+  };
+
+  /// The best cuts; `found.ends` is empty where none was found.
+  Best best() {
+    const int stages = model_.devices() * options_.chunks + static_cast<int>(costs_.shards().size());
+    const int most = std::min(options_.micro_batches, stages);
+    Problem free = problem_at(model_, costs_, options_, most);
+    free.unlimited = true;
+    if (free.may_keep) free.may_recompute = false;
+    const Found quickest = solve(free, options_.nodes);
+    Problem full = problem_at(model_, costs_, options_, most);
+    full.device_of = quickest.device_of;
+    if (!quickest.ends.empty() && fits(full, quickest)) return {quickest, most, quickest.busiest};
     for (int cap = most; cap >= 1; --cap) {
-      if (!best_.ends.empty() && (least_period(cap) >= period_ || best_.busiest == free.lower_bound)) break;
-      last_ = solve(problem_at(sums_, options_, cap), kNodes / 10);
+      if (has_best() && (least_period(cap) >= best_.period || best_.found.busiest == quickest.lower_bound))
+        break;
+      last_ = solve(problem_at(model_, costs_, options_, cap), options_.nodes / 10);
       if (last_.ends.empty()) continue;
       const Nanoseconds period = std::max(last_.busiest, least_period(cap));
-      if (!best_.ends.empty() && period >= period_) continue;
-      period_ = period;
-      best_ = {last_.ends, last_.busiest, last_.lower_bound, cap};
+      if (!has_best() || period < best_.period) best_ = {last_, cap, period};
     }
     return best_;
   }
@@ -115,43 +136,95 @@ class Levels {
   bool proved_empty() const { return last_.proved_empty; }  ///< of the last level, cap == 1
 
  private:
-  /// Nodes of branch and bound: a fraction of a second.
-  static constexpr long kNodes = 3'000'000;
+  bool has_best() const { return !best_.found.ends.empty(); }
+
+  /// Whether the partition that memory did not restrict fits as it is.
+  bool fits(const Problem& full, const Found& found) const {
+    if (options_.chunks > 1) return all_fit(full, found.ends);
+    for (int s = 0, first = 0; s < full.stages(); first = found.ends[s++]) {
+      const auto stage = full.fitting(full.device_of[s], s, first, found.ends[s], found.busiest);
+      if (!stage || stage->recompute != (found.recompute[s] != 0)) return false;
+    }
+    return true;
+  }
 
   Found solve(const Problem& problem, long nodes) const {
-    return options_.chunks == 1 ? solve_single(problem) : solve_chunks(problem, nodes);
+    if (options_.chunks == 1) return solve_single(problem);
+    if (!problem.may_keep || !problem.may_recompute) return solve_chunks(problem, nodes);
+    // All stages recompute only where keeping everything does not fit.
+    Problem keeping = problem, recomputing = problem;
+    keeping.may_recompute = recomputing.may_keep = false;
+    const Found kept = solve_chunks(keeping, nodes / 2);
+    return kept.ends.empty() ? solve_chunks(recomputing, nodes / 2) : kept;
   }
 
   Nanoseconds least_period(int cap) const { return (chain_ + cap - 1) / cap; }
 
-  const LayerSums& sums_;
+  const Model& model_;
+  const ChainCosts& costs_;
   const PartitionOptions& options_;
-  const Nanoseconds chain_;
+  Nanoseconds chain_ = 0;
   Found last_;
-  ChainCuts best_;
-  Nanoseconds period_ = 0;
+  Best best_;
 };
+
+/// The stages between the cuts, and the shards where they stand.
+std::vector<ModelStage> stages_of(const Model& model, const ChainCosts& costs, const Found& found) {
+  std::vector<int> all(static_cast<std::size_t>(model.devices()));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<ModelStage> stages;
+  std::size_t shard = 0;
+  const auto add_shards = [&](int position) {
+    for (; shard < costs.shards().size() && costs.shards()[shard].position <= position; ++shard)
+      stages.push_back({costs.shards()[shard].layers, all});
+  };
+  int first = 0;
+  for (std::size_t s = 0; s < found.ends.size(); ++s) {
+    add_shards(first);
+    ModelStage stage{{}, {found.device_of[s]}, found.recompute[s] != 0};
+    for (; first < found.ends[s]; ++first) stage.layers.push_back(costs.layer(first));
+    stages.push_back(std::move(stage));
+  }
+  add_shards(costs.layers());
+  return stages;
+}
 
 }  // namespace
 
-ChainCuts cut_chain(const Profile& profile, const PartitionOptions& options) {
-  check_options(options);
-  check_profile(profile, options);
-  const LayerSums sums(profile, options.split_backward);
-  Levels levels(sums, options);
-  ChainCuts cuts = levels.best();
-  if (!cuts.ends.empty()) return cuts;
-  if (levels.proved_empty()) {
-    throw InfeasibleError("no partition fits: " + why_infeasible(profile, problem_at(sums, options, 1)));
+std::vector<int> devices_of_stages(const PartitionOptions& options) {
+  const int devices = options.cluster ? static_cast<int>(options.cluster->devices.size()) : options.devices;
+  std::vector<int> device_of;
+  for (int chunk = 0; chunk < options.chunks; ++chunk) {
+    const bool back = options.layout == ChunkLayout::wave && chunk % 2 == 1;
+    for (int i = 0; i < devices; ++i) device_of.push_back(back ? devices - 1 - i : i);
   }
-  refuse(fmt::format(
-      "no partition with {} chunks per device was found that fits {} bytes, and none was shown to be "
-      "impossible: give more memory or devices, or fewer chunks",
-      options.chunks, options.device_memory));
+  return device_of;
+}
+
+StageCuts cut_chain(const Profile& profile, const PartitionOptions& options) {
+  check_partition(profile, options);
+  const Model model(profile, options);
+  const ChainCosts costs(model, options.sharded);
+  check_layers(costs, model, options.chunks);
+  Levels levels(model, costs, options);
+  const Levels::Best best = levels.best();
+  const Found& found = best.found;
+  if (!found.ends.empty())
+    return {stages_of(model, costs, found), found.busiest, found.lower_bound, best.in_flight};
+  if (levels.proved_empty()) {
+    throw InfeasibleError("no partition fits: " +
+                          why_infeasible(profile, problem_at(model, costs, options, 1)));
+  }
+  throw InputError(
+      "", 0,
+      fmt::format("no partition with {} chunks per device was found that fits the memory of the "
+                  "devices, and none was shown to be impossible: give more memory or devices, or "
+                  "fewer chunks",
+                  options.chunks));
 }
 
 Placement partition_chain(const Profile& profile, const PartitionOptions& options) {
-  return build_placement(profile, options, cut_chain(profile, options).ends);
+  return place_stages(profile, options, cut_chain(profile, options).stages);
 }
 
 }  // namespace ostinato

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <limits>
-#include <numeric>
-#include <tuple>
 
 #include "search/partition/chain_problem.h"
 
@@ -16,37 +14,59 @@ Nanoseconds busiest_of(const Problem& problem, const Ends& ends) {
 
 /// No device is less busy than the mean, nor than the longest layer.
 Nanoseconds simple_bound(const Problem& problem) {
-  const int layers = problem.sums.layers();
-  Nanoseconds bound = (problem.sums.time(0, layers) + problem.devices - 1) / problem.devices;
-  for (int i = 0; i < layers; ++i) bound = std::max(bound, problem.sums.time(i, i + 1));
-  return bound;
+  const int layers = problem.costs.layers();
+  Nanoseconds total = std::numeric_limits<Nanoseconds>::max(), longest = total;
+  for (int k = 0; k < problem.costs.kinds(); ++k) {
+    const LayerSums& on = problem.costs.on(k);
+    const auto time = [&](int first, int end) {
+      return on.time(first, end) + (problem.may_keep ? 0 : on.forward(first, end));
+    };
+    Nanoseconds most = 0;
+    for (int i = 0; i < layers; ++i) most = std::max(most, time(i, i + 1));
+    total = std::min(total, time(0, layers));
+    longest = std::min(longest, most);
+  }
+  return std::max((total + problem.devices() - 1) / problem.devices(), longest) + problem.costs.shard_time();
 }
 
-/// Stages as if each had a device of its own.
+/// Stages of about the same time each, cut where the sum of the times says.
 Ends start_balanced(const Problem& problem) {
-  std::vector<int> own(problem.stages());
-  std::iota(own.begin(), own.end(), 0);
-  const Problem alone{problem.sums, problem.stages(), own, problem.in_flight};
-  return solve_single(alone).ends;
+  const LayerSums& on = problem.sums(0);
+  const int layers = problem.costs.layers(), stages = problem.stages();
+  Ends ends;
+  for (int s = 1, end = 0; s < stages; ++s) {
+    const auto wanted = static_cast<__int128>(on.time(0, layers)) * s;
+    ++end;
+    while (end < layers - (stages - s) && static_cast<__int128>(on.time(0, end)) * stages < wanted) ++end;
+    ends.push_back(end);
+  }
+  ends.push_back(layers);
+  return ends;
 }
 
 /// Stages of equally many layers.
 Ends start_even(const Problem& problem) {
   Ends ends;
-  for (int s = 1; s <= problem.stages(); ++s) {
-    ends.push_back(static_cast<int>(static_cast<long>(problem.sums.layers()) * s / problem.stages()));
-  }
+  for (int s = 1; s <= problem.stages(); ++s)
+    ends.push_back(static_cast<int>(static_cast<long>(problem.costs.layers()) * s / problem.stages()));
   return ends;
+}
+
+/// Whether the cuts are a partition: nothing over the memory, no shard inside a stage.
+bool holds(const Problem& problem, const Ends& ends) {
+  return respects_shards(problem, ends) && all_fit(problem, ends);
 }
 
 }  // namespace
 
 Found solve_chunks(const Problem& problem, long nodes) {
   Found found;
+  found.device_of = problem.device_of;
+  found.recompute.assign(problem.device_of.size(), problem.may_keep ? 0 : 1);
   found.lower_bound = simple_bound(problem);
   for (Ends start : {start_balanced(problem), start_even(problem)}) {
     const Ends ends = improve_cuts(problem, std::move(start));
-    if (!all_fit(problem, ends)) continue;
+    if (!holds(problem, ends)) continue;
     if (found.ends.empty() || busiest_of(problem, ends) < busiest_of(problem, found.ends)) found.ends = ends;
   }
   constexpr Nanoseconds any = std::numeric_limits<Nanoseconds>::max();

@@ -6,19 +6,25 @@
 namespace ostinato::chain {
 namespace {
 
+/// A shard inside a stage counts as this many bytes too many.
+constexpr Bytes kSplitsShard = Bytes{1} << 60;
+
 /// How good cuts are; smaller is better, compared from the front.
 using Score = std::tuple<Bytes, Nanoseconds, __int128, Bytes>;
 
 Score score_of(const Problem& problem, const Ends& ends) {
-  Bytes over = 0, cut = 0;
+  Bytes over = respects_shards(problem, ends) ? 0 : kSplitsShard, cut = 0;
   Nanoseconds busiest = 0;
   __int128 squares = 0;
-  for (const Load& load : loads_of(problem, ends)) {
-    if (!problem.fits(load)) over += problem.needed(load) - problem.memory;
+  const std::vector<Load> loads = loads_of(problem, ends);
+  for (std::size_t d = 0; d < loads.size(); ++d) {
+    const Load& load = loads[d];
+    const int device = static_cast<int>(d);
+    if (!problem.fits(load, device)) over += problem.needed(load) - problem.memory(device);
     busiest = std::max(busiest, load.time);
     squares += static_cast<__int128>(load.time) * load.time;
   }
-  for (std::size_t s = 0; s + 1 < ends.size(); ++s) cut += problem.sums.input(ends[s]);
+  for (std::size_t s = 0; s + 1 < ends.size(); ++s) cut += problem.costs.bytes_at(ends[s]);
   return {over, busiest, squares, cut};
 }
 

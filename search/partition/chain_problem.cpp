@@ -1,41 +1,26 @@
 #include "search/partition/chain_problem.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace ostinato::chain {
 
-LayerSums::LayerSums(const Profile& profile, bool split_backward) : time_{0}, fixed_{0}, kept_{0} {
-  std::vector<Bytes> workspace;
-  for (const LayerCost& layer : profile.layers) {
-    const Nanoseconds backward =
-        split_backward ? layer.backward_input.median + layer.backward_weight.median : layer.backward.median;
-    time_.push_back(time_.back() + layer.forward.median + backward);
-    fixed_.push_back(fixed_.back() + layer.parameters + layer.gradients + layer.optimizer_state);
-    kept_.push_back(kept_.back() + layer.kept);
-    input_.push_back(layer.input_bytes);
-    workspace.push_back(std::max(layer.forward_workspace, layer.backward_workspace));
-  }
-  workspace_.push_back(std::move(workspace));
-  for (std::size_t width = 1; 2 * width <= workspace_[0].size(); width *= 2) {
-    const std::vector<Bytes>& half = workspace_.back();
-    std::vector<Bytes> whole;
-    for (std::size_t i = 0; i + width < half.size(); ++i) whole.push_back(std::max(half[i], half[i + width]));
-    workspace_.push_back(std::move(whole));
-  }
-}
-
-Bytes LayerSums::workspace(int first, int end) const {
-  const int k = std::bit_width(static_cast<unsigned>(end - first)) - 1;
-  return std::max(workspace_[k][first], workspace_[k][end - (1 << k)]);
-}
-
-Load Problem::add(Load load, int stage, int first, int end) const {
-  const Bytes workspace = sums.workspace(first, end);
-  load.time += sums.time(first, end);
-  load.fixed += sums.fixed(first, end);
-  load.kept += (sums.kept(first, end) + sums.input(first)) * in_flight[stage];
+Load Problem::add(Load load, int device, int stage, int first, int end, bool recompute) const {
+  const LayerSums& on = sums(device);
+  const Bytes kept = on.kept(first, end);
+  const Bytes workspace = on.workspace(first, end) + (recompute ? kept : 0);
+  load.time += on.time(first, end) + (recompute ? on.forward(first, end) : 0);
+  load.fixed += on.fixed(first, end);
+  load.kept += ((recompute ? 0 : kept) + on.input(first)) * in_flight[stage];
   load.workspace = std::max(load.workspace, serial ? load.kept + workspace : workspace);
+  return load;
+}
+
+Load Problem::add_shard(Load load, int shard) const {
+  const StageCost& cost = costs.shards()[shard].cost;
+  load.time += cost.forward + cost.backward;
+  load.fixed += cost.fixed;
+  load.kept += (cost.kept + cost.input) * shard_in_flight[shard];
+  load.workspace = std::max(load.workspace, serial ? load.kept + cost.workspace() : cost.workspace());
   return load;
 }
 
@@ -43,20 +28,97 @@ Bytes Problem::needed(const Load& load) const {
   return load.fixed + load.workspace + (serial ? 0 : load.kept);
 }
 
+std::optional<Problem::Fitting> Problem::fitting(int device, int stage, int first, int end,
+                                                 Nanoseconds limit) const {
+  if (costs.splits(first, end)) return std::nullopt;
+  const int shards = static_cast<int>(costs.shards().size());
+  for (const bool recompute : {false, true}) {
+    if (!(recompute ? may_recompute : may_keep)) continue;
+    Load load;
+    int shard = 0;
+    while (shard < shards && costs.shards()[shard].position <= first) load = add_shard(load, shard++);
+    load = add(load, device, stage, first, end, recompute);
+    while (shard < shards) load = add_shard(load, shard++);
+    if (load.time <= limit && fits(load, device)) return Fitting{load, recompute};
+  }
+  return std::nullopt;
+}
+
+bool Problem::beyond(int device, int stage, int first, int end, Nanoseconds limit) const {
+  const LayerSums& on = sums(device);
+  Nanoseconds time = costs.shard_time() + on.time(first, end);
+  if (!may_keep) time += on.forward(first, end);
+  if (time > limit || costs.splits(first, end)) return true;
+  if (memory(device) == kUnlimited) return false;
+  const Bytes kept = may_recompute ? 0 : on.kept(first, end) * in_flight[stage];
+  return costs.shard_fixed() + on.fixed(first, end) + kept > memory(device);
+}
+
+std::vector<char> reachable_ends(const Problem& problem, int device, int stage,
+                                 const std::vector<char>& starts, Nanoseconds limit) {
+  const int layers = problem.costs.layers();
+  const auto begin = starts.begin();
+  const int lowest = static_cast<int>(std::find(begin, starts.end(), 1) - begin);
+  int highest = layers;
+  while (highest >= 0 && !starts[highest]) --highest;
+  std::vector<char> ends(starts.size(), 0);
+  const int last = layers - (problem.stages() - 1 - stage);
+  for (int end = lowest + 1; end <= last; ++end) {
+    for (int first = std::min(end - 1, highest); first >= lowest; --first) {
+      if (problem.beyond(device, stage, first, end, limit)) break;
+      if (!starts[first] || !problem.fitting(device, stage, first, end, limit)) continue;
+      ends[end] = 1;
+      break;
+    }
+  }
+  return ends;
+}
+
+Nanoseconds longest_load(const Problem& problem) {
+  Nanoseconds longest = 0;
+  for (int k = 0; k < problem.costs.kinds(); ++k) {
+    const LayerSums& on = problem.costs.on(k);
+    const int layers = on.layers();
+    longest = std::max(longest, on.time(0, layers) + (problem.may_recompute ? on.forward(0, layers) : 0));
+  }
+  return longest + problem.costs.shard_time();
+}
+
 std::vector<Load> loads_of(const Problem& problem, const Ends& ends) {
-  std::vector<Load> loads(problem.devices);
+  std::vector<Load> loads(static_cast<std::size_t>(problem.devices()));
+  const auto& shards = problem.costs.shards();
+  std::size_t shard = 0;
+  const auto add_shards = [&](int position) {
+    for (; shard < shards.size() && shards[shard].position <= position; ++shard) {
+      for (Load& load : loads) load = problem.add_shard(load, static_cast<int>(shard));
+    }
+  };
   int first = 0;
   for (int s = 0; s < problem.stages(); ++s) {
-    Load& load = loads[problem.device_of[s]];
-    load = problem.add(load, s, first, ends[s]);
+    add_shards(first);
+    const int device = problem.device_of[s];
+    loads[device] = problem.add(loads[device], device, s, first, ends[s], !problem.may_keep);
     first = ends[s];
   }
+  add_shards(problem.costs.layers());
   return loads;
 }
 
 bool all_fit(const Problem& problem, const Ends& ends) {
   const std::vector<Load> loads = loads_of(problem, ends);
-  return std::all_of(loads.begin(), loads.end(), [&](const Load& load) { return problem.fits(load); });
+  for (std::size_t d = 0; d < loads.size(); ++d) {
+    if (!problem.fits(loads[d], static_cast<int>(d))) return false;
+  }
+  return true;
+}
+
+bool respects_shards(const Problem& problem, const Ends& ends) {
+  int first = 0;
+  for (const int end : ends) {
+    if (problem.costs.splits(first, end)) return false;
+    first = end;
+  }
+  return true;
 }
 
 }  // namespace ostinato::chain

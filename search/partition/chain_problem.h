@@ -1,35 +1,16 @@
 #pragma once
-// The chain partition as numbers: sums over runs of layers, and what a device carries when stages are put on
-// it. Private to search/partition.
+// The chain partition with one number of micro-batches in flight: what a device carries when stages are put
+// on it, and the algorithms that cut. Private to search/partition.
 
+#include <optional>
 #include <vector>
 
 #include "search/partition/chain.h"
-#include "search/partition/profile.h"
-#include "search/placement.h"
+#include "search/partition/chain_costs.h"
 
 namespace ostinato::chain {
 
-/// Sums and maxima over runs of layers [first, end), each in constant time after O(layers log layers).
-class LayerSums {
- public:
-  LayerSums(const Profile& profile, bool split_backward);
-
-  int layers() const { return static_cast<int>(time_.size()) - 1; }
-  Nanoseconds time(int first, int end) const { return time_[end] - time_[first]; }  ///< forward + backward
-  Bytes fixed(int first, int end) const { return fixed_[end] - fixed_[first]; }     ///< static memory
-  Bytes kept(int first, int end) const { return kept_[end] - kept_[first]; }  ///< without the stage's input
-  Bytes input(int layer) const { return input_[layer]; }
-  Bytes workspace(int first, int end) const;  ///< largest of a forward or a backward; first < end
-
- private:
-  std::vector<Nanoseconds> time_;  ///< prefix sums, as the next two
-  std::vector<Bytes> fixed_, kept_;
-  std::vector<Bytes> input_;                   ///< per layer
-  std::vector<std::vector<Bytes>> workspace_;  ///< [k][i]: largest of layers [i, i + 2^k)
-};
-
-/// What one device carries: stages are added in the order of the chain.
+/// What one device carries: stages and shards are added in the order of the chain.
 struct Load {
   Nanoseconds time = 0;
   Bytes fixed = 0;
@@ -39,18 +20,39 @@ struct Load {
 
 /// One level of the partition: which device runs stage s, and how many micro-batches of it are in flight.
 struct Problem {
-  const LayerSums& sums;
-  int devices = 1;
-  std::vector<int> device_of;  ///< per stage
-  std::vector<int> in_flight;  ///< per stage
-  Bytes memory = kUnlimited;
-  bool serial = false;  ///< one micro-batch at a time: later stages keep nothing while an earlier one runs
+  const Model& model;
+  const ChainCosts& costs;
+  std::vector<int> device_of;        ///< per stage
+  std::vector<int> in_flight;        ///< per stage
+  std::vector<int> shard_in_flight;  ///< per shard
+  bool unlimited = false;            ///< the memory of the devices does not count
+  bool serial = false;   ///< one micro-batch at a time: later stages keep nothing while an earlier one runs
+  bool may_keep = true;  ///< a stage may keep its activations
+  bool may_recompute = false;
 
+  int devices() const { return model.devices(); }
   int stages() const { return static_cast<int>(device_of.size()); }
-  /// `load` with layers [first, end) as stage s added.
-  Load add(Load load, int stage, int first, int end) const;
+  Bytes memory(int device) const { return unlimited ? kUnlimited : model.memory_of(device); }
+  const LayerSums& sums(int device) const { return costs.on(model.kind_of(device)); }
+
+  /// `load` of this device with layers [first, end) as stage `stage` added.
+  Load add(Load load, int device, int stage, int first, int end, bool recompute) const;
+  Load add_shard(Load load, int shard) const;
   Bytes needed(const Load& load) const;
-  bool fits(const Load& load) const { return memory == kUnlimited || needed(load) <= memory; }
+  bool fits(const Load& load, int device) const {
+    return memory(device) == kUnlimited || needed(load) <= memory(device);
+  }
+
+  /// The device with this stage and all shards, in the first of keep and recompute that takes at most `limit`
+  /// and fits its memory; nullopt where neither does.
+  struct Fitting {
+    Load load;
+    bool recompute;
+  };
+  std::optional<Fitting> fitting(int device, int stage, int first, int end, Nanoseconds limit) const;
+  /// No stage that starts at `first` or before and ends at `end` fits or takes at most `limit`: what is left
+  /// out here is what does not grow with the run (its input).
+  bool beyond(int device, int stage, int first, int end, Nanoseconds limit) const;
 };
 
 /// Ends of the stages; empty: none was found.
@@ -58,14 +60,35 @@ using Ends = std::vector<int>;
 
 struct Found {
   Ends ends;
+  std::vector<int> device_of;   ///< per stage
+  std::vector<char> recompute;  ///< per stage
   Nanoseconds busiest = 0;
   Nanoseconds lower_bound = 0;  ///< proven for this problem
   bool proved_empty = false;    ///< nothing fits, and every partition was excluded
 };
 
 /// One stage per device: exact. Bisection on the busiest device, then a dynamic program that among the
-/// partitions with that optimum takes the smallest sum of squared loads, then the fewest bytes over the cuts.
+/// partitions with that optimum takes the least transfer time, then the smallest sum of squared loads, then
+/// the fewest bytes over the cuts. Devices of several kinds are put in the best order first.
 Found solve_single(const Problem& problem);
+
+/// The device of every stage, where devices of several kinds may stand in any order: exact in
+/// O(product of (devices of a kind + 1) * layers * kinds * log(time)); nullopt where no order fits, or where
+/// that would be more than kMostKindWork (`complete` is false then).
+struct KindOrder {
+  std::optional<std::vector<int>> device_of;
+  bool complete = true;
+};
+KindOrder best_kind_order(const Problem& problem);
+inline constexpr long kMostKindWork = 8'000'000;
+
+/// Positions at which `stage` on `device` can end within `limit`, given those at which the stage before can.
+/// O(layers * stage length) where the limit cuts runs short.
+std::vector<char> reachable_ends(const Problem& problem, int device, int stage,
+                                 const std::vector<char>& starts, Nanoseconds limit);
+
+/// Upper end of every bisection on the busiest device.
+Nanoseconds longest_load(const Problem& problem);
 
 /// Several stages per device: see cut_chain(). `nodes`: of branch and bound, all its runs together.
 Found solve_chunks(const Problem& problem, long nodes);
@@ -83,10 +106,13 @@ Searched search_cuts(const Problem& problem, Nanoseconds limit, long& nodes);
 /// bytes over the cuts) smaller, compared in this order.
 Ends improve_cuts(const Problem& problem, Ends ends);
 
-/// What a device carries under these cuts, one entry per device.
+/// What a device carries under these cuts, one entry per device. Stages recompute where they may not keep.
 std::vector<Load> loads_of(const Problem& problem, const Ends& ends);
 
 /// Whether every device holds what these cuts give it.
 bool all_fit(const Problem& problem, const Ends& ends);
+
+/// No stage has a shard inside.
+bool respects_shards(const Problem& problem, const Ends& ends);
 
 }  // namespace ostinato::chain

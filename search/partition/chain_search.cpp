@@ -9,8 +9,15 @@ namespace {
 class CutSearch {
  public:
   CutSearch(const Problem& problem, Nanoseconds limit, long& nodes)
-      : problem_(problem), limit_(limit), nodes_(nodes), loads_(problem.devices), left_(problem.devices, 0) {
+      : problem_(problem),
+        limit_(limit),
+        nodes_(nodes),
+        loads_(static_cast<std::size_t>(problem.devices()), shards_alone()),
+        left_(loads_.size(), 0) {
     for (const int device : problem.device_of) ++left_[device];
+    for (int k = 1; k < problem.costs.kinds(); ++k) {
+      if (time_left(k, 0) < time_left(fastest_, 0)) fastest_ = k;
+    }
   }
 
   Searched run() {
@@ -22,10 +29,22 @@ class CutSearch {
   }
 
  private:
+  /// What every device spends on the shards at least. Their activations are counted at the end.
+  Load shards_alone() const {
+    Load load;
+    load.time = problem_.costs.shard_time();
+    load.fixed = problem_.costs.shard_fixed();
+    return load;
+  }
+
+  Nanoseconds time_left(int kind, int first) const {
+    return problem_.costs.on(kind).time(first, problem_.costs.layers());
+  }
+
   /// Puts stages from `stage` on, from layer `first` on. True: ends_ is a partition.
   bool place(int stage, int first) {
-    const int layers = problem_.sums.layers();
-    if (stage == problem_.stages()) return first == layers;
+    const int layers = problem_.costs.layers();
+    if (stage == problem_.stages()) return first == layers && all_fit(problem_, ends_);
     const int device = problem_.device_of[stage];
     const Load before = loads_[device];
     const bool last_stage = stage + 1 == problem_.stages();
@@ -34,9 +53,10 @@ class CutSearch {
     --left_[device];
     for (int end = last_stage ? layers : first + 1; end <= last && !found; ++end) {
       if (--nodes_ <= 0) break;
-      if (before.time + problem_.sums.time(first, end) > limit_) break;  // longer stages take longer still
-      loads_[device] = problem_.add(before, stage, first, end);
-      if (!problem_.fits(loads_[device]) || !rest_has_room(end)) continue;
+      loads_[device] = problem_.add(before, device, stage, first, end, !problem_.may_keep);
+      // Longer stages take longer still.
+      if (loads_[device].time > limit_ || problem_.costs.splits(first, end)) break;
+      if (!problem_.fits(loads_[device], device) || !rest_has_room(end)) continue;
       ends_.push_back(end);
       found = place(stage + 1, end);
       if (!found) ends_.pop_back();
@@ -49,10 +69,10 @@ class CutSearch {
   /// The time from layer `first` on fits into what the devices with stages left may still take.
   bool rest_has_room(int first) const {
     __int128 room = 0;
-    for (int d = 0; d < problem_.devices; ++d) {
+    for (std::size_t d = 0; d < loads_.size(); ++d) {
       if (left_[d] > 0) room += limit_ - loads_[d].time;
     }
-    return room >= problem_.sums.time(first, problem_.sums.layers());
+    return room >= time_left(fastest_, first);
   }
 
   const Problem& problem_;
@@ -60,6 +80,7 @@ class CutSearch {
   long& nodes_;
   std::vector<Load> loads_;
   std::vector<int> left_;  ///< stages not yet placed, per device
+  int fastest_ = 0;        ///< kind
   Ends ends_;
 };
 

@@ -3,6 +3,7 @@
 // The profiler fills it, the partition reads it. docs/profile-format.md describes every field of the file.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,14 @@ struct Spread {
   Nanoseconds low = 0;   ///< lower quartile
   Nanoseconds high = 0;  ///< upper quartile
   int repeats = 0;       ///< 0: not measured
+};
+
+/// What a layer reads from an earlier one.
+struct LayerInput {
+  int layer = 0;  ///< index; smaller than that of the layer that reads
+  Bytes bytes = 0;
+
+  friend bool operator==(const LayerInput&, const LayerInput&) = default;
 };
 
 /// One layer of the model for one micro-batch.
@@ -36,6 +45,8 @@ struct LayerCost {
   Bytes input_bytes =
       0;  ///< what a transfer into this layer carries (floating point inputs come back as gradients)
   Bytes output_bytes = 0;
+  std::optional<std::vector<LayerInput>> after;  ///< absent: the layer before it, whose output it reads
+  bool shardable = false;  ///< a part of it may lie on each of several devices (search/partition/shard.h)
 };
 
 struct OperatorCost {

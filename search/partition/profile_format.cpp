@@ -14,21 +14,28 @@ Json json(const Spread& spread) {
 }
 
 Json json(const LayerCost& layer) {
-  return {{"index", layer.index},
-          {"name", layer.name},
-          {"same_as", layer.same_as},
-          {"forward", json(layer.forward)},
-          {"backward", json(layer.backward)},
-          {"backward_input", json(layer.backward_input)},
-          {"backward_weight", json(layer.backward_weight)},
-          {"kept", layer.kept},
-          {"forward_workspace", layer.forward_workspace},
-          {"backward_workspace", layer.backward_workspace},
-          {"parameters", layer.parameters},
-          {"gradients", layer.gradients},
-          {"optimizer_state", layer.optimizer_state},
-          {"input_bytes", layer.input_bytes},
-          {"output_bytes", layer.output_bytes}};
+  Json row = {{"index", layer.index},
+              {"name", layer.name},
+              {"same_as", layer.same_as},
+              {"forward", json(layer.forward)},
+              {"backward", json(layer.backward)},
+              {"backward_input", json(layer.backward_input)},
+              {"backward_weight", json(layer.backward_weight)},
+              {"kept", layer.kept},
+              {"forward_workspace", layer.forward_workspace},
+              {"backward_workspace", layer.backward_workspace},
+              {"parameters", layer.parameters},
+              {"gradients", layer.gradients},
+              {"optimizer_state", layer.optimizer_state},
+              {"input_bytes", layer.input_bytes},
+              {"output_bytes", layer.output_bytes}};
+  if (layer.after) {
+    row["after"] = Json::array();
+    for (const LayerInput& input : *layer.after)
+      row["after"].push_back({{"layer", input.layer}, {"bytes", input.bytes}});
+  }
+  if (layer.shardable) row["shardable"] = true;
+  return row;
 }
 
 Json json(const OperatorCost& row) {

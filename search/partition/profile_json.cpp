@@ -27,6 +27,7 @@ class ProfileReader {
   void device(const Value& value);
   void completeness(const Value& value);
   void layer(const Value& value);
+  std::vector<LayerInput> inputs(const Value& list) const;
   void operator_row(const Value& value);
   void transfer(const Value& value);
   Spread spread(const Fields& row, std::string_view key) const;
@@ -106,7 +107,7 @@ void ProfileReader::layer(const Value& value) {
   const Fields fields(value, file_, "a layer",
                       {"index", "name", "same_as", "forward", "backward", "backward_input", "backward_weight",
                        "kept", "forward_workspace", "backward_workspace", "parameters", "gradients",
-                       "optimizer_state", "input_bytes", "output_bytes"});
+                       "optimizer_state", "input_bytes", "output_bytes", "after", "shardable"});
   const auto position = static_cast<std::int64_t>(profile_.layers.size());
   LayerCost layer;
   layer.index = static_cast<int>(fields.integer("index", position, position));
@@ -124,7 +125,26 @@ void ProfileReader::layer(const Value& value) {
   layer.optimizer_state = fields.integer("optimizer_state", 0);
   layer.input_bytes = fields.integer("input_bytes", 0);
   layer.output_bytes = fields.integer("output_bytes", 0);
+  if (fields.find("after") != nullptr) layer.after = inputs(fields.need("after", ValueKind::array));
+  if (fields.find("shardable") != nullptr) layer.shardable = fields.boolean("shardable");
   profile_.layers.push_back(std::move(layer));
+}
+
+std::vector<LayerInput> ProfileReader::inputs(const Value& list) const {
+  const auto position = static_cast<std::int64_t>(profile_.layers.size());
+  std::vector<LayerInput> result;
+  for (const Value& item : list.items) {
+    const Fields fields(item, file_, "an input of a layer", {"layer", "bytes"});
+    LayerInput input;
+    input.layer = static_cast<int>(fields.integer("layer", 0, position - 1));
+    input.bytes = fields.integer("bytes", 0);
+    for (const LayerInput& other : result) {
+      if (other.layer == input.layer)
+        fields.fail(nullptr, "layer " + std::to_string(input.layer) + " is named twice");
+    }
+    result.push_back(input);
+  }
+  return result;
 }
 
 void ProfileReader::operator_row(const Value& value) {

@@ -52,6 +52,13 @@ Profile random_profile(std::mt19937& random, int layers) {
   return profile;
 }
 
+/// Where each stage ends.
+std::vector<int> ends_of(const StageCuts& cuts) {
+  std::vector<int> ends;
+  for (const ModelStage& stage : cuts.stages) ends.push_back(stage.layers.back() + 1);
+  return ends;
+}
+
 int device_of(const PartitionOptions& options, int stage) {
   const int chunk = stage / options.devices, position = stage % options.devices;
   return options.layout == ChunkLayout::wave && chunk % 2 == 1 ? options.devices - 1 - position : position;
@@ -143,13 +150,13 @@ void expect_as_brute_force(const Profile& profile, const PartitionOptions& optio
     EXPECT_THROW(cut_chain(profile, options), InfeasibleError);
     return;
   }
-  const ChainCuts cuts = cut_chain(profile, options);
+  const StageCuts cuts = cut_chain(profile, options);
   EXPECT_TRUE(cuts.exact());
   Nanoseconds chain = 0;
   for (const LayerCost& cost : profile.layers) chain += cost.forward.median + cost.backward.median;
   EXPECT_EQ(std::max(cuts.busiest, (chain + cuts.in_flight - 1) / cuts.in_flight), *expected);
   EXPECT_EQ(brute_force(profile, options, cuts.in_flight), cuts.busiest);
-  const std::vector<Use> uses = use_of(profile, options, cuts.ends, cuts.in_flight);
+  const std::vector<Use> uses = use_of(profile, options, ends_of(cuts), cuts.in_flight);
   EXPECT_EQ(busiest_of(uses), cuts.busiest);
   for (const Use& use : uses) EXPECT_LE(use.memory, options.device_memory);
 }
@@ -184,8 +191,8 @@ TEST(PartitionChain, AgreesWithEveryPartitionIntoSeveralChunks) {
 
 TEST(PartitionChain, AmongTheBestBalancesTheOthers) {
   // The last layer alone is the busiest device; the four before it go two and two.
-  const ChainCuts cuts = cut_chain(profile_of({1, 1, 1, 1, 10}), {.devices = 3});
-  EXPECT_EQ(cuts.ends, (std::vector<int>{2, 4, 5}));
+  const StageCuts cuts = cut_chain(profile_of({1, 1, 1, 1, 10}), {.devices = 3});
+  EXPECT_EQ(ends_of(cuts), (std::vector<int>{2, 4, 5}));
 }
 
 TEST(PartitionChain, MoreDevicesAreNeverBusier) {
@@ -193,7 +200,7 @@ TEST(PartitionChain, MoreDevicesAreNeverBusier) {
   const Profile profile = random_profile(random, 60);
   Nanoseconds before = std::numeric_limits<Nanoseconds>::max();
   for (int devices = 1; devices <= 60; ++devices) {
-    const ChainCuts cuts = cut_chain(profile, {.devices = devices});
+    const StageCuts cuts = cut_chain(profile, {.devices = devices});
     EXPECT_LE(cuts.busiest, before);
     before = cuts.busiest;
   }
@@ -203,9 +210,9 @@ TEST(PartitionChain, ThousandLayersOnManyDevices) {
   std::mt19937 random(5);
   const Profile profile = random_profile(random, 1000);
   const PartitionOptions options{.devices = 64, .device_memory = 4000, .micro_batches = 128};
-  const ChainCuts cuts = cut_chain(profile, options);
+  const StageCuts cuts = cut_chain(profile, options);
   EXPECT_TRUE(cuts.exact());
-  for (const Use& use : use_of(profile, options, cuts.ends, cuts.in_flight)) EXPECT_LE(use.memory, 4000);
+  for (const Use& use : use_of(profile, options, ends_of(cuts), cuts.in_flight)) EXPECT_LE(use.memory, 4000);
 }
 
 TEST(PartitionChain, SeveralChunksOnManyDevicesAreNeverBelowTheirBound) {
@@ -213,8 +220,8 @@ TEST(PartitionChain, SeveralChunksOnManyDevicesAreNeverBelowTheirBound) {
   const Profile profile = random_profile(random, 400);
   for (const ChunkLayout layout : {ChunkLayout::looped, ChunkLayout::wave}) {
     const PartitionOptions options{.devices = 16, .chunks = 4, .layout = layout, .micro_batches = 32};
-    const ChainCuts cuts = cut_chain(profile, options);
-    EXPECT_EQ(busiest_of(use_of(profile, options, cuts.ends, cuts.in_flight)), cuts.busiest);
+    const StageCuts cuts = cut_chain(profile, options);
+    EXPECT_EQ(busiest_of(use_of(profile, options, ends_of(cuts), cuts.in_flight)), cuts.busiest);
     EXPECT_GE(cuts.busiest, cuts.lower_bound);
     // Moving whole layers balances to within one of the longest (here 20).
     EXPECT_LE(cuts.busiest, cuts.lower_bound + 20);

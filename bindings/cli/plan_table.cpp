@@ -1,0 +1,155 @@
+#include "bindings/cli/plan_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bindings/cli/profile_arguments.h"
+#include "bindings/cli/progress.h"
+#include "search/error.h"
+#include "search/partition/chain.h"
+#include "search/partition/even_split.h"
+#include "search/quantity.h"
+#include "search/references.h"
+
+namespace ostinato::cli {
+namespace {
+
+std::optional<Baseline> one_f_one_b(const Placement& placement, int micro_batches) {
+  for (const Reference& r : references(placement, micro_batches, Objective::makespan)) {
+    if (r.name == "1f1b") return Baseline{r.makespan, r.fits};
+  }
+  return std::nullopt;
+}
+
+struct Row {
+  std::string mark, name, bound, makespan, ratio, memory, note;
+};
+
+std::string format_rows(const std::vector<Row>& rows) {
+  std::size_t width = 0;
+  for (const Row& row : rows) width = std::max(width, row.name.size());
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line = fmt::format("{:1} {:<{}} {:>12} {:>12} {:>7} {:>12}   {}", row.mark, row.name, width,
+                                   row.bound, row.makespan, row.ratio, row.memory, row.note);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string ratio(Nanoseconds value, Nanoseconds best) {
+  return best > 0 ? fmt::format("{:.3f}", static_cast<double>(value) / static_cast<double>(best)) : "";
+}
+
+Row candidate_row(const Candidate& candidate, bool wins, Nanoseconds best) {
+  Row row{
+      wins ? "*" : "",  candidate.name, candidate.bound > 0 ? format_time(candidate.bound) : "", {}, {}, {},
+      candidate.why_not};
+  if (!candidate.plan) return row;
+  const Plan& plan = *candidate.plan;
+  row.makespan = format_time(plan.makespan);
+  row.ratio = ratio(plan.makespan, best);
+  row.memory = format_memory(*std::max_element(plan.peak_memory.begin(), plan.peak_memory.end()));
+  row.note = plan.optimal.makespan ? "optimal for it (proved)"
+                                   : "gap to its bound " + gap(plan.makespan, plan.lower_bound.makespan);
+  row.note += fmt::format(", busiest device {}", format_time(busiest_device(*candidate.placement)));
+  return row;
+}
+
+void add_baseline(std::vector<Row>& rows, const std::string& name, const std::optional<Baseline>& baseline,
+                  Nanoseconds best) {
+  if (!baseline) return;
+  rows.push_back({"", name, "", format_time(baseline->makespan), ratio(baseline->makespan, best), "",
+                  baseline->fits ? "" : "does not fit the memory"});
+}
+
+/// Why the winner was taken, against the next best and against 1F1B on the even split.
+std::string reason(const JointChoice& choice, const Baselines& base) {
+  const Candidate& best = choice.candidates[choice.winner];
+  const Candidate* next = nullptr;
+  for (const Candidate& candidate : choice.candidates) {
+    if (&candidate == &best || !candidate.plan) continue;
+    if (next == nullptr || candidate.value() < next->value()) next = &candidate;
+  }
+  const char* objective = to_string(best.plan->objective);
+  std::string text = fmt::format("{} was chosen: its {} of {} is the shortest within the memory; ", best.name,
+                                 objective, format_time(best.value()));
+  if (next == nullptr) {
+    text += "no other candidate could be shorter";
+  } else if (next->value() == best.value()) {
+    text += next->name + " takes as long";
+  } else {
+    text += fmt::format("the next best, {}, takes {} more", next->name, gap(next->value(), best.value()));
+  }
+  if (base.even && best.plan->makespan > 0) {
+    text += fmt::format(".\n1F1B on an even split of the layers takes {} times as long{}",
+                        ratio(base.even->makespan, best.plan->makespan),
+                        base.even->fits ? "" : ", and does not fit the memory");
+  }
+  return text + ".\n";
+}
+
+Json baseline_json(const std::optional<Baseline>& baseline) {
+  if (!baseline) return nullptr;
+  return {{"makespan", baseline->makespan}, {"fits", baseline->fits}};
+}
+
+Json candidate_json(const Candidate& c) {
+  Json json = {{"name", c.name},
+               {"devices", c.placement ? c.placement->devices.size() : 0},
+               {"chunks", c.options.chunks},
+               {"layout", c.options.layout == ChunkLayout::wave ? "wave" : "looped"},
+               {"sharded", c.options.sharded},
+               {"graph", c.graph},
+               {"recompute", c.options.recompute != Recompute::never},
+               {"lower_bound", c.bound}};
+  if (c.plan) {
+    json["makespan"] = c.plan->makespan;
+    json["peak_memory"] = c.plan->peak_memory;
+    json["seconds"] = c.seconds;
+  } else {
+    json["why_not"] = c.why_not;
+  }
+  return json;
+}
+
+}  // namespace
+
+Baselines baselines(const Profile& profile, const PartitionOptions& options) {
+  PartitionOptions one_chunk = options;
+  one_chunk.chunks = 1;
+  one_chunk.sharded.clear();
+  one_chunk.recompute = Recompute::never;
+  Baselines result;
+  const std::size_t devices = cluster_of(one_chunk).devices.size();
+  if (profile.layers.size() < devices) return result;
+  result.even = one_f_one_b(even_split(profile, one_chunk), options.micro_batches);
+  try {
+    result.balanced = one_f_one_b(partition_chain(profile, one_chunk), options.micro_batches);
+  } catch (const InfeasibleError&) {
+    // Then there is nothing to compare with, and the candidates say why.
+  }
+  return result;
+}
+
+std::string choice_text(const JointChoice& choice, const Baselines& base) {
+  const Nanoseconds best = choice.candidates[choice.winner].plan->makespan;
+  std::vector<Row> rows = {{"", "placement", "bound", "makespan", "ratio", "peak memory", ""}};
+  for (std::size_t i = 0; i < choice.candidates.size(); ++i)
+    rows.push_back(candidate_row(choice.candidates[i], i == choice.winner, best));
+  add_baseline(rows, "1F1B on the best stages, 1 chunk", base.balanced, best);
+  add_baseline(rows, "1F1B on an even split of layers", base.even, best);
+  return format_rows(rows) + reason(choice, base);
+}
+
+Json choice_json(const JointChoice& choice, const Baselines& base) {
+  Json list = Json::array();
+  for (const Candidate& candidate : choice.candidates) list.push_back(candidate_json(candidate));
+  return {
+      {"candidates", list},
+      {"baselines", {{"1f1b", baseline_json(base.balanced)}, {"1f1b_even_split", baseline_json(base.even)}}}};
+}
+
+}  // namespace ostinato::cli

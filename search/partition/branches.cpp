@@ -1,0 +1,314 @@
+#include "search/partition/branches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "search/error.h"
+#include "search/partition/downsets.h"
+#include "search/partition/stage_cost.h"
+
+namespace ostinato {
+namespace {
+
+using namespace chain;
+
+[[noreturn]] void refuse(const std::string& message) { throw InputError("", 0, message); }
+
+/// Every layer alone, but neighbouring sharded ones together.
+std::vector<std::vector<int>> groups_of(const Model& model, const std::vector<int>& sharded) {
+  std::vector<std::vector<int>> groups;
+  bool before = false;
+  for (int l = 0; l < model.graph.layers(); ++l) {
+    const bool shard = std::binary_search(sharded.begin(), sharded.end(), l);
+    if (!shard || !before) groups.emplace_back();
+    groups.back().push_back(l);
+    before = shard;
+  }
+  return groups;
+}
+
+/// What could be a stage: the layers between two downsets, or a shard.
+struct StageSet {
+  int from = 0, to = 0;
+  bool shard = false;
+  std::vector<StageCost> on_kind;  ///< empty for a shard
+};
+
+/// Time and memory of a device with one stage and all shards.
+struct Fit {
+  Nanoseconds time = 0;
+  bool recompute = false;
+};
+
+class GraphCutter {
+ public:
+  GraphCutter(const Model& model, const PartitionOptions& options)
+      : model_(model),
+        options_(options),
+        sets_(model.graph, groups_of(model, options.sharded), kMostDownsets),
+        all_(static_cast<std::size_t>(model.devices())) {
+    std::iota(all_.begin(), all_.end(), 0);
+    if (!sets_.complete()) {
+      refuse(
+          fmt::format("the layers have more than {} sets that are closed under their inputs: too many "
+                      "branches for stages over the graph",
+                      kMostDownsets));
+    }
+    for (std::size_t g = 0; g < sets_.groups().size(); ++g) {
+      if (!is_shard(static_cast<int>(g))) continue;
+      shards_.push_back(cost_of_stage(model, {sets_.groups()[g], all_}));
+    }
+    if (static_cast<int>(sets_.groups().size() - shards_.size()) < model.devices()) {
+      refuse(fmt::format("{} devices need at least as many layers that are not sharded, the model has {}",
+                         model.devices(), sets_.groups().size() - shards_.size()));
+    }
+  }
+
+  StageCuts best();
+
+ private:
+  /// The best way to run what is not in a downset on the last `k` devices.
+  struct Rest {
+    Nanoseconds busiest = -1;  ///< -1: there is none
+    __int128 squares = 0;
+    int set = -1;  ///< of stage_sets_: the next stage
+    bool recompute = false;
+
+    bool better_than(const Rest& other) const {
+      return busiest >= 0 &&
+             (other.busiest < 0 || std::tie(busiest, squares) < std::tie(other.busiest, other.squares));
+    }
+  };
+
+  bool is_shard(int group) const {
+    return std::binary_search(options_.sharded.begin(), options_.sharded.end(),
+                              sets_.groups()[group].front());
+  }
+  Nanoseconds time_of(const StageCost& cost) const {
+    return cost.forward + (model_.split ? cost.backward_input + cost.backward_weight : cost.backward);
+  }
+  std::vector<int> layers_of(const std::vector<int>& groups) const;
+  bool connected(const std::vector<int>& layers) const;
+  Nanoseconds first_limit() const;
+  Nanoseconds critical_path() const;
+  void find_stage_sets(Nanoseconds limit);
+  void grow(int from, Nanoseconds limit);
+  void add_set(int from, int to);
+  std::optional<Fit> fitting(const StageSet& set, int behind, int cap) const;
+  void solve(int cap);
+  Rest rest_behind(int downset, int k, int cap) const;
+  std::vector<ModelStage> stages() const;
+
+  const Model& model_;
+  const PartitionOptions& options_;
+  const Downsets sets_;
+  std::vector<int> all_;  ///< devices
+  std::vector<StageCost> shards_;
+  std::vector<StageSet> stage_sets_;
+  std::vector<std::vector<int>> from_;    ///< stage sets by their smaller downset
+  std::vector<std::vector<Rest>> table_;  ///< by stages left, then downset
+};
+
+std::vector<int> GraphCutter::layers_of(const std::vector<int>& groups) const {
+  std::vector<int> layers;
+  for (const int g : groups) layers.insert(layers.end(), sets_.groups()[g].begin(), sets_.groups()[g].end());
+  return layers;
+}
+
+bool GraphCutter::connected(const std::vector<int>& layers) const {
+  std::vector<int> reached = {layers.front()};
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    const auto visit = [&](int l) {
+      if (std::binary_search(layers.begin(), layers.end(), l) &&
+          std::find(reached.begin(), reached.end(), l) == reached.end())
+        reached.push_back(l);
+    };
+    for (const LayerInput& input : model_.graph.inputs(reached[i])) visit(input.layer);
+    for (const int reader : model_.graph.readers(reached[i])) visit(reader);
+  }
+  return reached.size() == layers.size();
+}
+
+/// A limit that most models meet: an equal share, and the longest layer above it.
+Nanoseconds GraphCutter::first_limit() const {
+  Nanoseconds total = 0, longest = 0;
+  for (std::size_t g = 0; g < sets_.groups().size(); ++g) {
+    if (is_shard(static_cast<int>(g))) continue;
+    Nanoseconds slowest = 0;
+    for (std::size_t k = 0; k < model_.on_kind.size(); ++k) {
+      const StageCost cost = cost_on_kind(model_, static_cast<int>(k), sets_.groups()[g]);
+      slowest =
+          std::max(slowest, time_of(cost) + (options_.recompute == Recompute::never ? 0 : cost.forward));
+    }
+    total += slowest;
+    longest = std::max(longest, slowest);
+  }
+  return total / model_.devices() + longest + 1;
+}
+
+/// The longest path of layers, there and back, on the fastest kind of device.
+Nanoseconds GraphCutter::critical_path() const {
+  std::vector<Nanoseconds> until(static_cast<std::size_t>(model_.graph.layers()), 0);
+  Nanoseconds longest = 0;
+  for (int l = 0; l < model_.graph.layers(); ++l) {
+    if (std::binary_search(options_.sharded.begin(), options_.sharded.end(), l)) continue;
+    Nanoseconds own = std::numeric_limits<Nanoseconds>::max();
+    for (std::size_t k = 0; k < model_.on_kind.size(); ++k)
+      own = std::min(own, time_of(cost_on_kind(model_, static_cast<int>(k), {l})));
+    for (const LayerInput& input : model_.graph.inputs(l)) until[l] = std::max(until[l], until[input.layer]);
+    until[l] += own;
+    longest = std::max(longest, until[l]);
+  }
+  return longest;
+}
+
+/// Every stage that takes at most `limit` on some kind of device, and the shards.
+void GraphCutter::find_stage_sets(Nanoseconds limit) {
+  stage_sets_.clear();
+  from_.assign(static_cast<std::size_t>(sets_.size()), {});
+  for (int downset = 0; downset < sets_.size(); ++downset) grow(downset, limit);
+}
+
+void GraphCutter::grow(int from, Nanoseconds limit) {
+  std::vector<int> reached = {from};
+  std::vector<char> seen(static_cast<std::size_t>(sets_.size()), 0);
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    for (const Downsets::Step& step : sets_.steps(reached[i])) {
+      if (seen[step.to]) continue;
+      seen[step.to] = 1;
+      if (is_shard(step.group)) {
+        if (reached[i] != from) continue;
+        from_[from].push_back(static_cast<int>(stage_sets_.size()));
+        stage_sets_.push_back({from, step.to, true, {}});
+        continue;
+      }
+      const std::vector<int> layers = layers_of(sets_.between(from, step.to));
+      StageSet set{from, step.to, false, {}};
+      Nanoseconds quickest = std::numeric_limits<Nanoseconds>::max();
+      for (std::size_t k = 0; k < model_.on_kind.size(); ++k) {
+        set.on_kind.push_back(cost_on_kind(model_, static_cast<int>(k), layers));
+        quickest = std::min(quickest, time_of(set.on_kind.back()));
+      }
+      if (quickest > limit) continue;
+      reached.push_back(step.to);
+      if (!connected(layers)) continue;
+      if (static_cast<int>(stage_sets_.size()) == kMostStageSets)
+        refuse(
+            fmt::format("more than {} sets of layers could be a stage: too many branches", kMostStageSets));
+      from_[from].push_back(static_cast<int>(stage_sets_.size()));
+      stage_sets_.push_back(std::move(set));
+    }
+  }
+}
+
+/// As Problem::fitting() of a chain, with `behind` stages from this one on.
+std::optional<Fit> GraphCutter::fitting(const StageSet& set, int behind, int cap) const {
+  const int device = model_.devices() - behind;
+  const Bytes memory = model_.memory_of(device);
+  const StageCost& cost = set.on_kind[model_.kind_of(device)];
+  const int most = std::min(cap, options_.micro_batches);
+  const int shards = static_cast<int>(shards_.size());
+  for (const bool recompute : {false, true}) {
+    if (options_.recompute == (recompute ? Recompute::never : Recompute::always)) continue;
+    Nanoseconds time = time_of(cost) + (recompute ? cost.forward : 0);
+    Bytes held = cost.fixed + (cost.input + (recompute ? 0 : cost.kept)) * std::min(most, behind + shards);
+    Bytes workspace = cost.workspace() + (recompute ? cost.kept : 0);
+    for (const StageCost& shard : shards_) {
+      time += shard.forward + shard.backward;
+      held += shard.fixed + (shard.kept + shard.input) * std::min(most, model_.devices() + shards);
+      workspace = std::max(workspace, shard.workspace());
+    }
+    if (memory == kUnlimited || held + workspace <= memory) return Fit{time, recompute};
+  }
+  return std::nullopt;
+}
+
+GraphCutter::Rest GraphCutter::rest_behind(int downset, int k, int cap) const {
+  Rest best;
+  if (k == 0 && downset == sets_.full()) best.busiest = 0;
+  for (const int index : from_[downset]) {
+    const StageSet& set = stage_sets_[index];
+    if (!set.shard && k == 0) continue;
+    Rest rest = table_[set.shard ? k : k - 1][set.to];
+    if (rest.busiest < 0) continue;
+    rest.set = index;
+    if (!set.shard) {
+      const std::optional<Fit> fit = fitting(set, k, cap);
+      if (!fit) continue;
+      rest.busiest = std::max(rest.busiest, fit->time);
+      rest.squares += static_cast<__int128>(fit->time) * fit->time;
+      rest.recompute = fit->recompute;
+    }
+    if (rest.better_than(best)) best = rest;
+  }
+  return best;
+}
+
+/// From the whole model back: a downset comes before every larger one.
+void GraphCutter::solve(int cap) {
+  table_.assign(static_cast<std::size_t>(model_.devices()) + 1, {});
+  for (int k = 0; k <= model_.devices(); ++k) {
+    table_[k].resize(static_cast<std::size_t>(sets_.size()));
+    for (int downset = sets_.size() - 1; downset >= 0; --downset)
+      table_[k][downset] = rest_behind(downset, k, cap);
+  }
+}
+
+std::vector<ModelStage> GraphCutter::stages() const {
+  std::vector<ModelStage> result;
+  int downset = 0, k = model_.devices();
+  while (downset != sets_.full()) {
+    const Rest& rest = table_[k][downset];
+    const StageSet& set = stage_sets_[rest.set];
+    const std::vector<int> layers = layers_of(sets_.between(set.from, set.to));
+    if (set.shard) {
+      result.push_back({layers, all_});
+    } else {
+      result.push_back({layers, {model_.devices() - k--}, rest.recompute});
+    }
+    downset = set.to;
+  }
+  return result;
+}
+
+StageCuts GraphCutter::best() {
+  const Nanoseconds critical = critical_path();
+  const int most = std::min(options_.micro_batches, model_.devices() + static_cast<int>(shards_.size()));
+  Nanoseconds shard_time = 0;
+  for (const StageCost& shard : shards_) shard_time += shard.forward + shard.backward;
+  StageCuts best;
+  Nanoseconds least = 0;
+  for (Nanoseconds limit = first_limit(); best.stages.empty(); limit *= 2) {
+    find_stage_sets(limit);
+    for (int cap = most; cap >= 1; --cap) {
+      const Nanoseconds in_turn = (critical + cap - 1) / cap;
+      if (!best.stages.empty() && in_turn >= least) break;
+      solve(cap);
+      const Rest& found = table_[model_.devices()][0];
+      if (found.busiest < 0) continue;
+      const Nanoseconds period = std::max(found.busiest, in_turn);
+      if (!best.stages.empty() && period >= least) continue;
+      least = period;
+      // A set left out takes more than `limit`, beside the shards.
+      best = {stages(), found.busiest, std::min(found.busiest, limit + shard_time), cap};
+    }
+    if (limit > first_limit() * model_.devices()) break;  // every set was a candidate
+  }
+  return best;
+}
+
+}  // namespace
+
+StageCuts cut_graph(const Profile& profile, const PartitionOptions& options) {
+  check_partition(profile, options);
+  const Model model(profile, options);
+  StageCuts cuts = GraphCutter(model, options).best();
+  if (cuts.stages.empty())
+    refuse("no partition into connected stages was found that fits the memory of the devices");
+  return cuts;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,31 @@
+#pragma once
+// Stages over a graph with branches: K-like placements instead of a forced chain.
+//
+//   StageCuts cuts = cut_graph(profile, options);     // layers of the profile name what they read (`after`)
+//
+// A stage is a connected set of layers such that no path leaves it and comes back: the set between two
+// downsets (downsets.h). Branches that run on different devices then run at the same time, so the pipeline is
+// as deep as its longest branch and not as long as the model. A dynamic program over the downsets finds
+// stages whose busiest device is as little busy as possible, exactly; among these, the smallest sum of
+// squared loads. Memory, recomputation and sharded layers are as in chain.h, with what is in flight counted
+// over the stages in the order in which they are laid out: for a stage beside others that is more than it
+// needs.
+//
+// Source: Tarnawski, Phanishayee, Devanur, Mahajan, Paravecino, "Efficient algorithms for device placement of
+// DNN graph operators" (NeurIPS 2020), whose dynamic program it is, with connected stages added.
+
+#include "search/partition/partition_options.h"
+
+namespace ostinato {
+
+/// One stage per device; `options.chunks` and `options.layout` do not count, devices are taken in the order
+/// of the cluster. O(downsets^2 * stage + candidates for a stage * devices) in the worst case. Throws
+/// InputError as check_partition(), for more devices than layers, for a graph with more than kMostDownsets
+/// downsets or kMostStageSets candidates for a stage, and where no partition into connected stages was found
+/// that fits.
+StageCuts cut_graph(const Profile& profile, const PartitionOptions& options);
+
+inline constexpr int kMostDownsets = 4096;
+inline constexpr int kMostStageSets = 400'000;
+
+}  // namespace ostinato

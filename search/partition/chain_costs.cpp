@@ -1,0 +1,61 @@
+#include "search/partition/chain_costs.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+namespace ostinato::chain {
+
+LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
+    : time_{0}, forward_{0}, fixed_{0}, kept_{0} {
+  std::vector<Bytes> workspace;
+  for (const LayerCost& layer : layers) {
+    const Nanoseconds backward =
+        split_backward ? layer.backward_input.median + layer.backward_weight.median : layer.backward.median;
+    time_.push_back(time_.back() + layer.forward.median + backward);
+    forward_.push_back(forward_.back() + layer.forward.median);
+    fixed_.push_back(fixed_.back() + layer.parameters + layer.gradients + layer.optimizer_state);
+    kept_.push_back(kept_.back() + layer.kept);
+    input_.push_back(layer.input_bytes);
+    workspace.push_back(std::max(layer.forward_workspace, layer.backward_workspace));
+  }
+  workspace_.push_back(std::move(workspace));
+  for (std::size_t width = 1; 2 * width <= workspace_[0].size(); width *= 2) {
+    const std::vector<Bytes>& half = workspace_.back();
+    std::vector<Bytes> whole;
+    for (std::size_t i = 0; i + width < half.size(); ++i) whole.push_back(std::max(half[i], half[i + width]));
+    workspace_.push_back(std::move(whole));
+  }
+}
+
+Bytes LayerSums::workspace(int first, int end) const {
+  const int k = std::bit_width(static_cast<unsigned>(end - first)) - 1;
+  return std::max(workspace_[k][first], workspace_[k][end - (1 << k)]);
+}
+
+ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded) {
+  for (int l = 0; l < model.graph.layers(); ++l) {
+    if (!std::binary_search(sharded.begin(), sharded.end(), l)) {
+      layer_.push_back(l);
+      shards_before_.push_back(static_cast<int>(shards_.size()));
+      bytes_at_.push_back(model.graph.bytes_across(l));
+      continue;
+    }
+    if (shards_.empty() || shards_.back().layers.back() != l - 1) shards_.push_back({layers(), {}, {}});
+    shards_.back().layers.push_back(l);
+  }
+  for (const std::vector<LayerCost>& all : model.on_kind) {
+    std::vector<LayerCost> cut;
+    for (const int l : layer_) cut.push_back(all[l]);
+    on_kind_.emplace_back(cut, model.split);
+  }
+  std::vector<int> devices(model.cluster.devices.size());
+  std::iota(devices.begin(), devices.end(), 0);
+  for (Shard& shard : shards_) {
+    shard.cost = cost_of_stage(model, {shard.layers, devices});
+    shard_time_ += shard.time();
+    shard_fixed_ += shard.cost.fixed;
+  }
+}
+
+}  // namespace ostinato::chain

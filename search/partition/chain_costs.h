@@ -1,0 +1,69 @@
+#pragma once
+// The chain that is cut, as numbers: the layers that are not sharded, in model order, with sums over runs of
+// them for each kind of device; and the shards that stand between them. Private to search/partition.
+//
+// Positions count the layers of this chain: position i is model layer layer(i). A run is [first, end).
+
+#include <vector>
+
+#include "search/partition/partition_options.h"
+#include "search/partition/stage_cost.h"
+
+namespace ostinato::chain {
+
+/// Sums and maxima over runs on one kind of device, each in constant time after O(layers log layers).
+class LayerSums {
+ public:
+  LayerSums(const std::vector<LayerCost>& layers, bool split_backward);
+
+  int layers() const { return static_cast<int>(time_.size()) - 1; }
+  Nanoseconds time(int first, int end) const { return time_[end] - time_[first]; }  ///< forward + backward
+  Nanoseconds forward(int first, int end) const { return forward_[end] - forward_[first]; }
+  Bytes fixed(int first, int end) const { return fixed_[end] - fixed_[first]; }  ///< static memory
+  Bytes kept(int first, int end) const { return kept_[end] - kept_[first]; }  ///< without the stage's input
+  Bytes input(int layer) const { return input_[layer]; }
+  Bytes workspace(int first, int end) const;  ///< largest of a forward or a backward; first < end
+
+ private:
+  std::vector<Nanoseconds> time_, forward_;  ///< prefix sums, as the next two
+  std::vector<Bytes> fixed_, kept_;
+  std::vector<Bytes> input_;                   ///< per layer
+  std::vector<std::vector<Bytes>> workspace_;  ///< [k][i]: largest of layers [i, i + 2^k)
+};
+
+/// Neighbouring sharded layers, which are one stage on all devices.
+struct Shard {
+  int position = 0;  ///< it runs before the chain's layer of this position
+  std::vector<int> layers;
+  StageCost cost;
+
+  Nanoseconds time() const { return cost.forward + cost.backward; }
+};
+
+class ChainCosts {
+ public:
+  ChainCosts(const Model& model, const std::vector<int>& sharded);
+
+  int layers() const { return static_cast<int>(layer_.size()); }
+  int layer(int position) const { return layer_[position]; }
+  const LayerSums& on(int kind) const { return on_kind_[kind]; }
+  int kinds() const { return static_cast<int>(on_kind_.size()); }
+  const std::vector<Shard>& shards() const { return shards_; }
+  Nanoseconds shard_time() const { return shard_time_; }  ///< that every device spends on the shards
+  Bytes shard_fixed() const { return shard_fixed_; }
+
+  /// Whether a shard runs between two layers of the run, which then cannot be one stage.
+  bool splits(int first, int end) const { return shards_before_[end - 1] != shards_before_[first]; }
+  Bytes bytes_at(int position) const { return bytes_at_[position]; }  ///< over a cut before this position
+
+ private:
+  std::vector<int> layer_;
+  std::vector<LayerSums> on_kind_;
+  std::vector<Shard> shards_;
+  std::vector<int> shards_before_;  ///< per position
+  std::vector<Bytes> bytes_at_;
+  Nanoseconds shard_time_ = 0;
+  Bytes shard_fixed_ = 0;
+};
+
+}  // namespace ostinato::chain

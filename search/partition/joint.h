@@ -1,0 +1,76 @@
+#pragma once
+// The joint choice of placement and schedule: candidates are partitioned, bounded, and searched while their
+// bound leaves room below the best plan so far. The winner is the shortest step within memory.
+//
+//   JointOptions options{.partition = {.devices = 4, .micro_batches = 16}, .shardable = {0, 23}};
+//   options.search.micro_batches = 16;
+//   JointChoice choice = choose_plan(profile, options);
+//   const Candidate& best = choice.candidates[choice.winner];
+//
+// Candidates: every set of the shardable layers sharded (all of them, none, each alone, where they are more
+// than kMostShardSets allow) x { one chunk per device; stages over the graph where the profile has branches;
+// 2 to max_chunks chunks, looped and as a wave } x { keep all activations; recompute where keeping them would
+// leave fewer micro-batches in flight }; and one chunk on fewer devices.
+//
+// Three bounds drop a candidate, each proved: N times the least that its busiest device takes, before it is
+// partitioned; the bounds of docs/bounds.md on its placement; and, where its search ends, the plan itself.
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "search/partition/partition_options.h"
+#include "search/plan.h"
+#include "search/search.h"
+
+namespace ostinato {
+
+struct JointOptions {
+  PartitionOptions partition;       ///< chunks, layout, sharded and recompute do not count: they are chosen
+  std::vector<int> shardable = {};  ///< layers that may be sharded; rising
+  int max_chunks = 4;
+  bool recompute = true;      ///< try it where memory is short
+  bool fewer_devices = true;  ///< try to leave the last devices idle
+  SearchOptions search = {};  ///< the time limit is that of all searches together
+};
+
+/// One placement to try. Either `plan` is there, or `why_not` says what spoke against it.
+struct Candidate {
+  std::string name;          ///< "looped, 2 chunks per device"
+  PartitionOptions options;  ///< with the choices filled in
+  bool graph = false;        ///< stages over the graph (branches.h), else of the chain
+  std::optional<StageCuts> cuts;
+  std::optional<Placement> placement;
+  Nanoseconds bound = 0;  ///< proven, of the objective; 0: not computed
+  std::optional<Plan> plan;
+  double seconds = 0;  ///< of its search
+  std::string why_not;
+  bool infeasible = false;  ///< `why_not` is a proof that nothing fits
+
+  Nanoseconds value() const;  ///< the plan's objective; only where there is one
+};
+
+struct JointChoice {
+  std::vector<Candidate> candidates;
+  std::size_t winner = 0;
+  bool interrupted = false;  ///< a stop left candidates untried
+};
+
+/// Searches one placement; what search() is, with whatever the caller shows meanwhile.
+using Searcher = std::function<Plan(const Placement&, const SearchOptions&, const std::string& name)>;
+
+/// Throws InputError where the profile or the options allow no partition at all, or nothing was found; and
+/// InfeasibleError where every candidate was proved impossible.
+JointChoice choose_plan(const Profile& profile, const JointOptions& options, const Searcher& searcher = {});
+
+/// The layers of these names or indices ("0:Embedding", "0"), rising, without duplicates; an empty text means
+/// none. Throws InputError ("did you mean") for any other.
+std::vector<int> find_layers(const Profile& profile, const std::string& comma_separated);
+
+/// The layers that the profile says may be sharded.
+std::vector<int> shardable_layers(const Profile& profile);
+
+inline constexpr int kMostShardSets = 16;
+
+}  // namespace ostinato

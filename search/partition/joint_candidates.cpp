@@ -1,0 +1,177 @@
+#include "search/partition/joint_candidates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "search/error.h"
+#include "search/file.h"
+#include "search/partition/stage_cost.h"
+#include "search/value.h"
+
+namespace ostinato::joint {
+namespace {
+
+/// Runs of neighbours: what is sharded together.
+std::vector<std::vector<int>> runs_of(const std::vector<int>& layers) {
+  std::vector<std::vector<int>> runs;
+  for (const int l : layers) {
+    if (runs.empty() || runs.back().back() != l - 1) runs.emplace_back();
+    runs.back().push_back(l);
+  }
+  return runs;
+}
+
+/// None first; then every set of runs, or each alone and all together where they are many.
+std::vector<std::vector<int>> shard_sets(const std::vector<int>& shardable) {
+  const std::vector<std::vector<int>> runs = runs_of(shardable);
+  std::vector<std::vector<int>> sets = {{}};
+  if (runs.empty()) return sets;
+  if (runs.size() < 31 && (1u << runs.size()) <= kMostShardSets) {
+    for (unsigned mask = 1; mask < 1u << runs.size(); ++mask) {
+      std::vector<int>& set = sets.emplace_back();
+      for (std::size_t r = 0; r < runs.size(); ++r) {
+        if (mask >> r & 1) set.insert(set.end(), runs[r].begin(), runs[r].end());
+      }
+    }
+    return sets;
+  }
+  for (std::size_t r = 0; r < runs.size() && r + 2 < kMostShardSets; ++r) sets.push_back(runs[r]);
+  sets.push_back(shardable);
+  return sets;
+}
+
+std::string shard_suffix(const Profile& profile, const std::vector<int>& sharded) {
+  if (sharded.empty()) return "";
+  if (sharded.size() > 3) return fmt::format(", {} layers sharded", sharded.size());
+  std::string names;
+  for (const int l : sharded) names += (names.empty() ? "" : ", ") + profile.layers[l].name;
+  return fmt::format(", {} sharded", names);
+}
+
+}  // namespace
+
+std::vector<Candidate> list_candidates(const Profile& profile, const JointOptions& options) {
+  std::vector<Candidate> list;
+  const bool branches = !LayerGraph(profile).is_chain();
+  for (const std::vector<int>& sharded : shard_sets(options.shardable)) {
+    const std::string suffix = shard_suffix(profile, sharded);
+    const auto add = [&](const std::string& name, int chunks, ChunkLayout layout) -> Candidate& {
+      Candidate& candidate = list.emplace_back();
+      candidate.name = name + suffix;
+      candidate.options = options.partition;
+      candidate.options.chunks = chunks;
+      candidate.options.layout = layout;
+      candidate.options.sharded = sharded;
+      candidate.options.recompute = Recompute::never;
+      return candidate;
+    };
+    add("1 chunk per device", 1, ChunkLayout::looped);
+    if (branches) add("stages over the graph", 1, ChunkLayout::looped).graph = true;
+    const long devices = static_cast<long>(cluster_of(options.partition).devices.size());
+    const long layers = static_cast<long>(profile.layers.size() - sharded.size());
+    for (int chunks = 2; chunks <= options.max_chunks; ++chunks) {
+      add(fmt::format("looped, {} chunks per device", chunks), chunks, ChunkLayout::looped);
+      add(fmt::format("wave, {} chunks per device", chunks), chunks, ChunkLayout::wave);
+      if (devices * chunks > layers) break;  // more chunks do not exist either
+    }
+  }
+  return list;
+}
+
+Candidate recomputing(const Candidate& candidate) {
+  Candidate again;
+  again.name = candidate.name + ", recompute";
+  again.options = candidate.options;
+  again.options.recompute = Recompute::needed;
+  again.graph = candidate.graph;
+  return again;
+}
+
+Candidate on_fewer(const JointOptions& options, int devices) {
+  Candidate candidate;
+  candidate.options = options.partition;
+  candidate.options.recompute = Recompute::never;
+  candidate.options.chunks = 1;
+  candidate.options.sharded.clear();
+  const Cluster cluster = cluster_of(options.partition);
+  candidate.name = fmt::format("1 chunk on {} of {} devices", devices, cluster.devices.size());
+  candidate.options.cluster = cluster.first(devices);
+  return candidate;
+}
+
+std::string too_few_layers(const Profile& profile, const Candidate& candidate) {
+  const long devices = static_cast<long>(cluster_of(candidate.options).devices.size());
+  const long layers = static_cast<long>(profile.layers.size() - candidate.options.sharded.size());
+  const int chunks = candidate.options.chunks;
+  if (devices * chunks <= layers) return "";
+  return fmt::format(
+      "{} devices with {} chunks each need at least {} layers that are not sharded, the model has {}",
+      devices, chunks, devices * chunks, layers);
+}
+
+Nanoseconds simple_bound(const Profile& profile, const Candidate& candidate, int micro_batches) {
+  const chain::Model model(profile, candidate.options);
+  std::vector<int> all(model.cluster.devices.size());
+  for (std::size_t d = 0; d < all.size(); ++d) all[d] = static_cast<int>(d);
+  Nanoseconds shards = 0, total = 0, longest = 0;
+  for (const std::vector<int>& run : runs_of(candidate.options.sharded)) {
+    const chain::StageCost cost = cost_of_stage(model, {run, all});
+    shards += cost.forward + cost.backward;
+  }
+  for (int l = 0; l < model.graph.layers(); ++l) {
+    const auto& sharded = candidate.options.sharded;
+    if (std::binary_search(sharded.begin(), sharded.end(), l)) continue;
+    Nanoseconds quickest = std::numeric_limits<Nanoseconds>::max();
+    for (const std::vector<LayerCost>& layers : model.on_kind) {
+      const LayerCost& cost = layers[l];
+      const Nanoseconds backward =
+          model.split ? cost.backward_input.median + cost.backward_weight.median : cost.backward.median;
+      quickest = std::min(quickest, cost.forward.median + backward);
+    }
+    total += quickest;
+    longest = std::max(longest, quickest);
+  }
+  const Nanoseconds busiest = std::max((total + model.devices() - 1) / model.devices(), longest) + shards;
+  const __int128 all_batches = static_cast<__int128>(busiest) * micro_batches;
+  return static_cast<Nanoseconds>(std::min<__int128>(all_batches, std::numeric_limits<Nanoseconds>::max()));
+}
+
+}  // namespace ostinato::joint
+
+namespace ostinato {
+
+std::vector<int> find_layers(const Profile& profile, const std::string& comma_separated) {
+  std::vector<int> found;
+  std::vector<std::string_view> names;
+  for (const LayerCost& layer : profile.layers) names.emplace_back(layer.name);
+  for (std::size_t at = 0; at < comma_separated.size();) {
+    const std::size_t comma = std::min(comma_separated.find(',', at), comma_separated.size());
+    const std::string_view word = std::string_view(comma_separated).substr(at, comma - at);
+    at = comma + 1;
+    const auto named = std::find(names.begin(), names.end(), word);
+    int layer = static_cast<int>(named - names.begin());
+    if (named == names.end()) {
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), layer);
+      const bool is_number = error == std::errc() && end == word.data() + word.size();
+      if (!is_number || layer < 0 || layer >= static_cast<int>(names.size()))
+        throw InputError("", 0,
+                         "no layer " + in_quotes(word) + " in the profile" + did_you_mean(word, names));
+    }
+    found.push_back(layer);
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+std::vector<int> shardable_layers(const Profile& profile) {
+  std::vector<int> layers;
+  for (const LayerCost& layer : profile.layers) {
+    if (layer.shardable) layers.push_back(layer.index);
+  }
+  return layers;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,23 @@
+#pragma once
+// What joint.h chooses from. Private to search/partition.
+
+#include "search/partition/joint.h"
+
+namespace ostinato::joint {
+
+/// Every candidate that keeps its activations, on all devices. `graph`: the profile has branches.
+std::vector<Candidate> list_candidates(const Profile& profile, const JointOptions& options);
+
+/// The same shape with recomputation where it is needed.
+Candidate recomputing(const Candidate& candidate);
+
+/// One chunk on the first `devices` devices.
+Candidate on_fewer(const JointOptions& options, int devices);
+
+/// Why the shape does not exist for this model, or "".
+std::string too_few_layers(const Profile& profile, const Candidate& candidate);
+
+/// No schedule of this shape is shorter: N times what its busiest device takes at least. O(layers * kinds).
+Nanoseconds simple_bound(const Profile& profile, const Candidate& candidate, int micro_batches);
+
+}  // namespace ostinato::joint

@@ -1,0 +1,77 @@
+#include "search/partition/partition_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "search/error.h"
+
+namespace ostinato {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw InputError("", 0, message); }
+
+void check_ranges(const PartitionOptions& options) {
+  constexpr int kMost = 65536;
+  const auto devices = options.cluster ? options.cluster->devices.size() : options.devices;
+  if (devices < 1 || devices > kMost)
+    refuse(fmt::format("the number of devices must be between 1 and {}, got {}", kMost, devices));
+  if (options.chunks < 1 || options.chunks > kMost) {
+    refuse(fmt::format("the number of chunks per device must be between 1 and {}, got {}", kMost,
+                       options.chunks));
+  }
+  if (options.micro_batches < 1)
+    refuse(fmt::format("a step needs at least 1 micro-batch, got {}", options.micro_batches));
+  if (options.device_memory < 0) refuse("the memory of a device must not be negative");
+}
+
+void check_layer(const LayerCost& layer, bool split) {
+  if (layer.forward.repeats == 0) refuse(fmt::format("the forward of layer {} was not measured", layer.name));
+  if (!split && layer.backward.repeats == 0)
+    refuse(fmt::format("the backward of layer {} was not measured", layer.name));
+  if (split && (layer.backward_input.repeats == 0 || layer.backward_weight.repeats == 0)) {
+    refuse(fmt::format("the profile has no split backward of layer {}: partition with a whole backward",
+                       layer.name));
+  }
+}
+
+/// Every sum that a partition makes stays within int64.
+void check_sums(const Profile& profile, int micro_batches) {
+  constexpr __int128 most = std::numeric_limits<std::int64_t>::max() / 16;
+  __int128 time = 0, bytes = 0;
+  for (const LayerCost& layer : profile.layers) {
+    for (const Spread* spread :
+         {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
+      time += spread->median;
+    for (const Bytes part :
+         {layer.kept, layer.forward_workspace, layer.backward_workspace, layer.input_bytes})
+      bytes += static_cast<__int128>(part) * micro_batches;
+    for (const Bytes part : {layer.parameters, layer.gradients, layer.optimizer_state, layer.output_bytes})
+      bytes += part;
+  }
+  if (time > most) refuse("the times of all layers together are beyond int64 nanoseconds");
+  if (bytes > most) refuse("the memory of all layers and micro-batches together is beyond int64 bytes");
+}
+
+}  // namespace
+
+Cluster cluster_of(const PartitionOptions& options) {
+  return options.cluster ? *options.cluster : alike(options.devices, options.device_memory);
+}
+
+void check_partition(const Profile& profile, const PartitionOptions& options) {
+  check_ranges(options);
+  if (!profile.completeness.complete && !options.allow_incomplete) {
+    refuse(
+        fmt::format("the profile of {} is not complete ({}): measure again, or allow an incomplete profile",
+                    profile.model, profile.completeness.reason));
+  }
+  const int layers = static_cast<int>(profile.layers.size());
+  for (const int l : options.sharded) {
+    if (l < 0 || l >= layers) refuse(fmt::format("no layer {}: the model has {}", l, layers));
+  }
+  for (const LayerCost& layer : profile.layers) check_layer(layer, options.split_backward);
+  check_sums(profile, options.micro_batches);
+}
+
+}  // namespace ostinato

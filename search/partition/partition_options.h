@@ -1,0 +1,60 @@
+#pragma once
+// What every partition of a profile is asked for, and what it gives: stages.
+
+#include <optional>
+#include <vector>
+
+#include "search/partition/cluster.h"
+#include "search/placement.h"
+
+namespace ostinato {
+
+/// Which device runs chunk c of `devices * chunks`. looped: c mod devices. wave: there and back again (V for
+/// 2 chunks).
+enum class ChunkLayout { looped, wave };
+
+/// Which stages keep only their input from the forward and run it again before the backward.
+/// needed: those that do not fit their device otherwise.
+enum class Recompute { never, needed, always };
+
+struct PartitionOptions {
+  int devices = 1;
+  int chunks = 1;  ///< per device
+  ChunkLayout layout = ChunkLayout::looped;
+  Bytes device_memory = kUnlimited;
+  int micro_batches = 1;          ///< of a step; bounds what is in flight
+  bool split_backward = false;    ///< needs backward_input and backward_weight in the profile
+  bool transfers = true;          ///< count transfer costs
+  bool allow_incomplete = false;  ///< accept a profile that lost events
+  std::vector<int> sharded = {};  ///< layers that are sharded over all devices (shard.h); rising
+  Recompute recompute = Recompute::never;
+  long nodes = 3'000'000;  ///< of branch and bound, for several chunks: a fraction of a second
+  std::optional<Cluster> cluster = {};  ///< where it is there, `devices` and `device_memory` do not count
+};
+
+/// The layers that run together, and where. Several devices: each holds a part of every layer.
+struct ModelStage {
+  std::vector<int> layers;  ///< indices, rising
+  std::vector<int> devices;
+  bool recompute = false;
+
+  friend bool operator==(const ModelStage&, const ModelStage&) = default;
+};
+
+/// Where a model is cut, and how good that is.
+struct StageCuts {
+  std::vector<ModelStage> stages;  ///< all of them, shards among them, each behind those that it reads from
+  Nanoseconds busiest = 0;         ///< time of the busiest device per micro-batch
+  Nanoseconds lower_bound = 0;     ///< no partition with this many in flight is below it
+  int in_flight = 0;               ///< micro-batches, see chain.h
+  bool exact() const { return busiest == lower_bound; }
+};
+
+/// `options.cluster`, or devices that are all alike.
+Cluster cluster_of(const PartitionOptions& options);
+
+/// Throws InputError for options out of range, an incomplete profile that is not allowed, a time that was not
+/// measured, a sharded layer that does not exist, and sums that int64 cannot hold.
+void check_partition(const Profile& profile, const PartitionOptions& options);
+
+}  // namespace ostinato

@@ -1,0 +1,132 @@
+#include "search/partition/stage_cost.h"
+
+#include <algorithm>
+#include <set>
+
+namespace ostinato::chain {
+namespace {
+
+std::vector<std::vector<LayerCost>> layers_by_kind(const Cluster& cluster, const Profile& profile) {
+  std::vector<std::vector<LayerCost>> result;
+  for (const DeviceKind& kind : cluster.kinds) result.push_back(layers_on(kind, profile));
+  return result;
+}
+
+/// What the stage reads from outside: the whole input of a layer that reads nothing from the stage, else what
+/// comes from elsewhere.
+Bytes input_of(const Model& model, const std::vector<int>& layers) {
+  Bytes input = 0;
+  for (const int l : layers) {
+    Bytes outside = 0;
+    bool inside = false;
+    for (const LayerInput& from : model.graph.inputs(l)) {
+      if (std::binary_search(layers.begin(), layers.end(), from.layer)) {
+        inside = true;
+      } else {
+        outside += from.bytes;
+      }
+    }
+    input += inside ? outside : model.profile.layers[l].input_bytes;
+  }
+  return input;
+}
+
+/// Bytes that other stages read from this one.
+Bytes output_of(const Model& model, const std::vector<int>& layers) {
+  Bytes output = 0;
+  for (const int l : layers) {
+    const auto& readers = model.graph.readers(l);
+    const bool read = std::any_of(readers.begin(), readers.end(), [&](int reader) {
+      return !std::binary_search(layers.begin(), layers.end(), reader);
+    });
+    if (read) output += model.profile.layers[l].output_bytes;
+  }
+  return output;
+}
+
+template <typename Number>
+Number share(Number whole, int parts) {
+  return (whole + parts - 1) / parts;
+}
+
+Nanoseconds all_reduce(const LinkTable& links, const std::vector<int>& devices, Bytes bytes) {
+  const int parts = static_cast<int>(devices.size());
+  Nanoseconds slowest = 0;
+  for (int i = 0; i < parts; ++i) {
+    const Link& link = links.between(devices[i], devices[(i + 1) % parts]);
+    slowest = std::max(slowest, link.time(share(bytes, parts)));
+  }
+  return bytes > 0 ? 2 * (parts - 1) * slowest : 0;
+}
+
+void take_larger(StageCost& cost, const StageCost& other) {
+  const auto take = [&](auto StageCost::*field) { cost.*field = std::max(cost.*field, other.*field); };
+  for (const auto field :
+       {&StageCost::forward, &StageCost::backward, &StageCost::backward_input, &StageCost::backward_weight,
+        &StageCost::kept, &StageCost::input, &StageCost::forward_workspace, &StageCost::backward_workspace,
+        &StageCost::forward_peak, &StageCost::fixed})
+    take(field);
+}
+
+}  // namespace
+
+Model::Model(const Profile& of, const PartitionOptions& options)
+    : profile(of),
+      cluster(cluster_of(options)),
+      graph(of),
+      on_kind(layers_by_kind(cluster, of)),
+      links(options.transfers ? LinkTable(of, cluster) : LinkTable()),
+      split(options.split_backward) {}
+
+StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& layers) {
+  StageCost cost;
+  cost.input = input_of(model, layers);
+  for (const int l : layers) {
+    const LayerCost& layer = model.on_kind[kind][l];
+    cost.forward += layer.forward.median;
+    cost.backward += layer.backward.median;
+    cost.backward_input += layer.backward_input.median;
+    cost.backward_weight += layer.backward_weight.median;
+    cost.kept += layer.kept;
+    cost.forward_workspace = std::max(cost.forward_workspace, layer.forward_workspace);
+    cost.backward_workspace = std::max(cost.backward_workspace, layer.backward_workspace);
+    cost.forward_peak = std::max(cost.forward_peak, layer.kept + layer.forward_workspace);
+    cost.fixed += layer.parameters + layer.gradients + layer.optimizer_state;
+  }
+  return cost;
+}
+
+StageCost cost_of_shard(const Model& model, const std::vector<int>& layers, const std::vector<int>& devices) {
+  std::set<int> kinds;
+  for (const int d : devices) kinds.insert(model.kind_of(d));
+  StageCost cost;
+  for (const int kind : kinds) take_larger(cost, cost_on_kind(model, kind, layers));
+  const int parts = static_cast<int>(devices.size());
+  // The halves of its backward are not run apart: every device would have to join in both.
+  if (model.split) cost.backward = cost.backward_input + cost.backward_weight;
+  const Bytes output = output_of(model, layers);
+  cost.forward = share(cost.forward, parts) + all_reduce(model.links, devices, output);
+  cost.backward = share(cost.backward, parts) + all_reduce(model.links, devices, cost.input);
+  cost.backward_input = cost.backward_weight = 0;
+  cost.kept = share(cost.kept, parts);
+  cost.forward_workspace = share(cost.forward_workspace, parts) + output;
+  cost.forward_peak = share(cost.forward_peak, parts) + output;
+  cost.backward_workspace = share(cost.backward_workspace, parts) + cost.input;
+  cost.fixed = share(cost.fixed, parts);
+  return cost;
+}
+
+StageCost cost_of_stage(const Model& model, const ModelStage& stage) {
+  StageCost cost = stage.devices.size() > 1
+                       ? cost_of_shard(model, stage.layers, stage.devices)
+                       : cost_on_kind(model, model.kind_of(stage.devices.front()), stage.layers);
+  if (stage.recompute) {
+    cost.backward += cost.forward;
+    cost.backward_input += cost.forward;
+    cost.backward_workspace = cost.workspace() + cost.kept;  // which the second forward makes anew
+    cost.forward_workspace = cost.forward_peak;
+  }
+  return cost;
+}
+
+}  // namespace ostinato::chain

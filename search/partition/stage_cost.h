@@ -1,0 +1,56 @@
+#pragma once
+// What one stage costs on its device, or on all devices where it is sharded. Private to search/partition.
+//
+// A sharded stage holds a D-th of every layer on each of D devices, which run it together: a D-th of the
+// time, parameters, kept activations and workspace (rounded up), and a ring all-reduce after the forward (of
+// its output) and after the backward (of its input's gradient). Its input and the buffer of the all-reduce
+// stand whole on every device. A ring all-reduce of n bytes takes 2 (D - 1) steps of n / D bytes, each as
+// long as on the slowest link of the ring (Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms", JPDC
+// 2009).
+
+#include <algorithm>
+#include <vector>
+
+#include "search/partition/layer_graph.h"
+#include "search/partition/partition_options.h"
+
+namespace ostinato::chain {
+
+/// Sums over layers; of workspaces the largest.
+struct StageCost {
+  Nanoseconds forward = 0, backward = 0, backward_input = 0, backward_weight = 0;
+  Bytes kept = 0;   ///< from the forward to the end of the backward, without the input
+  Bytes input = 0;  ///< which the backward needs as well
+  Bytes forward_workspace = 0, backward_workspace = 0;
+  Bytes forward_peak = 0;  ///< workspace of a forward that keeps nothing: each layer's kept bytes count
+  Bytes fixed = 0;         ///< parameters, gradients, optimizer state
+
+  Bytes workspace() const { return std::max(forward_workspace, backward_workspace); }
+};
+
+/// A profile on a cluster: the layers as each kind of device runs them. Keeps a reference to the profile.
+struct Model {
+  Model(const Profile& profile, const PartitionOptions& options);
+
+  const Profile& profile;
+  const Cluster cluster;
+  const LayerGraph graph;
+  const std::vector<std::vector<LayerCost>> on_kind;  ///< by kind, then layer
+  const LinkTable links;                              ///< empty where transfers do not count
+  const bool split;
+
+  int devices() const { return static_cast<int>(cluster.devices.size()); }
+  int kind_of(int device) const { return cluster.devices[device].kind; }
+  Bytes memory_of(int device) const { return cluster.kinds[kind_of(device)].memory; }
+};
+
+/// The cost of these layers on one device of this kind. O(layers + edges).
+StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& layers);
+
+/// The cost of a sharded stage on each of `devices`, at least two: that of the slowest kind among them.
+StageCost cost_of_shard(const Model& model, const std::vector<int>& layers, const std::vector<int>& devices);
+
+/// Either of these, and the forward once more in the backward where the stage recomputes.
+StageCost cost_of_stage(const Model& model, const ModelStage& stage);
+
+}  // namespace ostinato::chain

@@ -1,0 +1,145 @@
+#include "search/partition/stages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "search/partition/stage_cost.h"
+
+namespace ostinato {
+namespace {
+
+using chain::Model;
+using chain::StageCost;
+
+bool is_run(const std::vector<int>& layers) {
+  return layers.back() - layers.front() + 1 == static_cast<int>(layers.size());
+}
+
+/// Adds blocks stage by stage: all forwards first, then all backwards from the last stage to the first.
+class Builder {
+ public:
+  Builder(const Profile& profile, const PartitionOptions& options, const std::vector<ModelStage>& stages)
+      : model_(profile, options),
+        stages_(stages),
+        inputs_(stages.size()),
+        readers_(stages.size()),
+        gradient_(stages.size(), -1) {
+    placement_.name = profile.model;
+    add_devices();
+    model_.links.write(placement_);
+    connect();
+    add_ranges();
+    for (int s = 0; s < count(); ++s) add_forward(s);
+    for (int s = count() - 1; s >= 0; --s) add_backward(s);
+  }
+
+  Placement take() { return std::move(placement_); }
+
+ private:
+  /// Another stage, and the bytes that pass between the two.
+  using Neighbours = std::map<int, Bytes>;
+
+  int count() const { return static_cast<int>(stages_.size()); }
+
+  void add_devices() {
+    for (int d = 0; d < model_.devices(); ++d) {
+      const std::string& kind = model_.cluster.kinds[model_.kind_of(d)].name;
+      placement_.devices.push_back(
+          {fmt::format("d{}", d), kind.empty() ? model_.profile.device.kind : kind, model_.memory_of(d), 0});
+    }
+    for (const ModelStage& stage : stages_) {
+      costs_.push_back(cost_of_stage(model_, stage));
+      for (const int d : stage.devices) placement_.devices[d].static_memory += costs_.back().fixed;
+    }
+  }
+
+  /// An output that several layers of a stage read is carried to it once.
+  void connect() {
+    std::vector<int> stage_of(model_.profile.layers.size());
+    for (int s = 0; s < count(); ++s) {
+      for (const int l : stages_[s].layers) stage_of[l] = s;
+    }
+    for (int s = 0; s < count(); ++s) {
+      std::map<int, Bytes> read;
+      for (const int l : stages_[s].layers) {
+        for (const LayerInput& input : model_.graph.inputs(l)) {
+          if (stage_of[input.layer] != s) read[input.layer] = std::max(read[input.layer], input.bytes);
+        }
+      }
+      for (const auto& [layer, bytes] : read) inputs_[s][stage_of[layer]] += bytes;
+      for (const auto& [input, bytes] : inputs_[s]) readers_[input][s] = bytes;
+    }
+  }
+
+  void add_ranges() {
+    if (!std::all_of(stages_.begin(), stages_.end(), [](const ModelStage& s) { return is_run(s.layers); }))
+      return;
+    for (int s = 0; s < count(); ++s)
+      placement_.stages.push_back({name(s), stages_[s].layers.front(), stages_[s].layers.back() + 1});
+    std::sort(placement_.stages.begin(), placement_.stages.end(),
+              [](const StageLayers& a, const StageLayers& b) { return a.first_layer < b.first_layer; });
+  }
+
+  static std::string name(int s) { return fmt::format("s{}", s); }
+
+  Block& add(int s, Kind kind, const char* suffix, Nanoseconds time, Bytes workspace) {
+    Block block;
+    block.stage = name(s);
+    block.name = block.stage + suffix;
+    block.kind = kind;
+    block.devices = stages_[s].devices;
+    std::sort(block.devices.begin(), block.devices.end());
+    block.time = time;
+    block.workspace = workspace;
+    return placement_.blocks.emplace_back(std::move(block));
+  }
+
+  void add_forward(int s) {
+    const StageCost& cost = costs_[s];
+    Block& block = add(s, Kind::forward, ".F", cost.forward, cost.forward_workspace);
+    block.memory = cost.input + (stages_[s].recompute ? 0 : cost.kept);
+    for (const auto& [input, bytes] : inputs_[s]) block.after.push_back({input, bytes});
+  }
+
+  void add_backward(int s) {
+    const StageCost& cost = costs_[s];
+    const bool split = model_.split && stages_[s].devices.size() == 1;
+    Block& block = split ? add(s, Kind::backward_input, ".I", cost.backward_input, cost.backward_workspace)
+                         : add(s, Kind::backward, ".B", cost.backward, cost.backward_workspace);
+    block.after.push_back({s, 0});
+    for (auto reader = readers_[s].rbegin(); reader != readers_[s].rend(); ++reader)
+      block.after.push_back({gradient_[reader->first], reader->second});
+    gradient_[s] = static_cast<int>(placement_.blocks.size()) - 1;
+    const Bytes taken = placement_.blocks[s].memory;
+    if (!split) {
+      block.memory = -taken;
+      return;
+    }
+    // What a split backward recomputed serves its second half as well.
+    const Bytes again = stages_[s].recompute ? cost.kept : 0;
+    block.memory = again;
+    block.workspace -= again;
+    Block& weight =
+        add(s, Kind::backward_weight, ".W", cost.backward_weight, cost.backward_workspace - again);
+    weight.after.push_back({gradient_[s], 0});
+    weight.memory = -taken - again;
+  }
+
+  const Model model_;
+  const std::vector<ModelStage>& stages_;
+  std::vector<StageCost> costs_;
+  std::vector<Neighbours> inputs_, readers_;  ///< by stage
+  std::vector<int> gradient_;                 ///< block that hands on the gradient of the stage's input
+  Placement placement_;
+};
+
+}  // namespace
+
+Placement place_stages(const Profile& profile, const PartitionOptions& options,
+                       const std::vector<ModelStage>& stages) {
+  return Builder(profile, options, stages).take();
+}
+
+}  // namespace ostinato
