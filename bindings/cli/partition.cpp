@@ -57,18 +57,19 @@ Json stages_json(const std::vector<ModelStage>& stages) {
   return list;
 }
 
-PartitionOptions resolve(const ProfileArguments& arguments, const OptionSet& options,
-                         const Profile& profile) {
+/// What the options say beside `arguments`; the layers that are sharded are looked up later.
+PartitionOptions resolve(const ProfileArguments& arguments, const OptionSet& options) {
   PartitionOptions wanted = arguments.partition_options(options);
   wanted.chunks = static_cast<int>(std::min<std::int64_t>(options.integer("chunks"), 1 << 20));
   wanted.layout = options.text("layout") == "wave" ? ChunkLayout::wave : ChunkLayout::looped;
-  wanted.sharded = find_layers(profile, options.text("shard"));
   const std::string& recompute = options.text("recompute");
   if (recompute != "never") wanted.recompute = recompute == "always" ? Recompute::always : Recompute::needed;
   if (wanted.micro_batches == 0) {
     const std::int64_t stages = static_cast<std::int64_t>(wanted.devices) * wanted.chunks;
     wanted.micro_batches = static_cast<int>(std::clamp<std::int64_t>(stages, 1, 1 << 20));
   }
+  if (options.text("stages") == "graph" && wanted.chunks > 1)
+    throw UsageError("--stages graph has one stage per device: leave --chunks out");
   return wanted;
 }
 
@@ -107,12 +108,11 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
       ->type_name("PLACEMENT");
   if (!line.parse(args, io)) return 0;
   options.resolve();
+  PartitionOptions wanted = resolve(arguments, options);
   const Profile profile = read_profile(arguments.profile);
-  const PartitionOptions wanted = resolve(arguments, options, profile);
-  const bool over_graph = options.text("stages") == "graph";
-  if (over_graph && wanted.chunks > 1)
-    throw UsageError("--stages graph has one stage per device: leave --chunks out");
+  wanted.sharded = find_layers(profile, options.text("shard"));
   check_can_write(output);
+  const bool over_graph = options.text("stages") == "graph";
   const StageCuts cuts = over_graph ? cut_graph(profile, wanted) : cut_chain(profile, wanted);
   const Placement placement = place_stages(profile, wanted, cuts.stages);
   write_file(output, format_placement(placement));

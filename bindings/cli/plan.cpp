@@ -33,18 +33,19 @@ void save(const Candidate& winner, const Outputs& outputs, Io& io) {
   write_file(outputs.placement, text);
 }
 
-JointOptions joint_options(const ProfileArguments& arguments, const OptionSet& options,
-                           const Profile& profile) {
+JointOptions joint_options(const ProfileArguments& arguments, const OptionSet& options) {
   JointOptions wanted;
   wanted.search = search_options(options, arguments.micro_batches);
   wanted.partition = arguments.partition_options(options);
   wanted.max_chunks = static_cast<int>(std::clamp<std::int64_t>(options.integer("max_chunks"), 1, 64));
-  wanted.shardable = find_layers(profile, options.text("shard"));
-  for (const int layer : shardable_layers(profile)) wanted.shardable.push_back(layer);
-  std::sort(wanted.shardable.begin(), wanted.shardable.end());
-  wanted.shardable.erase(std::unique(wanted.shardable.begin(), wanted.shardable.end()),
-                         wanted.shardable.end());
   return wanted;
+}
+
+/// Those that the profile marks, and those that the user names.
+std::vector<int> may_be_sharded(const Profile& profile, const std::string& named) {
+  std::vector<int> all = find_layers(profile, named), marked = shardable_layers(profile), both;
+  std::set_union(all.begin(), all.end(), marked.begin(), marked.end(), std::back_inserter(both));
+  return both;
 }
 
 void print(const JointChoice& choice, const Baselines& base, const Outputs& outputs, double seconds,
@@ -84,8 +85,9 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
       ->type_name("PLACEMENT");
   if (!line.parse(args, io)) return 0;
   options.resolve();
+  JointOptions wanted = joint_options(arguments, options);
   const Profile profile = read_profile(arguments.profile);
-  JointOptions wanted = joint_options(arguments, options, profile);
+  wanted.shardable = may_be_sharded(profile, options.text("shard"));
   check_can_write(outputs.plan);
   check_can_write(outputs.placement);
 

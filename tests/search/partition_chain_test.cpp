@@ -10,47 +10,13 @@
 
 #include "search/error.h"
 #include "search/partition/chain.h"
+#include "tests/search/partition_profiles.h"
 
 namespace ostinato {
 namespace {
 
-LayerCost layer(int index, Nanoseconds forward, Nanoseconds backward) {
-  LayerCost cost;
-  cost.index = index;
-  cost.name = std::to_string(index) + ":L";
-  cost.forward = {forward, forward, forward, 3};
-  cost.backward = {backward, backward, backward, 3};
-  return cost;
-}
-
-Profile profile_of(const std::vector<Nanoseconds>& times) {
-  Profile profile;
-  profile.model = "chain";
-  profile.device.kind = "cpu";
-  profile.completeness.complete = true;
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    profile.layers.push_back(layer(static_cast<int>(i), times[i], 2 * times[i]));
-  }
-  return profile;
-}
-
-Profile random_profile(std::mt19937& random, int layers) {
-  std::uniform_int_distribution<int> upto(0, 9);
-  Profile profile = profile_of(std::vector<Nanoseconds>(layers, 0));
-  for (LayerCost& cost : profile.layers) {
-    cost.forward.median = 1 + upto(random);
-    cost.backward.median = 1 + upto(random);
-    cost.kept = upto(random);
-    cost.parameters = upto(random);
-    cost.gradients = cost.parameters;
-    cost.optimizer_state = 2 * cost.parameters;
-    cost.forward_workspace = upto(random);
-    cost.backward_workspace = upto(random);
-    cost.input_bytes = 1 + upto(random);
-    cost.output_bytes = 1;
-  }
-  return profile;
-}
+using test::profile_of;
+using test::random_profile;
 
 /// Where each stage ends.
 std::vector<int> ends_of(const StageCuts& cuts) {
