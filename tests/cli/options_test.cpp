@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "search/partition/cluster_toml.h"
 #include "search/placement_toml.h"
 #include "tests/cli/support/cli_run.h"
 
@@ -33,10 +34,12 @@ TEST(Config, ListsTheTableAsJson) {
   EXPECT_EQ(json["options"][0]["default"], "10");
 }
 
-TEST(Config, EverySamplePlacementIsValid) {
+TEST(Config, EverySampleFileIsValid) {
+  EXPECT_EQ(read_cluster(kConfigs / "devices.toml").devices.size(), 20);
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kConfigs)) {
-    if (entry.path().extension() != ".toml" || entry.path().filename() == "options.toml") continue;
+    const auto name = entry.path().filename();
+    if (entry.path().extension() != ".toml" || name == "options.toml" || name == "devices.toml") continue;
     ++count;
     EXPECT_NO_THROW(read_placement(entry.path())) << entry.path();
   }
