@@ -25,9 +25,11 @@ at::Tensor to_tensor(py::handle object, int stage) {
 /// A stage whose forward is a Python callable: forward(micro_batch, inputs) -> tensor or tuple.
 class PythonStage : public StageModule {
  public:
-  PythonStage(int stage, bool takes_inputs, py::object forward, py::object before, py::object after)
+  PythonStage(int stage, bool takes_inputs, bool may_split, py::object forward, py::object before,
+              py::object after)
       : stage_(stage),
         takes_inputs_(takes_inputs),
+        may_split_(may_split),
         forward_(std::move(forward)),
         before_(std::move(before)),
         after_(std::move(after)) {}
@@ -44,8 +46,9 @@ class PythonStage : public StageModule {
     return outputs;
   }
 
-  void before_backward(int micro_batch) override { call(before_, micro_batch); }
-  void after_backward(int micro_batch) override { call(after_, micro_batch); }
+  bool may_split() const override { return may_split_; }
+  void before_backward(int micro_batch, BackwardPart part) override { call(before_, micro_batch, part); }
+  void after_backward(int micro_batch, BackwardPart part) override { call(after_, micro_batch, part); }
 
  private:
   py::object arguments(const std::vector<at::Tensor>& inputs) const {
@@ -55,14 +58,15 @@ class PythonStage : public StageModule {
     return tuple;
   }
 
-  static void call(const py::object& hook, int micro_batch) {
+  static void call(const py::object& hook, int micro_batch, BackwardPart part) {
     if (hook.is_none()) return;
     const py::gil_scoped_acquire gil;
-    hook(micro_batch);
+    hook(micro_batch, part == BackwardPart::whole ? "B" : part == BackwardPart::inputs ? "I" : "W");
   }
 
   int stage_;
   bool takes_inputs_;
+  bool may_split_;
   py::object forward_, before_, after_;
 };
 
@@ -80,10 +84,10 @@ class PythonExecutor {
                                    device.value_or(at::Device(at::kCPU)))),
         executor_(program, rank, *channel_, {.timeout = nanoseconds(timeout_s)}) {}
 
-  void set_stage(int stage, py::object forward, py::object before, py::object after) {
+  void set_stage(int stage, py::object forward, py::object before, py::object after, bool may_split) {
     const auto& stages = executor_.program().stages;
     const bool known = stage >= 0 && stage < static_cast<int>(stages.size());
-    modules_.emplace_back(stage, known && !stages[stage].inputs.empty(), std::move(forward),
+    modules_.emplace_back(stage, known && !stages[stage].inputs.empty(), may_split, std::move(forward),
                           std::move(before), std::move(after));
     executor_.set_stage(stage, modules_.back());
   }
@@ -152,14 +156,20 @@ void bind_executor(py::module_& m) {
            "ranks[d] is the rank within process_group of the pipeline's device d.")
       .def("set_stage", &PythonExecutor::set_stage, py::arg("stage"), py::arg("forward"),
            py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),
-           "forward(micro_batch, inputs) -> tensor or tuple; inputs is None for a stage without inputs.")
+           py::arg("may_split") = true,
+           "forward(micro_batch, inputs) -> tensor or tuple; inputs is None for a stage without inputs. The "
+           "other "
+           "two are called with (micro_batch, part) around each autograd run; part is \"B\", \"I\" or \"W\": "
+           "what it "
+           "computes. may_split=False: a backward that the plan splits runs whole in its first half.")
       .def("run", &PythonExecutor::run, "One training step: every instruction of this rank.")
       .def("records", &PythonExecutor::records,
            "[(instruction index, start_ns, end_ns)] of the last step, relative to its begin.")
       .def_property_readonly("peak_bytes", &PythonExecutor::peak_bytes,
                              "Most bytes that its own buffers and unfinished sends ever held.")
-      .def_property_readonly("unsplit_stages", &PythonExecutor::unsplit_stages,
-                             "Stages whose split backward had to run whole (re-entrant checkpointing).")
+      .def_property_readonly(
+          "unsplit_stages", &PythonExecutor::unsplit_stages,
+          "Stages whose split backward ran whole: re-entrant checkpointing, or may_split=False.")
       .def("position", &PythonExecutor::position, "Where the rank is, in words; from any thread.");
 }
 

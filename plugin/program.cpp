@@ -33,11 +33,10 @@ std::string to_string(const Instruction& instruction) {
 
 bool keeps_order(const Program& program) {
   for (const auto& instructions : program.ranks) {
-    std::vector<int> next(program.stages.size(), 0);
+    std::vector<std::array<int, 2>> next(program.stages.size(), {0, 0});
     for (const Instruction& i : instructions) {
-      // The input half of a split backward adds to no weight.
-      if (i.action != Action::backward && i.action != Action::backward_weight) continue;
-      if (i.micro_batch != next[i.stage]++) return false;
+      if (!is_compute(i.action) || i.action == Action::forward) continue;
+      if (i.micro_batch != next[i.stage][i.action == Action::backward_weight]++) return false;
     }
   }
   return true;

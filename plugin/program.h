@@ -63,7 +63,7 @@ struct ProgramStage {
   std::string name;        ///< Block::stage
   std::vector<int> ranks;  ///< pipeline ranks (device indices of the placement) that run it, ascending;
                            ///< several: each runs its shard
-  int first_layer = 0;  ///< from the placement's [[stages]]; 0, 0 where it has none
+  int first_layer = 0;     ///< from the placement's [[stages]]; 0, 0 where it has none
   int end_layer = 0;
   bool has_backward = false;  ///< false: it only runs forward (inference, or a frozen front)
   std::vector<int> inputs;    ///< stages whose outputs it takes, in order
@@ -89,7 +89,8 @@ struct Program {
 };
 
 /// True where every stage adds to its weights' gradients in micro-batch order 0, 1, 2, ...: then
-/// floating-point sums are those of 1F1B, bit for bit, but for what a sharded stage sums over its ranks.
+/// floating-point sums are those of 1F1B, bit for bit, but for what a sharded stage sums over its ranks. Of a
+/// split backward both halves must keep it: one that cannot be split adds to its weights in the first.
 /// O(instructions).
 bool keeps_order(const Program& program);
 

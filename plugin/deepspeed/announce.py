@@ -1,6 +1,14 @@
 """The one line that rank 0 prints: which plan runs, what it promises, and how its numbers relate to 1F1B's."""
 
 
+def ran_whole(rank: int, stages: list[str]) -> str:
+    """What a rank says after the first step of a plan that splits backwards which cannot be split."""
+    return (
+        f"ostinato: rank {rank}: the backward of {', '.join(stages)} ran whole, where its input half is planned: activation "
+        "checkpointing cannot be split"
+    )
+
+
 def line(program, regrouped: list[str], clipped: bool) -> str:
     """`regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped by a norm
     that is summed over other ranks than in DeepSpeed's partition."""

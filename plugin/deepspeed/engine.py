@@ -13,7 +13,7 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import Shard, ShardedLogits
 
-from . import checkpoint, plans
+from . import announce, checkpoint, plans
 from .clipping import clip_as_partitioned
 from .config import Paths, Section
 from .errors import OstinatoError
@@ -84,8 +84,9 @@ class PlanEngine:
                 executor.set_stage(
                     chunk.stage,
                     lambda micro_batch, inputs, c=chunk: self._train_forward(c, micro_batch, inputs),
-                    before_backward=lambda micro_batch, c=chunk: self._before_backward(c),
-                    after_backward=lambda micro_batch: self._after_backward(),
+                    before_backward=lambda micro_batch, part, c=chunk: self._before_backward(c, part),
+                    after_backward=lambda micro_batch, part: self._after_backward(part),
+                    may_split=self.module.may_split(chunk),
                 )
         return executor
 
@@ -136,7 +137,16 @@ class PlanEngine:
         run = self._ostinato
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
+        if self.global_steps == 1:
+            self._tell_what_ran_whole()
         return loss
+
+    def _tell_what_ran_whole(self) -> None:
+        """A layer may checkpoint by itself, which only a backward shows."""
+        run = self._ostinato
+        names = [run.program.stages[stage].name for stage in run.executor.unsplit_stages if run.chunks[stage].rank == self.stage_id]
+        if names and self.grid.get_data_parallel_rank() == 0:
+            print(announce.ran_whole(self.global_rank, names), flush=True)
 
     def _exec_schedule(self, pipe_schedule):
         self.fwd_outputs = []
@@ -219,17 +229,29 @@ class PlanEngine:
             self._exec_load_micro_batch(run.loaded)
             run.loaded += 1
 
-    def _before_backward(self, chunk: Chunk) -> None:
-        """Recomputation reads the chunk's layers; DeepSpeed's hooks on its outputs ask who runs the backward."""
+    def _before_backward(self, chunk: Chunk, part: str) -> None:
+        """Recomputation reads the chunk's layers; DeepSpeed's hooks on gradients ask who runs the backward. `part`: "B" (all of
+        it), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the last ones) where they come.
+        """
         self._ostinato.active = chunk
         self.module.show(chunk)
         self._running_engine_backward = True
+        if part == "I":
+            self._start_timers(self.engine_timers.backward_timers)
+        else:
+            super()._backward_prologue()
 
-    def _after_backward(self) -> None:
+    def _after_backward(self, part: str) -> None:
         """What DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their fp32 sums)."""
-        self._backward_epilogue()
+        if part == "I":
+            self._stop_timers(self.engine_timers.backward_timers)
+        else:
+            self._backward_epilogue()
         self._running_engine_backward = False
         self._ostinato.active = None
+
+    def _backward_prologue(self):
+        """DeepSpeed calls it from a hook on the outputs, which of a split backward only the first half passes."""
 
     def _backward_prologue_per_tensor(self, grad):
         """The loss was divided by the accumulation steps before the backward."""

@@ -57,6 +57,10 @@ class ChunkedLayers:
             self._shown.checkpointable = self.is_checkpointable_results
         self.show_all()
 
+    def may_split(self, chunk: Chunk) -> bool:
+        """Whether the chunk's backward can run in two halves: DeepSpeed's checkpointing recomputes all of it at once."""
+        return not (self.activation_checkpoint_interval and any(self._views[chunk.stage].checkpointable))
+
     def sharded_parameters(self) -> set[str]:
         """Names of the parameters of which this rank holds a part."""
         names = set()

@@ -97,12 +97,7 @@ def _check_layers(program, layers: int) -> None:
 
 
 def check_actions(program) -> None:
-    """Raises Unsupported where the plan holds what cannot run behind DeepSpeed's engine."""
+    """Raises OstinatoError where the plan is not one of a training."""
     actions = {i.action for rank in range(program.ranks) for i in program.instructions(rank)}
-    if actions & {"I", "W"}:
-        raise Unsupported(
-            "the plan splits the backward into input and weight gradients, which DeepSpeed's engine does not run: "
-            "search with whole backward blocks"
-        )
-    if "B" not in actions:
+    if not actions & {"B", "I"}:
         raise OstinatoError("the plan holds forwards only: training needs one with backward blocks")

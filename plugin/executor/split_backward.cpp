@@ -1,6 +1,8 @@
 #include "plugin/executor/split_backward.h"
 
+#include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "plugin/executor/backward_roots.h"
@@ -30,6 +32,7 @@ struct SplitBackward::Graph {
   variable_list captured;                         ///< what reached them in the first half
   bool whole = false;
 
+  Node* first_operator() const;
   void explore();
   void find_weight_edges();
   void keep_captured(const variable_list& results);
@@ -41,7 +44,7 @@ SplitBackward::SplitBackward(SplitBackward&&) noexcept = default;
 SplitBackward& SplitBackward::operator=(SplitBackward&&) noexcept = default;
 SplitBackward::~SplitBackward() = default;
 
-SplitBackward::SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>& inputs)
+SplitBackward::SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>& inputs, bool may_split)
     : graph_(std::make_unique<Graph>()) {
   graph_->roots = std::move(roots.edges_);
   if (!graph_->roots) graph_->roots = std::make_unique<BackwardRoots::Edges>();
@@ -50,13 +53,42 @@ SplitBackward::SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>&
     graph_->leaves.push_back(input);
     graph_->input_edges.push_back(torch::autograd::impl::gradient_edge(input));
   }
-  graph_->explore();
+  graph_->whole = !may_split;
+  if (!graph_->whole) graph_->explore();
   if (!graph_->whole) graph_->find_weight_edges();
+}
+
+/// The operator of the graph that ran first; null where it is a root itself. Sums of gradients (leaves) count
+/// as last.
+Node* SplitBackward::Graph::first_operator() const {
+  std::unordered_set<Node*> seen;
+  std::vector<Node*> stack;
+  Node* first = nullptr;
+  const auto enter = [&](Node* node) {
+    if (!seen.insert(node).second) return;
+    stack.push_back(node);
+    if (!first || node->sequence_nr() < first->sequence_nr()) first = node;
+  };
+  for (const Edge& root : roots->roots) enter(root.function.get());
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    for (const Edge& next : node->next_edges()) {
+      if (next.is_valid()) enter(next.function.get());
+    }
+  }
+  const bool is_root = std::any_of(roots->roots.begin(), roots->roots.end(),
+                                   [&](const Edge& root) { return root.function.get() == first; });
+  return is_root ? nullptr : first;
 }
 
 /// Depth first from the roots, with a stack of its own: a graph is as deep as the model.
 void SplitBackward::Graph::explore() {
   for (const Edge& edge : input_edges) on_input_path[edge.function.get()] = true;
+  if (Node* first = input_edges.empty() ? first_operator() : nullptr) {
+    on_input_path[first] = true;
+    for (std::uint32_t i = 0; i < first->num_inputs(); ++i) weight_edges.emplace_back(first->getptr(), i);
+  }
   std::vector<std::pair<Node*, std::size_t>> stack;  ///< node, next edge to look at
   const auto enter = [&](Node* node) {
     if (!on_input_path.emplace(node, false).second) return;

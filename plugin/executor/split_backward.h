@@ -12,9 +12,10 @@
 // there. In between the graph is cut at the weight roots and everything else is released: what stays is what
 // the weights' gradients need.
 //
-// Where no input requires a gradient there is nothing to do first, and the second half is the whole backward.
-// A graph with re-entrant checkpointing cannot be entered in parts (torch refuses): it runs whole in the
-// first half.
+// Where no input requires a gradient (the first stage of a model), the operator that ran first, an embedding
+// mostly, takes the inputs' place, so that this stage too computes and frees in the first half what the plan
+// expects there. A graph with re-entrant checkpointing cannot be entered in parts (torch refuses): it runs
+// whole in the first half.
 
 #include <ATen/core/Tensor.h>
 
@@ -29,8 +30,8 @@ class SplitBackward {
  public:
   SplitBackward();
   /// `inputs` are the leaves of the stage's inputs; undefined ones and ones without a gradient are skipped.
-  /// O(nodes of the graph).
-  SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>& inputs);
+  /// `may_split` false: all of it runs in the first half. O(nodes of the graph).
+  SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>& inputs, bool may_split = true);
   SplitBackward(SplitBackward&&) noexcept;
   SplitBackward& operator=(SplitBackward&&) noexcept;
   ~SplitBackward();

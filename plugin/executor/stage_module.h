@@ -8,6 +8,10 @@
 
 namespace ostinato {
 
+/// What one run of the autograd engine computes: all gradients, or one half of them. A backward that could
+/// not be split runs whole in its first half, and there is no second.
+enum class BackwardPart { whole, inputs, weights };
+
 class StageModule {
  public:
   virtual ~StageModule() = default;
@@ -18,9 +22,13 @@ class StageModule {
   /// first output is the scalar that its backward starts from, already scaled.
   virtual std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>& inputs) = 0;
 
-  /// Around the autograd run of one micro-batch, on the same thread.
-  virtual void before_backward(int /*micro_batch*/) {}
-  virtual void after_backward(int /*micro_batch*/) {}
+  /// False where a backward that the plan splits must run whole, in its first half.
+  virtual bool may_split() const { return true; }
+
+  /// Around each autograd run of one micro-batch, on the same thread. Gradients of weights grow in every part
+  /// but BackwardPart::inputs.
+  virtual void before_backward(int /*micro_batch*/, BackwardPart /*part*/) {}
+  virtual void after_backward(int /*micro_batch*/, BackwardPart /*part*/) {}
 };
 
 }  // namespace ostinato

@@ -101,9 +101,9 @@ std::vector<std::vector<at::Tensor>> StageRun::backward(int micro_batch, std::ve
   Kept kept = std::exchange(kept_[micro_batch], {});
   assert(kept.live);
   std::vector<at::Tensor> received = roots_gradients(kept, gradients);
-  module_.before_backward(micro_batch);
+  module_.before_backward(micro_batch, BackwardPart::whole);
   kept.roots.run(received);
-  module_.after_backward(micro_batch);
+  module_.after_backward(micro_batch, BackwardPart::whole);
   return take_input_gradients(kept);
 }
 
@@ -113,11 +113,12 @@ std::vector<std::vector<at::Tensor>> StageRun::backward_input(int micro_batch,
   assert(kept.live);
   {
     const std::vector<at::Tensor> received = roots_gradients(kept, gradients);
-    kept.split = SplitBackward(std::move(kept.roots), kept.inputs);
+    kept.split = SplitBackward(std::move(kept.roots), kept.inputs, module_.may_split());
+    const BackwardPart part = kept.split.whole() ? BackwardPart::whole : BackwardPart::inputs;
     ran_whole_ = ran_whole_ || kept.split.whole();
-    module_.before_backward(micro_batch);
+    module_.before_backward(micro_batch, part);
     kept.split.run_inputs(received);
-    module_.after_backward(micro_batch);
+    module_.after_backward(micro_batch, part);
   }
   // A gradient that the second half starts from may be the received buffer itself.
   for (Message& message : gradients) {
@@ -131,9 +132,10 @@ std::vector<std::vector<at::Tensor>> StageRun::backward_input(int micro_batch,
 void StageRun::backward_weight(int micro_batch) {
   Kept kept = std::exchange(kept_[micro_batch], {});
   assert(kept.live);
-  module_.before_backward(micro_batch);
+  if (kept.split.whole()) return;
+  module_.before_backward(micro_batch, BackwardPart::weights);
   kept.split.run_weights();
-  module_.after_backward(micro_batch);
+  module_.after_backward(micro_batch, BackwardPart::weights);
 }
 
 }  // namespace ostinato

@@ -34,6 +34,13 @@ std::vector<at::Tensor> output_gradients() {
   return {at::randn({3, 6}), at::randn({})};
 }
 
+/// What the graph saved for itself, watched from outside.
+struct Watched {
+  c10::weak_intrusive_ptr<c10::TensorImpl> impl;
+  explicit Watched(const at::Tensor& t) : impl(t.getIntrusivePtr()) {}
+  bool alive() const { return !impl.expired(); }
+};
+
 TEST(SplitBackward, HalvesAddUpToTheWhole) {
   const Model whole, split;
   const at::Tensor x = input(), z = input();
@@ -65,14 +72,50 @@ TEST(SplitBackward, SecondRunAddsUp) {
   EXPECT_TRUE(at::allclose(model.w1.grad(), once.w1.grad() * 2));
 }
 
-TEST(SplitBackward, WithoutInputsTheSecondHalfIsAll) {
+/// A first stage takes no gradient back, and frees in its first half all the same what its weights do not
+/// need.
+TEST(SplitBackward, WithoutInputsTheFirstOperatorTakesTheirPlace) {
   const Model model, whole;
   const at::Tensor x = input().detach();
-  SplitBackward halves(BackwardRoots(model.run(x)), {x, at::Tensor()});
+  at::Tensor mask = at::rand({3, 6});  // saved by a product behind the first operator
+  const Watched of_mask(mask);
+  auto outputs = model.run(x);
+  outputs[0] = outputs[0] * mask;
+  SplitBackward halves(BackwardRoots(outputs), {x, at::Tensor()});
+  auto expected = whole.run(x);
+  expected[0] = expected[0] * mask;
+  outputs.clear();
+  mask.reset();
   halves.run_inputs(output_gradients());
-  EXPECT_FALSE(model.w1.grad().defined());
+  for (const at::Tensor& gradient : model.gradients()) EXPECT_FALSE(gradient.defined());
+  BackwardRoots(expected).run(output_gradients());
+  expected.clear();
+  EXPECT_FALSE(of_mask.alive());
   halves.run_weights();
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(at::allclose(model.gradients()[i], whole.gradients()[i])) << i;
+  EXPECT_TRUE(at::equal(model.w1.grad(), whole.w1.grad()));
+}
+
+TEST(SplitBackward, OneOperatorWithoutInputsRunsInTheSecondHalf) {
+  const at::Tensor w = at::ones({2}).requires_grad_(true);
+  SplitBackward halves(BackwardRoots({w * 3}), {});
+  halves.run_inputs({at::ones({2})});
+  EXPECT_FALSE(w.grad().defined());
+  halves.run_weights();
+  EXPECT_TRUE(at::equal(w.grad(), at::full({2}, 3.0)));
+}
+
+TEST(SplitBackward, RunsWholeInTheFirstHalfWhereItMayNotSplit) {
+  const Model model, whole;
+  const at::Tensor x = input(), z = input();
+  SplitBackward halves(BackwardRoots(model.run(z)), {z}, /*may_split=*/false);
+  EXPECT_TRUE(halves.whole());
+  halves.run_inputs(output_gradients());
   BackwardRoots(whole.run(x)).run(output_gradients());
+  EXPECT_TRUE(at::equal(z.grad(), x.grad()));
+  EXPECT_TRUE(at::equal(model.w1.grad(), whole.w1.grad()));
+  halves.run_weights();
   EXPECT_TRUE(at::equal(model.w1.grad(), whole.w1.grad()));
 }
 
@@ -95,13 +138,6 @@ TEST(SplitBackward, UnusedInputHasNoGradient) {
   EXPECT_FALSE(unused.grad().defined());
   halves.run_weights();
 }
-
-/// What the graph saved for itself, watched from outside.
-struct Watched {
-  c10::weak_intrusive_ptr<c10::TensorImpl> impl;
-  explicit Watched(const at::Tensor& t) : impl(t.getIntrusivePtr()) {}
-  bool alive() const { return !impl.expired(); }
-};
 
 TEST(SplitBackward, FreesWhatTheWeightsDoNotNeedBetweenTheHalves) {
   const at::Tensor w = at::randn({6, 6}).requires_grad_(true);

@@ -16,6 +16,11 @@ LOOPED_4 = Layout("looped", (1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3, 0, 1, 2, 3))
 WAVE_4 = Layout("wave", (1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3, 3, 2, 1, 0))
 MIXED_4 = Layout("mixed", (1, 3, 4, 6, 7), (2, 0, 3, 1, 2, 0))
 
+ZB_H1_2 = Layout("zb-h1", (5,), (0, 1), split=True, method="zb-h1")
+ZB_H1_4 = Layout("zb-h1", (2, 4, 6), (0, 1, 2, 3), split=True, method="zb-h1")
+ZB_V_4 = Layout("zb-v", (1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3, 3, 2, 1, 0), split=True, method="zb-v")
+SPLIT_2 = Layout("split", (2, 4, 6), (0, 1, 0, 1), split=True)
+
 ADAM_2 = Options(stages=2)
 ADAM_4 = Options(stages=4)
 ZERO_1 = {"zero_optimization": {"stage": 1}}
@@ -38,6 +43,19 @@ TWO_RANKS = {
         WAVE_2,
         replace(ADAM_2, checkpoint_interval=1, seed_layers=True, config={"pipeline": {"use_reentrant": False}}),
     ),
+    "zb-h1": (ZB_H1_2, replace(ADAM_2, steps=50)),
+    "split-looped-sgd-clipped": (SPLIT_2, replace(ADAM_2, optimizer="SGD", config={"gradient_clipping": 0.1})),
+    "split-looped-zero1": (SPLIT_2, replace(ADAM_2, config=ZERO_1)),
+    "split-looped-bf16": (SPLIT_2, replace(ADAM_2, config=BF16)),
+    "zb-h1-bf16-zero1": (ZB_H1_2, replace(ADAM_2, config=BF16 | ZERO_1)),
+    "split-tied": (SPLIT_2, replace(ADAM_2, tied=True)),
+    "split-checkpointed": (
+        SPLIT_2,
+        replace(ADAM_2, checkpoint_interval=1, seed_layers=True, config={"pipeline": {"use_reentrant": False}}),
+    ),
+    "split-reentrant": (
+        SPLIT_2, replace(ADAM_2, checkpoint_interval=1, checkpointable=("Block",), seed_layers=True)
+    ),
 }
 FOUR_RANKS = {
     "looped": (LOOPED_4, ADAM_4),
@@ -46,6 +64,9 @@ FOUR_RANKS = {
     "wave-sgd-zero1": (WAVE_4, replace(ADAM_4, optimizer="SGD", config=ZERO_1)),
     "wave-clipped": (WAVE_4, replace(ADAM_4, config={"gradient_clipping": 0.1})),
     "data-parallel-wave": (WAVE_2, ADAM_2),
+    "zb-h1": (ZB_H1_4, ADAM_4),
+    "zb-v": (ZB_V_4, replace(ADAM_4, steps=50)),
+    "data-parallel-split-looped": (SPLIT_2, ADAM_2),
     "data-parallel-looped-zero1": (LOOPED_2, replace(ADAM_2, config=ZERO_1)),
 }
 

@@ -55,9 +55,8 @@ def test_an_old_deepspeed_is_refused(monkeypatch, version):
         refusals.check_run(model(), config())
 
 
-def test_a_split_backward_is_refused():
-    with pytest.raises(Unsupported, match="splits the backward"):
-        check_actions(program("F", "I", "W"))
+def test_a_split_backward_is_accepted():
+    check_actions(program("F", "I", "W"))
 
 
 def test_a_plan_without_backward_is_refused():

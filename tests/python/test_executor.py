@@ -112,8 +112,8 @@ def test_callables_run_in_the_planned_order(tmp_path):
         log.append(f"1F{m}")
         return (x * x).sum()
 
-    executor.set_stage(0, first, lambda m: log.append(f"before {m}"), lambda m: log.append(f"0B{m}"))
-    executor.set_stage(1, second, after_backward=lambda m: log.append(f"1B{m}"))
+    executor.set_stage(0, first, lambda m, part: log.append(f"before {m}"), lambda m, part: log.append(f"0{part}{m}"))
+    executor.set_stage(1, second, after_backward=lambda m, part: log.append(f"1B{m}"))
     executor.run()
     assert [entry for entry in log if "before" not in entry] == program.text(0, transfers=False).split(",")
     assert [entry for entry in log if "before" in entry] == ["before 0", "before 1", "before 2"]

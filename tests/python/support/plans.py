@@ -6,11 +6,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Layout:
-    """`cuts[i]` is the first layer of stage i + 1; `ranks[i]` runs stage i: a rank, or several that share it."""
+    """`cuts[i]` is the first layer of stage i + 1; `ranks[i]` runs stage i: a rank, or several that share it. `split`: backwards
+    are in two halves. `method` is the search's."""
 
     name: str
     cuts: tuple[int, ...]
     ranks: tuple[int | tuple[int, ...], ...]
+    split: bool = False
+    method: str = "auto"
 
     def devices(self, stage: int) -> list[int]:
         ranks = self.ranks[stage]
@@ -18,7 +21,7 @@ class Layout:
 
 
 def placement_text(layout: Layout, layers: int, forward: int = 100, backward: int = 200) -> str:
-    """A chain of whole forwards and backwards; `forward` and `backward` are microseconds a layer."""
+    """A chain of forwards and backwards; `forward` and `backward` are microseconds a layer."""
     bounds = [0, *layout.cuts, layers]
     devices = 1 + max(device for s in range(len(layout.ranks)) for device in layout.devices(s))
     text = [f'format = "ostinato-placement/1"\nname = "{layout.name}"\ntime_unit = "us"\nmemory_unit = "B"\n']
@@ -29,28 +32,34 @@ def placement_text(layout: Layout, layers: int, forward: int = 100, backward: in
         size = bounds[s + 1] - bounds[s]
         after = f'"s{s - 1}.F"' if s else ""
         text.append(_block(s, "F", "forward", layout.devices(s), size * forward, after))
+    back, kind, share = ("I", "backward_input", 2) if layout.split else ("B", "backward", 1)
     for s in stages:
-        size = bounds[s + 1] - bounds[s]
-        after = f'"s{s}.F"' + (f', "s{s + 1}.B"' if s + 1 in stages else "")
-        text.append(_block(s, "B", "backward", layout.devices(s), size * backward, after))
+        time = (bounds[s + 1] - bounds[s]) * backward // share
+        after = f'"s{s}.F"' + (f', "s{s + 1}.{back}"' if s + 1 in stages else "")
+        text.append(_block(s, back, kind, layout.devices(s), time, after))
+        if layout.split:
+            text.append(_block(s, "W", "backward_weight", layout.devices(s), time, f'"s{s}.I"'))
     return "\n".join(text)
+
+
+MEMORY = {"F": 2, "B": -2, "I": -1, "W": -1}
 
 
 def _block(stage: int, letter: str, kind: str, devices: list[int], time: int, after: str) -> str:
     return (
         f'[[blocks]]\nname = "s{stage}.{letter}"\nstage = "s{stage}"\nkind = "{kind}"\ndevices = {devices}\n'
-        f"time = {time}\nmemory = {1 if letter == 'F' else -1}\nafter = [{after}]\n"
+        f"time = {time}\nmemory = {MEMORY[letter]}\nafter = [{after}]\n"
     )
 
 
-def make_plan(folder: Path, layout: Layout, layers: int, micro_batches: int, method="auto", text="") -> Path:
+def make_plan(folder: Path, layout: Layout, layers: int, micro_batches: int, method="", text="") -> Path:
     """Writes placement.toml and plan.json into `folder`; returns the plan. `text`: another placement of that shape."""
     from ostinato import _search
 
     folder.mkdir(parents=True, exist_ok=True)
     placement, plan = folder / "placement.toml", folder / "plan.json"
     placement.write_text(text or placement_text(layout, layers))
-    options = ["--micro-batches", str(micro_batches), "--method", method, "--time-limit", "2", "--output", str(plan)]
+    options = ["--micro-batches", str(micro_batches), "--method", method or layout.method, "--time-limit", "2", "--output", str(plan)]
     status = _search.main(["search", str(placement), *options])
     assert status in (0, 5), f"ostinato search ended with status {status}"
     return plan
