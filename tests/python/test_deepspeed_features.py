@@ -16,12 +16,13 @@ from ostinato.trace import read_traces
 
 WAVE = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
 LOOPED = Layout("looped", (2, 4, 6), (0, 1, 0, 1))
+SPLIT = Layout("split", (2, 4, 6), (0, 1, 0, 1), split=True)
 
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in (WAVE, LOOPED)}
+    return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in (WAVE, LOOPED, SPLIT)}
 
 
 def both(world, function, options, plan, *arguments):
@@ -78,13 +79,14 @@ def fp16_steps(options: Options) -> dict:
     }
 
 
-def test_dynamic_loss_scale(world2, plans):
+@pytest.mark.parametrize("layout", ["wave", "split"])
+def test_dynamic_loss_scale(world2, plans, layout):
     """It starts so high that the first steps overflow, are skipped on all ranks, and the scale comes down."""
     config = {
         "fp16": {"enabled": True, "initial_scale_power": 22, "hysteresis": 1, "loss_scale_window": 2},
         "zero_optimization": {"stage": 1},
     }
-    expected, got = both(world2, fp16_steps, Options(config=config), plans["wave"])
+    expected, got = both(world2, fp16_steps, Options(config=config), plans[layout])
     assert got == expected
     assert got[0]["skipped"] > 0 and got[0]["scale"] < 2**22
 
@@ -235,6 +237,24 @@ def test_an_error_in_a_layer(world2, plans):
     world2.restart()  # its transfers are out of step
 
 
+def said(options: Options) -> str:
+    """What a rank prints in its first two steps."""
+    engine = make_engine(options)
+    data, printed = data_of(engine), io.StringIO()
+    with redirect_stdout(printed):
+        for _ in range(2):
+            engine.train_batch(data)
+    return "\n".join(line for line in printed.getvalue().splitlines() if line.startswith("ostinato"))
+
+
+def test_a_backward_that_cannot_be_split_says_so(world2, plans):
+    options = Options(checkpoint_interval=1, checkpointable=("Block",), section={"plan": plans["split"]})
+    first, second = world2.run(said, options)
+    assert first == "ostinato: rank 0: the backward of s0, s2 ran whole, where its input half is planned: activation checkpointing cannot be split", first
+    assert "rank 1" in second and "s3" in second
+    assert world2.run(said, Options(section={"plan": plans["split"]})) == ["", ""]
+
+
 def untouched(options: Options) -> bool:
     """Without a section the engine and the module are DeepSpeed's own, to the last attribute."""
     from deepspeed.pipe import PipelineModule
@@ -259,7 +279,8 @@ def timed(options: Options) -> list[str]:
     return [name for name in ("fwd_microstep", "bwd_microstep", "step_microstep") if name in engine.timers.get_timers()]
 
 
-def test_timers(world2, plans):
-    section = {"plan": plans["wave"]}
+@pytest.mark.parametrize("layout", ["wave", "split"])
+def test_timers(world2, plans, layout):
+    section = {"plan": plans[layout]}
     (names, _) = world2.run(timed, Options(section=section, config={"wall_clock_breakdown": True}))
     assert names == ["fwd_microstep", "bwd_microstep", "step_microstep"]
