@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "search/shift.h"
+#include "search/steady.h"
+#include "search/stretch.h"
 
 namespace ostinato {
 
@@ -39,6 +41,8 @@ bool Incumbent::offer(std::vector<ScheduledBlock> schedule, const std::string& m
   score.objective = objective_ == Objective::makespan ? score.makespan
                     : objective_ == Objective::span   ? score.span
                                                       : latency_of(p, schedule);
+  SteadyState steady;
+  if (more_ > 0 && !add_repetition(score, schedule, steady)) return false;
   if (score.objective > score_.objective) return false;
   std::vector<Bytes> peaks = peak_memory(p, schedule);
   for (std::size_t d = 0; d < peaks.size(); ++d) {
@@ -47,11 +51,29 @@ bool Incumbent::offer(std::vector<ScheduledBlock> schedule, const std::string& m
   }
   if (score >= score_) return false;
   score_ = score;
+  steady_ = steady;
   sort_schedule(p, schedule);
   schedule_ = std::move(schedule);
   peaks_ = std::move(peaks);
   method_ = method;
   return true;
+}
+
+/// False if the schedule cannot be repeated for more_ micro-batches.
+bool Incumbent::add_repetition(Score& score, const std::vector<ScheduledBlock>& schedule,
+                               SteadyState& steady) const {
+  steady = find_steady_state(in_, micro_batches_, schedule);
+  if (steady.count == 0 || more_ % steady.unroll != 0) return false;
+  const Nanoseconds longer = more_ / steady.unroll * steady.period;
+  score.makespan += longer;
+  score.span += longer;
+  if (objective_ != Objective::latency) score.objective += longer;
+  return true;
+}
+
+void Incumbent::repeat() {
+  if (more_ > 0 && !empty()) schedule_ = stretch(in_, schedule_, steady_, more_ / steady_.unroll);
+  micro_batches_ += std::exchange(more_, 0);
 }
 
 }  // namespace ostinato

@@ -21,10 +21,12 @@ struct Score {
   friend auto operator<=>(const Score&, const Score&) = default;
 };
 
+/// Where `more` > 0, offers are schedules of `micro_batches` of which the steady state is to be repeated for
+/// so many more: only those with one are taken, and the score is what they become (stretch.h).
 class Incumbent {
  public:
-  Incumbent(const Instance& instance, int micro_batches, Objective objective)
-      : in_(instance), micro_batches_(micro_batches), objective_(objective) {}
+  Incumbent(const Instance& instance, int micro_batches, Objective objective, int more = 0)
+      : in_(instance), micro_batches_(micro_batches), more_(more), objective_(objective) {}
 
   /// Takes the schedule of these orders if it exists, fits the memory and is better. True if it was taken.
   bool offer(const Orders& orders, const std::string& method);
@@ -33,6 +35,11 @@ class Incumbent {
   /// The same for a schedule whose starts are to be kept.
   bool offer(std::vector<ScheduledBlock> schedule, const std::string& method);
 
+  /// The best becomes a schedule of all micro-batches, and so are further offers.
+  void repeat();
+
+  const SteadyState& repeated() const { return steady_; }  ///< what repeat() repeated
+
   bool empty() const { return schedule_.empty(); }
   const Score& score() const { return score_; }
   const std::vector<ScheduledBlock>& schedule() const { return schedule_; }
@@ -40,10 +47,14 @@ class Incumbent {
   const std::string& method() const { return method_; }
 
  private:
+  bool add_repetition(Score& score, const std::vector<ScheduledBlock>& schedule, SteadyState& steady) const;
+
   const Instance& in_;
   int micro_batches_;
+  int more_;
   Objective objective_;
   Score score_;
+  SteadyState steady_;  ///< of schedule_; only where more_ > 0
   std::vector<ScheduledBlock> schedule_;
   std::vector<Bytes> peaks_;
   std::string method_;

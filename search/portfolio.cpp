@@ -13,6 +13,7 @@
 #include "search/justify.h"
 #include "search/named.h"
 #include "search/shift.h"
+#include "search/stretch.h"
 
 namespace ostinato {
 namespace {
@@ -45,10 +46,12 @@ Portfolio::Portfolio(const Instance& instance, const Bounds& bounds, const Searc
       bounds_(bounds),
       options_(options),
       bound_(bounds.of(options.objective, options.micro_batches)),
-      best_(instance, options.micro_batches, options.objective),
+      micro_batches_(options.method == "auto" ? representative(in_, options.micro_batches)
+                                              : options.micro_batches),
+      best_(instance, micro_batches_, options.objective, options.micro_batches - micro_batches_),
       work_left_(kWork) {
-  if (options.objective == Objective::makespan && Propagation::affordable(in_, options.micro_batches)) {
-    common_.emplace(in_, mirror_, options.micro_batches);
+  if (options.objective == Objective::makespan && !few() && Propagation::affordable(in_, micro_batches_)) {
+    common_.emplace(in_, mirror_, micro_batches_);
   }
 }
 
@@ -78,7 +81,7 @@ void Portfolio::report(const char* phase) {
 }
 
 void Portfolio::run_named() {
-  const NamedSchedule named = named_schedule(options_.method, in_.placement(), options_.micro_batches);
+  const NamedSchedule named = named_schedule(options_.method, in_.placement(), micro_batches_);
   if (!named.orders) throw InputError("", 0, fmt::format("{}: {}", options_.method, named.why_not));
   if (!best_.offer(*named.orders, options_.method)) {
     throw InputError("", 0, fmt::format("{} does not fit the memory of this placement", options_.method));
@@ -86,9 +89,25 @@ void Portfolio::run_named() {
 }
 
 void Portfolio::run() {
+  const bool repeated = few();
+  run_phases();
+  if (!repeated) return;
+  const bool found = !best_.empty();
+  best_.repeat();
+  micro_batches_ = options_.micro_batches;
+  if (!found) return run_phases();
+  if (proved() || stopped()) return;
+  try_named();  // never worse than those that repeat nothing
+  const SteadyState& steady = best_.repeated();
+  if (steady.period <= bounds_.period(steady.unroll)) return;
+  try_dispatch();  // what repeats nothing may have a better rate
+  try_justified();
+}
+
+void Portfolio::run_phases() {
   try_sequential();
   try_named();
-  if (options_.objective == Objective::latency && options_.micro_batches > 1) try_rigid();
+  if (options_.objective == Objective::latency && micro_batches_ > 1) try_rigid();
   if (stopped()) return;
   try_dispatch();
   if (stopped()) return;
@@ -118,8 +137,7 @@ void Portfolio::spare_memory() {
       if (stopped()) return;
       JustifyOptions options;
       for (int d = 0; d < in_.devices(); ++d) options.room.push_back(std::min(room, in_.room(d)));
-      best_.offer(justify(in_, mirror_, options_.micro_batches, rigid, options).sequence,
-                  method_of(repetend));
+      best_.offer(justify(in_, mirror_, micro_batches_, rigid, options).sequence, method_of(repetend));
     }
   }
   report("less memory");
@@ -128,16 +146,16 @@ void Portfolio::spare_memory() {
 void Portfolio::try_named() {
   for (const std::string& name : named_schedules()) {
     if (stopped() && !best_.empty()) return;
-    const NamedSchedule schedule = named_schedule(name, in_.placement(), options_.micro_batches);
+    const NamedSchedule schedule = named_schedule(name, in_.placement(), micro_batches_);
     if (schedule.orders) best_.offer(*schedule.orders, name);
   }
   report("named schedules");
 }
 
 void Portfolio::try_sequential() {
-  const std::vector<int> one = fitting_order(in_, bounds_, options_.micro_batches);
+  const std::vector<int> one = fitting_order(in_, bounds_, micro_batches_);
   std::vector<int> all;
-  for (int i = 0; i < options_.micro_batches; ++i) all.insert(all.end(), one.begin(), one.end());
+  for (int i = 0; i < micro_batches_; ++i) all.insert(all.end(), one.begin(), one.end());
   if (!one.empty()) best_.offer(all, "one micro-batch after another");
   report("one micro-batch after another");
 }
@@ -158,7 +176,7 @@ void Portfolio::try_rigid() {
   for (bool taken = false; !taken && interval <= one.best().score().makespan; interval += interval / 16 + 1) {
     interval = least_interval(in_, start, interval);
     std::vector<ScheduledBlock> schedule;
-    for (int i = 0; i < options_.micro_batches; ++i) {
+    for (int i = 0; i < micro_batches_; ++i) {
       for (int b = 0; b < in_.blocks(); ++b) schedule.push_back({b, i, start[b] + i * interval});
     }
     sort_schedule(in_.placement(), schedule);
@@ -172,10 +190,12 @@ void Portfolio::try_justified() {
   std::int64_t left = kJustifiedSteps;
   const auto improve = [&](const std::vector<int>& sequence, const std::string& method) {
     for (const bool patient : {false, true}) {
-      if (left <= 0 || proved() || stopped()) return;
       JustifyOptions options;
       options.patient = patient;
-      const Justified better = justify(in_, mirror_, options_.micro_batches, sequence, options);
+      options.passes = static_cast<int>(
+          std::min<std::int64_t>(options.passes, left / static_cast<std::int64_t>(sequence.size() + 1)));
+      if (options.passes == 0 || proved() || stopped()) return;
+      const Justified better = justify(in_, mirror_, micro_batches_, sequence, options);
       left -= better.steps;
       best_.offer(better.sequence, method);
     }
@@ -196,11 +216,11 @@ void Portfolio::try_dispatch() {
   bool first = true;  // one rule runs at any size, where the bound is not met
   for (const DispatchRule& rule : dispatch_rules(in_)) {
     for (const bool backwards : {false, true}) {
-      left -= static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
+      left -= static_cast<std::int64_t>(in_.blocks()) * micro_batches_;
       if ((proved() && !rule.phases) || (left < 0 && (!first || proved())) || stopped())
         return report("dispatching");
       first = false;
-      std::vector<int> sequence = dispatch(backwards ? mirror_ : in_, options_.micro_batches, rule);
+      std::vector<int> sequence = dispatch(backwards ? mirror_ : in_, micro_batches_, rule);
       if (backwards) std::reverse(sequence.begin(), sequence.end());
       if (!sequence.empty()) best_.offer(sequence, "dispatch");
     }
@@ -209,11 +229,10 @@ void Portfolio::try_dispatch() {
 }
 
 void Portfolio::find_repetends() {
-  if (proved() && static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches > kSparedSteps) return;
+  if (proved() && static_cast<std::int64_t>(in_.blocks()) * micro_batches_ > kSparedSteps) return;
   RepetendOptions options;
   options.stop = [this] { return stopped(); };
-  repetends_ =
-      repetends_of_growing_rate(in_, bounds_, std::min(kMostUnroll, options_.micro_batches), options);
+  repetends_ = repetends_of_growing_rate(in_, bounds_, std::min(kMostUnroll, micro_batches_), options);
   if (repetends_.empty()) return;
   const Repetend& best = repetends_.back();
   Repetend spare = with_least_memory(in_, best, options);
@@ -225,11 +244,11 @@ void Portfolio::round(int width) {
   for (const Repetend& repetend : repetends_) {
     parts.push_back({method_of(repetend), [&, width] { return completed(repetend, width); }});
   }
-  const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
+  const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * micro_batches_;
   // Large cases get a narrow beam in the first round, and no other.
   while (width > 1 && width <= kWidths[0] && !affordable(beam_work(in_, steps, width))) width /= 2;
   BeamGoal goals[] = {horizon(false), horizon(true)};
-  if (affordable(beam_work(in_, steps, width))) {
+  if (!few() && affordable(beam_work(in_, steps, width))) {
     for (int flavour = 0; flavour < kBeamFlavours; ++flavour) {
       for (const bool backwards : {false, true}) {
         parts.push_back({"beam", [=, &goals, this] {
@@ -244,8 +263,8 @@ void Portfolio::round(int width) {
 /// What a beam search of all micro-batches has to reach. Does not change while parts of a round run.
 BeamGoal Portfolio::horizon(bool backwards) const {
   const Instance& in = backwards ? mirror_ : in_;
-  return limit_ > 0 ? whole_horizon(in, options_.micro_batches, *common_, backwards)
-                    : whole_horizon(in, options_.micro_batches);
+  return limit_ > 0 ? whole_horizon(in, micro_batches_, *common_, backwards)
+                    : whole_horizon(in, micro_batches_);
 }
 
 void Portfolio::certify() {
@@ -268,8 +287,8 @@ bool Portfolio::certified(std::int64_t work) {
 
 /// True if no schedule is better than the best: all were covered.
 bool Portfolio::exhausted(int width) {
-  const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
-  if ((options_.objective != Objective::makespan && !best_.empty()) ||
+  const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * micro_batches_;
+  if (few() || (options_.objective != Objective::makespan && !best_.empty()) ||
       !affordable(beam_work(in_, steps, width)))
     return false;
   BeamOptions options;
@@ -282,8 +301,8 @@ bool Portfolio::exhausted(int width) {
   truncated_ = truncated_ || result.truncated;
   if (!result.order.empty()) best_.offer(result.order, "exact search");
   if (!result.truncated && best_.empty() && !memory_in_no_time(in_)) {
-    throw InfeasibleError(fmt::format("all orders of {} micro-batches were tried, and none fits the memory",
-                                      options_.micro_batches));
+    throw InfeasibleError(
+        fmt::format("all orders of {} micro-batches were tried, and none fits the memory", micro_batches_));
   }
   return !result.truncated;
 }
@@ -328,13 +347,13 @@ Portfolio::Found Portfolio::whole_horizon_beam(const BeamGoal& goal, bool backwa
 
 /// The repetend from the first micro-batch to the last.
 std::vector<int> Portfolio::repeated(const Repetend& repetend) const {
-  return complete(in_, mirror_, repetend, {.micro_batches = options_.micro_batches, .width = 0}).sequence;
+  return complete(in_, mirror_, repetend, {.micro_batches = micro_batches_, .width = 0}).sequence;
 }
 
 Portfolio::Found Portfolio::completed(const Repetend& repetend, int width) {
   Found found;
   CompletionOptions options;
-  options.micro_batches = options_.micro_batches;
+  options.micro_batches = micro_batches_;
   options.stop = [this] { return stopped(); };
   for (const int w : {0, width}) {
     options.width = w;

@@ -53,6 +53,7 @@ class Portfolio {
     std::function<Found()> run;
   };
 
+  void run_phases();
   void try_named();
   void try_sequential();
   void try_rigid();
@@ -67,6 +68,7 @@ class Portfolio {
   Found whole_horizon_beam(const BeamGoal& goal, bool backwards, int width, int flavour);
   std::vector<int> repeated(const Repetend& repetend) const;
   Found completed(const Repetend& repetend, int width);
+  bool few() const { return micro_batches_ < options_.micro_batches; }
   bool affordable(std::int64_t work) const { return work <= work_left_; }
   bool proved();
   BeamGoal horizon(bool backwards) const;
@@ -81,6 +83,7 @@ class Portfolio {
   const SearchOptions& options_;
   const Clock::time_point began_ = Clock::now();
   Nanoseconds bound_;  ///< proven, of the objective
+  int micro_batches_;  ///< that are scheduled: at first as few as represent all (stretch.h)
   Nanoseconds exhausted_below_ = 0;
   Nanoseconds not_certified_ = 0;  ///< makespan for which the checker's trial was too long
   Incumbent best_;
