@@ -120,7 +120,7 @@ void check_objective_claims(const Timetable& table, const Bounds& bounds, Report
   }
   const bool span = plan.objective == Objective::span;
   const char* name = to_string(plan.objective);
-  const Bound proved = span ? bounds.span(table.micro_batches()) : bounds.latency();
+  const Bound proved = span ? bounds.span(table.micro_batches(), claim) : bounds.latency();
   if (proved.value < claim) {
     report.fail(fmt::format("lower_bound.{} is {} ns, but only {} ns are proved ({})", name, claim,
                             to_text(proved.value), proved.why));

@@ -67,8 +67,24 @@ Bound Bounds::period(int unroll) const {
   return best;
 }
 
-Bound Bounds::span(int n) const {
+Bound Bounds::span(int n, Wide enough, std::int64_t most_work) const {
   Bound best;
+  between_own_blocks(n, best);
+  memory(n, false, best);
+  for (int d = 0; d < graph_.devices() && best.value < enough && most_work > 0; ++d) {
+    const Windows windows(graph_, n, d);
+    if (!windows.known()) break;
+    most_work -= windows.work();
+    for (int e = 0; e < graph_.devices(); ++e) {
+      raise_to(best, windows.least_end_of(e), [&] {
+        return fmt::format("S4: the work of device {} from device {}'s first start to its last end", e, d);
+      });
+    }
+  }
+  return best;
+}
+
+void Bounds::between_own_blocks(int n, Bound& best) const {
   for (int d = 0; d < graph_.devices(); ++d) {
     const std::vector<Wide> from = graph_.from_device(d, false);
     const std::vector<Wide> to = graph_.from_device(d, true);
@@ -85,8 +101,6 @@ Bound Bounds::span(int n) const {
                [&] { return fmt::format("S1: the work of device {} between blocks of device {}", e, d); });
     }
   }
-  memory(n, false, best);
-  return best;
 }
 
 Bound Bounds::latency() const {
@@ -136,7 +150,7 @@ void Bounds::memory(int n, bool borders, Bound& best) const {
 void Bounds::windows(int n, Bound& best) const {
   const Windows windows(graph_, n);
   for (int d = 0; d < graph_.devices() && windows.known(); ++d) {
-    raise_to(best, windows.least_makespan(d), [&] {
+    raise_to(best, windows.least_end_of(d), [&] {
       return fmt::format("M5: the work of device {} between the earliest starts and what must follow", d);
     });
   }

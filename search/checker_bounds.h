@@ -8,6 +8,7 @@
 //
 // All sums are in 128 bits: figures up to int64 overflow nothing.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@
 #include "search/checker_graph.h"
 
 namespace ostinato::checker {
+
+/// Work of S4 (Windows::work) after which no further device is looked at: about a second.
+inline constexpr std::int64_t kMostSpanWork = 100'000'000;
 
 struct Bound {
   Wide value = 0;
@@ -31,8 +35,8 @@ class Bounds {
   Bound makespan(int n, Wide enough) const;
   /// P1, P2: nothing that repeats `unroll` micro-batches for ever has a smaller period.
   Bound period(int unroll) const;
-  /// S1 to S3. O(devices * (edges + blocks * k)), k blocks on a device.
-  Bound span(int n) const;
+  /// S1 to S4. S4 stops at the first bound that reaches `enough`, and after `most_work` (Windows::work).
+  Bound span(int n, Wide enough, std::int64_t most_work = kMostSpanWork) const;
   /// L1.
   Bound latency() const;
   /// E: whether a schedule of n micro-batches ends before `below`.
@@ -44,6 +48,7 @@ class Bounds {
   void several_devices(int n, Wide enough, Bound& best) const;  // M3
   void memory(int n, bool borders, Bound& best) const;          // M4, without borders S3
   void windows(int n, Bound& best) const;                       // M5
+  void between_own_blocks(int n, Bound& best) const;            // S1, S2
 
   Graph graph_;
   std::vector<Area> areas_;  ///< of each device

@@ -64,8 +64,8 @@ TEST(CheckerBoundsTest, SpanAndLatency) {
   const Placement p = shape("v", {.devices = 4, .forward = 1, .backward = 2});
   // Device 0 sees the whole of a micro-batch (S2), and works 3 * 8 (S1) on device 3 between 3 F and 3 B of
   // its own.
-  EXPECT_EQ(static_cast<int>(checker::Bounds(p).span(1).value), 12);
-  EXPECT_EQ(static_cast<int>(checker::Bounds(p).span(8).value), 33);
+  EXPECT_EQ(static_cast<int>(checker::Bounds(p).span(1, kAll).value), 12);
+  EXPECT_EQ(static_cast<int>(checker::Bounds(p).span(8, kAll).value), 33);
   EXPECT_EQ(static_cast<int>(checker::Bounds(p).latency().value), 12);
 }
 
@@ -126,7 +126,7 @@ TEST(CheckerBoundsTest, NoValidPlanIsBelowABound) {
     test::limit_memory(p, test::random_plan(p, n, random), 0);
     const checker::Bounds bounds(p);
     const checker::Bound makespan = bounds.makespan(n, kAll);
-    const checker::Bound span = bounds.span(n);
+    const checker::Bound span = bounds.span(n, kAll);
     const checker::Bound latency = bounds.latency();
     bool met = false;
     for (int attempt = 0; attempt < 20; ++attempt) {
@@ -195,7 +195,7 @@ TEST(CheckerBoundsTest, TheSearchClaimsWhatTheCheckerProves) {
     for (const int n : {1, 3, 20}) {
       ASSERT_GE(ours.makespan(n, kAll).value, theirs.makespan(n)) << "seed " << seed << ", n " << n;
       ASSERT_GE(ours.period(n).value, theirs.period(n)) << "seed " << seed << ", n " << n;
-      ASSERT_GE(ours.span(n).value, theirs.span(n)) << "seed " << seed << ", n " << n;
+      ASSERT_GE(ours.span(n, kAll).value, theirs.span(n)) << "seed " << seed << ", n " << n;
     }
     ASSERT_GE(ours.latency().value, theirs.latency()) << "seed " << seed;
   }
