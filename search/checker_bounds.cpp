@@ -56,6 +56,12 @@ Bound Bounds::makespan(int n, Wide enough) const {
   return best;
 }
 
+Bound Bounds::makespan_by_windows(int n) const {
+  Bound best;
+  windows(n, best);
+  return best;
+}
+
 Bound Bounds::period(int unroll) const {
   Bound best;
   for (int d = 0; d < graph_.devices(); ++d) {

@@ -37,6 +37,8 @@ class Bounds {
   Bound period(int unroll) const;
   /// S1 to S4. S4 stops at the first bound that reaches `enough`, and after `most_work` (Windows::work).
   Bound span(int n, Wide enough, std::int64_t most_work = kMostSpanWork) const;
+  /// M5 alone.
+  Bound makespan_by_windows(int n) const;
   /// L1.
   Bound latency() const;
   /// E: whether a schedule of n micro-batches ends before `below`.

@@ -33,6 +33,9 @@ constexpr int kExactWidth = 1024;
 constexpr std::int64_t kCertifyingWork = 4'000'000;
 constexpr std::int64_t kLastCertifyingWork = 10'000'000;
 static_assert(kLastCertifyingWork <= kMostExhaustionWork);
+/// Work of the checker (Windows::work) for S4, a few hundredths of a second.
+constexpr std::int64_t kSpanWork = 8'000'000;
+static_assert(kSpanWork <= checker::kMostSpanWork);
 /// Steps up to which a plan that meets its bound already is improved in memory.
 constexpr std::int64_t kSparedSteps = 10'000'000;
 
@@ -45,7 +48,8 @@ Portfolio::Portfolio(const Instance& instance, const Bounds& bounds, const Searc
       mirror_(instance.reversed()),
       bounds_(bounds),
       options_(options),
-      bound_(bounds.of(options.objective, options.micro_batches)),
+      claims_{bounds.makespan(options.micro_batches), bounds.of(options.objective, options.micro_batches)},
+      bound_(claims_.objective),
       micro_batches_(options.method == "auto" ? representative(in_, options.micro_batches)
                                               : options.micro_batches),
       best_(instance, micro_batches_, options.objective, options.micro_batches - micro_batches_),
@@ -80,6 +84,28 @@ void Portfolio::report(const char* phase) {
   options_.progress({best_.score().objective, bound_, seconds, phase});
 }
 
+/// A bound of the objective that the checker proves.
+void Portfolio::claim(Nanoseconds bound) {
+  claims_.objective = std::max(claims_.objective, bound);
+  if (options_.objective == Objective::makespan) claims_.makespan = claims_.objective;
+  bound_ = std::max(bound_, bound);
+}
+
+/// Where the best does not meet the bound: M5, S4.
+void Portfolio::look_at_windows() {
+  const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
+  if (windows_known_ || best_.empty() || best_.score().objective <= bound_ ||
+      steps > checker::Windows::kMostSteps)
+    return;
+  windows_known_ = true;
+  const checker::Bounds bounds(in_.placement());
+  const bool span = options_.objective == Objective::span;
+  const int n = options_.objective == Objective::latency ? 1 : options_.micro_batches;
+  const checker::Bound found =
+      span ? bounds.span(n, best_.score().objective, kSpanWork) : bounds.makespan_by_windows(n);
+  claim(static_cast<Nanoseconds>(found.value));
+}
+
 void Portfolio::run_named() {
   const NamedSchedule named = named_schedule(options_.method, in_.placement(), micro_batches_);
   if (!named.orders) throw InputError("", 0, fmt::format("{}: {}", options_.method, named.why_not));
@@ -108,6 +134,7 @@ void Portfolio::run_phases() {
   try_sequential();
   try_named();
   if (options_.objective == Objective::latency && micro_batches_ > 1) try_rigid();
+  look_at_windows();
   if (stopped()) return;
   try_dispatch();
   if (stopped()) return;
@@ -268,8 +295,8 @@ BeamGoal Portfolio::horizon(bool backwards) const {
 }
 
 void Portfolio::certify() {
-  const bool shown = best_.empty() || best_.score().makespan <= bounds_.makespan(options_.micro_batches);
-  if (!shown && exhausted_below_ < best_.score().makespan && !cut_) certified(kLastCertifyingWork);
+  look_at_windows();
+  if (!best_.empty() && claims_.makespan < best_.score().makespan && !cut_) certified(kLastCertifyingWork);
 }
 
 /// True if the checker's trial of all schedules shows that none is better than the best, well within the work
@@ -281,7 +308,10 @@ bool Portfolio::certified(std::int64_t work) {
   const checker::Exhaustion tried =
       checker::Bounds(in_.placement()).exhaust(options_.micro_batches, below, work);
   not_certified_ = below;
-  if (tried.verdict == checker::Verdict::none) bound_ = exhausted_below_ = below;
+  if (tried.verdict == checker::Verdict::none) {
+    claims_.makespan_by_exhaustion = true;
+    claim(below);
+  }
   return proved();
 }
 

@@ -36,10 +36,15 @@ class Portfolio {
   /// checker try all schedules, well within the work that `ostinato verify` spends.
   void certify();
 
+  /// Bounds that the checker proves: what the plan may claim.
+  struct Claims {
+    Nanoseconds makespan = 0;
+    Nanoseconds objective = 0;
+    bool makespan_by_exhaustion = false;
+  };
+  const Claims& claims() const { return claims_; }
   const Incumbent& best() const { return best_; }
   bool cut() const { return cut_; }
-  /// Makespan below which the checker's trial of all schedules finds none; 0 where it was not asked.
-  Nanoseconds exhausted_below() const { return exhausted_below_; }
 
  private:
   /// What one part of a round found: sequences of blocks (the i-th mention is micro-batch i).
@@ -61,6 +66,8 @@ class Portfolio {
   void try_justified();
   void find_repetends();
   void spare_memory();
+  void look_at_windows();
+  void claim(Nanoseconds bound);
   void round(int width);
   bool certified(std::int64_t work);
   bool exhausted(int width);
@@ -82,9 +89,10 @@ class Portfolio {
   const Bounds& bounds_;
   const SearchOptions& options_;
   const Clock::time_point began_ = Clock::now();
-  Nanoseconds bound_;  ///< proven, of the objective
+  Claims claims_;
+  Nanoseconds bound_;  ///< of the objective: claimed, or proved by the search alone
+  bool windows_known_ = false;
   int micro_batches_;  ///< that are scheduled: at first as few as represent all (stretch.h)
-  Nanoseconds exhausted_below_ = 0;
   Nanoseconds not_certified_ = 0;  ///< makespan for which the checker's trial was too long
   Incumbent best_;
   std::optional<Propagation>

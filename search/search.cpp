@@ -52,11 +52,8 @@ Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bound
   plan.makespan = best.score().makespan;
   plan.span = best.score().span;
   plan.peak_memory = best.peaks();
-  plan.lower_bound.makespan = bounds.makespan(options.micro_batches);
-  if (portfolio.exhausted_below() > plan.lower_bound.makespan) {
-    plan.lower_bound.makespan = portfolio.exhausted_below();
-    plan.by_exhaustion.makespan = true;
-  }
+  plan.lower_bound.makespan = portfolio.claims().makespan;
+  plan.by_exhaustion.makespan = portfolio.claims().makespan_by_exhaustion;
   plan.optimal.makespan = plan.lower_bound.makespan == plan.makespan;
   plan.steady_state = find_steady_state(in, options.micro_batches, plan.schedule);
   if (plan.steady_state.count > 0) {
@@ -64,7 +61,7 @@ Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bound
     plan.optimal.period = plan.lower_bound.period == plan.steady_state.period;
   }
   if (options.objective != Objective::makespan) {
-    plan.lower_bound.objective = bounds.of(options.objective, options.micro_batches);
+    plan.lower_bound.objective = portfolio.claims().objective;
     plan.optimal.objective = plan.lower_bound.objective == best.score().objective;
   }
   plan.search = {best.method(), options.seed, portfolio.cut()};
