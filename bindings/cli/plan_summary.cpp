@@ -114,6 +114,10 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds) 
       {"method", plan.search.method},
       {"cut_by_limit", plan.search.cut_by_limit},
       {"named", named}};
+  if (plan.objective != Objective::makespan) {
+    json["lower_bound"][to_string(plan.objective)] = plan.lower_bound.objective;
+    json["optimal"][to_string(plan.objective)] = plan.optimal.objective;
+  }
   if (seconds >= 0) json["seconds"] = seconds;
   return json;
 }

@@ -122,10 +122,11 @@ int compare_span(const StageTimes& times, int devices, int micro_batches, Bytes 
   const Nanoseconds theirs =
       known.orders ? span_of(placement, *earliest_starts(placement, micro_batches, *known.orders)) : 0;
   const Timed ours = timed_search(placement, micro_batches, Objective::span);
-  fmt::print("{:6} p={:<2} m={:<3} room {:2}: zb-auto {:9}   search {:9} ({}) {:+6.1f} % {:7.3f} s  {}\n",
-             times.name, devices, micro_batches, room, theirs, ours.plan.span,
-             ours.plan.optimal.objective ? "optimal" : fmt::format("bound {}", ours.plan.lower_bound.objective),
-             percent(ours.plan.span, theirs), ours.seconds, ours.plan.search.method);
+  fmt::print(
+      "{:6} p={:<2} m={:<3} room {:2}: zb-auto {:9}   search {:9} ({}) {:+6.1f} % {:7.3f} s  {}\n",
+      times.name, devices, micro_batches, room, theirs, ours.plan.span,
+      ours.plan.optimal.objective ? "optimal" : fmt::format("bound {}", ours.plan.lower_bound.objective),
+      percent(ours.plan.span, theirs), ours.seconds, ours.plan.search.method);
   return ours.plan.span > theirs ? 1 : 0;
 }
 

@@ -171,6 +171,28 @@ TEST(VerifyCommand, FailsWithStatus6WhereAClaimIsWrong) {
   EXPECT_FALSE(json["failures"].empty());
 }
 
+TEST(VerifyCommand, FailsWithStatus6WhereABoundOfTheSpanIsTooHigh) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(ostinato_run({"placement", "v", "--backward", "1", "--weight", "1", "--capacity", "4", "--output",
+                          folder / "v.toml"})
+                .status,
+            0);
+  const Result search = ostinato_run({"search", folder / "v.toml", "--micro-batches", "8", "--objective",
+                                      "span", "--output", folder / "v.json"});
+  ASSERT_EQ(search.status, 0) << search.err;
+  EXPECT_NE(search.out.find("optimal"), std::string::npos) << search.out;  // 3 * 8 + 3 us
+  EXPECT_EQ(ostinato_run({"verify", folder / "v.json", folder / "v.toml"}).status, 0);
+  nlohmann::ordered_json plan = nlohmann::ordered_json::parse(read_text(folder / "v.json"));
+  EXPECT_EQ(plan["lower_bound"]["span"], 27'000);
+  plan["lower_bound"]["span"] = 27'001;
+  plan["optimal"]["span"] = false;
+  const std::string wrong = folder.write("wrong.json", plan.dump());
+  const Result result = ostinato_run({"verify", wrong, folder / "v.toml"});
+  EXPECT_EQ(result.status, 6);
+  EXPECT_NE(result.out.find("lower_bound.span is 27001 ns, but only 27000 ns are proved"), std::string::npos)
+      << result.out;
+}
+
 TEST(VerifyCommand, RefusesAPlanOfAnotherPlacement) {
   const TemporaryFolder folder;
   make_plan(folder, 4);

@@ -9,6 +9,8 @@
 #include "search/instance.h"
 #include "search/search.h"
 #include "search/shapes.h"
+#include "tests/search/all_orders.h"
+#include "tests/search/all_spans.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
 
@@ -67,6 +69,87 @@ TEST(CheckerBoundsTest, SpanAndLatency) {
   EXPECT_EQ(static_cast<int>(checker::Bounds(p).span(1, kAll).value), 12);
   EXPECT_EQ(static_cast<int>(checker::Bounds(p).span(8, kAll).value), 33);
   EXPECT_EQ(static_cast<int>(checker::Bounds(p).latency().value), 12);
+}
+
+/// Zero bubble's inputs: times of one stage, of the last one apart, room in micro-batches.
+Placement zero_bubble(int devices, Bytes room, bool uneven) {
+  ShapeOptions options{.devices = devices, .forward = 290, .backward = 293, .weight = 192, .capacity = room};
+  if (uneven) {
+    options.forward = std::vector<Nanoseconds>{290, 290, 290, 417};
+    options.backward = std::vector<Nanoseconds>{293, 293, 293, 387};
+    options.weight = std::vector<Nanoseconds>{192, 192, 192, 328};
+  }
+  options.link.latency = 5;
+  return shape("v", options);
+}
+
+TEST(CheckerBoundsTest, SpanUnderMemory) {
+  // F = I = W = 1: device 0 has room for p forwards, and its first I cannot start before (2p - 1) F.
+  for (const int p : {2, 5, 16}) {
+    const Placement unit =
+        shape("v", {.devices = p, .forward = 1, .backward = 1, .weight = 1, .capacity = p});
+    for (const int n : {2 * p, 5 * p}) {
+      const checker::Bound bound = checker::Bounds(unit).span(n, kAll);
+      EXPECT_EQ(static_cast<int>(bound.value), 3 * n + p - 1);
+      EXPECT_EQ(bound.why.substr(0, 3), "S4:");
+    }
+  }
+  // What zero bubble's own schedule reaches.
+  EXPECT_EQ(static_cast<int>(checker::Bounds(zero_bubble(4, 4, true)).span(8, kAll).value), 9715);
+  EXPECT_EQ(static_cast<int>(checker::Bounds(zero_bubble(4, 3, true)).span(16, kAll).value), 19099);
+}
+
+/// There and back over two devices, with or without a weight half, in little memory.
+Placement small_pipeline(test::Dice& random) {
+  Placement p = on_devices(2, 1 + random.below(2));
+  p.link.latency = random.below(2);
+  const auto time = [&] { return 1 + random.below(4); };
+  const bool split = random.chance(50);
+  add(p, "F0", {0}, time(), {.memory = 1});
+  add(p, "F1", {1}, time(), {.memory = 1, .after = {0}});
+  add(p, "B1", {1}, time(), {.memory = -1, .after = {1}});
+  add(p, "B0", {0}, time(), {.memory = split ? 0 : -1, .after = {2}});
+  if (split) add(p, "W0", {0}, time(), {.memory = -1, .after = {3}});
+  return p;
+}
+
+TEST(CheckerBoundsTest, NoOrderHasASmallerSpan) {
+  test::Dice random(37);
+  int tight = 0, by_windows = 0;
+  for (int i = 0; i < 600; ++i) {
+    SCOPED_TRACE(i);
+    const bool pipeline = i % 3 == 0;
+    const int n = pipeline ? 3 : 1 + random.below(3);
+    Placement p =
+        pipeline ? small_pipeline(random) : test::any_small(random, test::most_blocks[n] - random.below(2));
+    if (i % 3 == 1) test::add_memory(random, p);
+    const std::optional<Nanoseconds> least = test::AllSpans(p, n).least();
+    if (!least) continue;
+    const checker::Bound bound = checker::Bounds(p).span(n, kAll);
+    ASSERT_LE(bound.value, *least) << bound.why;
+    tight += bound.value == *least ? 1 : 0;
+    by_windows += bound.why.substr(0, 2) == "S4" ? 1 : 0;
+  }
+  EXPECT_GE(tight, 300);
+  EXPECT_GE(by_windows, 50);
+}
+
+TEST(CheckerBoundsTest, ClaimsOfTheSpanAreProvedAgain) {
+  test::Dice random(43);
+  for (int i = 0; i < 60; ++i) {
+    SCOPED_TRACE(i);
+    const int n = 1 + random.below(3);
+    Placement p = test::any_small(random, test::most_blocks[n] - random.below(2));
+    test::add_memory(random, p);
+    const std::optional<Nanoseconds> least = test::AllSpans(p, n).least();
+    if (!least) continue;
+    Plan plan = search(p, {.micro_batches = n, .objective = Objective::span, .time_limit_seconds = 0});
+    ASSERT_EQ(check_plan(plan, p).failures, std::vector<std::string>{});
+    ASSERT_GE(plan.span, *least);
+    plan.lower_bound.objective = *least + 1;
+    plan.optimal.objective = plan.span == *least + 1;
+    ASSERT_FALSE(check_plan(plan, p).ok());
+  }
 }
 
 TEST(CheckerBoundsTest, BytesThatAreNotMatchedProveNothing) {
