@@ -1,6 +1,7 @@
 #include "search/incumbent.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "search/shift.h"
@@ -74,6 +75,19 @@ bool Incumbent::add_repetition(Score& score, const std::vector<ScheduledBlock>& 
 void Incumbent::repeat() {
   if (more_ > 0 && !empty()) schedule_ = stretch(in_, schedule_, steady_, more_ / steady_.unroll);
   micro_batches_ += std::exchange(more_, 0);
+}
+
+std::vector<int> Incumbent::sequence() const {
+  std::vector<ScheduledBlock> steps = schedule_;
+  // What takes no time runs before what starts with it, and inputs run first.
+  const auto place = [this](const ScheduledBlock& s) {
+    return std::tuple(s.start, in_.time(s.block) > 0, in_.rank(s.block));
+  };
+  std::stable_sort(steps.begin(), steps.end(),
+                   [&](const ScheduledBlock& a, const ScheduledBlock& b) { return place(a) < place(b); });
+  std::vector<int> sequence;
+  for (const ScheduledBlock& step : steps) sequence.push_back(step.block);
+  return sequence;
 }
 
 }  // namespace ostinato

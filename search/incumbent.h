@@ -43,6 +43,8 @@ class Incumbent {
   bool empty() const { return schedule_.empty(); }
   const Score& score() const { return score_; }
   const std::vector<ScheduledBlock>& schedule() const { return schedule_; }
+  /// The blocks by start, inputs first; the i-th mention of a block is its micro-batch i.
+  std::vector<int> sequence() const;
   const std::vector<Bytes>& peaks() const { return peaks_; }
   const std::string& method() const { return method_; }
 

@@ -11,6 +11,7 @@
 #include "search/error.h"
 #include "search/feasible.h"
 #include "search/justify.h"
+#include "search/local_search.h"
 #include "search/named.h"
 #include "search/shift.h"
 #include "search/stretch.h"
@@ -24,6 +25,10 @@ constexpr std::int64_t kWork = 15'000'000;
 constexpr std::int64_t kDispatchedSteps = 1'000'000;
 /// Steps that justification may run in all.
 constexpr std::int64_t kJustifiedSteps = 1'500'000;
+/// Steps that the local search may look at, once before each round: a tenth of a second.
+constexpr std::int64_t kMovingWork = 5'000'000;
+/// A move looks at all steps, and fewer than this many moves are not worth it.
+constexpr std::int64_t kFewestMoves = 100;
 constexpr int kWidths[] = {8, 32, 128, 512};
 /// An exact search is this many times as wide as the others of its round.
 constexpr int kExactFactor = 8;
@@ -143,6 +148,7 @@ void Portfolio::run_phases() {
   if (proved()) return spare_memory();
   for (const int width : kWidths) {
     truncated_ = false;
+    try_moves(static_cast<std::uint64_t>(width));
     if (proved() || stopped() || certified(kCertifyingWork)) return;
     if (exhausted(std::min(kExactWidth, kExactFactor * width))) return;
     round(width);
@@ -232,10 +238,21 @@ void Portfolio::try_justified() {
     best_.offer(rigid, method_of(repetend));
     improve(rigid, method_of(repetend));
   }
-  std::vector<int> sequence;
-  for (const ScheduledBlock& step : best_.schedule()) sequence.push_back(step.block);
-  improve(sequence, best_.method());
+  improve(best_.sequence(), best_.method());
   report("justification");
+}
+
+/// Changes the best schedule on its critical path. A new `seed` tries what the last did not. A schedule that
+/// is to be repeated is left alone: the moves care for the makespan, not for what repeats.
+void Portfolio::try_moves(std::uint64_t seed) {
+  const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * micro_batches_;
+  if (options_.objective != Objective::makespan || micro_batches_ != options_.micro_batches ||
+      best_.empty() || kFewestMoves * steps > kMovingWork || proved() || stopped())
+    return;
+  LocalSearchOptions options{.give_up = bound_, .work = kMovingWork, .seed = seed};
+  options.stop = [this] { return stopped(); };
+  best_.offer(local_search(in_, micro_batches_, best_.sequence(), options).sequence, "local search");
+  report("local search");
 }
 
 void Portfolio::try_dispatch() {

@@ -64,6 +64,7 @@ class Portfolio {
   void try_rigid();
   void try_dispatch();
   void try_justified();
+  void try_moves(std::uint64_t seed);
   void find_repetends();
   void spare_memory();
   void look_at_windows();

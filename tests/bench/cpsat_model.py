@@ -19,7 +19,7 @@ from ortools.sat.python import cp_model
 class Solved:
     makespan: int  # -1: none found
     bound: int
-    cpu_seconds: float  # of this process, all threads
+    cpu_seconds: float  # of the solver, all threads; without building the model
 
     @property
     def proved(self) -> bool:
@@ -103,11 +103,11 @@ class Model:
 
 def solve(placement: dict, micro_batches: int, limit: float, threads: int) -> Solved:
     """`limit` in seconds of CP-SAT's deterministic clock, which a busy machine does not slow down."""
-    began = time.process_time()
     model = Model(placement, micro_batches).model
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = limit
     solver.parameters.num_workers = threads
+    began = time.process_time()
     status = solver.solve(model)
     seconds = time.process_time() - began
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

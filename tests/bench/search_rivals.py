@@ -1,181 +1,139 @@
-"""The search beside general solvers, in one run: CP-SAT (OR-Tools) on whole schedules, Z3 on repetends.
+"""The search beside CP-SAT (OR-Tools) on random uneven placements: whole schedules, one thread each, CPU time.
 
-    python tests/bench/search_rivals.py --ostinato build/release/bindings/ostinato --random 20 --limit 20
+    python tests/bench/search_rivals.py --ostinato build/bindings/ostinato --cases 320 --results rivals.jsonl --limit 2
+    python tests/bench/search_rivals.py --ostinato build/bindings/ostinato --cases 320 --results rivals.jsonl --limit 20
 
-Prints one line a case: makespan and seconds of each, and the ratio of the times. Asserts nothing. Needs ortools and z3-solver
-(PyPI). The CP-SAT model is the problem of FORMATS: one interval a step, exclusive devices, dependencies with transfers,
-memory as a reservoir, micro-batches of a block in index order. The Z3 model is Tessel's repetend (arXiv 2311.15269, section 4):
-a start within the period and a stage (index) per block.
+Prints one line a case and a summary. Asserts nothing. What CP-SAT gave goes to `--results` case by case and is read from
+there later, so a run that was interrupted goes on where it stood, and one with a longer limit only tries again what was not
+proved. Needs ortools (PyPI). Cases: random_placements.py; model: cpsat_model.py.
 """
 
 import argparse
 import json
-import random
+import resource
 import statistics
 import subprocess
 import tempfile
-import time
 import tomllib
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
-
-def random_placement(seed: int) -> tuple[str, int]:
-    """A chain over 3 to 8 devices and back with uneven times, links, static memory and workspace."""
-    rng = random.Random(seed)
-    devices = rng.randint(3, 8)
-    lines = ['format = "ostinato-placement/1"', f'name = "random-{seed}"', 'time_unit = "ns"', 'memory_unit = "B"',
-             "[link]", f"latency = {rng.randint(0, 3)}"]
-    for d in range(devices):
-        static = rng.randint(0, 20)
-        room = 10 * rng.randint(2, devices + 1) + 3
-        lines += ["[[devices]]", f'name = "d{d}"', f"memory = {static + room}", f"static = {static}"]
-    previous = None
-    for kind in ("F", "B"):
-        for d in range(devices) if kind == "F" else reversed(range(devices)):
-            span = (5, 15) if kind == "F" else (10, 30)
-            after = f'["{previous}"]' if previous else "[]"
-            lines += ["[[blocks]]", f'name = "s{d}.{kind}"', f'stage = "s{d}"',
-                      f'kind = "{"forward" if kind == "F" else "backward"}"', f"devices = [{d}]",
-                      f"time = {rng.randint(*span)}", f"memory = {10 if kind == 'F' else -10}",
-                      f"workspace = {rng.randint(0, 3)}", f"after = {after}"]
-            previous = f"s{d}.{kind}"
-    return "\n".join(lines) + "\n", rng.randint(8, 16)
+import cpsat_model
+from random_placements import random_placement
 
 
-def inputs(block: dict) -> list[tuple[str, int]]:
-    return [(a, 0) if isinstance(a, str) else (a["block"], a.get("bytes", 0)) for a in block.get("after", [])]
+@dataclass
+class Case:
+    """Makespans and bounds in ns; CPU seconds, ours with the start of the process and the writing of the plan."""
+
+    name: str
+    micro_batches: int
+    ours: int
+    our_bound: int
+    our_seconds: float
+    rival: int  # -1: none found within the limit
+    rival_bound: int
+    rival_seconds: float
+
+    @property
+    def proved(self) -> bool:
+        return self.rival == self.rival_bound
+
+    @property
+    def behind(self) -> bool:
+        return self.rival != -1 and self.ours > self.rival
+
+    @property
+    def ratio(self) -> float:
+        return self.rival_seconds / self.our_seconds
 
 
-def transfer(placement: dict, a: dict, b: dict) -> int:
-    """Latency only: the placements drawn here carry no bytes."""
-    return 0 if set(b["devices"]) <= set(a["devices"]) else placement.get("link", {}).get("latency", 0)
+class Results:
+    """What CP-SAT gave, one JSON object a line; the last of a seed counts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.rows = {row["seed"]: row for row in map(json.loads, lines)}
+
+    def solve(self, seed: int, text: str, micro_batches: int, limit: float) -> dict:
+        row = self.rows.get(seed)
+        if row and (row["makespan"] == row["bound"] or row["limit"] >= limit):
+            return row
+        solved = cpsat_model.solve(tomllib.loads(text), micro_batches, limit, threads=1)
+        row = {"seed": seed, "limit": limit, "makespan": solved.makespan, "bound": solved.bound,
+               "seconds": round(solved.cpu_seconds, 4)}
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.rows[seed] = row
+        return row
 
 
-def solve_cpsat(placement: dict, n: int, limit: float) -> tuple[int, int, float]:
-    """Makespan, bound, seconds."""
-    from ortools.sat.python import cp_model
+def search(binary: Path, text: str, micro_batches: int, folder: Path) -> tuple[dict, float]:
+    """The plan, and the CPU seconds of the process."""
+    placement, plan = folder / "placement.toml", folder / "plan.json"
+    placement.write_text(text)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([binary, "search", placement, "--micro-batches", str(micro_batches), "--threads", "1",
+                    "--time-limit", "0", "--output", plan], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return json.loads(plan.read_text()), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    blocks = {b["name"]: b for b in placement["blocks"]}
-    horizon = n * sum(b["time"] for b in blocks.values()) + 100 * len(blocks) * n
-    model = cp_model.CpModel()
-    start = {(b, i): model.new_int_var(0, horizon, f"{b}.{i}") for b in blocks for i in range(n)}
-    makespan = model.new_int_var(0, horizon, "makespan")
-    on_device: list[list] = [[] for _ in placement["devices"]]
-    for (name, i), s in start.items():
-        block = blocks[name]
-        interval = model.new_fixed_size_interval_var(s, block["time"], f"{name}.{i}")
-        for d in block["devices"]:
-            on_device[d].append((name, interval))
-        for a, _ in inputs(block):
-            model.add(start[a, i] + blocks[a]["time"] + transfer(placement, blocks[a], block) <= s)
-        if i:
-            model.add(start[name, i - 1] + block["time"] <= s)
-        model.add(s + block["time"] <= makespan)
-    for d, device in enumerate(placement["devices"]):
-        model.add_no_overlap([interval for _, interval in on_device[d]])
-        if "memory" not in device:
+
+def show(case: Case) -> str:
+    rival = "proved" if case.proved else f"bound {case.rival_bound}"
+    ours = "proved" if case.ours == case.our_bound else f"bound {case.our_bound}"
+    mark = "  BEHIND" if case.behind else ""
+    return (f"{case.name:14} n={case.micro_batches:2}  ostinato {case.ours:5} ({ours}) {case.our_seconds:7.3f} s  "
+            f"CP-SAT {case.rival:5} ({rival}) {case.rival_seconds:7.3f} s  ratio {case.ratio:7.1f}{mark}")
+
+
+def summary(cases: list[Case]) -> str:
+    proved = [c for c in cases if c.proved]
+    rest = [c for c in cases if not c.proved]
+    lines = [f"{len(cases)} cases; CP-SAT proves {len(proved)}, ostinato {sum(c.ours == c.our_bound for c in cases)}, "
+             f"ostinato alone {sum(c.ours == c.our_bound for c in rest)}",
+             f"of what CP-SAT proves, ostinato finds {sum(c.ours == c.rival for c in proved)} "
+             f"and proves {sum(c.ours == c.our_bound for c in proved)}",
+             f"of the others: ahead {sum(c.rival == -1 or c.ours < c.rival for c in rest)}, equal "
+             f"{sum(c.ours == c.rival for c in rest)}, behind {sum(c.behind for c in rest)}"]
+    behind = sorted((c.ours / c.rival - 1, c.name) for c in cases if c.behind)
+    lines += [f"behind: {name} by {100 * gap:.2f} %" for gap, name in reversed(behind)]
+    for title, some in (("proved by CP-SAT", proved), ("all, its limit where it proves nothing", cases)):
+        ratios = [c.ratio for c in some]
+        if len(ratios) < 2:
             continue
-        # Memory taken at a start and given back at an end, with each step's workspace: levels are kept below the capacity by
-        # one interval a micro-batch from its forward's start to its backward's end, and one a step for its workspace.
-        room = device["memory"] - device.get("static", 0)
-        takes = [b for b in blocks.values() if d in b["devices"] and b.get("memory", 0) > 0]
-        gives = [b for b in blocks.values() if d in b["devices"] and b.get("memory", 0) < 0]
-        held, demand = [], []
-        for take, give in zip(takes, gives, strict=True):
-            for i in range(n):
-                size = model.new_int_var(0, horizon, "")
-                end = start[give["name"], i] + give["time"]
-                held.append(model.new_interval_var(start[take["name"], i], size, end, ""))
-                demand.append(take["memory"])
-        for name, interval in on_device[d]:
-            held.append(interval)
-            demand.append(blocks[name].get("workspace", 0))
-        model.add_cumulative(held, demand, room)
-    model.minimize(makespan)
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = limit
-    solver.parameters.num_workers = 1
-    began = time.perf_counter()
-    status = solver.solve(model)
-    seconds = time.perf_counter() - began
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return int(solver.objective_value) if found else -1, int(solver.best_objective_bound), seconds
-
-
-def solve_z3(placement: dict, period: int, limit: float) -> tuple[str, float]:
-    """Whether a repetend of one micro-batch with this period exists, and the seconds to say so."""
-    import z3
-
-    blocks = {b["name"]: b for b in placement["blocks"]}
-    solver = z3.Solver()
-    solver.set("timeout", int(limit * 1000))
-    slot = {b: z3.Int(f"slot.{b}") for b in blocks}
-    stage = {b: z3.Int(f"stage.{b}") for b in blocks}
-    for name, block in blocks.items():
-        solver.add(slot[name] >= 0, slot[name] < period, stage[name] >= 0, stage[name] <= len(blocks))
-        for a, _ in inputs(block):
-            ready = stage[a] * period + slot[a] + blocks[a]["time"] + transfer(placement, blocks[a], block)
-            solver.add(stage[name] * period + slot[name] >= ready)
-    names = list(blocks)
-    for i, a in enumerate(names):
-        for b in names[i + 1 :]:
-            if set(blocks[a]["devices"]) & set(blocks[b]["devices"]):
-                apart = slot[b] - slot[a]
-                solver.add(z3.Or(z3.And(apart >= blocks[a]["time"], apart + blocks[b]["time"] <= period),
-                                 z3.And(-apart >= blocks[b]["time"], -apart + blocks[a]["time"] <= period)))
-    began = time.perf_counter()
-    outcome = str(solver.check())
-    return outcome, time.perf_counter() - began
-
-
-def solve_ours(binary: Path, placement: Path, n: int) -> tuple[dict, float]:
-    plan = placement.with_suffix(".json")
-    began = time.perf_counter()
-    subprocess.run([binary, "search", placement, "--micro-batches", str(n), "--time-limit", "0", "--output", plan],
-                   check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return json.loads(plan.read_text()), time.perf_counter() - began
-
-
-def whole_schedules(binary: Path, count: int, limit: float, folder: Path) -> None:
-    ratios, worse = [], 0
-    for seed in range(count):
-        text, n = random_placement(seed)
-        path = folder / f"random-{seed}.toml"
-        path.write_text(text)
-        plan, seconds = solve_ours(binary, path, n)
-        rival, bound, rival_seconds = solve_cpsat(tomllib.loads(text), n, limit)
-        ratios.append(rival_seconds / seconds)
-        worse += rival != -1 and plan["makespan"] > rival
-        proved = "proved" if rival == bound else f"bound {bound}"
-        print(f"random {seed:3} n={n:2}  ostinato {plan['makespan']:5} (bound {plan['lower_bound']['makespan']:5}) "
-              f"{seconds:7.3f} s  CP-SAT {rival:5} ({proved}) {rival_seconds:7.3f} s  ratio {ratios[-1]:7.1f}", flush=True)
-    print(f"median ratio {statistics.median(ratios):.1f}; ostinato behind CP-SAT in {worse} of {count}")
-
-
-def repetends(binary: Path, limit: float, folder: Path) -> None:
-    for name in ("v", "x", "m", "nn", "k"):
-        path = folder / f"{name}.toml"
-        command = [binary, "placement", name, "--devices", "4", "--forward", "1", "--backward", "3",
-                   "--shard-forward", "1", "--shard-backward", "1", "--output", path]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        placement = tomllib.loads(path.read_text())
-        period = max(sum(b["time"] for b in placement["blocks"] if d in b["devices"])
-                     for d in range(len(placement["devices"])))
-        plan, seconds = solve_ours(binary, path, 16)
-        outcome, rival_seconds = solve_z3(placement, period, limit)
-        print(f"{name:3} period {period}: ostinato, whole plan of 16: makespan {plan['makespan']} "
-              f"(bound {plan['lower_bound']['makespan']}) {seconds:.3f} s; Z3, repetend only: {outcome} {rival_seconds:.3f} s")
+        tenth, median = statistics.quantiles(ratios, n=10)[0], statistics.median(ratios)
+        lines.append(f"CPU time of CP-SAT over ostinato, {title}: median {median:.1f}, lowest tenth {tenth:.1f}, least "
+                     f"{min(ratios):.2f}; slower in {sum(r < 1 for r in ratios)}")
+    forms = Counter(c.name.rsplit("-", 1)[0] for c in cases)
+    for form, count in sorted(forms.items()):
+        some = [c for c in cases if c.name.startswith(form + "-")]
+        lines.append(f"{form:10} {count:3} cases; proved by CP-SAT {sum(c.proved for c in some):3}, by ostinato "
+                     f"{sum(c.ours == c.our_bound for c in some):3}; behind {sum(c.behind for c in some)}; "
+                     f"median ratio {statistics.median(c.ratio for c in some):.1f}")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ostinato", type=Path, required=True, help="the command-line program")
-    parser.add_argument("--random", type=int, default=20, help="random placements against CP-SAT")
-    parser.add_argument("--limit", type=float, default=20, help="seconds for each rival")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first case")
+    parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--limit", type=float, default=5, help="of CP-SAT, in its deterministic seconds")
+    parser.add_argument("--results", type=Path, required=True, help="what CP-SAT gave; is made and added to")
     options = parser.parse_args()
+    results, cases = Results(options.results), []
     with tempfile.TemporaryDirectory() as folder:
-        whole_schedules(options.ostinato, options.random, options.limit, Path(folder))
-        repetends(options.ostinato, options.limit, Path(folder))
+        for seed in range(options.first, options.first + options.cases):
+            text, n = random_placement(seed)
+            rival = results.solve(seed, text, n, options.limit)
+            plan, seconds = search(options.ostinato, text, n, Path(folder))
+            cases.append(Case(plan["placement"]["name"], n, plan["makespan"], plan["lower_bound"]["makespan"], seconds,
+                              rival["makespan"], rival["bound"], rival["seconds"]))
+            print(show(cases[-1]), flush=True)
+    print(summary(cases))
 
 
 if __name__ == "__main__":
