@@ -5,6 +5,7 @@ On by configuration: `"ostinato": {"plan": "plan.json"}` in `ds_config.json` is 
 
     import ostinato.deepspeed                            # heed the section of the configuration
     ostinato.deepspeed.enable("out/plan.json")           # or without a section
+    ostinato.deepspeed.enable(profile="profile.json", search={"time_limit": 30})
 """
 
 import os
@@ -18,15 +19,16 @@ from .errors import OstinatoError, Unsupported
 __all__ = ["OstinatoError", "Unsupported", "enable"]
 
 
-def enable(plan, **options) -> None:
+def enable(plan=None, **options) -> None:
     """Runs `plan` in the pipeline engines made from now on, as a section {"plan": plan, **options} would.
 
-    `options` are the section's other keys (placement, timeout_s, trace, require). Relative paths are taken from the
-    working directory. Raises OstinatoError for a wrong key or value. Every rank must call it.
+    `options` are the section's other keys; without a plan, `profile` or `auto=True` is one of them. Relative paths are
+    taken from the working directory. Raises OstinatoError for a wrong key or value. Every rank must call it.
     """
     from .config import Section
 
-    hook.enable({"plan": str(plan), **{key: str(v) if key in Section.PATHS else v for key, v in options.items()}})
+    given = options if plan is None else {"plan": plan, **options}
+    hook.enable({key: str(value) if key in Section.PATHS else value for key, value in given.items()})
 
 
 if autoload.switched_off() and not autoload.registered() and os.environ.get("RANK", "0") == "0":

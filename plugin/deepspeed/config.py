@@ -1,8 +1,14 @@
-"""The "ostinato" section of `ds_config.json`.
+"""The "ostinato" section of `ds_config.json`. One of three ways to a plan:
 
     "ostinato": {
-      "plan": "plan.json",            // required
+      "plan": "plan.json",            // run this one
       "placement": "placement.toml",  // default: placement.toml beside the plan; must be the one that the plan names
+
+      "profile": "profile.json",      // or: search one at start, from a profile
+      "auto": true,                   // or: measure the layers in the first train_batch(), then search
+      "search": {"time_limit": 30},   // how, for these two; keys as in configs/options.toml
+
+      "output": "out/ostinato",       // folder for what was searched; there "auto" finds it again instead of searching
       "timeout_s": 300,               // a rank that waits longer says for which instruction of which peer, and stops
       "trace": "out/trace",           // folder for ostinato-trace/1 files; absent: no trace
       "require": true                 // false: where this run cannot be combined with a plan, go on under DeepSpeed's 1F1B
@@ -14,31 +20,57 @@ given a dictionary.
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import OstinatoError
 
 
+class Search(BaseModel):
+    """How a plan is searched: options of `ostinato plan`; one that is None is left to its default there."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    time_limit: float | None = Field(default=None, ge=0)  # seconds for each placement that is tried; 0: none
+    threads: int | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=0)
+    objective: Literal["makespan", "span", "latency"] | None = None
+    method: str | None = Field(default=None, min_length=1)
+    device_memory: str | None = Field(default=None, min_length=1)  # "40GiB"; default: what the accelerator has
+    max_chunks: int | None = Field(default=None, ge=1, le=64)
+    allow_incomplete: bool = False
+
+
 class Section(BaseModel):
     """The section as written; paths are still relative."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    PATHS: ClassVar[tuple[str, ...]] = ("plan", "placement", "trace")
+    PATHS: ClassVar[tuple[str, ...]] = ("plan", "placement", "profile", "output", "trace")
 
-    plan: str = Field(min_length=1)
+    plan: str | None = Field(default=None, min_length=1)
     placement: str | None = Field(default=None, min_length=1)
+    profile: str | None = Field(default=None, min_length=1)
+    auto: bool = False
+    search: Search | None = None
+    output: str | None = Field(default=None, min_length=1)
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     trace: str | None = Field(default=None, min_length=1)
     require: bool = True
 
+    @property
+    def searches(self) -> bool:
+        """The plan is made when the run starts."""
+        return self.plan is None
+
 
 class Paths(BaseModel):
-    """The section's files, absolute."""
+    """The section's files, absolute; `plan` and `placement` are None until they have been searched."""
 
-    plan: Path
-    placement: Path
+    plan: Path | None
+    placement: Path | None
+    profile: Path | None
+    output: Path | None
     trace: Path | None
 
 
@@ -47,30 +79,60 @@ def parse_section(section: object, where: str) -> Section:
     if not isinstance(section, dict):
         raise OstinatoError(f'{where}: the "ostinato" section must be an object such as {{"plan": "plan.json"}}')
     try:
-        return Section.model_validate(section)
+        made = Section.model_validate(section)
     except ValidationError as error:
         raise OstinatoError("; ".join(f"{where}: {_in_words(e)}" for e in error.errors())) from None
+    _check_ways(made, where)
+    return made
+
+
+def _check_ways(section: Section, where: str) -> None:
+    """There must be one way to a plan, and no key of another way."""
+    ways = [key for key in ("plan", "profile", "auto") if getattr(section, key)]
+    if not ways:
+        raise OstinatoError(f'{where}: the "ostinato" section has no "plan" (or "profile", or "auto": true)')
+    if len(ways) > 1:
+        given = " and ".join(f'"{way}"' for way in ways)
+        raise OstinatoError(f'{where}: the "ostinato" section has {given}: each is a way to a plan, give one')
+    if section.placement and section.searches:
+        raise OstinatoError(f'{where}: "placement" in the "ostinato" section belongs to "plan": a search makes its own')
+    for key in ("search", "output"):
+        if getattr(section, key) is not None and not section.searches:
+            raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "profile" or "auto": true')
 
 
 def _in_words(error) -> str:
-    key = ".".join(map(str, error["loc"]))
+    key = str(error["loc"][-1])
+    inside = "search" if len(error["loc"]) > 1 else "ostinato"
     if error["type"] == "extra_forbidden":
-        near = get_close_matches(key, Section.model_fields, 1)
-        hint = f'did you mean "{near[0]}"?' if near else f"known keys: {', '.join(Section.model_fields)}"
-        return f'unknown key "{key}" in the "ostinato" section: {hint}'
-    if error["type"] == "missing":
-        return f'the "ostinato" section has no "{key}"'
-    return f'"{key}" in the "ostinato" section: {error["msg"]}, not {error["input"]!r}'
+        return f'unknown key "{key}" in the "{inside}" section: {_suggestion(key, inside)}'
+    return f'"{key}" in the "{inside}" section: {error["msg"]}, not {error["input"]!r}'
+
+
+def _suggestion(key: str, inside: str) -> str:
+    """The key that was meant, in this section or the other."""
+    known = {"ostinato": Section.model_fields, "search": Search.model_fields}
+    near = get_close_matches(key, known[inside], 1)
+    if near:
+        return f'did you mean "{near[0]}"?'
+    other = "search" if inside == "ostinato" else "ostinato"
+    near = get_close_matches(key, known[other], 1)
+    if near:
+        return f'"{near[0]}" belongs into "{other}"'
+    return f"known keys: {', '.join(known[inside])}"
 
 
 def resolve(section: Section, file: str | None) -> Paths:
-    """Absolute paths. Raises OstinatoError where the plan or its placement is missing."""
+    """Absolute paths. Raises OstinatoError where a plan that is named, or its placement, is missing."""
     base = Path(file).parent if file else Path.cwd()
-    plan = base / section.plan
+    named = {key: base / value if (value := getattr(section, key)) else None for key in Section.PATHS}
+    if section.searches:
+        return Paths(**named)
+    plan = named["plan"]
     if not plan.is_file():
         raise OstinatoError(f'"plan": {plan}: no such file; ostinato search PLACEMENT --output PLAN makes one')
-    placement = base / section.placement if section.placement else plan.with_name("placement.toml")
-    if not placement.is_file():
+    named["placement"] = named["placement"] or plan.with_name("placement.toml")
+    if not named["placement"].is_file():
         which = "" if section.placement else ' (the default, beside the plan; "placement" names another)'
-        raise OstinatoError(f'"placement": {placement}: no such file{which}')
-    return Paths(plan=plan, placement=placement, trace=base / section.trace if section.trace else None)
+        raise OstinatoError(f'"placement": {named["placement"]}: no such file{which}')
+    return Paths(**named)

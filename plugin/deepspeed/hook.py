@@ -24,6 +24,12 @@ def enable(section: dict) -> None:
     _enabled = section
 
 
+def disable() -> None:
+    """Takes enable() back, for engines made from now on."""
+    global _enabled
+    _enabled = None
+
+
 def section_of(configuration: dict) -> dict | None:
     """The section of a DeepSpeed configuration, or None. Raises OstinatoError for a key that only looks like it."""
     for key in configuration:

@@ -15,7 +15,12 @@ from .errors import OstinatoError, Unsupported
 from .parameter_groups import GroupMap
 from .rebuild import rebuild
 from .refusals import check_loss_rank, check_run, check_sharded_run
+from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
+
+
+# What must be equal everywhere; files may have other names on other nodes.
+COMPARED = {"auto", "search", "timeout_s", "require"}
 
 
 @dataclass
@@ -34,13 +39,19 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
     prepared = _prepare(section, file, model, config)
     asked = prepared.section or Section.model_construct(plan="")
     try:
-        agree(_statement(prepared, model), asked.timeout_s)
+        _agree_on_plan(prepared, model, config)
     except Unsupported as error:
         if asked.require:
             raise
         if dist.get_rank() == 0:
             print(f"ostinato: {error}; the run goes on under DeepSpeed's own schedule", flush=True)
         return original_init(engine, *args, **kwargs)
+    install(engine, original_init, prepared, args, kwargs)
+
+
+def install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+    """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
+    model, config, asked = kwargs["model"], kwargs["config_class"], prepared.section
     chunks = plans.chunks_of(prepared.program)
     shards = shards_of(model._grid, chunks, asked.timeout_s)
     rebuilt = rebuild(model, chunks, GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters")), shards)
@@ -55,25 +66,45 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
 
 
 def _prepare(section: dict, file: str | None, model, config) -> Prepared:
-    """Everything that one rank can find wrong by itself."""
+    """Everything that one rank can find wrong by itself, and the program of a plan that is named."""
     made = Prepared()
-    where = file or "DeepSpeed configuration"
     try:
-        made.section = parse_section(section, where)
+        made.section = parse_section(section, file or "DeepSpeed configuration")
         check_run(model, config)
         made.paths = resolve(made.section, file)
-        made.program = plans.lower(made.paths)
-        pipeline_ranks = model.topology().get_dim("pipe")
-        layers = len(model._layer_specs)
-        plans.check_shape(made.program, config.gradient_accumulation_steps, pipeline_ranks, layers)
-        plans.check_actions(made.program)
-        chunks = plans.chunks_of(made.program)
-        check_loss_rank(chunks[-1].rank, pipeline_ranks)
-        check_layers(model._layer_specs, chunks)
-        check_sharded_run(chunks, config)
+        if not made.section.searches:
+            made.program = _lower(made.paths, model, config)
     except OstinatoError as error:
         made.error = error
     return made
+
+
+def _lower(paths: Paths, model, config):
+    """The program of a plan that fits this run."""
+    program = plans.lower(paths)
+    pipeline_ranks = model.topology().get_dim("pipe")
+    plans.check_shape(program, config.gradient_accumulation_steps, pipeline_ranks, len(model._layer_specs))
+    plans.check_actions(program)
+    chunks = plans.chunks_of(program)
+    check_loss_rank(chunks[-1].rank, pipeline_ranks)
+    check_layers(model._layer_specs, chunks)
+    check_sharded_run(chunks, config)
+    return program
+
+
+def _agree_on_plan(prepared: Prepared, model, config) -> None:
+    """All ranks hold the same program afterwards. What can be found wrong before a search is found before it."""
+    timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
+    agree(_statement(prepared, model), timeout_s)
+    if not prepared.section.searches:
+        return
+    size = Size(model.topology().get_dim("pipe"), config.gradient_accumulation_steps)
+    with shared_plan(prepared.section, prepared.paths, size) as paths:
+        try:
+            prepared.program = _lower(paths, model, config)
+        except OstinatoError as error:
+            prepared.error = error
+    agree(_statement(prepared, model), timeout_s)
 
 
 def _statement(prepared: Prepared, model) -> Statement:
@@ -84,7 +115,7 @@ def _statement(prepared: Prepared, model) -> Statement:
         plan=program.plan_sha256 if program else "",
         placement=program.placement_sha256 if program else "",
         model=_digest(model),
-        options=prepared.section.model_dump_json(include={"timeout_s", "require"}) if prepared.section else "",
+        options=prepared.section.model_dump_json(include=COMPARED) if prepared.section else "",
         error="" if error is None or isinstance(error, Unsupported) else str(error),
         unsupported=str(error) if isinstance(error, Unsupported) else "",
     )

@@ -1,7 +1,7 @@
 """Trainings that run on every rank of a World: DeepSpeed's own 1F1B, or the same under a plan."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -129,8 +129,23 @@ def train(options: Options) -> dict:
     }
 
 
-def refusal(options: Options, configuration=None) -> str:
-    """What initialize() raised, as "Kind: message"; "" where it raised nothing."""
+def train_enabled(options: Options, section: dict) -> dict:
+    """train() with what enable() was given instead of a section."""
+    import ostinato.deepspeed
+    from ostinato.deepspeed import hook
+
+    ostinato.deepspeed.enable(**section)
+    try:
+        return train(options)
+    finally:
+        hook.disable()
+
+
+def refusal(options: Options, configuration=None, differing: str = "") -> str:
+    """What initialize() raised, as "Kind: message"; "" where it raised nothing. `differing`: a key of the search whose value
+    is another on every rank."""
+    if differing:
+        options = replace(options, section={**options.section, "search": {differing: dist.get_rank()}})
     try:
         make_engine(options, configuration)
     except Exception as error:

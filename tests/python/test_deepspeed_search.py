@@ -1,0 +1,77 @@
+"""Plans that are searched when the run starts: from a profile, and after measuring (auto)."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from support.models import LAYERS
+from support.profiles import write_profile
+from support.training import Options, refusal, train, train_enabled
+
+BASE = Options(stages=2, steps=6)
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    """The second half is three times the first: DeepSpeed's partition by number of layers is far from balanced."""
+    return write_profile(tmp_path_factory.mktemp("profile") / "profile.json", [100] * 4 + [300] * (LAYERS - 4))
+
+
+@pytest.fixture(scope="module")
+def stock(world2):
+    return world2.run(train, BASE)
+
+
+def same_numbers(got: list[dict], expected: list[dict]) -> None:
+    for mine, theirs in zip(got, expected, strict=True):
+        for key in ("random_state", "first", "losses", "last", "evaluation"):
+            assert mine[key] == theirs[key], key
+
+
+def test_searches_from_a_profile(world2, profile, stock, tmp_path):
+    section = {"profile": str(profile), "search": {"time_limit": 1, "seed": 3}, "output": str(tmp_path / "out")}
+    got = world2.run(train, replace(BASE, section=section))
+    same_numbers(got, stock)
+    assert {result["kind"] for result in got} == {"PlanEngine"}
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert plan["search"]["seed"] == 3
+    assert 'layers = [0, 4]' not in (tmp_path / "out" / "placement.toml").read_text()  # balanced otherwise than by number
+
+
+def test_enable_searches_too(world2, profile, stock):
+    options = {"profile": str(profile), "search": {"time_limit": 1, "max_chunks": 1}}
+    same_numbers(world2.run(train_enabled, BASE, options), stock)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"profile": "p.json", "plan": "q.json"}, ['"plan" and "profile"', "give one"]),
+        ({"profile": "p.json", "auto": True}, ['"profile" and "auto"']),
+        ({"plan": "p.json", "search": {}}, ['"search"', 'needs "profile" or "auto"']),
+        ({"profile": "p.json", "placement": "x.toml"}, ['"placement"', 'belongs to "plan"']),
+        ({"profile": "p.json", "search": {"time_limits": 3}}, ['"time_limits" in the "search"', 'mean "time_limit"?']),
+        ({"profile": "p.json", "time_limit": 3}, ['unknown key "time_limit"', 'belongs into "search"']),
+        ({"profile": "p.json", "search": {"objective": "speed"}}, ['"objective" in the "search"', "'makespan'"]),
+        ({"profile": "/nowhere/p.json"}, ["/nowhere/p.json: no such file", "ostinato profile"]),
+        ({"auto": 1}, ['"auto"', "valid boolean"]),
+    ],
+)
+def test_wrong_section(world2, section, words):
+    for message in world2.run(refusal, replace(BASE, section=section)):
+        assert message.startswith("OstinatoError"), message or "nothing was raised"
+        for word in words:
+            assert word in message, message
+
+
+def test_what_the_search_refuses(world2, profile):
+    """Its words reach every rank."""
+    cases = [({"method": "1g1b"}, "1f1b"), ({"device_memory": "1KiB"}, "no partition fits")]
+    for search, word in cases:
+        for message in world2.run(refusal, replace(BASE, section={"profile": str(profile), "search": search})):
+            assert "found no plan" in message and word in message, message
+
+
+def test_ranks_that_ask_for_different_searches(world2, profile):
+    for message in world2.run(refusal, replace(BASE, section={"profile": str(profile)}), None, "seed"):
+        assert "other options" in message, message
