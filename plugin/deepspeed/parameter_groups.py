@@ -54,6 +54,23 @@ class GroupMap:
             )
 
 
+class Snapshot:
+    """The groups as they are now. DeepSpeed's optimizers put their own flat tensors into them; restore() undoes that."""
+
+    def __init__(self, optimizer, model_parameters):
+        self._optimizer = optimizer if hasattr(optimizer, "param_groups") else None
+        self._groups = self._optimizer.param_groups if self._optimizer else _groups_in(model_parameters)
+        self._saved = [(group, group["params"], list(group["params"]), dict(group)) for group in self._groups]
+
+    def restore(self) -> None:
+        for group, members, parameters, options in self._saved:
+            members[:] = parameters
+            group.clear()
+            group.update(options)
+        if self._optimizer is not None:
+            self._optimizer.state.clear()
+
+
 def position(options: str, index: int, have: list[str]) -> int | None:
     """Where a parameter of group `index` with these options belongs among groups with the options `have`."""
     if index < len(have) and have[index] == options:

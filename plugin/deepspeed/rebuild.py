@@ -116,7 +116,7 @@ class _Mover:
         Returns the names of the parameters that each rank held before.
         """
         kept = {unit: self._module(unit) for unit in self.old[self.rank]}
-        with _random_state_kept():
+        with random_state_kept():
             built, error = self._build_all(kept)
         holdings = self._exchange_facts(kept, built, error)
         transfers = self._transfers()
@@ -322,7 +322,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _random_state_kept():
+def random_state_kept():
     """Layers draw random numbers when they are built; the run must not notice."""
     from deepspeed.accelerator import get_accelerator
 

@@ -2,11 +2,15 @@
 
 import hashlib
 import importlib.metadata
+import tempfile
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch.distributed as dist
+from ostinato.files import write_text
 
-from . import plans
+from . import auto, plans
 from .agreement import Statement, agree
 from .announce import line
 from .config import Paths, Section, parse_section, resolve
@@ -37,19 +41,43 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
     """Stands in for PipelineEngine.__init__. Raises OstinatoError on every rank where the plan cannot run."""
     model, config = kwargs["model"], kwargs["config_class"]
     prepared = _prepare(section, file, model, config)
-    asked = prepared.section or Section.model_construct(plan="")
     try:
-        _agree_on_plan(prepared, model, config)
+        _agree(prepared, model)
+        if prepared.section.searches:  # what can be found wrong before a search has been
+            _search_plan(prepared, model, config)
     except Unsupported as error:
-        if asked.require:
-            raise
-        if dist.get_rank() == 0:
-            print(f"ostinato: {error}; the run goes on under DeepSpeed's own schedule", flush=True)
-        return original_init(engine, *args, **kwargs)
-    install(engine, original_init, prepared, args, kwargs)
+        return _without_plan(error, engine, original_init, prepared, args, kwargs)
+    if prepared.program is None:
+        auto.begin(engine, original_init, partial(_start_measured, original_init, prepared, args, kwargs), args, kwargs)
+    else:
+        _install(engine, original_init, prepared, args, kwargs)
 
 
-def install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict, engine, profile: str) -> None:
+    """start() once more for "auto", with the text of a profile on rank 0."""
+    model, config = kwargs["model"], kwargs["config_class"]
+    with tempfile.TemporaryDirectory() as temporary:
+        measured = (prepared.paths.output or Path(temporary)) / "profile.json"
+        if profile:
+            write_text(measured, profile)
+        prepared.paths = prepared.paths.model_copy(update={"profile": measured})
+        try:
+            _search_plan(prepared, model, config)
+        except Unsupported as error:
+            return _without_plan(error, engine, original_init, prepared, args, kwargs)
+    _install(engine, original_init, prepared, args, kwargs)
+
+
+def _without_plan(error: Unsupported, engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+    """Where the section allows it, the engine that DeepSpeed would have made."""
+    if prepared.section is None or prepared.section.require:
+        raise error
+    if dist.get_rank() == 0:
+        print(f"ostinato: {error}; the run goes on under DeepSpeed's own schedule", flush=True)
+    original_init(engine, *args, **kwargs)
+
+
+def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
     model, config, asked = kwargs["model"], kwargs["config_class"], prepared.section
     chunks = plans.chunks_of(prepared.program)
@@ -92,18 +120,21 @@ def _lower(paths: Paths, model, config):
     return program
 
 
-def _agree_on_plan(prepared: Prepared, model, config) -> None:
-    """All ranks hold the same program afterwards. What can be found wrong before a search is found before it."""
-    timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
-    agree(_statement(prepared, model), timeout_s)
-    if not prepared.section.searches:
-        return
+def _search_plan(prepared: Prepared, model, config) -> None:
+    """All ranks hold the same searched program afterwards, or none where "auto" has not measured yet."""
     size = Size(model.topology().get_dim("pipe"), config.gradient_accumulation_steps)
     with shared_plan(prepared.section, prepared.paths, size) as paths:
+        if paths is None:
+            return
         try:
             prepared.program = _lower(paths, model, config)
         except OstinatoError as error:
             prepared.error = error
+    _agree(prepared, model)
+
+
+def _agree(prepared: Prepared, model) -> None:
+    timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
     agree(_statement(prepared, model), timeout_s)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from support.models import LAYERS
 from support.profiles import write_profile
-from support.training import Options, refusal, train, train_enabled
+from support.training import Options, refusal, resumed, train, train_enabled, train_unsupported
 
 BASE = Options(stages=2, steps=6)
 
@@ -41,6 +41,54 @@ def test_searches_from_a_profile(world2, profile, stock, tmp_path):
 def test_enable_searches_too(world2, profile, stock):
     options = {"profile": str(profile), "search": {"time_limit": 1, "max_chunks": 1}}
     same_numbers(world2.run(train_enabled, BASE, options), stock)
+
+
+LOOPED = {"time_limit": 1, "method": "interleaved-1f1b"}  # two chunks a rank: layers move whatever was measured
+AUTO = {
+    "zero1": replace(BASE, config={"zero_optimization": {"stage": 1}}),
+    "bf16": replace(BASE, config={"bf16": {"enabled": True}}),
+    "own-optimizer-zero1": replace(BASE, own_optimizer=True, config={"zero_optimization": {"stage": 1}}),
+    "tied-checkpointed": replace(
+        BASE, tied=True, checkpoint_interval=1, seed_layers=True, config={"pipeline": {"use_reentrant": False}}
+    ),
+}
+
+
+def test_auto_measures_and_switches(world2, stock, tmp_path):
+    section = {"auto": True, "search": LOOPED, "output": str(tmp_path)}
+    measured = world2.run(train, replace(BASE, section=section))
+    assert {result["kind"] for result in measured} == {"PlanEngine"}
+    same_numbers(measured, stock)
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    assert [row["index"] for row in profile["layers"]] == list(range(LAYERS))
+    assert all(row["forward"]["median"] > 0 for row in profile["layers"])
+    assert sum(row["backward"]["median"] > 0 for row in profile["layers"]) >= LAYERS - 1  # one is hidden by the next, in place
+    (tmp_path / "profile.json").unlink()
+    same_numbers(world2.run(train, replace(BASE, section=section)), stock)
+    assert not (tmp_path / "profile.json").exists()  # the plan was found, and nothing measured again
+
+
+@pytest.mark.parametrize("case", AUTO)
+def test_auto_is_as_if_the_plan_had_been_there(world2, tmp_path, case):
+    options = AUTO[case]
+    section = {"auto": True, "search": LOOPED, "output": str(tmp_path)}
+    measured = world2.run(train, replace(options, section=section))
+    assert {result["kind"] for result in measured} == {"PlanEngine"}
+    same_numbers(measured, world2.run(train, replace(options, section={"plan": str(tmp_path / "plan.json")})))
+
+
+def test_auto_after_loading_weights(world2, tmp_path):
+    """load_checkpoint() before the first step holds after the switch too; the run goes on as under the plan."""
+    section = {"auto": True, "search": LOOPED, "output": str(tmp_path / "out")}
+    went_on = world2.run(resumed, replace(BASE, section=section), str(tmp_path / "saved"))
+    planned = replace(BASE, section={"plan": str(tmp_path / "out" / "plan.json")})
+    assert went_on == world2.run(resumed, planned, str(tmp_path / "saved"))
+
+
+def test_auto_goes_on_without_a_plan_where_it_may(world2, stock):
+    """A placement of another kind than DeepSpeed can run is found out after measuring only."""
+    section = {"auto": True, "require": False, "search": {**LOOPED, "device_memory": "1GiB"}}
+    same_numbers(world2.run(train_unsupported, replace(BASE, section=section)), stock)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Trainings that run on every rank of a World: DeepSpeed's own 1F1B, or the same under a plan."""
 
 import hashlib
+import os
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -139,6 +140,33 @@ def train_enabled(options: Options, section: dict) -> dict:
         return train(options)
     finally:
         hook.disable()
+
+
+def resumed(options: Options, folder: str) -> list[float]:
+    """Losses after loading the weights that a run of DeepSpeed alone leaves in `folder`, where none are there yet."""
+    if not os.path.exists(folder):
+        stock = make_engine(replace(options, section=None))
+        stock.train_batch(data_of(stock, seed=5))
+        stock.save_checkpoint(folder)
+    engine = make_engine(options)
+    engine.load_checkpoint(folder, load_optimizer_states=False)
+    data = data_of(engine)
+    return [engine.train_batch(data).item() for _ in range(3)]
+
+
+def train_unsupported(options: Options) -> dict:
+    """train() where every program that is lowered is one that DeepSpeed cannot run."""
+    from ostinato.deepspeed import plans
+    from ostinato.deepspeed.errors import Unsupported
+
+    def refuse(program):
+        raise Unsupported("for a test")
+
+    original, plans.check_actions = plans.check_actions, refuse
+    try:
+        return train(options)
+    finally:
+        plans.check_actions = original
 
 
 def refusal(options: Options, configuration=None, differing: str = "") -> str:

@@ -1,0 +1,152 @@
+"""`"auto": true`: measure, search, switch, all inside the first train_batch().
+
+The engine begins as DeepSpeed's own. The first train_batch() runs the micro-batches of its step several times under DeepSpeed's 1F1B
+with a clock at every layer, drops the gradients, searches a plan for what was measured, and becomes a PlanEngine.
+Then the step runs, under the plan, with the same data. Nothing was updated by then: weights, buffers and random states
+are those that initialize() left, so every loss is what the same plan gives from the start.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import torch.distributed as dist
+from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.pipe import schedule
+from ostinato.profile.settings import read_settings
+
+from ostinato import _profiler
+
+from .layer_clock import LayerClock, cost_of
+from .parameter_groups import Snapshot
+from .rebuild import random_state_kept
+
+WARM_UP, PASSES = 1, 3
+UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
+
+
+Again = Callable[[Any, str], None]  # (engine, the profile's text on rank 0): makes a PlanEngine of what is searched for it
+
+
+@dataclass
+class Auto:
+    """What the switch needs."""
+
+    again: Again
+    kind: type  # DeepSpeed's own, of the engine
+    groups: Snapshot  # of the user's optimizer or parameter groups, before DeepSpeed changed them
+    hooks: list[set[int]]  # of the model, before the engine added its own
+    loaded: tuple | None = None  # arguments of load_checkpoint()
+
+
+def begin(engine, original_init, again: Again, args: tuple, kwargs: dict) -> None:
+    """Makes DeepSpeed's own engine, which measures in its first train_batch(). Changes `kwargs` so that it can be read twice."""
+    if kwargs.get("model_parameters") is not None:
+        kwargs["model_parameters"] = list(kwargs["model_parameters"])
+    groups = Snapshot(kwargs.get("optimizer"), kwargs.get("model_parameters"))
+    kind, hooks = type(engine), [set(hooks) for hooks in _hooks(kwargs["model"])]
+    original_init(engine, *args, **kwargs)
+    engine.__class__ = type(kind.__name__, (AutoEngine, kind), {"__module__": kind.__module__})
+    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks)
+    if dist.get_rank() == 0:
+        print("ostinato: auto: the first train_batch() measures under DeepSpeed's own 1F1B, then searches", flush=True)
+
+
+def _hooks(model) -> tuple[dict, dict]:
+    return model._forward_pre_hooks, model._forward_hooks
+
+
+class AutoEngine:
+    """Mixed in before PipelineEngine until the plan is there."""
+
+    def train_batch(self, data_iter=None):
+        if data_iter is not None:
+            self.set_dataiterator(data_iter)
+        loader, iterator = self.training_dataloader, self.data_iterator
+        batches = list(islice(iterator, self.micro_batches)) if iterator is not None else []
+        with random_state_kept():
+            profile = _measure(self, batches)
+            _switch(self, profile)
+        if iterator is not None:
+            self.training_dataloader, self.data_iterator = loader, chain(batches, iterator)
+        return self.train_batch()
+
+    def load_checkpoint(self, *args, **kwargs):
+        """Repeated after the switch, under the plan's placement."""
+        self._ostinato_auto.loaded = (args, kwargs)
+        return super().load_checkpoint(*args, **kwargs)
+
+
+def _measure(engine, batches: list) -> str:
+    """Runs forwards and backwards of the step; the profile on rank 0. The model is afterwards what it was before."""
+    model = engine.module
+    offset, buffers = model.micro_offset, [(b, b.detach().clone()) for b in model.buffers()]
+    model.train()
+    engine.total_loss, engine._compute_loss = None, True
+    clock = LayerClock(model)
+    with clock:
+        for number in range(WARM_UP + PASSES):
+            if number == WARM_UP:
+                clock.warm()
+            engine.data_iterator = iter(batches)
+            _run_step(engine, clock)
+    for buffer, value in buffers:
+        buffer.data.copy_(value)
+    for parameter in model.parameters():
+        parameter.grad = None
+    model.micro_offset = offset
+    return _profile(engine, clock)
+
+
+def _run_step(engine, clock: LayerClock) -> None:
+    """DeepSpeed's own training schedule without what updates weights."""
+    steps = schedule.TrainSchedule(engine.micro_batches, engine.num_stages, engine.stage_id)
+    engine._reserve_pipe_buffers(steps.num_pipe_buffers())
+    engine.fwd_outputs = []
+    for command in (c for commands in steps for c in commands if not isinstance(c, UPDATES)):
+        with clock.backward() if isinstance(command, schedule.BackwardPass) else nullcontext():
+            engine._INSTRUCTION_MAP[type(command)](engine, **command.kwargs)
+
+
+def _profile(engine, clock: LayerClock) -> str:
+    """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere."""
+    settings = read_settings(engine._config._param_dict, engine.client_optimizer)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, clock.measured(settings))
+    if dist.get_rank() != 0:
+        return ""
+    layers = {layer.index: layer for of_rank in reversed(everyone) for layer in of_rank}  # the first replica's
+    profile = _profiler.Profile()
+    profile.model, profile.timer = "measured by ostinato inside DeepSpeed", "cpu"
+    profile.warm_up, profile.repeats = WARM_UP, PASSES
+    profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
+    profile.layers = [cost_of(layers[index]) for index in sorted(layers)]
+    profile.completeness.complete = True
+    return profile.json()
+
+
+def _switch(engine, profile: str) -> None:
+    """The same engine object, made anew. Objects that deepspeed.initialize() has returned stay those that work."""
+    auto, model = engine._ostinato_auto, engine.module
+    before = {name: getattr(engine, name) for name in ("optimizer", "lr_scheduler")}
+    DeepSpeedEngine.destroy(engine)
+    for hooks, had in zip(_hooks(model), auto.hooks, strict=True):
+        for key in set(hooks) - had:
+            del hooks[key]
+    auto.groups.restore()
+    engine.__dict__.clear()
+    engine.__class__ = auto.kind
+    auto.again(engine, profile)
+    for name, old in before.items():
+        _become(old, getattr(engine, name))
+    if auto.loaded is not None:
+        args, kwargs = auto.loaded
+        engine.load_checkpoint(*args, **kwargs)
+
+
+def _become(old: Any, new: Any) -> None:
+    """Whoever still holds `old` sees what `new` does."""
+    if old is not None and old is not new:
+        old.__class__, old.__dict__ = new.__class__, new.__dict__
