@@ -7,6 +7,7 @@
 #include "plugin/deadlock.h"
 #include "plugin/stage_graph.h"
 #include "search/error.h"
+#include "search/modes.h"
 
 namespace ostinato {
 namespace {
@@ -28,6 +29,26 @@ struct Event {
                       ranks.back());
   }
 };
+
+/// The executor runs whole and split backwards. What else a mode asks for (to recompute, to offload) it
+/// cannot do, and a plan that counts on it would not hold.
+void check_modes(const Placement& placement, const std::vector<TakenMode>& taken) {
+  const Assignment assignment = assignment_of(placement, taken);
+  for (std::size_t c = 0; c < assignment.size(); ++c) {
+    const Choice& choice = placement.choices[c];
+    const Mode& mode = choice.modes[assignment[c]];
+    for (const BlockChange& change : mode.changes) {
+      if (change.absent || change.kind) continue;
+      throw InputError(
+          "", 0,
+          "mode '" + mode.name + "' of choice '" + choice.name + "' cannot be enforced: it changes block '" +
+              placement.blocks[change.block].name +
+              "' but not its kind, and only whole against split backwards can be chosen at run "
+              "time; write what the model does (recompute, offload) into the blocks themselves, or "
+              "search without --choose");
+    }
+  }
+}
 
 class Lowering {
  public:
@@ -209,7 +230,8 @@ class Lowering {
 }  // namespace
 
 Program lower(const Plan& plan, const Placement& placement) {
-  Program program = Lowering(plan, placement).run();
+  if (plan.modes) check_modes(placement, plan.modes->taken);
+  Program program = Lowering(plan, plan.modes ? with_modes(placement, plan.modes->taken) : placement).run();
   const DeadlockProof proof = prove_deadlock_free(program);
   if (!proof.ok()) throw InputError("", 0, "the lowered plan is refused: " + proof.failure);
   return program;

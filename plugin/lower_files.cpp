@@ -2,6 +2,7 @@
 #include "search/checker.h"
 #include "search/error.h"
 #include "search/file.h"
+#include "search/modes.h"
 #include "search/named.h"
 #include "search/orders.h"
 #include "search/placement_toml.h"
@@ -34,7 +35,8 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
   Program program = lower(plan, file.placement);
   program.plan_sha256 = sha256(read_file(plan_path, kMaxPlanBytes));
   program.placement_sha256 = file.sha256;
-  program.one_f_one_b = one_f_one_b(file.placement, plan.micro_batches);
+  program.one_f_one_b = one_f_one_b(
+      plan.modes ? with_modes(file.placement, plan.modes->taken) : file.placement, plan.micro_batches);
   return program;
 }
 

@@ -6,7 +6,9 @@
 #include <limits>
 
 #include "search/checker_bounds.h"
+#include "search/checker_modes.h"
 #include "search/checker_schedule.h"
+#include "search/modes.h"
 
 namespace ostinato {
 namespace checker {
@@ -173,7 +175,8 @@ void check_claims(const Timetable& table, std::int64_t most_work, Report& report
 }  // namespace
 }  // namespace checker
 
-CheckResult check_plan(const Plan& plan, const Placement& placement, std::int64_t most_work) {
+CheckResult check_plan(const Plan& plan, const Placement& written, std::int64_t most_work) {
+  const Placement placement = plan.modes ? with_modes(written, plan.modes->taken) : written;
   checker::Report report;
   checker::same_names(plan, placement, report);
   const checker::Timetable table(plan, placement, report);
@@ -182,6 +185,7 @@ CheckResult check_plan(const Plan& plan, const Placement& placement, std::int64_
   checker::check_figures(table, report);
   checker::check_steady_state(table, report);
   checker::check_claims(table, most_work, report);
+  checker::check_choice_claims(plan, written, report);
   return report.take();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// An independent check of a plan: it shares with the search nothing but the placement and plan types.
+// An independent check of a plan: it shares with the search nothing but the placement and plan types, and the
+// taking of modes (modes.h), which belongs to what a placement means.
 //
 //   CheckResult r = check_plan(plan, placement);
 //   if (!r.ok()) for (const auto& line : r.failures) ...
@@ -27,6 +28,7 @@ struct CheckResult {
 /// seconds.
 inline constexpr std::int64_t kMostExhaustionWork = 200'000'000;
 
+/// `placement` as it is written; where the plan takes modes, its blocks are those of with_modes().
 CheckResult check_plan(const Plan& plan, const Placement& placement,
                        std::int64_t most_work = kMostExhaustionWork);
 

@@ -250,4 +250,17 @@ Nanoseconds latency_of(const Placement& placement, const std::vector<ScheduledBl
   return extents.longest();
 }
 
+Nanoseconds objective_value(Objective objective, const Placement& placement,
+                            const std::vector<ScheduledBlock>& schedule) {
+  switch (objective) {
+    case Objective::makespan:
+      return makespan_of(placement, schedule);
+    case Objective::span:
+      return span_of(placement, schedule);
+    case Objective::latency:
+      return latency_of(placement, schedule);
+  }
+  return 0;
+}
+
 }  // namespace ostinato

@@ -45,5 +45,8 @@ void sort_schedule(const Placement& placement, std::vector<ScheduledBlock>& sche
 Nanoseconds makespan_of(const Placement& placement, const std::vector<ScheduledBlock>& schedule);
 Nanoseconds span_of(const Placement& placement, const std::vector<ScheduledBlock>& schedule);
 Nanoseconds latency_of(const Placement& placement, const std::vector<ScheduledBlock>& schedule);
+/// The one of these that the objective names.
+Nanoseconds objective_value(Objective objective, const Placement& placement,
+                            const std::vector<ScheduledBlock>& schedule);
 
 }  // namespace ostinato

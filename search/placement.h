@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,6 +71,28 @@ struct StageLayers {
   int end_layer = 0;
 };
 
+/// What a mode changes about one block; what is not named here stays as the block is written.
+struct BlockChange {
+  int block = -1;  ///< index into Placement::blocks
+  std::optional<Kind> kind = {};
+  std::optional<Nanoseconds> time = {};
+  std::optional<Bytes> memory = {};
+  std::optional<Bytes> workspace = {};
+  bool absent = false;  ///< the mode does not run the block, and nothing waits for it
+};
+
+struct Mode {
+  std::string name;
+  std::vector<BlockChange> changes;  ///< empty in the first mode of a choice, and in no other
+};
+
+/// Optional `[[choices]]` of a placement: ways to run some of its blocks, of which a plan takes one for every
+/// micro-batch. The blocks as they are written are the first mode. modes.h takes modes.
+struct Choice {
+  std::string name;
+  std::vector<Mode> modes;  ///< no block is in the modes of two choices
+};
+
 struct Placement {
   std::string name;
   Link link;                                  ///< default between any two devices
@@ -77,6 +100,7 @@ struct Placement {
   std::vector<Device> devices;
   std::vector<Block> blocks;
   std::vector<StageLayers> stages;  ///< empty, or every stage of `blocks` in model order
+  std::vector<Choice> choices;      ///< the search looks at them only when it is asked to
 
   const Link& link_between(int from, int to) const;
 

@@ -107,6 +107,9 @@ class Checker {
       if (total > Fields::kLargest)
         fail(lines_.blocks, b, "the times of one micro-batch together exceed 2^63 nanoseconds");
     }
+    for_changes([&](const BlockChange& change) { total += change.time.value_or(0); });
+    if (total > Fields::kLargest)
+      throw InputError(file_, 0, "the times of all modes together exceed 2^63 nanoseconds");
   }
 
   void check_memory() const {
@@ -117,6 +120,21 @@ class Checker {
       total += block(b).workspace;
       if (total > Fields::kLargest)
         fail(lines_.blocks, b, "the memory of all blocks together exceeds 2^63 bytes");
+    }
+    for_changes([&](const BlockChange& change) {
+      const Wide memory = change.memory.value_or(0);
+      total += std::max(memory, -memory) + change.workspace.value_or(0);
+    });
+    if (total > Fields::kLargest)
+      throw InputError(file_, 0, "the memory of all modes together exceeds 2^63 bytes");
+  }
+
+  template <typename Visit>
+  void for_changes(Visit visit) const {
+    for (const Choice& choice : placement_.choices) {
+      for (const Mode& mode : choice.modes) {
+        for (const BlockChange& change : mode.changes) visit(change);
+      }
     }
   }
 

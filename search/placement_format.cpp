@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
+#include "search/modes_toml.h"
 #include "search/placement_toml.h"
 #include "search/toml_values.h"
 #include "search/units.h"
@@ -36,11 +38,20 @@ class UnitChoice {
   bool any_ = false;
 };
 
+/// Calls visit(change) for what every mode changes.
+template <typename Visit>
+void for_changes(const Placement& placement, Visit visit) {
+  for (const Choice& choice : placement.choices) {
+    for (const Mode& mode : choice.modes) std::for_each(mode.changes.begin(), mode.changes.end(), visit);
+  }
+}
+
 Unit time_unit(const Placement& placement) {
   UnitChoice choice(kTimeUnits, "us");
   choice.add(placement.link.latency);
   for (const auto& [pair, link] : placement.links) choice.add(link.latency);
   for (const Block& block : placement.blocks) choice.add(block.time);
+  for_changes(placement, [&](const BlockChange& change) { choice.add(change.time.value_or(0)); });
   return choice.choose();
 }
 
@@ -54,6 +65,10 @@ Unit memory_unit(const Placement& placement) {
     choice.add(block.memory);
     choice.add(block.workspace);
   }
+  for_changes(placement, [&](const BlockChange& change) {
+    choice.add(change.memory.value_or(0));
+    choice.add(change.workspace.value_or(0));
+  });
   return choice.choose();
 }
 
@@ -89,6 +104,7 @@ class Writer {
            stage.end_layer);
     }
     for (const Block& b : placement_.blocks) block(b);
+    format_choices(text_, placement_, time_, memory_);
     return std::move(text_);
   }
 

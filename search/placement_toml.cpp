@@ -1,12 +1,12 @@
 #include "search/placement_toml.h"
 
 #include <algorithm>
-#include <array>
-#include <set>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "search/file.h"
+#include "search/modes_toml.h"
 #include "search/placement_check.h"
 #include "search/toml_values.h"
 #include "search/unit_field.h"
@@ -16,8 +16,6 @@ namespace ostinato {
 namespace {
 
 constexpr std::string_view kFormat = "ostinato-placement/1";
-constexpr std::array kKinds = {Kind::forward, Kind::backward, Kind::backward_input, Kind::backward_weight,
-                               Kind::other};
 
 /// An entry of `after` before its name is looked up.
 struct NamedInput {
@@ -56,6 +54,7 @@ class PlacementReader {
   std::unordered_map<std::string, int> index_;  ///< of each block name
   PlacementLines lines_;
   std::vector<NamedInput> inputs_;
+  std::optional<Value> choices_;  ///< read when the blocks are known
 };
 
 /// The elements of an optional list; nothing where it is absent.
@@ -69,9 +68,9 @@ const std::vector<Value>& elements(const Value* list, const std::string& file, c
 
 void PlacementReader::root(const Value& root) {
   check_format(root, file_, kFormat);
-  const Fields fields(
-      root, file_, "a placement",
-      {"format", "name", "time_unit", "memory_unit", "link", "links", "devices", "blocks", "stages"});
+  const Fields fields(root, file_, "a placement",
+                      {"format", "name", "time_unit", "memory_unit", "link", "links", "devices", "blocks",
+                       "stages", "choices"});
   placement_.name = fields.text_or("name", "");
   time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
   memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
@@ -82,6 +81,7 @@ void PlacementReader::root(const Value& root) {
   devices(fields.find("devices"));
   links(fields.find("links"));
   stages(fields.find("stages"));
+  if (const Value* choices = fields.find("choices")) choices_ = *choices;
 }
 
 Link PlacementReader::link(const Fields& fields) const {
@@ -150,15 +150,7 @@ void PlacementReader::block(const Value& value) {
   Block block;
   block.name = fields.text("name");
   block.stage = fields.text_or("stage", block.name);
-  const std::string kind = fields.text_or("kind", "other");
-  const auto found = std::find_if(kKinds.begin(), kKinds.end(), [&](Kind k) { return to_string(k) == kind; });
-  if (found == kKinds.end()) {
-    std::vector<std::string> names;
-    for (const Kind k : kKinds) names.emplace_back(to_string(k));
-    fields.fail(fields.find("kind"), "unknown kind " + in_quotes(kind) + " of block " +
-                                         in_quotes(block.name) + did_you_mean(kind, names));
-  }
-  block.kind = *found;
+  block.kind = parse_kind(fields, fields.text_or("kind", "other"), block.name);
   block.devices = block_devices(fields.need("devices", ValueKind::array), block.name);
   block.time = fields.scaled("time", time_factor_, 0);
   block.memory = fields.scaled("memory", memory_factor_, -Fields::kLargest, 0);
@@ -224,6 +216,7 @@ void PlacementReader::resolve_inputs() {
 
 Placement PlacementReader::finish() {
   resolve_inputs();
+  if (choices_) placement_.choices = read_choices(*choices_, {file_, time_factor_, memory_factor_, index_});
   check_placement(placement_, lines_, file_);
   return std::move(placement_);
 }

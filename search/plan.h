@@ -2,6 +2,7 @@
 // A plan: a schedule of all blocks of `n` micro-batches, with the evidence for it (FORMATS: ostinato-plan/1).
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,27 @@ struct SteadyState {
   int count = 0;  ///< number of repetends
 };
 
+/// The mode that a plan takes of a choice of its placement (Placement::choices).
+struct TakenMode {
+  std::string choice;
+  std::string mode;
+
+  friend bool operator==(const TakenMode&, const TakenMode&) = default;
+};
+
+/// Optional `modes` of a plan. The plan's blocks, bounds and claims are those of the placement with these
+/// modes.
+struct TakenModes {
+  std::vector<TakenMode> taken;  ///< in the order of the placement; a choice without one takes its first mode
+  Nanoseconds lower_bound = 0;   ///< proven: whichever modes are taken, no schedule ends before this
+};
+
+/// Optional `capacity` of a plan: what is proved of all plans that need no more memory than `memory`.
+struct WithinCapacity {
+  Bytes memory = 0;             ///< on each device, static memory included
+  Nanoseconds lower_bound = 0;  ///< of the makespan, whichever modes are taken where the plan has `modes`
+};
+
 struct Plan {
   std::string placement_name;
   std::string placement_sha256;  ///< of the bytes of the placement file, lower-case hexadecimal
@@ -63,6 +85,8 @@ struct Plan {
     std::uint64_t seed = 0;
     bool cut_by_limit = false;
   } search;
+  std::optional<TakenModes> modes;         ///< where the search chose among the modes of the placement
+  std::optional<WithinCapacity> capacity;  ///< where the memory was held below that of the placement
   std::vector<ScheduledBlock>
       schedule;  ///< sorted by start, then first device, then block name, then micro-batch
 };

@@ -7,6 +7,7 @@
 
 #include "search/file.h"
 #include "search/json_values.h"
+#include "search/modes.h"
 
 namespace ostinato {
 namespace {
@@ -35,6 +36,9 @@ class PlanReader {
   void proofs(const Fields& fields);
   void peak_memory(const Value& list);
   void search(const Value& value);
+  void capacity(const Fields& fields);
+  void modes(const Value& value);
+  void take_modes(const Value& list);
   void check_micro_batches() const;
 
   const std::string& file_;
@@ -63,7 +67,7 @@ Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) 
   const Fields fields(
       root, file_, "a plan",
       {"format", "placement", "micro_batches", "objective", "makespan", "span", "steady_state", "lower_bound",
-       "optimal", "proof", "peak_memory", "search", "schedule"});
+       "optimal", "proof", "peak_memory", "search", "modes", "capacity", "schedule"});
   placement(fields.need("placement", ValueKind::object), placement_sha256);
   plan_.micro_batches = static_cast<int>(fields.integer("micro_batches", 1, kMaxCount));
   objective(fields);
@@ -76,6 +80,8 @@ Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) 
   search(fields.need("search", ValueKind::object));
   fields.need("schedule", ValueKind::array);
   check_micro_batches();
+  capacity(fields);
+  if (const Value* value = fields.find("modes")) modes(*value);
   return std::move(plan_);
 }
 
@@ -169,6 +175,44 @@ void PlanReader::search(const Value& value) {
   plan_.search.method = fields.text("method");
   plan_.search.seed = fields.unsigned_integer("seed");
   plan_.search.cut_by_limit = fields.boolean("cut_by_limit");
+}
+
+void PlanReader::capacity(const Fields& fields) {
+  const Value* value = fields.find("capacity");
+  if (value == nullptr) return;
+  const Fields capacity(*value, file_, "'capacity'", {"memory", "lower_bound"});
+  plan_.capacity = {capacity.integer("memory", 0), capacity.integer("lower_bound", 0)};
+}
+
+void PlanReader::modes(const Value& value) {
+  const Fields fields(value, file_, "'modes'", {"taken", "lower_bound"});
+  TakenModes& modes = plan_.modes.emplace();
+  modes.lower_bound = fields.integer("lower_bound", 0);
+  const Value& list = fields.need("taken", ValueKind::array);
+  for (const Value& item : list.items) {
+    const Fields taken(item, file_, "a mode taken", {"choice", "mode"});
+    modes.taken.push_back({taken.text("choice"), taken.text("mode")});
+  }
+  take_modes(list);
+}
+
+/// The steps were read by the blocks of the placement as it is written; from here on they are those that the
+/// modes leave.
+void PlanReader::take_modes(const Value& list) {
+  std::vector<int> place;
+  try {
+    place = places_with_modes(placement_, assignment_of(placement_, plan_.modes->taken));
+  } catch (const InputError& error) {
+    throw InputError(file_, list.line, error.what());
+  }
+  for (std::size_t i = 0; i < plan_.schedule.size(); ++i) {
+    int& block = plan_.schedule[i].block;
+    if (place[block] < 0) {
+      throw InputError(file_, lines_[i],
+                       "block " + in_quotes(placement_.blocks[block].name) + " is absent in the modes taken");
+    }
+    block = place[block];
+  }
 }
 
 void PlanReader::check_micro_batches() const {

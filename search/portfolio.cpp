@@ -58,7 +58,7 @@ Portfolio::Portfolio(const Instance& instance, const Bounds& bounds, const Searc
       micro_batches_(options.method == "auto" ? representative(in_, options.micro_batches)
                                               : options.micro_batches),
       best_(instance, micro_batches_, options.objective, options.micro_batches - micro_batches_),
-      work_left_(kWork) {
+      work_left_(kWork / 100 * options.effort) {
   if (options.objective == Objective::makespan && !few() && Propagation::affordable(in_, micro_batches_)) {
     common_.emplace(in_, mirror_, micro_batches_);
   }
@@ -256,7 +256,7 @@ void Portfolio::try_moves(std::uint64_t seed) {
 }
 
 void Portfolio::try_dispatch() {
-  std::int64_t left = kDispatchedSteps;
+  std::int64_t left = kDispatchedSteps / 100 * options_.effort;
   bool first = true;  // one rule runs at any size, where the bound is not met
   for (const DispatchRule& rule : dispatch_rules(in_)) {
     for (const bool backwards : {false, true}) {
@@ -275,6 +275,7 @@ void Portfolio::try_dispatch() {
 void Portfolio::find_repetends() {
   if (proved() && static_cast<std::int64_t>(in_.blocks()) * micro_batches_ > kSparedSteps) return;
   RepetendOptions options;
+  options.work = options.work / 100 * options_.effort;
   options.stop = [this] { return stopped(); };
   repetends_ = repetends_of_growing_rate(in_, bounds_, std::min(kMostUnroll, micro_batches_), options);
   if (repetends_.empty()) return;

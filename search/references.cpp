@@ -6,19 +6,6 @@
 namespace ostinato {
 namespace {
 
-Nanoseconds value_of(Objective objective, const Placement& placement,
-                     const std::vector<ScheduledBlock>& schedule) {
-  switch (objective) {
-    case Objective::makespan:
-      return makespan_of(placement, schedule);
-    case Objective::span:
-      return span_of(placement, schedule);
-    case Objective::latency:
-      return latency_of(placement, schedule);
-  }
-  return 0;
-}
-
 bool fits(const Placement& placement, const std::vector<ScheduledBlock>& schedule) {
   const std::vector<Bytes> peaks = peak_memory(placement, schedule);
   for (std::size_t d = 0; d < peaks.size(); ++d) {
@@ -36,14 +23,14 @@ std::vector<Reference> references(const Placement& placement, int micro_batches,
     if (!named.orders) continue;
     const auto schedule = earliest_starts(placement, micro_batches, *named.orders);
     if (!schedule) continue;
-    list.push_back({name, value_of(objective, placement, *schedule), makespan_of(placement, *schedule),
+    list.push_back({name, objective_value(objective, placement, *schedule), makespan_of(placement, *schedule),
                     fits(placement, *schedule)});
   }
   return list;
 }
 
 Nanoseconds objective_value(const Plan& plan, const Placement& placement) {
-  return value_of(plan.objective, placement, plan.schedule);
+  return objective_value(plan.objective, placement, plan.schedule);
 }
 
 }  // namespace ostinato

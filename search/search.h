@@ -29,6 +29,7 @@ struct SearchOptions {
   double time_limit_seconds = 10;  ///< <= 0: no limit
   int threads = 1;                 ///< the plan does not depend on it
   std::uint64_t seed = 0;
+  int effort = 100;  ///< percent of the usual work of a search that does not meet its bound
   std::string method = "auto";  ///< or the name of one schedule (named.h)
   std::function<void(const Progress&)> progress = {};
   const std::atomic<bool>* stop = nullptr;  ///< set it (Ctrl-C) and search returns the best plan so far

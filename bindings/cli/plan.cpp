@@ -78,7 +78,8 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
       "--output plan.json");
   Outputs outputs;
   ProfileArguments arguments(line, true);
-  OptionSet options(line, {"plan", "partition", "search"}, {"chunks", "layout", "stages", "recompute"});
+  OptionSet options(line, {"plan", "partition", "search"},
+                    {"chunks", "layout", "stages", "recompute", "choose", "points"});
   line.app.add_option("--output", outputs.plan, "Plan file to write (JSON)")->required()->type_name("PLAN");
   line.app.add_option("--placement-output", outputs.placement, "Placement file to write (TOML)")
       ->required()

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "search/file.h"
+#include "search/modes.h"
 #include "search/plan_json.h"
 
 namespace ostinato::cli {
@@ -18,6 +19,8 @@ PlanAndPlacement PlanArguments::read() const {
   PlanAndPlacement result;
   result.file = read_placement(placement);
   result.plan = read_plan(plan, result.file.placement, result.file.sha256);
+  result.placement =
+      result.plan.modes ? with_modes(result.file.placement, result.plan.modes->taken) : result.file.placement;
   return result;
 }
 

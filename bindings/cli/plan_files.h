@@ -13,6 +13,7 @@ namespace ostinato::cli {
 struct PlanAndPlacement {
   PlacementFile file;
   Plan plan;
+  Placement placement;  ///< what the plan runs: that of the file with the modes that the plan takes
 };
 
 /// What `verify`, `simulate` and `show` begin with: "PLAN PLACEMENT" on their command line.

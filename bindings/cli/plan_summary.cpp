@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "bindings/cli/progress.h"
+#include "search/modes.h"
 #include "search/quantity.h"
 
 namespace ostinato::cli {
@@ -52,6 +53,12 @@ std::string memory_line(const Plan& plan, const Placement& placement) {
   return line("peak memory", list + " per device");
 }
 
+std::string modes_lines(const Plan& plan) {
+  const Nanoseconds bound = plan.modes->lower_bound;
+  return line("modes", describe_modes(plan.modes->taken)) +
+         line("with any modes", proof(plan.makespan, bound, bound == plan.makespan));
+}
+
 /// 1F1B, plain or interleaved, and the best of the others that fit.
 std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value) {
   const std::vector<Reference> list = references(placement, plan.micro_batches, plan.objective);
@@ -89,6 +96,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += reference_lines(plan, placement, value);
   text += period_line(plan);
   text += memory_line(plan, placement);
+  if (plan.modes) text += modes_lines(plan);
   text += line("method", plan.search.method + (plan.search.cut_by_limit ? ", cut by the limit" : ""));
   if (seconds >= 0) text += line("searched", fmt::format("{:.2f} s", seconds));
   return text;
@@ -117,6 +125,14 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds) 
   if (plan.objective != Objective::makespan) {
     json["lower_bound"][to_string(plan.objective)] = plan.lower_bound.objective;
     json["optimal"][to_string(plan.objective)] = plan.optimal.objective;
+  }
+  if (plan.modes) {
+    Json taken = Json::object();
+    for (const TakenMode& t : plan.modes->taken) taken[t.choice] = t.mode;
+    json["modes"] = {{"taken", taken}, {"lower_bound", plan.modes->lower_bound}};
+  }
+  if (plan.capacity) {
+    json["capacity"] = {{"memory", plan.capacity->memory}, {"lower_bound", plan.capacity->lower_bound}};
   }
   if (seconds >= 0) json["seconds"] = seconds;
   return json;

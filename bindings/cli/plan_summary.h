@@ -11,6 +11,7 @@
 
 namespace ostinato::cli {
 
+/// `placement` is with the modes that the plan takes, here and below.
 /// Lines for people: objective, bound, 1F1B, period, memory. `seconds` < 0: nothing was searched.
 std::string summary(const Plan& plan, const Placement& placement, double seconds);
 

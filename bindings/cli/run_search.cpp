@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "bindings/cli/progress.h"
+#include "search/mode_search.h"
 
 namespace ostinato::cli {
 namespace {
@@ -25,6 +26,20 @@ void check_size(const Placement& placement, int micro_batches) {
   throw InputError("", 0,
                    fmt::format("{} blocks of {} micro-batches are {} steps; at most {} can be planned",
                                placement.blocks.size(), micro_batches, steps, kMostSteps));
+}
+
+/// Runs `find` with `options` joined to the terminal and to Ctrl-C, and measures it.
+template <typename Find>
+auto timed(const Placement& placement, SearchOptions& options, const InterruptGuard& guard,
+           const std::string& label, Io& io, double& seconds, Find find) {
+  check_size(placement, options.micro_batches);
+  ProgressLine progress(io, label);
+  options.progress = [&](const Progress& p) { progress.show(p); };
+  options.stop = guard.flag();
+  const auto began = std::chrono::steady_clock::now();
+  auto found = find();
+  seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  return found;
 }
 
 }  // namespace
@@ -46,19 +61,35 @@ SearchOptions search_options(const OptionSet& options, int micro_batches) {
 
 Searched run_search(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
                     const std::string& label, Io& io) {
-  check_size(placement, options.micro_batches);
-  ProgressLine progress(io, label);
-  options.progress = [&](const Progress& p) { progress.show(p); };
-  options.stop = guard.flag();
-  const auto began = std::chrono::steady_clock::now();
-  Searched searched{search(placement, options), 0};
-  searched.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  Searched searched;
+  searched.plan = timed(placement, options, guard, label, io, searched.seconds,
+                        [&] { return search(placement, options); });
   return searched;
 }
 
-ExitStatus status_of(const Plan& plan, const InterruptGuard& guard) {
-  if (!plan.search.cut_by_limit) return ExitStatus::done;
+Searched run_search_modes(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
+                          Io& io) {
+  Searched searched;
+  searched.plan = timed(placement, options, guard, "modes", io, searched.seconds,
+                        [&] { return search_modes(placement, options); });
+  return searched;
+}
+
+SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points, bool choose,
+                         const InterruptGuard& guard, Io& io) {
+  SearchedCurve searched;
+  searched.curve = timed(placement, options, guard, "curve", io, searched.seconds,
+                         [&] { return pareto_memory(placement, options, points, choose); });
+  return searched;
+}
+
+ExitStatus status_of(bool cut_by_limit, const InterruptGuard& guard) {
+  if (!cut_by_limit) return ExitStatus::done;
   return guard.caught() ? ExitStatus::interrupted : ExitStatus::stopped_at_limit;
+}
+
+ExitStatus status_of(const Plan& plan, const InterruptGuard& guard) {
+  return status_of(plan.search.cut_by_limit, guard);
 }
 
 }  // namespace ostinato::cli

@@ -6,6 +6,7 @@
 #include "bindings/cli/command.h"
 #include "bindings/cli/interrupt.h"
 #include "bindings/cli/options.h"
+#include "search/pareto.h"
 #include "search/placement.h"
 #include "search/plan.h"
 #include "search/search.h"
@@ -17,6 +18,11 @@ struct Searched {
   double seconds = 0;
 };
 
+struct SearchedCurve {
+  ParetoCurve curve;
+  double seconds = 0;
+};
+
 /// From the section [search]. Throws UsageError for fewer than 1 micro-batch.
 SearchOptions search_options(const OptionSet& options, int micro_batches);
 
@@ -25,7 +31,16 @@ SearchOptions search_options(const OptionSet& options, int micro_batches);
 Searched run_search(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
                     const std::string& label, Io& io);
 
+/// The same over the modes of the placement too (Plan::modes).
+Searched run_search_modes(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
+                          Io& io);
+
+/// The same for every point of the curve.
+SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points, bool choose,
+                         const InterruptGuard& guard, Io& io);
+
 /// 130 after a signal, 5 where the limit cut the search, else 0.
+ExitStatus status_of(bool cut_by_limit, const InterruptGuard& guard);
 ExitStatus status_of(const Plan& plan, const InterruptGuard& guard);
 
 }  // namespace ostinato::cli

@@ -7,13 +7,103 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/options.h"
+#include "bindings/cli/pareto_report.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/plan_summary.h"
 #include "bindings/cli/run_search.h"
 #include "bindings/cli/steady_state.h"
+#include "search/modes.h"
 #include "search/placement_toml.h"
 
 namespace ostinato::cli {
+namespace {
+
+/// What the command line asks for.
+struct Wanted {
+  std::string placement, output, pareto;
+  int micro_batches = 0;
+  bool steady_state = false;
+  SearchOptions search;
+  bool choose = false;
+  int points = 0;
+  bool json = false;
+};
+
+/// `plan_wanted`: not only --steady-state.
+void declare(CLI::App& app, Wanted& wanted, bool plan_wanted) {
+  app.add_option("placement", wanted.placement, "Placement file (TOML)")->required()->type_name("PLACEMENT");
+  app.add_option("--micro-batches", wanted.micro_batches, "Micro-batches of a step")
+      ->required(plan_wanted)
+      ->type_name("N");
+  app.add_option("--output", wanted.output, "Plan file to write (JSON); with --pareto a folder of them")
+      ->required(plan_wanted)
+      ->type_name("PLAN");
+  app.add_flag("--steady-state", wanted.steady_state,
+               "Only report the repeating part: its least period, the least memory at that period, and "
+               "what of it is proved; no plan");
+  app.add_option(
+         "--pareto", wanted.pareto,
+         "memory: the curve of makespan over memory, from the placement's memory down to the least that "
+         "any schedule fits in; each point with a plan and a proven bound")
+      ->type_name("AXIS");
+}
+
+void resolve(OptionSet& options, Wanted& wanted) {
+  options.resolve();
+  wanted.search = search_options(options, wanted.steady_state ? 1 : wanted.micro_batches);
+  wanted.choose = options.flag("choose");
+  if (!wanted.pareto.empty()) check_choice("--pareto", wanted.pareto, {"memory"});
+  const std::int64_t points = options.integer("points");
+  if (points < 2) throw UsageError(fmt::format("--points needs at least 2, got {}", points));
+  wanted.points = static_cast<int>(std::min<std::int64_t>(points, 10'000));
+  if (wanted.search.method != "auto" && (wanted.choose || !wanted.pareto.empty()))
+    throw UsageError("--choose and --pareto search; leave --method out");
+}
+
+void check_choices(const PlacementFile& file, const Wanted& wanted) {
+  if (!wanted.choose || !file.placement.choices.empty()) return;
+  throw InputError(wanted.placement, 0,
+                   "there is nothing for --choose: the placement has no [[choices]] (docs/formats.md)");
+}
+
+int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
+  check_can_write(wanted.output);
+  const InterruptGuard guard;
+  Searched searched = wanted.choose ? run_search_modes(file.placement, wanted.search, guard, io)
+                                    : run_search(file.placement, wanted.search, guard, "", io);
+  Plan& plan = searched.plan;
+  plan.placement_sha256 = file.sha256;
+  const Placement placement = plan.modes ? with_modes(file.placement, plan.modes->taken) : file.placement;
+  save_plan(wanted.output, plan, placement, io);
+  const int status = to_int(status_of(plan, guard));
+  if (wanted.json) {
+    Json json = {{"status", status}, {"output", wanted.output}};
+    json.update(summary_json(plan, placement, searched.seconds));
+    print_json(json, io);
+  } else {
+    io.out << summary(plan, placement, searched.seconds) << "  written to        " << wanted.output << '\n';
+  }
+  return status;
+}
+
+int search_curve(const Wanted& wanted, PlacementFile& file, Io& io) {
+  make_folder(wanted.output);
+  check_can_write(std::filesystem::path(wanted.output) / "plan.json");
+  const InterruptGuard guard;
+  SearchedCurve searched = run_pareto(file.placement, wanted.search, wanted.points, wanted.choose, guard, io);
+  const std::vector<std::string> paths = save_curve(wanted.output, searched.curve, file, io);
+  const int status = to_int(status_of(searched.curve.cut_by_limit, guard));
+  if (wanted.json) {
+    Json json = {{"status", status}, {"output", wanted.output}};
+    json.update(curve_json(searched, file, paths));
+    print_json(json, io);
+  } else {
+    io.out << curve_text(searched, file, paths);
+  }
+  return status;
+}
+
+}  // namespace
 
 int search_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
@@ -22,45 +112,20 @@ int search_command(const std::vector<std::string>& args, Io& io) {
       "proven\n"
       "lower bounds. Never worse than a named schedule that fits. Ctrl-C writes the best plan so far.",
       "search m.toml --micro-batches 32 --time-limit 30 --output m.json");
-  std::string placement_path, output;
-  int micro_batches = 0;
-  line.app.add_option("placement", placement_path, "Placement file (TOML)")
-      ->required()
-      ->type_name("PLACEMENT");
-  bool steady_state = false;
+  Wanted wanted;
   const bool plan_wanted = std::find(args.begin(), args.end(), "--steady-state") == args.end();
-  line.app.add_option("--micro-batches", micro_batches, "Micro-batches of a step")
-      ->required(plan_wanted)
-      ->type_name("N");
-  line.app.add_option("--output", output, "Plan file to write (JSON)")
-      ->required(plan_wanted)
-      ->type_name("PLAN");
-  line.app.add_flag("--steady-state", steady_state,
-                    "Only report the repeating part: its least period, the least memory at that period, and "
-                    "what of it is proved; no plan");
+  declare(line.app, wanted, plan_wanted);
   OptionSet options(line, {"search"});
   if (!line.parse(args, io)) return 0;
-  options.resolve();
-  const SearchOptions wanted = search_options(options, plan_wanted ? micro_batches : 1);
-  const PlacementFile file = read_placement(placement_path);
-  const InterruptGuard guard;
-  if (steady_state) {
-    return report_steady_state(file.placement, wanted.time_limit_seconds, guard, line.json, io);
+  resolve(options, wanted);
+  wanted.json = line.json;
+  PlacementFile file = read_placement(wanted.placement);
+  if (wanted.steady_state) {
+    const InterruptGuard guard;
+    return report_steady_state(file.placement, wanted.search.time_limit_seconds, guard, line.json, io);
   }
-  check_can_write(output);
-  Searched searched = run_search(file.placement, wanted, guard, "", io);
-  searched.plan.placement_sha256 = file.sha256;
-  save_plan(output, searched.plan, file.placement, io);
-  const int status = to_int(status_of(searched.plan, guard));
-  if (line.json) {
-    Json json = {{"status", status}, {"output", output}};
-    json.update(summary_json(searched.plan, file.placement, searched.seconds));
-    print_json(json, io);
-  } else {
-    io.out << summary(searched.plan, file.placement, searched.seconds) << "  written to        " << output
-           << '\n';
-  }
-  return status;
+  check_choices(file, wanted);
+  return wanted.pareto.empty() ? search_once(wanted, file, io) : search_curve(wanted, file, io);
 }
 
 }  // namespace ostinato::cli

@@ -60,8 +60,7 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   line.app.add_flag("--explain", wants_explanation, "Tell in words what holds up the makespan");
   if (!line.parse(args, io)) return 0;
   const SimulateOptions wanted = resolve(options);
-  const auto [file, plan] = files.read();
-  const Placement& placement = file.placement;
+  const auto [file, plan, placement] = files.read();
   const Simulation result = simulate(placement, plan.micro_batches, plan.schedule, wanted);
   std::vector<std::string> reasons;
   if (wants_explanation) {

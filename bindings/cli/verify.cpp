@@ -15,7 +15,7 @@ int verify_command(const std::vector<std::string>& args, Io& io) {
       "verify plan.json placement.toml");
   const PlanArguments files(line);
   if (!line.parse(args, io)) return 0;
-  const auto [file, plan] = files.read();
+  const auto [file, plan, placement] = files.read();
   const CheckResult result = check_plan(plan, file.placement);
   const int status = to_int(result.ok() ? ExitStatus::done : ExitStatus::check_failed);
   if (line.json) {

@@ -1,0 +1,100 @@
+#include "bindings/cli/pareto_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bindings/cli/plan_files.h"
+#include "bindings/cli/plan_summary.h"
+#include "bindings/cli/progress.h"
+#include "search/modes.h"
+#include "search/quantity.h"
+
+namespace ostinato::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+Placement placement_of(const Plan& plan, const PlacementFile& file) {
+  return plan.modes ? with_modes(file.placement, plan.modes->taken) : file.placement;
+}
+
+/// What is proved of this point: its makespan against the bound within its memory.
+std::string proof(const Plan& plan) {
+  const Nanoseconds bound = plan.capacity->lower_bound;
+  return plan.makespan == bound ? "optimal" : gap(plan.makespan, bound);
+}
+
+std::string least_text(const ParetoCurve& curve) {
+  if (curve.cut_by_limit) return "The search was cut: less memory was not tried.\n";
+  return curve.least_proved
+             ? fmt::format("No schedule fits within less than {} on each device (proved).\n",
+                           format_memory(curve.least))
+             : fmt::format(
+                   "No schedule was found within less than {} on each device; that there is none is not "
+                   "proved.\n",
+                   format_memory(curve.least));
+}
+
+}  // namespace
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  if (fs::is_directory(folder, error)) return;
+  if (fs::exists(folder, error))
+    throw InputError(folder.string(), 0, "this is a file; --pareto writes a plan a point into a folder");
+  fs::create_directory(folder, error);
+  if (error) throw InputError(folder.string(), 0, "the folder cannot be made: " + error.message());
+}
+
+std::vector<std::string> save_curve(const fs::path& folder, ParetoCurve& curve, const PlacementFile& file,
+                                    Io& io) {
+  std::vector<std::string> paths;
+  for (Plan& plan : curve.plans) {
+    plan.placement_sha256 = file.sha256;
+    const fs::path path = folder / fmt::format("memory-{}.json", plan.capacity->memory);
+    save_plan(path, plan, placement_of(plan, file), io);
+    paths.push_back(path.string());
+  }
+  return paths;
+}
+
+std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
+                       const std::vector<std::string>& paths) {
+  const ParetoCurve& curve = searched.curve;
+  const Plan& first = curve.plans.front();
+  const bool makespan = first.objective == Objective::makespan;
+  std::string text = fmt::format("{}: {} micro-batches on {} devices\n", file.placement.name,
+                                 first.micro_batches, file.placement.devices.size());
+  text += fmt::format("{:>12}  {:>12}  {:>12}  {:>8}  {}{}\n", "memory", "makespan", "bound", "gap",
+                      makespan ? "" : fmt::format("{:>12}  ", to_string(first.objective)), "plan");
+  for (std::size_t i = 0; i < curve.plans.size(); ++i) {
+    const Plan& plan = curve.plans[i];
+    const std::string value =
+        makespan ? "" : fmt::format("{:>12}  ", format_time(objective_value(plan, placement_of(plan, file))));
+    text += fmt::format("{:>12}  {:>12}  {:>12}  {:>8}  {}{}{}\n", format_memory(plan.capacity->memory),
+                        format_time(plan.makespan), format_time(plan.capacity->lower_bound), proof(plan),
+                        value, paths[i], plan.modes ? "  " + describe_modes(plan.modes->taken) : "");
+  }
+  text += "Memory is the most that a device holds; no plan that needs no more ends before the bound.\n";
+  return text + least_text(curve) + fmt::format("searched {:.2f} s\n", searched.seconds);
+}
+
+Json curve_json(const SearchedCurve& searched, const PlacementFile& file,
+                const std::vector<std::string>& paths) {
+  Json points = Json::array();
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const Plan& plan = searched.curve.plans[i];
+    Json point = {{"memory", plan.capacity->memory},
+                  {"proved_optimal", plan.makespan == plan.capacity->lower_bound},
+                  {"output", paths[i]}};
+    point.update(summary_json(plan, placement_of(plan, file), -1));
+    points.push_back(std::move(point));
+  }
+  return {{"points", std::move(points)},
+          {"least_memory", {{"memory", searched.curve.least}, {"proved", searched.curve.least_proved}}},
+          {"cut_by_limit", searched.curve.cut_by_limit},
+          {"seconds", searched.seconds}};
+}
+
+}  // namespace ostinato::cli

@@ -1,0 +1,26 @@
+#pragma once
+// The curve of `ostinato search --pareto memory`: a table, JSON, and one plan file for each of its points.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "bindings/cli/run_search.h"
+#include "search/placement_toml.h"
+
+namespace ostinato::cli {
+
+/// Throws InputError where no folder of that name is there or can be made.
+void make_folder(const std::filesystem::path& folder);
+
+/// Writes "memory-BYTES.json" for every plan, and returns their paths in the order of the curve.
+std::vector<std::string> save_curve(const std::filesystem::path& folder, ParetoCurve& curve,
+                                    const PlacementFile& file, Io& io);
+
+/// Memory, objective, proven bound within that memory, gap, and file of each plan; where the curve ends.
+std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
+                       const std::vector<std::string>& paths);
+Json curve_json(const SearchedCurve& searched, const PlacementFile& file,
+                const std::vector<std::string>& paths);
+
+}  // namespace ostinato::cli

@@ -1,0 +1,16 @@
+#pragma once
+// The checker's own proof of what a plan claims beyond its placement with its modes: the bound over all modes
+// and the bound within less memory (docs/bounds.md, C). It shares nothing with search/mode_bounds.h.
+
+#include "search/checker_bounds.h"
+
+namespace ostinato::checker {
+
+/// C2: a bound of the makespan of n micro-batches that holds whichever modes are taken. Stops at the first
+/// device that reaches `enough`. O(devices * sets of modes on a device) times the cost of Bounds.
+Bound makespan_of_any_modes(const Placement& placement, int n, Wide enough);
+
+/// Checks `modes.lower_bound` and `capacity` of the plan, where it has them. `placement` is as written.
+void check_choice_claims(const Plan& plan, const Placement& placement, Report& report);
+
+}  // namespace ostinato::checker

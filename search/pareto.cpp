@@ -1,0 +1,223 @@
+#include "search/pareto.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <optional>
+
+#include "search/bounds.h"
+#include "search/error.h"
+#include "search/feasible.h"
+#include "search/mode_bounds.h"
+#include "search/mode_search.h"
+#include "search/orders.h"
+
+namespace ostinato {
+namespace {
+
+/// Percent of the usual work for all points after the first together, and the least for one of them.
+constexpr int kWorkOfAll = 400;
+constexpr int kLeastWork = 10;
+
+Bytes most_memory(const Plan& plan) {
+  return *std::max_element(plan.peak_memory.begin(), plan.peak_memory.end());
+}
+
+/// The largest amount of which all amounts of memory are multiples: peaks differ by at least this.
+Bytes grain_of(const Placement& placement) {
+  Bytes grain = 0;
+  const auto add = [&](Bytes amount) { grain = std::gcd(grain, amount); };
+  for (const Device& device : placement.devices) add(device.static_memory);
+  for (const Block& block : placement.blocks) {
+    add(block.memory);
+    add(block.workspace);
+  }
+  for (const Choice& choice : placement.choices) {
+    for (const Mode& mode : choice.modes) {
+      for (const BlockChange& change : mode.changes) {
+        add(change.memory.value_or(0));
+        add(change.workspace.value_or(0));
+      }
+    }
+  }
+  return std::max<Bytes>(grain, 1);
+}
+
+class Curve {
+ public:
+  Curve(const Placement& placement, const SearchOptions& options, int points, bool choose)
+      : placement_(placement),
+        options_(options),
+        points_(points),
+        choose_(choose),
+        grain_(grain_of(placement)) {}
+
+  ParetoCurve run() {
+    offer(find(placement_, 100));
+    find_least();
+    std::optional<Plan> last;
+    if (most_memory(curve_.plans.back()) > curve_.least) last = try_within(curve_.least);
+    while (next_point()) {
+    }
+    if (last) {
+      offer(std::move(*last));
+    } else if (most_memory(curve_.plans.back()) > curve_.least) {
+      curve_.least = most_memory(curve_.plans.back());
+      curve_.least_proved = false;
+    }
+    keep_the_best();
+    for (Plan& plan : curve_.plans) claim(plan);
+    return std::move(curve_);
+  }
+
+ private:
+  Plan find(const Placement& placement, int share) const {
+    SearchOptions options = options_;
+    options.effort = std::max(1, options_.effort * share / 100);
+    if (options_.time_limit_seconds > 0)
+      options.time_limit_seconds = std::max(1e-3, options_.time_limit_seconds - seconds());
+    return choose_ ? search_modes(placement, options) : search(placement, options);
+  }
+
+  void offer(Plan plan) {
+    curve_.cut_by_limit = curve_.cut_by_limit || plan.search.cut_by_limit;
+    curve_.plans.push_back(std::move(plan));
+  }
+
+  /// Whether some order of one micro-batch fits; nothing where that is not known.
+  std::optional<bool> fits(Bytes capacity) const {
+    const Placement smaller = within_capacity(placement_, capacity);
+    if (!choose_) return order_exists(smaller);
+    try {
+      const Assignment guided = bound_over_modes(smaller, options_.objective, options_.micro_batches).guided;
+      if (order_exists(with_modes(smaller, guided)).value_or(false)) return true;
+      return std::nullopt;  // other modes may fit
+    } catch (const InfeasibleError&) {
+      return false;
+    }
+  }
+
+  std::optional<bool> order_exists(const Placement& placement) const {
+    const Instance in(placement);
+    const Bounds bounds(in);
+    try {
+      if (fitting_order(in, bounds, options_.micro_batches).empty()) return std::nullopt;
+      return true;
+    } catch (const InfeasibleError&) {
+      return false;
+    }
+  }
+
+  /// By bisection: more memory never makes an order unfit.
+  void find_least() {
+    Bytes below = -1;
+    curve_.least = most_memory(curve_.plans.front());
+    curve_.least_proved = true;
+    while (curve_.least - below > 1) {
+      const Bytes middle = below + (curve_.least - below) / 2;
+      const std::optional<bool> fit = fits(middle);
+      fit.value_or(false) ? curve_.least = middle : below = middle;
+      if (!fit.value_or(false)) curve_.least_proved = fit.has_value();
+    }
+  }
+
+  /// Searches within less memory than the last plan needs, above the least. False where there is no more.
+  bool next_point() {
+    const Bytes used = most_memory(curve_.plans.back());
+    const int left = points_ - static_cast<int>(curve_.plans.size());  // the least is one of them
+    const Bytes capacity = used - std::max<Bytes>(1, (used - curve_.least) / std::max(1, left));
+    if (capacity <= curve_.least || left < 2 || curve_.cut_by_limit) return false;
+    std::optional<Plan> plan = try_within(capacity);
+    if (!plan) return false;
+    offer(std::move(*plan));
+    return true;
+  }
+
+  /// A plan within `capacity`; nothing where none is found.
+  std::optional<Plan> try_within(Bytes capacity) const {
+    const Bytes levels = (most_memory(curve_.plans.front()) - curve_.least) / grain_ + 1;
+    const int share = static_cast<int>(kWorkOfAll / std::min<Bytes>(points_, levels));
+    try {
+      return find(within_capacity(placement_, capacity), std::clamp(share, kLeastWork, 100));
+    } catch (const InputError&) {
+      throw;
+    } catch (const std::runtime_error&) {  // none exists, or none was found
+      return std::nullopt;
+    }
+  }
+
+  Placement of(const Plan& plan) const {
+    return plan.modes ? with_modes(placement_, plan.modes->taken) : placement_;
+  }
+
+  Nanoseconds value(const Plan& plan) const {
+    return objective_value(plan.objective, of(plan), plan.schedule);
+  }
+
+  /// Drops every plan that another one beats or equals with less memory.
+  void keep_the_best() {
+    std::vector<Plan> kept;
+    std::optional<Nanoseconds> best;
+    for (auto plan = curve_.plans.rbegin(); plan != curve_.plans.rend(); ++plan) {
+      const Nanoseconds own = value(*plan);
+      if (best && own >= *best) continue;
+      best = own;
+      kept.push_back(std::move(*plan));
+    }
+    std::reverse(kept.begin(), kept.end());
+    curve_.plans = std::move(kept);
+  }
+
+  /// What was proved for the capacity of the search holds for it alone: claim it there, and for the placement
+  /// what holds for the placement.
+  void claim(Plan& plan) const {
+    const Placement whole = of(plan);
+    const Instance in(whole);
+    const Bounds bounds(in);
+    plan.lower_bound.makespan = bounds.makespan(options_.micro_batches);
+    plan.optimal.makespan = plan.lower_bound.makespan == plan.makespan;
+    if (plan.steady_state.count > 0) {
+      plan.lower_bound.period = bounds.period(plan.steady_state.unroll);
+      plan.optimal.period = plan.lower_bound.period == plan.steady_state.period;
+    }
+    const Bytes memory = most_memory(plan);
+    const Placement smaller = within_capacity(placement_, memory);
+    if (plan.modes) {
+      plan.modes->lower_bound = makespan_with_any_modes(placement_);
+      plan.capacity = {memory, makespan_with_any_modes(smaller)};
+    } else {
+      const Instance small(smaller);
+      plan.capacity = {memory, Bounds(small).makespan(options_.micro_batches)};
+    }
+  }
+
+  Nanoseconds makespan_with_any_modes(const Placement& placement) const {
+    return bound_over_modes(placement, Objective::makespan, options_.micro_batches).value;
+  }
+
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
+
+  using Clock = std::chrono::steady_clock;
+
+  const Placement& placement_;
+  const SearchOptions& options_;
+  const int points_;
+  const bool choose_;
+  const Bytes grain_;
+  const Clock::time_point began_ = Clock::now();
+  ParetoCurve curve_;
+};
+
+}  // namespace
+
+Placement within_capacity(const Placement& placement, Bytes capacity) {
+  Placement result = placement;
+  for (Device& device : result.devices) device.memory = std::min(device.memory, capacity);
+  return result;
+}
+
+ParetoCurve pareto_memory(const Placement& placement, const SearchOptions& options, int points, bool choose) {
+  return Curve(placement, options, points, choose).run();
+}
+
+}  // namespace ostinato
