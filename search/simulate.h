@@ -29,7 +29,9 @@ struct Simulation {
   Nanoseconds planned = 0;             ///< the plan's own makespan
   std::vector<Nanoseconds> makespans;  ///< of each run, sorted
 
-  Nanoseconds median() const { return makespans[(makespans.size() - 1) / 2]; }
+  Nanoseconds median() const { return at(50); }
+  /// The makespan that `percent` of the runs do not exceed, 0 to 100.
+  Nanoseconds at(int percent) const { return makespans[(makespans.size() - 1) * percent / 100]; }
   Nanoseconds worst() const { return makespans.back(); }
 };
 
@@ -51,9 +53,11 @@ enum class Binding {
 struct CriticalStep {
   ScheduledBlock step;
   Binding binding = Binding::begin;
+  int device = -1;  ///< that runs both, where the binding is device or memory; else the block's first
   Nanoseconds transfer =
       0;                 ///< time between the previous step of the chain and this one that a transfer took
   Nanoseconds idle = 0;  ///< time between them that nothing took
+  Bytes missing = 0;     ///< of memory: what the device lacked while the previous step of the chain ran
 };
 
 /// A chain of steps, each of which holds up the next one, from the first start to the makespan.
@@ -61,8 +65,9 @@ struct CriticalStep {
 std::vector<CriticalStep> critical_chain(const Placement& placement, int micro_batches,
                                          const std::vector<ScheduledBlock>& schedule);
 
-/// The chain in words, a sentence a line: which devices, how much of it is work, transfers and waiting for
-/// memory.
+/// The chain in words, a sentence a line: from which step to which, how much of it is work, transfers and
+/// idle time; what binds it: one device whose work it is, the way through the pipeline, the memory of a
+/// device (which micro-batch waits for which to give back), a link.
 std::vector<std::string> explain(const Placement& placement, const std::vector<CriticalStep>& chain);
 
 }  // namespace ostinato

@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/options.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/progress.h"
+#include "search/named.h"
+#include "search/orders.h"
 #include "search/quantity.h"
 
 namespace ostinato::cli {
@@ -37,13 +41,31 @@ std::string beside(Nanoseconds value, Nanoseconds planned) {
                      100.0 * static_cast<double>(value - planned) / static_cast<double>(planned));
 }
 
+/// What is told of the distribution: name and share of the runs that do not exceed it.
+constexpr std::pair<const char*, int> kShares[] = {{"best", 0}, {"p10", 10}, {"median", 50},
+                                                   {"p90", 90}, {"p99", 99}, {"worst", 100}};
+
 std::string text_of(const Simulation& s) {
   std::string text = fmt::format("planned  {}\n", format_time(s.planned));
-  text += fmt::format("best     {}{}\n", format_time(s.makespans.front()),
-                      beside(s.makespans.front(), s.planned));
-  text += fmt::format("median   {}{}\n", format_time(s.median()), beside(s.median(), s.planned));
-  text += fmt::format("worst    {}{}\n", format_time(s.worst()), beside(s.worst(), s.planned));
+  for (const auto& [name, share] : kShares)
+    text += fmt::format("{:<8} {}{}\n", name, format_time(s.at(share)), beside(s.at(share), s.planned));
   return text + fmt::format("runs     {}\n", s.makespans.size());
+}
+
+/// 1F1B, plain or interleaved, under the same variation of every step: nullopt where there is none.
+struct Usual {
+  std::string name;
+  Simulation simulation;
+};
+std::optional<Usual> simulate_usual(const Placement& placement, int micro_batches,
+                                    const SimulateOptions& options) {
+  for (const char* name : {"1f1b", "interleaved-1f1b"}) {
+    const NamedSchedule named = named_schedule(name, placement, micro_batches);
+    const auto schedule =
+        named.orders ? earliest_starts(placement, micro_batches, *named.orders) : std::nullopt;
+    if (schedule) return Usual{name, simulate(placement, micro_batches, *schedule, options)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -52,7 +74,8 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "simulate",
       "Replays a plan's order on each device with times that vary, and prints the makespans. The same seed\n"
-      "gives the same makespans. --explain tells what binds the plan as it is.",
+      "gives the same makespans, of which it prints a few quantiles. --explain tells what binds the plan as "
+      "it is.",
       "simulate plan.json placement.toml --jitter 0.1 --transfer-factor 2 --explain");
   const PlanArguments files(line);
   bool wants_explanation = false;
@@ -62,22 +85,31 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   const SimulateOptions wanted = resolve(options);
   const auto [file, plan, placement] = files.read();
   const Simulation result = simulate(placement, plan.micro_batches, plan.schedule, wanted);
+  const std::optional<Usual> usual = simulate_usual(placement, plan.micro_batches, wanted);
   std::vector<std::string> reasons;
   if (wants_explanation) {
     reasons = explain(placement, critical_chain(placement, plan.micro_batches, plan.schedule));
   }
   if (line.json) {
-    Json json = {{"status", 0},
-                 {"planned", result.planned},
-                 {"best", result.makespans.front()},
-                 {"median", result.median()},
-                 {"worst", result.worst()},
-                 {"runs", result.makespans.size()}};
+    Json json = {{"status", 0}, {"planned", result.planned}};
+    for (const auto& [name, share] : kShares) json[name] = result.at(share);
+    json["runs"] = result.makespans.size();
+    if (usual) {
+      json["usual"] = {{"schedule", usual->name},
+                       {"planned", usual->simulation.planned},
+                       {"median", usual->simulation.median()},
+                       {"worst", usual->simulation.worst()}};
+    }
     if (wants_explanation) json["explanation"] = reasons;
     print_json(json, io);
     return 0;
   }
   io.out << text_of(result);
+  if (usual) {
+    io.out << fmt::format("beside   {} with the same times, whatever its memory: median {}, worst {}\n",
+                          usual->name, format_time(usual->simulation.median()),
+                          format_time(usual->simulation.worst()));
+  }
   for (const std::string& reason : reasons) io.out << reason << '\n';
   return 0;
 }
