@@ -1,0 +1,124 @@
+// The curve of makespan over memory: every point holds, none is beaten by another, the ends are proved.
+
+#include "search/pareto.h"
+
+#include <gtest/gtest.h>
+
+#include "search/error.h"
+#include "search/mode_search.h"
+#include "search/placement_toml.h"
+#include "search/plan_json.h"
+#include "search/shapes.h"
+#include "tests/search/checked.h"
+#include "tests/search/random_plan.h"
+#include "tests/search/small.h"
+
+namespace ostinato {
+namespace {
+
+using test::expect_holds;
+
+SearchOptions options_for(int micro_batches) {
+  return {.micro_batches = micro_batches, .time_limit_seconds = 0};
+}
+
+/// What every curve must be.
+void expect_curve(const ParetoCurve& curve, const Placement& p) {
+  ASSERT_FALSE(curve.plans.empty());
+  EXPECT_FALSE(curve.cut_by_limit);
+  for (std::size_t i = 0; i < curve.plans.size(); ++i) {
+    const Plan& plan = curve.plans[i];
+    ASSERT_TRUE(plan.capacity);
+    expect_holds(plan, p);
+    EXPECT_LE(plan.capacity->lower_bound, plan.makespan);
+    EXPECT_GE(plan.capacity->lower_bound, plan.modes ? plan.modes->lower_bound : plan.lower_bound.makespan);
+    if (i == 0) continue;
+    EXPECT_LT(plan.capacity->memory, curve.plans[i - 1].capacity->memory);
+    EXPECT_GT(plan.makespan, curve.plans[i - 1].makespan);
+    EXPECT_GE(plan.capacity->lower_bound, curve.plans[i - 1].capacity->lower_bound);
+  }
+  EXPECT_EQ(curve.plans.back().capacity->memory, curve.least);
+}
+
+TEST(Pareto, OfAPipelineHasAPointForEveryMicroBatchInFlight) {
+  const Placement p = shape("v", {.devices = 4, .forward = 1000, .backward = 1000, .weight = 1000, .memory = 2});
+  const ParetoCurve curve = pareto_memory(p, options_for(8), 24, false);
+  expect_curve(curve, p);
+  // F = I = W = 1, 4 devices, 8 micro-batches: room for 4, 3 and 2 in flight takes 27, 31 and 41; one at a
+  // time takes the whole round trip of 9 less what the last weight half leaves to the next micro-batch.
+  std::vector<Nanoseconds> makespans;
+  for (const Plan& plan : curve.plans) makespans.push_back(plan.makespan / 1000);
+  ASSERT_EQ(makespans.size(), 4u);
+  EXPECT_EQ((std::vector(makespans.begin(), makespans.begin() + 3)), (std::vector<Nanoseconds>{27, 31, 41}));
+  EXPECT_TRUE(curve.least_proved);
+  EXPECT_EQ(curve.least, 2);
+}
+
+TEST(Pareto, OfEveryShapeHolds) {
+  for (const char* name : {"v", "x", "m", "nn", "k", "wave"}) {
+    const Placement p = shape(name, {.devices = 4, .forward = 1000, .backward = 3000});
+    expect_curve(pareto_memory(p, {.micro_batches = 6, .time_limit_seconds = 0, .effort = 10}, 6, false), p);
+  }
+}
+
+TEST(Pareto, StaysWithinThePointsAskedFor) {
+  Placement p = shape("v", {.devices = 4, .forward = 1000, .backward = 2000, .memory = 1'000'003});
+  for (std::size_t d = 0; d < p.devices.size(); ++d) p.devices[d].static_memory = static_cast<Bytes>(d) * 77;
+  const ParetoCurve curve = pareto_memory(p, options_for(6), 3, false);
+  expect_curve(curve, p);
+  EXPECT_LE(curve.plans.size(), 3u);
+  EXPECT_EQ(curve.least, 1'000'003 + 3 * 77) << "the least is always there";
+  EXPECT_EQ(pareto_memory(p, options_for(1), 3, false).plans.size(), 1u) << "one micro-batch needs no more";
+}
+
+TEST(Pareto, StartsWithinThePlacementsMemory) {
+  const Placement p =
+      shape("v", {.devices = 3, .forward = 1000, .backward = 2000, .memory = 5, .capacity = 11});
+  const ParetoCurve curve = pareto_memory(p, options_for(6), 24, false);
+  expect_curve(curve, p);
+  EXPECT_EQ(curve.plans.front().capacity->memory, 10);
+  Placement nothing = p;
+  nothing.devices[0].memory = 4;
+  EXPECT_THROW(pareto_memory(nothing, options_for(6), 24, false), InfeasibleError);
+}
+
+TEST(Pareto, RecomputesWhereMemoryIsShort) {
+  const Placement p = read_placement(std::string(OSTINATO_SOURCE_DIR) + "/configs/choices-4.toml").placement;
+  const SearchOptions options{.micro_batches = 4, .time_limit_seconds = 0, .effort = 10};
+  const ParetoCurve curve = pareto_memory(p, options, 5, true);
+  expect_curve(curve, p);
+  EXPECT_FALSE(curve.plans.back().modes->taken.empty() && curve.plans.front().modes->taken.empty());
+}
+
+TEST(Pareto, GivesTheSameBytesAtAnyNumberOfThreads) {
+  const Placement p = shape("wave", {.devices = 3, .forward = 1000, .backward = 1700, .weight = 900});
+  const auto bytes = [&](int threads) {
+    const SearchOptions options{.micro_batches = 5, .time_limit_seconds = 0, .threads = threads, .effort = 5};
+    std::string text;
+    for (const Plan& plan : pareto_memory(p, options, 4, false).plans) text += format_plan(plan, p);
+    return text;
+  };
+  EXPECT_EQ(bytes(1), bytes(2));
+  EXPECT_EQ(bytes(1), bytes(3));
+}
+
+TEST(Pareto, OfRandomPlacementsHolds) {
+  test::Random random(5);
+  int points = 0;
+  for (int i = 0; i < 40; ++i) {
+    Placement p = test::random_placement(random);
+    test::limit_memory(p, test::random_plan(p, 3, random), random.between(0, 20));
+    try {
+      const ParetoCurve curve =
+          pareto_memory(p, {.micro_batches = 3, .time_limit_seconds = 0, .effort = 5}, 5, false);
+      for (const Plan& plan : curve.plans) expect_holds(plan, p);
+      points += static_cast<int>(curve.plans.size());
+    } catch (const std::runtime_error& error) {  // memory that no order was found for
+      EXPECT_EQ(std::string(error.what()).find("no order was found"), 0u) << error.what();
+    }
+  }
+  EXPECT_GT(points, 40);
+}
+
+}  // namespace
+}  // namespace ostinato
