@@ -31,6 +31,13 @@ Bytes static_memory(const Instance& in, int d) {
   return in.placement().devices[static_cast<std::size_t>(d)].static_memory;
 }
 
+/// Some device's static memory is this: no repetend makes RepetendMemory::largest less.
+Bytes least_largest(const Instance& in) {
+  Bytes least = 0;
+  for (int d = 0; d < in.devices(); ++d) least = std::max(least, static_memory(in, d));
+  return least;
+}
+
 /// Within the placement's memory, and no device above `largest`.
 ModuloLimits limits_below(const Instance& in, Bytes largest) {
   ModuloLimits limits;
@@ -94,7 +101,9 @@ Repetend with_least_memory(const Instance& in, Repetend r, const RepetendOptions
   };
   ModuloProblem::Outcome outcome = ModuloProblem::Outcome::found;
   while (outcome == ModuloProblem::Outcome::found) {
-    outcome = improve(limits_below(in, memory_of(in, r).largest - 1));
+    const Bytes largest = memory_of(in, r).largest;
+    outcome = largest > least_largest(in) ? improve(limits_below(in, largest - 1))
+                                          : ModuloProblem::Outcome::none;
   }
   r.memory_proved = outcome == ModuloProblem::Outcome::none;
   do {
