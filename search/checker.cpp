@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "search/checker_bounds.h"
 #include "search/checker_modes.h"
+#include "search/checker_prove.h"
 #include "search/checker_schedule.h"
 #include "search/modes.h"
 
@@ -68,35 +68,12 @@ bool repetends_overlap(const Timetable& table) {
   return latest <= earliest;
 }
 
-/// What the statements of docs/bounds.md prove, or where they fall short of a claim that may be true, the
-/// trial of all schedules.
-Bound prove_makespan(const Timetable& table, const Bounds& bounds, std::int64_t most_work, Report& report) {
-  const Nanoseconds claim = table.plan().lower_bound.makespan;
-  const Bound proved = bounds.makespan(table.micro_batches(), claim);
-  if (proved.value >= claim || claim > table.plan().makespan) return proved;
-  const Exhaustion tried = bounds.exhaust(table.micro_batches(), claim, most_work);
-  switch (tried.verdict) {
-    case Verdict::none:
-      return {claim, fmt::format("E: all others were tried, {} of work", tried.work)};
-    case Verdict::some:
-      report.fail(fmt::format("a schedule ends before lower_bound.makespan, which is {} ns", claim));
-      break;
-    case Verdict::unknown:
-      report.fail(
-          fmt::format("no statement proves that lower_bound.makespan is {} ns, and the trial of all "
-                      "schedules stopped at its limit of {} of work",
-                      claim, most_work));
-      break;
-    case Verdict::inapplicable:
-      break;
-  }
-  return proved;
-}
-
 void check_makespan_claims(const Timetable& table, const Bounds& bounds, std::int64_t most_work,
                            Report& report) {
   const Plan& plan = table.plan();
-  const Bound proved = prove_makespan(table, bounds, most_work, report);
+  const MakespanClaim claim = {"lower_bound.makespan", table.micro_batches(), plan.lower_bound.makespan,
+                               plan.makespan};
+  const Bound proved = prove_makespan(bounds, claim, most_work, report);
   if (proved.value < plan.lower_bound.makespan) {
     report.fail(fmt::format("lower_bound.makespan is {} ns, but only {} ns are proved ({})",
                             plan.lower_bound.makespan, to_text(proved.value), proved.why));
@@ -122,7 +99,7 @@ void check_objective_claims(const Timetable& table, const Bounds& bounds, Report
   }
   const bool span = plan.objective == Objective::span;
   const char* name = to_string(plan.objective);
-  const Bound proved = span ? bounds.span(table.micro_batches(), claim) : bounds.latency();
+  const Bound proved = bound_of(bounds, plan.objective, table.micro_batches(), claim);
   if (proved.value < claim) {
     report.fail(fmt::format("lower_bound.{} is {} ns, but only {} ns are proved ({})", name, claim,
                             to_text(proved.value), proved.why));
@@ -185,7 +162,7 @@ CheckResult check_plan(const Plan& plan, const Placement& written, std::int64_t 
   checker::check_figures(table, report);
   checker::check_steady_state(table, report);
   checker::check_claims(table, most_work, report);
-  checker::check_choice_claims(plan, written, report);
+  checker::check_choice_claims(plan, written, most_work, report);
   return report.take();
 }
 

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+
+#include "search/checker_prove.h"
 
 namespace ostinato::checker {
 namespace {
@@ -64,7 +67,7 @@ bool next_set(const Placement& placement, const std::vector<int>& local, std::ve
 }
 
 /// The least bound over all modes of the choices that `device` runs a block of.
-Bound on_device(const Placement& placement, int device, int n) {
+Bound on_device(const Placement& placement, int device, Objective objective, int n) {
   std::vector<int> fixed(placement.choices.size(), kFree);
   std::vector<int> local;
   Wide sets = 1;
@@ -79,7 +82,7 @@ Bound on_device(const Placement& placement, int device, int n) {
   bool first = true;
   do {
     const Placement chosen = relaxed(placement, fixed);
-    const Bound bound = Bounds(chosen).makespan(n, std::numeric_limits<Nanoseconds>::max());
+    const Bound bound = bound_of(Bounds(chosen), objective, n, std::numeric_limits<Nanoseconds>::max());
     if (first || bound.value < least.value) least = bound;
     first = false;
   } while (next_set(placement, local, fixed));
@@ -92,47 +95,60 @@ Placement within(Placement placement, Bytes capacity) {
   return placement;
 }
 
-/// A makespan that is claimed to be beyond reach of `who`.
+/// A figure that is claimed to be beyond reach of `who`.
 void check_claim(const char* key, const std::string& who, Nanoseconds claim, const Bound& proved,
                  Report& report) {
   if (proved.value < claim) {
     report.fail(fmt::format("{} is {} ns, but only {} ns are proved ({})", key, claim, to_text(proved.value),
                             proved.why));
   } else {
-    report.pass(fmt::format("no schedule {} ends before {} ns ({})", who, to_text(proved.value), proved.why));
+    report.pass(fmt::format("no schedule {} {} ns ({})", who, to_text(proved.value), proved.why));
   }
 }
 
-}  // namespace
-
-Bound makespan_of_any_modes(const Placement& placement, int n, Wide enough) {
-  Bound best;
-  for (int d = 0; d < static_cast<int>(placement.devices.size()) && best.value < enough; ++d) {
-    Bound bound = on_device(placement, d, n);
-    if (bound.value > best.value) best = std::move(bound);
-  }
-  return best;
-}
-
-void check_choice_claims(const Plan& plan, const Placement& placement, Report& report) {
+Bound prove_capacity(const Plan& plan, const Placement& smaller, std::int64_t most_work, Report& report) {
   const int n = plan.micro_batches;
-  if (plan.modes) {
-    const Nanoseconds claim = plan.modes->lower_bound;
-    check_claim("modes.lower_bound", "with any modes", claim, makespan_of_any_modes(placement, n, claim),
-                report);
-  }
-  if (!plan.capacity) return;
-  const auto& [memory, claim] = *plan.capacity;
+  const Nanoseconds claim = plan.capacity->lower_bound;
+  if (plan.modes) return bound_of_any_modes(smaller, plan.objective, n, claim);
+  const Bounds bounds(smaller);
+  if (plan.objective != Objective::makespan) return bound_of(bounds, plan.objective, n, claim);
+  return prove_makespan(bounds, {"capacity.lower_bound", n, claim, plan.makespan}, most_work, report);
+}
+
+void check_capacity(const Plan& plan, const Placement& placement, std::int64_t most_work, Report& report) {
+  const Bytes memory = plan.capacity->memory;
   for (std::size_t d = 0; d < plan.peak_memory.size(); ++d) {
     if (plan.peak_memory[d] <= memory) continue;
     report.fail(fmt::format("peak_memory of device {} is {} bytes, above capacity.memory of {}", d,
                             plan.peak_memory[d], memory));
   }
-  const Placement smaller = within(placement, memory);
-  const Bound proved =
-      plan.modes ? makespan_of_any_modes(smaller, n, claim) : Bounds(smaller).makespan(n, claim);
-  check_claim("capacity.lower_bound", fmt::format("within {} bytes on each device", memory), claim, proved,
-              report);
+  const Bound proved = prove_capacity(plan, within(placement, memory), most_work, report);
+  const std::string what = plan.objective == Objective::makespan
+                               ? "ends before"
+                               : fmt::format("has a {} below", to_string(plan.objective));
+  check_claim("capacity.lower_bound", fmt::format("within {} bytes on each device {}", memory, what),
+              plan.capacity->lower_bound, proved, report);
+}
+
+}  // namespace
+
+Bound bound_of_any_modes(const Placement& placement, Objective objective, int n, Wide enough) {
+  Bound best;
+  for (int d = 0; d < static_cast<int>(placement.devices.size()) && best.value < enough; ++d) {
+    Bound bound = on_device(placement, d, objective, n);
+    if (bound.value > best.value) best = std::move(bound);
+  }
+  return best;
+}
+
+void check_choice_claims(const Plan& plan, const Placement& placement, std::int64_t most_work,
+                         Report& report) {
+  if (plan.modes) {
+    const Nanoseconds claim = plan.modes->lower_bound;
+    check_claim("modes.lower_bound", "with any modes ends before", claim,
+                bound_of_any_modes(placement, Objective::makespan, plan.micro_batches, claim), report);
+  }
+  if (plan.capacity) check_capacity(plan, placement, most_work, report);
 }
 
 }  // namespace ostinato::checker

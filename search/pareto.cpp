@@ -6,6 +6,8 @@
 #include <optional>
 
 #include "search/bounds.h"
+#include "search/checker.h"
+#include "search/checker_bounds.h"
 #include "search/error.h"
 #include "search/feasible.h"
 #include "search/mode_bounds.h"
@@ -18,6 +20,9 @@ namespace {
 /// Percent of the usual work for all points after the first together, and the least for one of them.
 constexpr int kWorkOfAll = 400;
 constexpr int kLeastWork = 10;
+/// Work of the checker's trial of all schedules (checker_exhaust.h) for a point: half a second.
+constexpr std::int64_t kCertifyingWork = 10'000'000;
+static_assert(kCertifyingWork <= kMostExhaustionWork);
 
 Bytes most_memory(const Plan& plan) {
   return *std::max_element(plan.peak_memory.begin(), plan.peak_memory.end());
@@ -65,8 +70,8 @@ class Curve {
       curve_.least = most_memory(curve_.plans.back());
       curve_.least_proved = false;
     }
-    keep_the_best();
     for (Plan& plan : curve_.plans) claim(plan);
+    keep_the_best();
     return std::move(curve_);
   }
 
@@ -169,30 +174,47 @@ class Curve {
   }
 
   /// What was proved for the capacity of the search holds for it alone: claim it there, and for the placement
-  /// what holds for the placement.
-  void claim(Plan& plan) const {
+  /// what holds for the placement. Plans come in the order of falling memory.
+  void claim(Plan& plan) {
+    const Nanoseconds shown = plan.by_exhaustion.makespan ? plan.lower_bound.makespan : 0;
+    const bool first = &plan == curve_.plans.data();  // searched within the placement as it is
+    if (first && !choose_) exhausted_ = shown;
+    claim_of_placement(plan);
+    const Bytes memory = most_memory(plan);
+    const Placement smaller = within_capacity(placement_, memory);
+    if (plan.modes) {
+      plan.modes->lower_bound = with_any_modes(placement_, Objective::makespan);
+      plan.capacity = {memory, with_any_modes(smaller, plan.objective)};
+      return;
+    }
+    const Instance small(smaller);
+    plan.capacity = {memory, Bounds(small).of(plan.objective, options_.micro_batches)};
+    shown_ = std::max(shown_, shown);
+    if (plan.objective != Objective::makespan || plan.capacity->lower_bound >= shown_) return;
+    const auto tried = checker::Bounds(smaller).exhaust(options_.micro_batches, shown_, kCertifyingWork);
+    if (tried.verdict == checker::Verdict::none) plan.capacity = {memory, shown_, true};
+  }
+
+  void claim_of_placement(Plan& plan) const {
     const Placement whole = of(plan);
     const Instance in(whole);
     const Bounds bounds(in);
-    plan.lower_bound.makespan = bounds.makespan(options_.micro_batches);
+    plan.lower_bound.makespan = std::max(exhausted_, bounds.makespan(options_.micro_batches));
+    plan.by_exhaustion.makespan = plan.lower_bound.makespan > bounds.makespan(options_.micro_batches);
     plan.optimal.makespan = plan.lower_bound.makespan == plan.makespan;
     if (plan.steady_state.count > 0) {
       plan.lower_bound.period = bounds.period(plan.steady_state.unroll);
       plan.optimal.period = plan.lower_bound.period == plan.steady_state.period;
+      plan.by_exhaustion.period = false;
     }
-    const Bytes memory = most_memory(plan);
-    const Placement smaller = within_capacity(placement_, memory);
-    if (plan.modes) {
-      plan.modes->lower_bound = makespan_with_any_modes(placement_);
-      plan.capacity = {memory, makespan_with_any_modes(smaller)};
-    } else {
-      const Instance small(smaller);
-      plan.capacity = {memory, Bounds(small).makespan(options_.micro_batches)};
+    if (plan.objective != Objective::makespan) {
+      plan.lower_bound.objective = bounds.of(plan.objective, options_.micro_batches);
+      plan.optimal.objective = plan.lower_bound.objective == value(plan);
     }
   }
 
-  Nanoseconds makespan_with_any_modes(const Placement& placement) const {
-    return bound_over_modes(placement, Objective::makespan, options_.micro_batches).value;
+  Nanoseconds with_any_modes(const Placement& placement, Objective objective) const {
+    return bound_over_modes(placement, objective, options_.micro_batches).value;
   }
 
   double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
@@ -206,6 +228,9 @@ class Curve {
   const Bytes grain_;
   const Clock::time_point began_ = Clock::now();
   ParetoCurve curve_;
+  Nanoseconds exhausted_ =
+      0;                   ///< bound of the makespan of the placement that the trial of all schedules gave
+  Nanoseconds shown_ = 0;  ///< the same within the memory of some plan so far
 };
 
 }  // namespace

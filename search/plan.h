@@ -53,7 +53,8 @@ struct TakenModes {
 /// Optional `capacity` of a plan: what is proved of all plans that need no more memory than `memory`.
 struct WithinCapacity {
   Bytes memory = 0;             ///< on each device, static memory included
-  Nanoseconds lower_bound = 0;  ///< of the makespan, whichever modes are taken where the plan has `modes`
+  Nanoseconds lower_bound = 0;  ///< of the plan's objective, whichever modes are taken where it has `modes`
+  bool by_exhaustion = false;   ///< no statement of docs/bounds.md gives it, but the trial of all schedules
 };
 
 struct Plan {

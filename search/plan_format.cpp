@@ -64,8 +64,8 @@ void write_header(std::string& text, const Plan& plan) {
          plan.modes->lower_bound);
   }
   if (plan.capacity) {
-    line("  \"capacity\": {{ \"memory\": {}, \"lower_bound\": {} }},", plan.capacity->memory,
-         plan.capacity->lower_bound);
+    line("  \"capacity\": {{ \"memory\": {}, \"lower_bound\": {}{} }},", plan.capacity->memory,
+         plan.capacity->lower_bound, plan.capacity->by_exhaustion ? ", \"proof\": \"exhaustion\"" : "");
   }
 }
 

@@ -34,6 +34,7 @@ class PlanReader {
   void steady_state(const Value& value);
   void claims(const Fields& fields);
   void proofs(const Fields& fields);
+  bool by_exhaustion(const Fields& fields, const char* name) const;
   void peak_memory(const Value& list);
   void search(const Value& value);
   void capacity(const Fields& fields);
@@ -146,17 +147,18 @@ void PlanReader::claims(const Fields& fields) {
 }
 
 /// Optional: what shows a bound where no statement does.
+bool PlanReader::by_exhaustion(const Fields& fields, const char* name) const {
+  if (fields.find(name) == nullptr) return false;
+  if (fields.text(name) == kExhaustion) return true;
+  fields.fail(fields.find(name),
+              fmt::format("'{}' must be \"{}\", not {}", name, kExhaustion, in_quotes(fields.text(name))));
+}
+
 void PlanReader::proofs(const Fields& fields) {
   if (fields.find("proof") == nullptr) return;
   const Fields proof(fields.need("proof", ValueKind::object), file_, "'proof'", {"makespan", "period"});
-  const auto exhaustion = [&](const char* name) {
-    if (proof.find(name) == nullptr) return false;
-    if (proof.text(name) == kExhaustion) return true;
-    proof.fail(proof.find(name),
-               fmt::format("'{}' must be \"{}\", not {}", name, kExhaustion, in_quotes(proof.text(name))));
-  };
-  plan_.by_exhaustion.makespan = exhaustion("makespan");
-  plan_.by_exhaustion.period = exhaustion("period");
+  plan_.by_exhaustion.makespan = by_exhaustion(proof, "makespan");
+  plan_.by_exhaustion.period = by_exhaustion(proof, "period");
 }
 
 void PlanReader::peak_memory(const Value& list) {
@@ -180,8 +182,9 @@ void PlanReader::search(const Value& value) {
 void PlanReader::capacity(const Fields& fields) {
   const Value* value = fields.find("capacity");
   if (value == nullptr) return;
-  const Fields capacity(*value, file_, "'capacity'", {"memory", "lower_bound"});
-  plan_.capacity = {capacity.integer("memory", 0), capacity.integer("lower_bound", 0)};
+  const Fields capacity(*value, file_, "'capacity'", {"memory", "lower_bound", "proof"});
+  plan_.capacity = {capacity.integer("memory", 0), capacity.integer("lower_bound", 0),
+                    by_exhaustion(capacity, "proof")};
 }
 
 void PlanReader::modes(const Value& value) {

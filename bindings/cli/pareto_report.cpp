@@ -19,10 +19,11 @@ Placement placement_of(const Plan& plan, const PlacementFile& file) {
   return plan.modes ? with_modes(file.placement, plan.modes->taken) : file.placement;
 }
 
-/// What is proved of this point: its makespan against the bound within its memory.
-std::string proof(const Plan& plan) {
+/// What is proved of this point: its objective against the bound within its memory.
+std::string proof(const Plan& plan, const PlacementFile& file) {
   const Nanoseconds bound = plan.capacity->lower_bound;
-  return plan.makespan == bound ? "optimal" : gap(plan.makespan, bound);
+  const Nanoseconds value = objective_value(plan, placement_of(plan, file));
+  return value == bound ? "optimal" : gap(value, bound);
 }
 
 std::string least_text(const ParetoCurve& curve) {
@@ -72,9 +73,10 @@ std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
     const Plan& plan = curve.plans[i];
     const std::string value =
         makespan ? "" : fmt::format("{:>12}  ", format_time(objective_value(plan, placement_of(plan, file))));
-    text += fmt::format("{:>12}  {:>12}  {:>12}  {:>8}  {}{}{}\n", format_memory(plan.capacity->memory),
-                        format_time(plan.makespan), format_time(plan.capacity->lower_bound), proof(plan),
-                        value, paths[i], plan.modes ? "  " + describe_modes(plan.modes->taken) : "");
+    text +=
+        fmt::format("{:>12}  {:>12}  {:>12}  {:>8}  {}{}{}\n", format_memory(plan.capacity->memory),
+                    format_time(plan.makespan), format_time(plan.capacity->lower_bound), proof(plan, file),
+                    value, paths[i], plan.modes ? "  " + describe_modes(plan.modes->taken) : "");
   }
   text += "Memory is the most that a device holds; no plan that needs no more ends before the bound.\n";
   return text + least_text(curve) + fmt::format("searched {:.2f} s\n", searched.seconds);
@@ -85,9 +87,10 @@ Json curve_json(const SearchedCurve& searched, const PlacementFile& file,
   Json points = Json::array();
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const Plan& plan = searched.curve.plans[i];
-    Json point = {{"memory", plan.capacity->memory},
-                  {"proved_optimal", plan.makespan == plan.capacity->lower_bound},
-                  {"output", paths[i]}};
+    Json point = {
+        {"memory", plan.capacity->memory},
+        {"proved_optimal", objective_value(plan, placement_of(plan, file)) == plan.capacity->lower_bound},
+        {"output", paths[i]}};
     point.update(summary_json(plan, placement_of(plan, file), -1));
     points.push_back(std::move(point));
   }

@@ -46,7 +46,7 @@ TEST(ChooseOption, WritesAPlanThatEveryCommandUnderstands) {
   EXPECT_EQ(ostinato_run({"simulate", plan, p, "--jitter", "0.1", "--explain"}).status, 0);
   EXPECT_EQ(ostinato_run({"show", plan, p, "--html", folder / "p.html"}).status, 0);
   const Result lowered = ostinato_run({"lower", plan, p, "--rank", "1", "--form", "compute"});
-  EXPECT_EQ(lowered.out, "1F0,1B0,1F1,1B1\n") << lowered.err;
+  EXPECT_EQ(lowered.out, "1F0,1F1,1B0,1B1\n") << lowered.err << "no I or W: the backward is whole";
 }
 
 TEST(ChooseOption, ChangesNothingWhereItIsNotGiven) {

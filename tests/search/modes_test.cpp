@@ -12,6 +12,7 @@
 #include "search/file.h"
 #include "search/mode_bounds.h"
 #include "search/mode_search.h"
+#include "search/orders.h"
 #include "search/placement_toml.h"
 #include "search/plan_json.h"
 #include "tests/search/checked.h"
@@ -304,16 +305,19 @@ TEST(BoundOverModes, HoldsForEverySetOfModesAndTheCheckerAgrees) {
   for (int i = 0; i < 60; ++i) {
     const Placement p = random_choices(random);
     const int n = static_cast<int>(random.between(1, 4));
-    const ModesBound bound = bound_over_modes(p, Objective::makespan, n);
-    EXPECT_EQ(bound.guided.size(), p.choices.size());
-    for_all_modes(p, [&](const Assignment& modes) {
-      const Placement chosen = with_modes(p, modes);
-      try {
-        EXPECT_LE(bound.value, search(chosen, {.micro_batches = n, .effort = 5}).makespan);
-      } catch (const InfeasibleError&) {
-      }
-    });
-    EXPECT_GE(checker::makespan_of_any_modes(p, n, bound.value).value, bound.value) << i;
+    for (const Objective objective : {Objective::makespan, Objective::span, Objective::latency}) {
+      const ModesBound bound = bound_over_modes(p, objective, n);
+      EXPECT_EQ(bound.guided.size(), p.choices.size());
+      for_all_modes(p, [&](const Assignment& modes) {
+        const Placement chosen = with_modes(p, modes);
+        try {
+          const Plan plan = search(chosen, {.micro_batches = n, .objective = objective, .effort = 5});
+          EXPECT_LE(bound.value, objective_value(objective, chosen, plan.schedule));
+        } catch (const InfeasibleError&) {
+        }
+      });
+      EXPECT_GE(checker::bound_of_any_modes(p, objective, n, bound.value).value, bound.value) << i;
+    }
   }
 }
 

@@ -1,0 +1,42 @@
+#include "search/checker_prove.h"
+
+#include <fmt/format.h>
+
+namespace ostinato::checker {
+
+Bound prove_makespan(const Bounds& bounds, const MakespanClaim& claim, std::int64_t most_work,
+                     Report& report) {
+  const Bound proved = bounds.makespan(claim.micro_batches, claim.value);
+  if (proved.value >= claim.value || claim.value > claim.known) return proved;
+  const Exhaustion tried = bounds.exhaust(claim.micro_batches, claim.value, most_work);
+  switch (tried.verdict) {
+    case Verdict::none:
+      return {claim.value, fmt::format("E: all others were tried, {} of work", tried.work)};
+    case Verdict::some:
+      report.fail(fmt::format("a schedule ends before {}, which is {} ns", claim.key, claim.value));
+      break;
+    case Verdict::unknown:
+      report.fail(
+          fmt::format("no statement proves that {} is {} ns, and the trial of all schedules stopped at its "
+                      "limit of {} of work",
+                      claim.key, claim.value, most_work));
+      break;
+    case Verdict::inapplicable:
+      break;
+  }
+  return proved;
+}
+
+Bound bound_of(const Bounds& bounds, Objective objective, int micro_batches, Wide enough) {
+  switch (objective) {
+    case Objective::span:
+      return bounds.span(micro_batches, enough);
+    case Objective::latency:
+      return bounds.latency();
+    case Objective::makespan:
+      break;
+  }
+  return bounds.makespan(micro_batches, enough);
+}
+
+}  // namespace ostinato::checker
