@@ -7,7 +7,7 @@
 
 #include "search/bounds.h"
 #include "search/checker.h"
-#include "search/checker_bounds.h"
+#include "search/checker_prove.h"
 #include "search/error.h"
 #include "search/feasible.h"
 #include "search/mode_bounds.h"
@@ -176,41 +176,54 @@ class Curve {
   /// What was proved for the capacity of the search holds for it alone: claim it there, and for the placement
   /// what holds for the placement. Plans come in the order of falling memory.
   void claim(Plan& plan) {
-    const Nanoseconds shown = plan.by_exhaustion.makespan ? plan.lower_bound.makespan : 0;
-    const bool first = &plan == curve_.plans.data();  // searched within the placement as it is
-    if (first && !choose_) exhausted_ = shown;
-    claim_of_placement(plan);
+    const bool makespan = plan.objective == Objective::makespan;
+    shown_ = std::max(shown_, makespan ? plan.lower_bound.makespan : plan.lower_bound.objective);
+    const Plan& first = curve_.plans.front();  // searched within the placement as it is
+    if (&plan != &first) claim_of_placement(plan, first);
     const Bytes memory = most_memory(plan);
     const Placement smaller = within_capacity(placement_, memory);
     if (plan.modes) {
       plan.modes->lower_bound = with_any_modes(placement_, Objective::makespan);
       plan.capacity = {memory, with_any_modes(smaller, plan.objective)};
-      return;
+    } else {
+      plan.capacity = proved_within(smaller, memory);
     }
-    const Instance small(smaller);
-    plan.capacity = {memory, Bounds(small).of(plan.objective, options_.micro_batches)};
-    shown_ = std::max(shown_, shown);
-    if (plan.objective != Objective::makespan || plan.capacity->lower_bound >= shown_) return;
-    const auto tried = checker::Bounds(smaller).exhaust(options_.micro_batches, shown_, kCertifyingWork);
-    if (tried.verdict == checker::Verdict::none) plan.capacity = {memory, shown_, true};
   }
 
-  void claim_of_placement(Plan& plan) const {
+  /// What the statements prove of all plans within `memory`, or where the checker can show it, the most that
+  /// was proved within the memory of this plan or of one that needs more.
+  WithinCapacity proved_within(const Placement& smaller, Bytes memory) const {
+    const int n = options_.micro_batches;
+    const Instance in(smaller);
+    const Nanoseconds stated = Bounds(in).of(options_.objective, n);
+    if (stated >= shown_) return {memory, stated};
+    const checker::Bounds bounds(smaller);
+    if (checker::bound_of(bounds, options_.objective, n, shown_).value >= shown_) return {memory, shown_};
+    if (options_.objective == Objective::makespan &&
+        bounds.exhaust(n, shown_, kCertifyingWork).verdict == checker::Verdict::none) {
+      return {memory, shown_, true};
+    }
+    return {memory, stated};
+  }
+
+  void claim_of_placement(Plan& plan, const Plan& first) const {
     const Placement whole = of(plan);
     const Instance in(whole);
     const Bounds bounds(in);
-    plan.lower_bound.makespan = std::max(exhausted_, bounds.makespan(options_.micro_batches));
-    plan.by_exhaustion.makespan = plan.lower_bound.makespan > bounds.makespan(options_.micro_batches);
+    plan.lower_bound = {bounds.makespan(options_.micro_batches), bounds.period(plan.steady_state.unroll),
+                        bounds.of(plan.objective, options_.micro_batches)};
+    plan.by_exhaustion = {};
+    if (!choose_) {  // else it is another placement
+      plan.lower_bound.makespan = first.lower_bound.makespan;
+      plan.lower_bound.objective = first.lower_bound.objective;
+      plan.by_exhaustion.makespan = first.by_exhaustion.makespan;
+    }
+    if (plan.steady_state.count == 0) plan.lower_bound.period = 0;
+    if (plan.objective == Objective::makespan) plan.lower_bound.objective = 0;
     plan.optimal.makespan = plan.lower_bound.makespan == plan.makespan;
-    if (plan.steady_state.count > 0) {
-      plan.lower_bound.period = bounds.period(plan.steady_state.unroll);
-      plan.optimal.period = plan.lower_bound.period == plan.steady_state.period;
-      plan.by_exhaustion.period = false;
-    }
-    if (plan.objective != Objective::makespan) {
-      plan.lower_bound.objective = bounds.of(plan.objective, options_.micro_batches);
-      plan.optimal.objective = plan.lower_bound.objective == value(plan);
-    }
+    plan.optimal.period = plan.steady_state.count > 0 && plan.lower_bound.period == plan.steady_state.period;
+    plan.optimal.objective =
+        plan.objective != Objective::makespan && plan.lower_bound.objective == value(plan);
   }
 
   Nanoseconds with_any_modes(const Placement& placement, Objective objective) const {
@@ -228,9 +241,7 @@ class Curve {
   const Bytes grain_;
   const Clock::time_point began_ = Clock::now();
   ParetoCurve curve_;
-  Nanoseconds exhausted_ =
-      0;                   ///< bound of the makespan of the placement that the trial of all schedules gave
-  Nanoseconds shown_ = 0;  ///< the same within the memory of some plan so far
+  Nanoseconds shown_ = 0;  ///< bound of the objective within the memory of some plan's search so far
 };
 
 }  // namespace
