@@ -11,7 +11,7 @@ from pathlib import Path
 from ostinato.files import write_text
 
 from .errors import OstinatoError
-from .plans import Chunk
+from .plans import Chunk, copies_of
 
 FORMAT = "ostinato-checkpoint/1"
 NAME = "ostinato.json"
@@ -21,12 +21,12 @@ CONVERT = '; to convert, ds_to_universal --inject_missing_state, then "checkpoin
 def layers_of_ranks(chunks: list[Chunk]) -> list[list[int]]:
     """Per pipeline rank its layers, in model order."""
     ranks = 1 + max(rank for chunk in chunks for rank in chunk.ranks)
-    return [[i for c in chunks if c.on(rank) for i in range(c.first, c.end)] for rank in range(ranks)]
+    return [sorted({i for c in chunks if c.on(rank) for i in range(c.first, c.end)}) for rank in range(ranks)]
 
 
 def write(save_dir: str, tag: str, chunks: list[Chunk]) -> None:
     """Rank 0 writes it before the rest of the checkpoint."""
-    record = {"format": FORMAT, "layers": layers_of_ranks(chunks)}
+    record = {"format": FORMAT, "layers": layers_of_ranks(chunks), "copies": copies_of(chunks)}
     write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
 
 
@@ -40,15 +40,15 @@ def check(load_dir: str, tag: str | None, run) -> None:
         record = json.loads(path.read_text())
         if record.get("format") != FORMAT:
             raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
-        saved, by = record["layers"], "another placement"
+        saved, copies, by = record["layers"], record.get("copies", 1), "another placement"
     else:
         parts = run.stock_parts
-        saved = [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)]
+        saved, copies = [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)], 1
         by = "DeepSpeed's own partition"
-    # A layer that several ranks hold is sharded over them, so that equal lists are equal shards.
-    if saved != layers_of_ranks(run.chunks):
-        sharded = any(chunk.sharded for chunk in run.chunks) or _several_holders(saved)
-        convert = "" if sharded else CONVERT
+    # Of one copy of the model, a layer that several ranks hold is sharded over them: equal lists are equal shards.
+    if (saved, copies) != (layers_of_ranks(run.chunks), copies_of(run.chunks)):
+        several = _several_holders(layers_of_ranks(run.chunks)) or _several_holders(saved)
+        convert = "" if several else CONVERT
         raise OstinatoError(
             f"{folder} holds optimizer state of {by} (layers of its ranks: {saved}), and this plan's ranks hold "
             f"{layers_of_ranks(run.chunks)}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"

@@ -14,8 +14,10 @@ from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import Shard, ShardedLogits
 
 from . import announce, checkpoint, plans
+from .batches import Batches
 from .clipping import clip_as_partitioned
 from .config import Paths, Section
+from .copies import Copies, add_losses
 from .errors import OstinatoError
 from .evaluation import run_forwards
 from .plans import Chunk
@@ -45,13 +47,24 @@ class Run:
     section: Section
     paths: Paths
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
-    couriers: dict[Chunk, dict[str, Courier]] = field(default_factory=dict)  # by DeepSpeed's name of the buffer
+    copies: Copies | None = None  # the weights that several ranks hold; None where the plan runs in one direction
+    couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)  # by stage and DeepSpeed's name of the buffer
     group: object = None  # process group of this pipeline, for the executor alone
     executor: object = None
     trace: Trace | None = None
     active: Chunk | None = None  # the chunk whose forward or backward runs
-    loaded: int = 0  # micro-batches of this step taken from the iterator
+    batches: Batches | None = None  # of this step
+    loading: bool = False  # a batch is being read
     rest: list = field(default_factory=list)  # DeepSpeed's instructions after the last backward
+
+
+def _taken(chunk: Chunk, given, made: tuple | None):
+    """What a stage that reads data runs on: all inputs of the batch, or those that it takes and what other stages made."""
+    if chunk.takes is None:
+        return given
+    given = given if isinstance(given, tuple) else (given,)
+    values = (*(given[i] for i in chunk.takes), *(made or ()))
+    return values if len(values) > 1 else values[0]
 
 
 def become_plan_engine(engine, run: Run) -> None:
@@ -98,22 +111,30 @@ class PlanEngine:
                 mine = group
         return mine
 
-    # ---- where DeepSpeed asks for the first or the last stage, it means the rank that holds it; while a chunk runs, the chunk
+    # ---- where DeepSpeed asks for the first or the last stage, it means the ranks that read inputs, and the one that reports
+    # the loss; while a batch is read, those that read labels; while a chunk runs, the chunk
 
     def is_first_stage(self):
         run = self._ostinato
-        return super().is_first_stage() if run.executor is None else run.chunks[0].rank == self.stage_id
+        if run.executor is None:
+            return super().is_first_stage()
+        return any(chunk.reads and chunk.rank == self.stage_id for chunk in run.chunks)
 
     def is_last_stage(self):
         run = self._ostinato
         if run.executor is None:  # __init__ tries its neighbours out, in the order of the ranks
             return super().is_last_stage()
         if run.active is not None:
-            return run.active is run.chunks[-1]
-        return run.chunks[-1].rank == self.stage_id
+            return run.active.ends
+        ranks = self._loss_ranks()
+        return self.stage_id in ranks if run.loading else self.stage_id == ranks[0]
+
+    def _loss_ranks(self) -> list[int]:
+        """Pipeline ranks that compute losses; the first reports them all."""
+        return [chunk.rank for chunk in self._ostinato.chunks if chunk.ends]
 
     def _loss_stage_global_rank(self):
-        return self.grid.stage_to_global(self._ostinato.chunks[-1].rank)
+        return self.grid.stage_to_global(self._loss_ranks()[0])
 
     def set_dataloader(self, loader):
         if self._reads_data():
@@ -126,8 +147,7 @@ class PlanEngine:
             self.data_iterator = iterator
 
     def _reads_data(self) -> bool:
-        chunks = self._ostinato.chunks
-        return self.stage_id in (chunks[0].rank, chunks[-1].rank)
+        return any(c.rank == self.stage_id and (c.reads or c.ends) for c in self._ostinato.chunks)
 
     # ---- a step
 
@@ -150,16 +170,20 @@ class PlanEngine:
 
     def _exec_schedule(self, pipe_schedule):
         self.fwd_outputs = []
-        self._ostinato.loaded = 0
+        run = self._ostinato
         try:
             if isinstance(pipe_schedule, schedule.InferenceSchedule):
+                chunks = plans.of_copy(run.chunks, 0)
                 self._reserve_pipe_buffers(pipe_schedule.micro_batches)
-                run_forwards(self, pipe_schedule.micro_batches)
+                run.batches = Batches(self, [c for c in chunks if c.rank == self.stage_id], 1)
+                run_forwards(self, chunks, pipe_schedule.micro_batches)
             else:
+                copies = plans.copies_of(run.chunks)
                 self._reserve_pipe_buffers(self.micro_batches)
+                run.batches = Batches(self, [c for c in run.chunks if c.rank == self.stage_id], copies)
                 self._run_plan()
         finally:
-            self._ostinato.active = None
+            run.active = None
             self._running_engine_backward = False
             self.module.show_all()
         if not isinstance(pipe_schedule, schedule.InferenceSchedule):
@@ -176,6 +200,13 @@ class PlanEngine:
                 f"plan {run.program.plan_sha256[:12]}"
             )
             raise
+        if run.copies is not None:
+            run.copies.add_gradients(self)
+
+    def _aggregate_total_loss(self):
+        if self._ostinato.copies is not None:
+            add_losses(self, self._loss_ranks())
+        return super()._aggregate_total_loss()
 
     def _after_the_plan(self, pipe_schedule) -> list:
         """DeepSpeed's instructions that follow the last backward. Its schedule is read once."""
@@ -186,8 +217,9 @@ class PlanEngine:
 
     def _train_forward(self, chunk: Chunk, micro_batch: int, inputs: tuple | None):
         """What the executor calls: the outputs of a chunk, or the scaled loss."""
-        outputs = self.forward_chunk(chunk, micro_batch, inputs)
-        if chunk is not self._ostinato.chunks[-1]:
+        copies = plans.copies_of(self._ostinato.chunks)
+        outputs = self.forward_chunk(chunk, copies * micro_batch + chunk.copy, inputs)
+        if not chunk.ends:
             if isinstance(outputs, tuple) and len(outputs) == 1:
                 raise OstinatoError(f"layer {chunk.end - 1} returns a tuple of one tensor: return the tensor itself")
             return outputs
@@ -195,39 +227,40 @@ class PlanEngine:
         self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
         return loss
 
-    def forward_chunk(self, chunk: Chunk, micro_batch: int, inputs: tuple | None):
-        """DeepSpeed's forward pass of one chunk. `inputs` is None for the first one, which reads the data itself."""
+    def forward_chunk(self, chunk: Chunk, batch: int, inputs: tuple | None):
+        """DeepSpeed's forward pass of one chunk on one batch. `inputs`: what the stages before it made; None where there is none."""
         run, buffers = self._ostinato, self.pipe_buffers
-        if self.stage_id == chunk.rank and (chunk is run.chunks[0] or chunk is run.chunks[-1]):
-            self._load_until(micro_batch)
-        if inputs is not None:
-            buffers["inputs"][micro_batch] = inputs if len(inputs) > 1 else inputs[0]
-        for name, courier in run.couriers.get(chunk, {}).items():
-            buffers[name][micro_batch] = courier.share(buffers[name][micro_batch])
+        if chunk.reads:
+            inputs = _taken(chunk, self._read(chunk, batch, "inputs"), inputs)
+        elif len(inputs) == 1:
+            inputs = inputs[0]
+        labels = self._read(chunk, batch, "labels") if chunk.ends else None  # reading goes through these buffers
+        buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
         run.active = chunk
         self.module.show(chunk)
-        self._exec_forward_pass(micro_batch)
+        self._exec_forward_pass(batch)
         run.active = None
-        outputs = buffers["outputs"][micro_batch]
+        outputs = buffers["outputs"][batch]
         if isinstance(outputs, ShardedLogits):
             self._follow(outputs)
-        buffers["inputs"][micro_batch] = buffers["outputs"][micro_batch] = None
-        if chunk is run.chunks[-1]:
-            buffers["labels"][micro_batch] = None
+        buffers["inputs"][batch] = buffers["outputs"][batch] = buffers["labels"][batch] = None
         return outputs
+
+    def _read(self, chunk: Chunk, batch: int, name: str):
+        """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for the others."""
+        run, value = self._ostinato, None
+        if chunk.rank == self.stage_id:
+            run.loading = True
+            value = run.batches.take(batch, name)
+            run.loading = False
+        courier = run.couriers.get((chunk.stage, name))
+        return value if courier is None else courier.share(value)
 
     def _follow(self, logits: ShardedLogits) -> None:
         """What DeepSpeed does with outputs that are tensors: its hooks on their way back, and logits for evaluation."""
         register_output_backward_hooks(logits.part, self._backward_prologue, self._backward_prologue_per_tensor)
         if self.eval_return_logits:
             self.outputs = logits.whole()
-
-    def _load_until(self, micro_batch: int) -> None:
-        """Micro-batch i is the i-th item of the iterator, in whatever order the plan asks for them."""
-        run = self._ostinato
-        while run.loaded <= micro_batch:
-            self._exec_load_micro_batch(run.loaded)
-            run.loaded += 1
 
     def _before_backward(self, chunk: Chunk, part: str) -> None:
         """Recomputation reads the chunk's layers; DeepSpeed's hooks on gradients ask who runs the backward. `part`: "B" (all of

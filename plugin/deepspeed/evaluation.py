@@ -1,35 +1,42 @@
 """eval_batch() over the chunks of a placement: forwards only, without a plan.
 
-Wave t holds every (stage s, micro-batch m) with s + m = t. A rank computes its part of a wave, in the order of the stages
+Wave t holds every (stage, micro-batch m) where the stage is number t - m of the model. A rank computes its part of a wave, in the order of the stages
 (so that ranks which share several sharded stages meet), then all ranks go through the transfers of that wave in one order, sends without blocking; so no two ranks ever wait for each other.
 """
 
 import torch
 import torch.distributed as dist
 
+from .plans import Chunk
+
 HEADER = 256  # int64 entries: number of tensors, then dtype, dimensions and sizes of each
 
 
-def run_forwards(engine, micro_batches: int) -> None:
-    """Runs every stage of this rank on every micro-batch; DeepSpeed collects losses and outputs as it always does."""
-    chunks = engine._ostinato.chunks
-    arrived: dict[tuple[int, int], tuple] = {}
+def run_forwards(engine, chunks: list[Chunk], micro_batches: int) -> None:
+    """Runs every stage of this rank on every micro-batch; DeepSpeed collects losses and outputs as it always does.
+
+    `chunks`: the stages of one copy of the model, in model order; each comes after those that feed it.
+    """
+    place = {chunk.stage: at for at, chunk in enumerate(chunks)}
+    arrived: dict[tuple[int, int, int], tuple] = {}  # by (from, to, micro-batch)
     for wave in range(len(chunks) + micro_batches - 1):
-        parts = [(c, wave - c.stage) for c in chunks if 0 <= wave - c.stage < micro_batches]
-        outputs = {
-            chunk.stage: engine.forward_chunk(chunk, m, arrived.pop((chunk.stage, m), None))
-            for chunk, m in parts
-            if chunk.on(engine.stage_id)
-        }
+        parts = [(c, wave - at) for at, c in enumerate(chunks) if 0 <= wave - at < micro_batches]
+        outputs = {}
+        for chunk, m in parts:
+            if chunk.on(engine.stage_id):
+                inputs = sum((arrived.pop((source, chunk.stage, m)) for source in chunk.inputs), ())
+                outputs[chunk.stage] = engine.forward_chunk(chunk, m, inputs or None)
         sends = []
-        for chunk, m in parts[: -1 if parts[-1][0] is chunks[-1] else None]:
-            for rank in chunks[chunk.stage + 1].ranks:  # a rank that holds the outputs takes them; the first serves the others
-                if rank == engine.stage_id and chunk.on(rank):
-                    arrived[chunk.stage + 1, m] = _as_tuple(outputs[chunk.stage])
-                elif rank == engine.stage_id:
-                    arrived[chunk.stage + 1, m] = _receive(engine, chunk.rank)
-                elif chunk.rank == engine.stage_id and not chunk.on(rank):
-                    sends += _send(engine, _as_tuple(outputs[chunk.stage]), rank)
+        for chunk, m in parts:
+            for taker in (chunks[place[stage]] for stage in chunk.outputs):
+                key = (chunk.stage, taker.stage, m)
+                for rank in taker.ranks:  # a rank that holds the outputs takes them; the first serves the others
+                    if rank == engine.stage_id and chunk.on(rank):
+                        arrived[key] = _as_tuple(outputs[chunk.stage])
+                    elif rank == engine.stage_id:
+                        arrived[key] = _receive(engine, chunk.rank)
+                    elif chunk.rank == engine.stage_id and not chunk.on(rank):
+                        sends += _send(engine, _as_tuple(outputs[chunk.stage]), rank)
         for work, _ in sends:
             work.wait()
 

@@ -83,15 +83,19 @@ class ChunkedLayers:
     def _as_whole(self, collect: bool = True):
         """Puts stand-ins with the state of whole layers into the place of sharded ones."""
         layers = self.forward_funcs
-        shards = [self._shards.get(index) for index in self._local_layers]
         self.forward_funcs = [
-            WholeLayer(layer, shard, collect) if shard and isinstance(layer, torch.nn.Module) else layer
-            for layer, shard in zip(layers, shards, strict=True)
+            self._stand_in(index, layer, collect) if isinstance(layer, torch.nn.Module) else layer
+            for index, layer in zip(self._local_layers, layers, strict=True)
         ]
         try:
             yield
         finally:
             self.forward_funcs = layers
+
+    def _stand_in(self, index: int, layer, collect: bool):
+        if index in self._shards:
+            return WholeLayer(layer, self._shards[index], collect)
+        return None if collect and index in self._others_write else layer
 
     def ckpt_layer_path(self, ckpt_dir, local_layer_idx):
         return super().ckpt_layer_path(ckpt_dir, self._local_layers[local_layer_idx] - self._local_start)
@@ -121,17 +125,18 @@ class WholeLayer:
         return self._part.load_state_dict(cut_state(state, self._part, self._shard), strict=strict)
 
 
-def adopt(model, owners: list[int], chunks: list[Chunk], shards: dict[int, Shard]) -> None:
+def adopt(model, owners: list[int], chunks: list[Chunk], shards: dict[int, Shard], others_write: set[int]) -> None:
     """Turns `model` into one whose rank runs `chunks`; its forward_funcs already hold their layers in model order.
 
-    `owners[i]` is the pipeline rank of layer i, the first of several; `shards` has this rank's part of sharded layers. The class keeps its name, which DeepSpeed looks at.
+    `owners[i]` is the pipeline rank of layer i, the first of several; `shards` has this rank's part of sharded layers;
+    `others_write`: layers that another rank writes into checkpoints. The class keeps its name, which DeepSpeed looks at.
     """
     kind = type(model)
     model.__class__ = type(kind.__name__, (ChunkedLayers, kind), {"__module__": kind.__module__})
-    model._owners, model._chunks, model._shards = owners, chunks, shards
+    chunks = sorted(chunks, key=lambda chunk: chunk.first)
+    model._owners, model._chunks, model._shards, model._others_write = owners, chunks, shards, others_write
     model._local_funcs = model.forward_funcs
-    model._local_layers = [layer for chunk in chunks for layer in range(chunk.first, chunk.end)]
-    begins = [sum(c.end - c.first for c in chunks[:i]) for i in range(len(chunks))]
-    model._views = {chunk.stage: _View(begin) for chunk, begin in zip(chunks, begins, strict=True)}
+    model._local_layers = sorted({layer for chunk in chunks for layer in range(chunk.first, chunk.end)})
+    model._views = {chunk.stage: _View(model._local_layers.index(chunk.first)) for chunk in chunks}
     model._shown = None
     model.show_all()

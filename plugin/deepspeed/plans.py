@@ -1,6 +1,6 @@
 """The plan as the DeepSpeed side needs it: lowered, checked against the model and the configuration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .config import Paths
 from .errors import OstinatoError, Unsupported
@@ -8,12 +8,20 @@ from .errors import OstinatoError, Unsupported
 
 @dataclass(frozen=True)
 class Chunk:
-    """One stage: layers [first, end) of the model, run by the pipeline ranks `ranks`; several of them hold a shard each."""
+    """One stage: layers [first, end) of the model, run by the pipeline ranks `ranks`; several of them hold a shard each.
+
+    `copy`: where the plan runs the model in two directions, each has weights of its own; copy c runs the batches i with
+    i % copies == c. `takes`: elements of the batch's inputs that the stage reads where stages are not a chain.
+    """
 
     stage: int
     ranks: tuple[int, ...]
     first: int
     end: int
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    copy: int = 0
+    takes: tuple[int, ...] | None = None
 
     @property
     def rank(self) -> int:
@@ -23,6 +31,16 @@ class Chunk:
     @property
     def sharded(self) -> bool:
         return len(self.ranks) > 1
+
+    @property
+    def reads(self) -> bool:
+        """Takes the inputs of a batch, or some of them."""
+        return not self.inputs or bool(self.takes)
+
+    @property
+    def ends(self) -> bool:
+        """Computes the loss."""
+        return not self.outputs
 
     def on(self, rank: int) -> bool:
         return rank in self.ranks
@@ -47,16 +65,61 @@ def compiled():
 
 
 def chunks_of(program) -> list[Chunk]:
-    """The stages in model order."""
-    return [Chunk(index, tuple(s.ranks), s.first_layer, s.end_layer) for index, s in enumerate(program.stages)]
+    """The stages in the placement's order: of one copy of the model, in model order."""
+    copies = _connected(program.stages)
+    return [
+        Chunk(index, tuple(s.ranks), s.first_layer, s.end_layer, tuple(s.inputs), tuple(s.outputs), copy)
+        for index, (s, copy) in enumerate(zip(program.stages, copies, strict=True))
+    ]
 
 
-def check_shape(program, micro_batches: int, pipeline_ranks: int, layers: int) -> None:
-    """Raises OstinatoError where the plan is for another size or another model."""
-    if program.micro_batches != micro_batches:
+def _connected(stages: list) -> list[int]:
+    """Which of the parts that nothing connects each stage belongs to; parts are numbered by their first stage."""
+    part = list(range(len(stages)))
+    for index, stage in enumerate(stages):
+        for other in stage.inputs:
+            low, high = sorted((part[index], part[other]))
+            part = [low if p == high else p for p in part]
+    numbers = sorted(set(part))
+    return [numbers.index(p) for p in part]
+
+
+def copies_of(chunks: list[Chunk]) -> int:
+    """In how many directions the plan runs the model."""
+    return 1 + max(chunk.copy for chunk in chunks)
+
+
+def is_chain(chunks: list[Chunk]) -> bool:
+    """Of one copy: every stage takes what the one before it makes, and nothing else."""
+    before = [(), *((chunk.stage,) for chunk in chunks[:-1])]
+    return all(chunk.inputs == expected for chunk, expected in zip(chunks, before, strict=True))
+
+
+def of_copy(chunks: list[Chunk], copy: int) -> list[Chunk]:
+    """One copy of the model, in model order."""
+    return sorted((chunk for chunk in chunks if chunk.copy == copy), key=lambda chunk: chunk.first)
+
+
+def wired(chunks: list[Chunk], specs: list) -> list[Chunk]:
+    """The same stages; where they are not a chain, with what they take from the batch."""
+    if copies_of(chunks) > 1 or is_chain(chunks):
+        return chunks
+    from .graph import stage_wires
+
+    wires = stage_wires(specs, chunks)
+    return [replace(chunk, takes=wires[chunk.stage].takes) for chunk in chunks]
+
+
+def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -> None:
+    """Raises OstinatoError where the plan is for another size or another model. `specs`: layers of the PipelineModule."""
+    chunks = chunks_of(program)
+    copies = copies_of(chunks)
+    if program.micro_batches * copies != micro_batches:
+        ways = "" if copies == 1 else f", each for {copies} directions,"
+        needed = "" if micro_batches % copies else f": search again with --micro-batches {micro_batches // copies}"
         raise OstinatoError(
-            f"the plan is for {program.micro_batches} micro-batches a step, and gradient_accumulation_steps is "
-            f"{micro_batches}: search again with --micro-batches {micro_batches}"
+            f"the plan is for {program.micro_batches} micro-batches{ways} a step, and gradient_accumulation_steps is "
+            f"{micro_batches}{needed}"
         )
     devices = program.ranks
     if devices != pipeline_ranks:
@@ -64,36 +127,60 @@ def check_shape(program, micro_batches: int, pipeline_ranks: int, layers: int) -
             f'placement "{program.placement_name}" has {devices} devices, and the pipeline has {pipeline_ranks} '
             f"stages (PipelineModule's num_stages): they must be equal"
         )
-    _check_layers(program, layers)
-    idle = set(range(devices)) - {rank for stage in program.stages for rank in stage.ranks}
+    for copy in range(copies):
+        _check_layers(program, of_copy(chunks, copy), specs)
+    idle = set(range(devices)) - {rank for chunk in chunks for rank in chunk.ranks}
     if idle:
         raise OstinatoError(f'placement "{program.placement_name}": device {min(idle)} runs no stage')
+    if copies > 1 and any(chunk.sharded for chunk in chunks):
+        raise Unsupported(
+            f'placement "{program.placement_name}" runs the model in {copies} directions and has stages on several devices: '
+            "one or the other"
+        )
 
 
-def _check_layers(program, layers: int) -> None:
-    """The stages must be a chain that covers the layers once, in order."""
+def _check_layers(program, chunks: list[Chunk], specs: list) -> None:
+    """The stages of one copy must cover the layers once, in order, and take what their layers read."""
     name, next_layer = program.placement_name, 0
-    for index, stage in enumerate(program.stages):
-        if list(stage.inputs) != ([index - 1] if index else []):
-            raise Unsupported(
-                f'placement "{name}": stage "{stage.name}" takes more than the output of the stage before it; a '
-                "PipelineModule is a chain"
-            )
-        if stage.end_layer <= stage.first_layer:
+    for chunk in chunks:
+        stage = program.stages[chunk.stage].name
+        if chunk.end <= chunk.first:
             raise OstinatoError(
-                f'placement "{name}" does not say which layers stage "{stage.name}" holds: give it [[stages]], as '
+                f'placement "{name}" does not say which layers stage "{stage}" holds: give it [[stages]], as '
                 "ostinato partition does"
             )
-        if stage.first_layer != next_layer:
-            raise OstinatoError(
-                f'placement "{name}": stage "{stage.name}" begins at layer {stage.first_layer}, not at {next_layer}'
-            )
-        next_layer = stage.end_layer
-    if next_layer != layers:
+        if chunk.first != next_layer:
+            raise OstinatoError(f'placement "{name}": stage "{stage}" begins at layer {chunk.first}, not at {next_layer}')
+        next_layer = chunk.end
+    if next_layer != len(specs):
         raise OstinatoError(
-            f'placement "{name}" is for a model of {next_layer} layers, and this PipelineModule has {layers}: partition '
+            f'placement "{name}" is for a model of {next_layer} layers, and this PipelineModule has {len(specs)}: partition '
             "this model"
         )
+    if not is_chain(chunks):
+        _check_branches(program, chunks, specs)
+
+
+def _check_branches(program, chunks: list[Chunk], specs: list) -> None:
+    from .graph import feeds, is_graph
+
+    name, names = program.placement_name, [stage.name for stage in program.stages]
+    if not is_graph(specs):
+        odd = next(c for c, before in zip(chunks, [None, *chunks], strict=False) if c.inputs != ((before.stage,) if before else ()))
+        raise Unsupported(
+            f'placement "{name}": stage "{names[odd.stage]}" does not take the output of the stage before it alone, and a '
+            "PipelineModule is a chain: say what its layers read with ostinato.deepspeed.graph()"
+        )
+    expected = feeds(specs, chunks)
+    for chunk in chunks:
+        if set(chunk.inputs) != expected[chunk.stage]:
+            needs = ", ".join(names[s] for s in sorted(expected[chunk.stage])) or "no stage"
+            raise OstinatoError(
+                f'placement "{name}": stage "{names[chunk.stage]}" takes the outputs of '
+                f"{', '.join(names[s] for s in chunk.inputs) or 'no stage'}, and its layers read those of {needs}"
+            )
+    if ends := [names[chunk.stage] for chunk in chunks[:-1] if chunk.ends]:
+        raise OstinatoError(f'placement "{name}": stage "{ends[0]}" feeds no other, and is not the last of the model')
 
 
 def check_actions(program) -> None:

@@ -8,6 +8,7 @@ stage is a unit of each of the stage's ranks, which gets its part of every tenso
 """
 
 import random
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,10 +20,12 @@ import torch.distributed as dist
 from ostinato.nn import Shard, ShardingError, sharded
 from ostinato.nn.layers import split_of
 
+from .copies import Copies, groups_of
 from .errors import OstinatoError
+from .graph import Node, stage_wires
 from .module import adopt
 from .parameter_groups import GroupMap, position
-from .plans import Chunk
+from .plans import Chunk, copies_of, of_copy
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,12 @@ class Holdings:
 @dataclass(frozen=True)
 class Rebuilt:
     """`moved`: parameter names of each pipeline rank before the move; None where no layer changed its rank. `regrouped`:
-    keys of tied layers whose gradients are now summed in another order."""
+    keys of tied layers whose gradients are now summed in another order. `copies`: what this rank holds together with others,
+    where the plan runs the model in several directions."""
 
     moved: list[list[str]] | None
     regrouped: list[str]
+    copies: Copies | None
 
 
 def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shard]) -> Rebuilt:
@@ -65,17 +70,38 @@ def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shar
     Raises OstinatoError on every rank where a layer cannot be moved.
     """
     before = [model.stage_owner(layer) for layer in range(model._num_layers)]
-    stages = [chunk for chunk in chunks for _ in range(chunk.first, chunk.end)]
+    stages = [chunk for chunk in of_copy(chunks, 0) for _ in range(chunk.first, chunk.end)]
+    holders = [_holders(chunks, layer) for layer in range(model._num_layers)]
     mine = [chunk for chunk in chunks if chunk.on(model.stage_id)]
-    moves = [chunk.ranks for chunk in stages] != [(rank,) for rank in before]
-    names = None
+    moves = holders != [(rank,) for rank in before]
+    names, copies = None, None
     if moves:
-        mover = _Mover(model, before, [chunk.ranks for chunk in stages], groups, shards)
+        mover = _Mover(model, before, holders, {i for i, chunk in enumerate(stages) if chunk.sharded}, groups, shards)
         names = mover.move()
-    adopt(model, [chunk.rank for chunk in stages], mine, shards)
+    several = copies_of(chunks) > 1
+    others_write = {i for i, ranks in enumerate(holders) if several and ranks[0] != model.stage_id}
+    adopt(model, [chunk.rank for chunk in stages], mine, shards, others_write)
+    _wire(model, chunks)
     if moves:
-        mover.tie()
-    return Rebuilt(names, _regrouped(model, before, stages))
+        copies = mover.share(holders) if several else mover.tie()
+    return Rebuilt(names, [] if several else _regrouped(model, before, stages), copies)
+
+
+def _holders(chunks: list[Chunk], layer: int) -> tuple[int, ...]:
+    """Pipeline ranks that hold the layer, ascending."""
+    return tuple(sorted({rank for c in chunks if c.first <= layer < c.end for rank in c.ranks}))
+
+
+def _wire(model, chunks: list[Chunk]) -> None:
+    """Where the stages are not a chain: what each layer of this rank is given and hands on."""
+    if chunks[0].takes is None:
+        return
+    wires = stage_wires(model._layer_specs, chunks)
+    nodes = dict(zip(model._local_layers, model.forward_funcs, strict=True))
+    for chunk in chunks:
+        for layer, wire in enumerate(wires[chunk.stage].layers, chunk.first):
+            if layer in nodes:
+                nodes[layer].wires = wire
 
 
 def _regrouped(model, before: list[int], stages: list[Chunk]) -> list[str]:
@@ -99,7 +125,16 @@ def _regrouped(model, before: list[int], stages: list[Chunk]) -> list[str]:
 class _Mover:
     """Moves the units of one pipeline between its ranks."""
 
-    def __init__(self, model, before: list[int], owners: list[tuple[int, ...]], groups: GroupMap, shards: dict[int, Shard]):
+    def __init__(
+        self,
+        model,
+        before: list[int],
+        owners: list[tuple[int, ...]],
+        cut: set[int],
+        groups: GroupMap,
+        shards: dict[int, Shard],
+    ):
+        """By layer: its rank in DeepSpeed's partition, and those that will hold it; a part each where the layer is in `cut`."""
         self.model, self.groups, self.rank = model, groups, model.stage_id
         self.group, self.ranks = model._grid.pp_proc_group, model._grid.pp_group
         self.names = [_unit(layer, spec) for layer, spec in enumerate(model._layer_specs)]
@@ -108,7 +143,7 @@ class _Mover:
         self.new = [self._units(owners, rank) for rank in everyone]
         self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
         self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
-        self.holders = {self.names[layer]: ranks for layer, ranks in enumerate(owners)}  # of a sharded unit: all its ranks
+        self.holders = {self.names[layer]: owners[layer] for layer in cut}  # of sharded units: who has which part
 
     def move(self) -> list[list[str]]:
         """Builds what arrives, exchanges the weights, and registers the layers in model order.
@@ -121,7 +156,7 @@ class _Mover:
         holdings = self._exchange_facts(kept, built, error)
         transfers = self._transfers()
         for unit, source, target in transfers:
-            place = self.holders[unit].index(target) if len(self.holders[unit]) > 1 else None
+            place = self.holders[unit].index(target) if unit in self.holders else None
             _check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self._shard_of(unit, place))
         self._check_parameters(holdings)
         for unit, source, target in transfers:
@@ -150,7 +185,8 @@ class _Mover:
 
     def _build_part(self, unit: str, whole: torch.nn.Module | None) -> torch.nn.Module:
         last = unit == self.names[-1] and self.model.loss_fn is not None
-        part = sharded(self._build(unit) if whole is None else whole, self.shards[unit], last)
+        layer = self._build(unit) if whole is None else whole
+        part = layer.sharded(self.shards[unit], last) if isinstance(layer, Node) else sharded(layer, self.shards[unit], last)
         if whole is not None:
             had = dict(whole.named_parameters())
             for name, parameter in part.named_parameters():
@@ -173,6 +209,28 @@ class _Mover:
             part = self._module(unit)
             for name, parameter in part.named_parameters():  # what is whole everywhere counts once in a norm
                 parameter.ds_pipe_replicated = name not in split_of(part)
+
+    def share(self, holders: list[tuple[int, ...]]) -> Copies:
+        """The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in norms: its holders take
+        turns, because DeepSpeed's norms need something to count on every rank.
+        """
+        of_unit: dict[str, set[int]] = {}
+        for name, ranks in zip(self.names, holders, strict=True):
+            if name is not None:
+                of_unit.setdefault(name, set()).update(ranks)
+        sets = {unit: tuple(sorted(ranks)) for unit, ranks in of_unit.items()}
+        groups = groups_of(self.model._grid, list(sets.values()))
+        shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
+        self.model.tied_comms = {}
+        turn: Counter = Counter()
+        for unit in self.new[self.rank]:
+            ranks, parameters = sets[unit], [p for p in self._module(unit).parameters() if p.requires_grad]
+            for parameter in parameters:
+                parameter.ds_pipe_replicated = ranks[turn[ranks] % len(ranks)] != self.rank
+            turn[ranks] += bool(parameters)
+            if len(ranks) > 1:
+                shared.setdefault(ranks, []).extend(parameters)
+        return Copies([(groups[ranks], shared[ranks]) for ranks in sorted(shared)])
 
     def _units(self, owners: list[tuple[int, ...]], rank: int) -> list[str]:
         """The units of a rank, in model order."""

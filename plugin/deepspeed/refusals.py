@@ -3,6 +3,7 @@
 import re
 
 from .errors import Unsupported
+from .plans import copies_of
 
 OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.backward() is bypassed
 
@@ -31,7 +32,12 @@ def check_run(model, config) -> None:
 
 
 def check_sharded_run(chunks, config) -> None:
-    """What works with stages on one rank each only."""
+    """What works with layers on one rank each only."""
+    if copies_of(chunks) > 1 and config.load_universal_checkpoint:
+        raise Unsupported(
+            '"checkpoint": {"load_universal": true} does not work with two directions: the converter does not expect a layer on '
+            "several pipeline ranks; load the layer files with load_checkpoint(..., load_optimizer_states=False)"
+        )
     if any(chunk.sharded for chunk in chunks) and config.load_universal_checkpoint:
         raise Unsupported(
             '"checkpoint": {"load_universal": true} does not work with sharded stages: the converter takes their shards for '

@@ -14,12 +14,15 @@ def check_layers(specs: list, chunks: list[Chunk]) -> None:
     """Raises Unsupported, with the layer, for one that cannot be cut. Nothing is built for it."""
     from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
 
+    from .graph import NodeSpec
+
     for chunk in chunks:
         for layer in range(chunk.first, chunk.end) if chunk.sharded else ():
             spec = specs[layer]
             where = f"stage {chunk.stage} is sharded over pipeline ranks {list(chunk.ranks)}, and its layer {layer}"
             if isinstance(spec, TiedLayerSpec):
                 raise Unsupported(f'{where} is tied ("{spec.key}"): tied layers cannot be sharded')
+            spec = spec.layer if isinstance(spec, NodeSpec) else spec
             kind = spec.typename if isinstance(spec, LayerSpec) else type(spec)
             if issubclass(kind, torch.nn.Module) and why_not(kind):
                 raise Unsupported(f"{where}: {why_not(kind)}")
@@ -43,12 +46,13 @@ def shards_of(grid, chunks: list[Chunk], timeout_s: float) -> dict[int, Shard]:
     }
 
 
-def couriers_of(chunks: list[Chunk], shards: dict[int, Shard], device) -> dict[Chunk, dict[str, "Courier"]]:
-    """For each sharded stage of this rank that reads data, who brings what to its ranks."""
-    couriers: dict[Chunk, dict[str, Courier]] = {}
-    for chunk, name in ((chunks[0], "inputs"), (chunks[-1], "labels")):
-        if chunk.first in shards:
-            couriers.setdefault(chunk, {})[name] = Courier(shards[chunk.first], device)
+def couriers_of(chunks: list[Chunk], shards: dict[int, Shard], device) -> dict[tuple[int, str], "Courier"]:
+    """For each sharded stage of this rank, by (stage, "inputs" or "labels"), who brings its ranks what it reads."""
+    couriers: dict[tuple[int, str], Courier] = {}
+    for chunk in chunks:
+        for name, wanted in (("inputs", chunk.reads), ("labels", chunk.ends)):
+            if wanted and chunk.first in shards:
+                couriers[chunk.stage, name] = Courier(shards[chunk.first], device)
     return couriers
 
 

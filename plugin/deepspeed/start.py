@@ -80,17 +80,19 @@ def _without_plan(error: Unsupported, engine, original_init, prepared: Prepared,
 def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
     model, config, asked = kwargs["model"], kwargs["config_class"], prepared.section
-    chunks = plans.chunks_of(prepared.program)
+    chunks = plans.wired(plans.chunks_of(prepared.program), model._layer_specs)
     shards = shards_of(model._grid, chunks, asked.timeout_s)
     rebuilt = rebuild(model, chunks, GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters")), shards)
     if rebuilt.moved:
         _flag_parameters(config, model)
     stock = model.partitions()
-    become_plan_engine(engine, Run(prepared.program, chunks, stock, rebuilt.moved, asked, prepared.paths, shards))
+    run = Run(prepared.program, chunks, stock, rebuilt.moved, asked, prepared.paths, shards, rebuilt.copies)
+    become_plan_engine(engine, run)
     original_init(engine, *args, **kwargs)
     engine.ostinato_begin()
     if dist.get_rank() == 0:
-        print(line(prepared.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt)), flush=True)
+        clipped, copies = _clips_otherwise(engine, rebuilt), plans.copies_of(chunks)
+        print(line(prepared.program, rebuilt.regrouped, clipped, copies), flush=True)
 
 
 def _prepare(section: dict, file: str | None, model, config) -> Prepared:
@@ -111,10 +113,10 @@ def _lower(paths: Paths, model, config):
     """The program of a plan that fits this run."""
     program = plans.lower(paths)
     pipeline_ranks = model.topology().get_dim("pipe")
-    plans.check_shape(program, config.gradient_accumulation_steps, pipeline_ranks, len(model._layer_specs))
+    plans.check_shape(program, config.gradient_accumulation_steps, pipeline_ranks, model._layer_specs)
     plans.check_actions(program)
     chunks = plans.chunks_of(program)
-    check_loss_rank(chunks[-1].rank, pipeline_ranks)
+    check_loss_rank(next(chunk.rank for chunk in chunks if chunk.ends), pipeline_ranks)
     check_layers(model._layer_specs, chunks)
     check_sharded_run(chunks, config)
     return program

@@ -1,0 +1,141 @@
+"""Models with branches as a PipelineModule: layers that say what they read, and what flows between their stages.
+
+    layers = graph(
+        {
+            "text": (LayerSpec(Embed), "tokens"),               # the layer, then the names of what it reads
+            "text1": (LayerSpec(Block), "text"),
+            "image": (LayerSpec(Patches), "pixels"),
+            "both": (LayerSpec(Join), "text1", "image"),        # forward(text1, image)
+        },
+        inputs=("tokens", "pixels"),                            # elements of the batch's inputs, in order
+    )
+    model = PipelineModule(layers, num_stages=4, loss_fn=loss)
+
+Each layer returns one tensor, the last one what the loss takes. DeepSpeed alone runs the layers one after the other and hands what is still needed on from
+each to the next, in a tuple. Under a plan whose stages are not a chain (K: branches that meet, skip edges) a stage gets what
+the stages that feed it make, and nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deepspeed.pipe import LayerSpec
+from torch import nn
+
+from .errors import OstinatoError
+
+
+@dataclass(frozen=True)
+class Wires:
+    """What a layer is given, and what it hands on, by name and in order."""
+
+    given: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+class Node(nn.Module):
+    """A layer that reads some of the values it is given and hands on some of them with its own."""
+
+    def __init__(self, layer, name: str, reads: tuple[str, ...], wires: Wires):
+        super().__init__()
+        self.layer = layer.build() if isinstance(layer, LayerSpec) else layer
+        self.name, self.reads, self.wires = name, reads, wires
+
+    def forward(self, state):
+        values = dict(zip(self.wires.given, state if isinstance(state, tuple) else (state,), strict=True))
+        values[self.name] = self.layer(*(values[name] for name in self.reads))
+        kept = tuple(values[name] for name in self.wires.kept)
+        return kept if len(kept) > 1 else kept[0]
+
+    @property
+    def split(self) -> dict[str, int]:
+        """ostinato.nn: how the tensors of a part are cut."""
+        from ostinato.nn.layers import split_of
+
+        return {f"layer.{name}": dimension for name, dimension in split_of(self.layer).items()}
+
+    def sharded(self, shard, last: bool = False):
+        from ostinato.nn import sharded
+
+        return Node(sharded(self.layer, shard, last), self.name, self.reads, self.wires)
+
+
+class NodeSpec(LayerSpec):
+    """Builds a Node; the names are there before anything is built."""
+
+    def __init__(self, layer, name: str, reads: tuple[str, ...], wires: Wires):
+        super().__init__(Node, layer, name, reads, wires)
+        self.layer, self.name, self.reads = layer, name, reads
+
+
+def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[NodeSpec]:
+    """Layers for a PipelineModule, in the order of `layers`. Raises OstinatoError for a name that is not there yet, or twice,
+    and for a layer whose output nobody reads.
+    """
+    known, specs = list(inputs), []
+    for name, (_, *reads) in layers.items():
+        if name in known:
+            raise OstinatoError(f'graph(): the name "{name}" is taken by an input')
+        if unknown := [r for r in reads if r not in known]:
+            raise OstinatoError(f'graph(): layer "{name}" reads "{unknown[0]}", which no input or earlier layer is called')
+        known.append(name)
+    wires = wires_of([tuple(reads) for _, *reads in layers.values()], list(layers), tuple(inputs), (known[-1],))
+    for name, wire in zip(layers, wires, strict=True):
+        if name not in wire.kept:
+            raise OstinatoError(f'graph(): nobody reads layer "{name}"')
+    for (name, (layer, *reads)), wire in zip(layers.items(), wires, strict=True):
+        specs.append(NodeSpec(layer, name, tuple(reads), wire))
+    specs[0].inputs = tuple(inputs)
+    return specs
+
+
+def wires_of(reads: list[tuple[str, ...]], names: list[str], given: tuple[str, ...], results: tuple[str, ...]) -> list[Wires]:
+    """For layers that run one after the other on what is `given`, and whose `results` are needed after them. O(layers^2)."""
+    wires, live = [], given
+    for index, name in enumerate(names):
+        needed = {r for later in reads[index + 1 :] for r in later} | set(results)
+        last = index + 1 == len(names)
+        kept = results if last else tuple(value for value in (*live, name) if value in needed)
+        wires.append(Wires(live, kept))
+        live = kept
+    return wires
+
+
+def is_graph(specs: list) -> bool:
+    return bool(specs) and all(isinstance(spec, NodeSpec) for spec in specs)
+
+
+@dataclass(frozen=True)
+class StageWires:
+    """What flows through one stage. `takes`: elements of the batch's inputs that its layers read."""
+
+    takes: tuple[int, ...]
+    layers: list[Wires]
+
+
+def stage_wires(specs: list[NodeSpec], chunks: list) -> dict[int, StageWires]:
+    """By stage, where the stages of `chunks` are not a chain. A stage hands the same values to all that it feeds."""
+    inputs = specs[0].inputs
+    made = {chunk.stage: [spec.name for spec in specs[chunk.first : chunk.end]] for chunk in chunks}
+    results = {}
+    for chunk in chunks:
+        outside = {r for i, spec in enumerate(specs) if not chunk.first <= i < chunk.end for r in spec.reads}
+        results[chunk.stage] = tuple(name for name in made[chunk.stage] if name in outside) or (made[chunk.stage][-1],)
+    wires = {}
+    for chunk in chunks:
+        own = specs[chunk.first : chunk.end]
+        read = {r for spec in own for r in spec.reads}
+        takes = tuple(i for i, name in enumerate(inputs) if name in read)
+        given = (*(inputs[i] for i in takes), *(name for stage in chunk.inputs for name in results[stage]))
+        of_layers = wires_of([spec.reads for spec in own], made[chunk.stage], given, results[chunk.stage])
+        wires[chunk.stage] = StageWires(takes, of_layers)
+    return wires
+
+
+def feeds(specs: list[NodeSpec], chunks: list) -> dict[int, set[int]]:
+    """By stage, the stages whose layers its own layers read."""
+    maker = {specs[i].name: chunk.stage for chunk in chunks for i in range(chunk.first, chunk.end)}
+    return {
+        chunk.stage: {maker[r] for spec in specs[chunk.first : chunk.end] for r in spec.reads if r in maker} - {chunk.stage}
+        for chunk in chunks
+    }
