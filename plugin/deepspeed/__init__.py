@@ -16,7 +16,14 @@ from ostinato import autoload
 from . import hook
 from .errors import OstinatoError, Unsupported
 
-__all__ = ["OstinatoError", "Unsupported", "enable"]
+__all__ = ["OstinatoError", "Unsupported", "enable", "graph"]
+
+
+def graph(layers, inputs):
+    """Layers of a PipelineModule with branches; see ostinato.deepspeed.graph_model, which needs DeepSpeed imported."""
+    from .graph_model import graph as make
+
+    return make(layers, inputs)
 
 
 def enable(plan=None, **options) -> None:

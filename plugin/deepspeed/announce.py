@@ -9,12 +9,14 @@ def ran_whole(rank: int, stages: list[str]) -> str:
     )
 
 
-def line(program, regrouped: list[str], clipped: bool, copies: int = 1) -> str:
+def line(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False) -> str:
     """`regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped by a norm
-    that is summed over other ranks than in DeepSpeed's partition. `copies`: directions in which the plan runs the model."""
+    that is summed over other ranks than in DeepSpeed's partition. `copies`: directions in which the plan runs the model. `branches`: its layers come from graph()."""
     against = f"1F1B {program.one_f_one_b / 1e6:.3f} ms" if program.one_f_one_b else "this placement has no 1F1B"
     if copies > 1:
         equal = f"gradients of the {copies} directions are added at the end: equal to 1F1B up to rounding"
+    elif branches:
+        equal = "gradients of what several layers read are added in another order than 1F1B's: equal up to rounding"
     elif not program.keeps_order:
         equal = "gradients are added in another order than 1F1B's: equal up to rounding"
     elif shared := [stage.name for stage in program.stages if len(stage.ranks) > 1]:

@@ -104,7 +104,7 @@ def wired(chunks: list[Chunk], specs: list) -> list[Chunk]:
     """The same stages; where they are not a chain, with what they take from the batch."""
     if copies_of(chunks) > 1 or is_chain(chunks):
         return chunks
-    from .graph import stage_wires
+    from .graph_model import stage_wires
 
     wires = stage_wires(specs, chunks)
     return [replace(chunk, takes=wires[chunk.stage].takes) for chunk in chunks]
@@ -162,7 +162,7 @@ def _check_layers(program, chunks: list[Chunk], specs: list) -> None:
 
 
 def _check_branches(program, chunks: list[Chunk], specs: list) -> None:
-    from .graph import feeds, is_graph
+    from .graph_model import feeds, is_graph
 
     name, names = program.placement_name, [stage.name for stage in program.stages]
     if not is_graph(specs):

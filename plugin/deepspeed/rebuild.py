@@ -22,7 +22,7 @@ from ostinato.nn.layers import split_of
 
 from .copies import Copies, groups_of
 from .errors import OstinatoError
-from .graph import Node, stage_wires
+from .graph_model import Node, stage_wires
 from .module import adopt
 from .parameter_groups import GroupMap, position
 from .plans import Chunk, copies_of, of_copy

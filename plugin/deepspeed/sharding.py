@@ -14,7 +14,7 @@ def check_layers(specs: list, chunks: list[Chunk]) -> None:
     """Raises Unsupported, with the layer, for one that cannot be cut. Nothing is built for it."""
     from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
 
-    from .graph import NodeSpec
+    from .graph_model import NodeSpec
 
     for chunk in chunks:
         for layer in range(chunk.first, chunk.end) if chunk.sharded else ():

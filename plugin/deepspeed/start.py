@@ -16,6 +16,7 @@ from .announce import line
 from .config import Paths, Section, parse_section, resolve
 from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
+from .graph_model import is_graph
 from .parameter_groups import GroupMap
 from .rebuild import rebuild
 from .refusals import check_loss_rank, check_run, check_sharded_run
@@ -92,7 +93,7 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     engine.ostinato_begin()
     if dist.get_rank() == 0:
         clipped, copies = _clips_otherwise(engine, rebuilt), plans.copies_of(chunks)
-        print(line(prepared.program, rebuilt.regrouped, clipped, copies), flush=True)
+        print(line(prepared.program, rebuilt.regrouped, clipped, copies, is_graph(model._layer_specs)), flush=True)
 
 
 def _prepare(section: dict, file: str | None, model, config) -> Prepared:

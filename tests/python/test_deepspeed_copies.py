@@ -12,12 +12,12 @@ from support.training import MICRO_BATCHES, Options, data_of, make_engine, train
 
 ZERO_1 = {"zero_optimization": {"stage": 1}}
 BF16 = {"bf16": {"enabled": True}}
-SGD_2 = Options(stages=2, optimizer="SGD", steps=50)
+SGD_2 = Options(stages=2, optimizer="SGD", steps=10)
 SGD_4 = replace(SGD_2, stages=4)
 CUTS_2, CUTS_4 = (5,), (2, 4, 6)
 
 CASES = {
-    "sgd": (CUTS_2, "auto", False, SGD_2),
+    "sgd": (CUTS_2, "auto", False, replace(SGD_2, steps=50)),
     "chimera-clipped": (CUTS_2, "chimera", False, replace(SGD_2, config={"gradient_clipping": 0.1})),
     "zero1": (CUTS_2, "auto", False, replace(SGD_2, config=ZERO_1)),
     "zero1-clipped": (CUTS_2, "auto", False, replace(SGD_2, config=ZERO_1 | {"gradient_clipping": 0.1})),

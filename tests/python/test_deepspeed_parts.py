@@ -82,6 +82,8 @@ def test_the_line_without_1f1b():
         (line(program(), ["embed"], False), "layers tied as embed"),
         (line(program(stages=[SimpleNamespace(name="head", ranks=[0, 1])]), [], False), "ranks sum their parts of head,"),
         (line(program(), [], True), "gradient clipping"),
+        (line(program(), [], False, copies=2), "gradients of the 2 directions"),
+        (line(program(), [], False, branches=True), "gradients of what several layers read"),
     ],
 )
 def test_the_line_promises_no_more_than_holds(text, words):

@@ -78,6 +78,8 @@ def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[NodeSpec
             raise OstinatoError(f'graph(): the name "{name}" is taken by an input')
         if unknown := [r for r in reads if r not in known]:
             raise OstinatoError(f'graph(): layer "{name}" reads "{unknown[0]}", which no input or earlier layer is called')
+        if not reads:
+            raise OstinatoError(f'graph(): layer "{name}" reads nothing')
         known.append(name)
     wires = wires_of([tuple(reads) for _, *reads in layers.values()], list(layers), tuple(inputs), (known[-1],))
     for name, wire in zip(layers, wires, strict=True):
