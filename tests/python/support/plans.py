@@ -20,8 +20,8 @@ class Layout:
         return [ranks] if isinstance(ranks, int) else list(ranks)
 
 
-def placement_text(layout: Layout, layers: int, forward: int = 100, backward: int = 200) -> str:
-    """A chain of forwards and backwards; `forward` and `backward` are microseconds a layer."""
+def placement_text(layout: Layout, layers: int, forward: int = 100, backward: int = 200, trains: bool = True) -> str:
+    """A chain of forwards and backwards; `forward` and `backward` are microseconds a layer. Not `trains`: forwards only."""
     bounds = [0, *layout.cuts, layers]
     devices = 1 + max(device for s in range(len(layout.ranks)) for device in layout.devices(s))
     text = [f'format = "ostinato-placement/1"\nname = "{layout.name}"\ntime_unit = "us"\nmemory_unit = "B"\n']
@@ -32,6 +32,8 @@ def placement_text(layout: Layout, layers: int, forward: int = 100, backward: in
         size = bounds[s + 1] - bounds[s]
         after = f'"s{s - 1}.F"' if s else ""
         text.append(_block(s, "F", "forward", layout.devices(s), size * forward, after))
+    if not trains:
+        return "\n".join(text).replace("memory = 2", "memory = 0")
     back, kind, share = ("I", "backward_input", 2) if layout.split else ("B", "backward", 1)
     for s in stages:
         time = (bounds[s + 1] - bounds[s]) * backward // share

@@ -1,0 +1,20 @@
+"""Plans under torch.distributed, without DeepSpeed.
+
+    from ostinato.torch import Pipeline, layers
+
+    pipe = Pipeline("plan.json", layers([Embed(), Block(), Block(), nn.Linear(96, 256)]), loss_fn=F.cross_entropy)
+    optimizer = torch.optim.AdamW(pipe.parameters())
+    loss = pipe.step(tokens, targets)          # a tensor is cut into the plan's micro-batches; a list has one entry for each
+    optimizer.step(); optimizer.zero_grad()
+
+    outputs = Pipeline("latency-plan.json", layers(...)).infer(requests)   # a plan without backwards
+
+`schedule()` hands a plan to torch.distributed.pipelining's own runtime instead, where that can run it. docs/torch.md.
+"""
+
+from .batches import BatchError
+from .pipeline import Pipeline, PipelineError
+from .runtime import schedule
+from .stages import Stage, layers
+
+__all__ = ["BatchError", "Pipeline", "PipelineError", "Stage", "layers", "schedule"]

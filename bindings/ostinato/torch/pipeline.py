@@ -1,0 +1,174 @@
+"""A model that runs as a plan says, over torch.distributed; see the package for how it is used."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ostinato.nn import ShardedLogits
+from torch import nn
+
+from ostinato import _plugin
+
+from .batches import as_arguments, micro_batches
+from .stages import Build, own_stages
+
+
+class PipelineError(RuntimeError):
+    """A plan that does not fit this run; `str()` says what is wrong and what would be right."""
+
+
+class Pipeline(nn.Module):
+    """This rank's part of a model and the executor that runs it.
+
+    plan, placement: files; the placement is placement.toml beside the plan where it is not given. build: makes the module of each
+    stage that this rank runs (stages.layers() for a chain). A stage takes the outputs of the stages before it, one
+    argument each; one that has none takes the inputs of step(). loss_fn(outputs, targets) gives a scalar, the mean over a
+    micro-batch. group: its ranks are the plan's devices, in order; the default group where it is not given. timeout_s: a rank that
+    waits longer says for what.
+
+    All ranks of the group must make it, and call step() or infer() equally often. Parameters of other ranks are not here: make
+    the optimizer of parameters(), on every rank. Raises ValueError for wrong files, and PipelineError.
+    """
+
+    def __init__(
+        self,
+        plan: str | Path,
+        build: Build,
+        loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
+        placement: str | Path | None = None,
+        group: dist.ProcessGroup | None = None,
+        device: torch.device | str = "cpu",
+        timeout_s: float = 300.0,
+    ):
+        super().__init__()
+        self.program = lowered(plan, placement)
+        self.loss_fn = loss_fn
+        self._device, self._timeout_s = torch.device(device), timeout_s
+        self.rank, ranks = place_in(group, self.program)
+        self._group = dist.new_group(ranks, use_local_synchronization=True) if len(ranks) > 1 else None
+        self._check_agreement()
+        self._own = own_stages(self.program, self.rank, ranks)
+        self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
+        self._inputs: dict[str | None, list] = {}
+        self._targets: list = []
+        self._results: dict[int, list] = {}  # of the last step, by stage that feeds no other: losses or outputs
+        self.reset_shapes()
+
+    @property
+    def trains(self) -> bool:
+        """The plan has backwards."""
+        return any(stage.has_backward for stage in self.program.stages)
+
+    @property
+    def micro_batches(self) -> int:
+        return self.program.micro_batches
+
+    def reset_shapes(self) -> None:
+        """Shapes of what travels between stages are announced once. Call it on all ranks, between steps, when they change."""
+        everyone = list(range(self.program.ranks))
+        self._executor = _plugin.Executor(
+            self.program, self.rank, self._group, everyone, timeout_s=self._timeout_s, device=self._device
+        )
+        for stage in self._own:
+            self._executor.set_stage(stage.index, self._forward_of(stage.index))
+
+    def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
+        """Forwards and backwards of one step; gradients are added to those that are there, as the mean over the micro-batches.
+
+        inputs, targets: a tensor or tuple of tensors, cut along dimension 0, or a list with an entry a micro-batch; a
+        dictionary by stage name where several stages take inputs. Looked at only where a stage of this rank takes them: on
+        every one of its ranks, if it is sharded. Returns the mean loss on ranks that compute it, else None.
+        """
+        if not self.trains:
+            raise PipelineError("the plan has no backwards: call infer(), or search a placement that has them")
+        self._take(inputs, targets)
+        self._executor.run()
+        losses = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
+        return torch.stack(losses).sum() / self.micro_batches if losses else None
+
+    def infer(self, inputs: Any = None) -> list | None:
+        """Forwards of as many requests as the plan has micro-batches, in the plan's order; a result a request, in order.
+
+        A rank returns when its own part is done: the first one may begin the next call while the last one still works on this.
+        None on ranks without a stage that feeds no other.
+        """
+        if self.trains:
+            raise PipelineError("the plan has backwards: call step(), or search a placement of forward blocks only")
+        self._take(inputs, None)
+        with torch.no_grad():
+            self._executor.run()
+        ends = list(self._results.values())
+        return ends[0] if len(ends) == 1 else [list(result) for result in zip(*ends, strict=True)] if ends else None
+
+    def records(self) -> list[tuple[str, int, int]]:
+        """What the last step ran: instruction, begin and end in nanoseconds from the step's begin."""
+        instructions = self.program.instructions(self.rank)
+        return [(str(instructions[index]), start, end) for index, start, end in self._executor.records()]
+
+    def position(self) -> str:
+        """Where this rank is, in words; from any thread."""
+        return self._executor.position()
+
+    # ---- what the executor calls
+
+    def _take(self, inputs: Any, targets: Any) -> None:
+        given = inputs if isinstance(inputs, dict) else {None: inputs}
+        self._inputs = {name: micro_batches(value, self.micro_batches, "inputs") for name, value in given.items()}
+        self._targets = micro_batches(targets, self.micro_batches, "targets")
+        self._results = {s.index: [None] * self.micro_batches for s in self._own if not self.program.stages[s.index].outputs}
+
+    def _forward_of(self, index: int) -> Callable:
+        module, stage = self.stages[str(index)], self.program.stages[index]
+        last, scored = not stage.outputs, stage.has_backward
+
+        def forward(micro_batch: int, inputs: tuple | None):
+            arguments = self._given(stage.name, micro_batch) if inputs is None else inputs
+            with nullcontext() if scored else torch.no_grad():
+                outputs = module(*arguments)
+            if not last:
+                return outputs
+            if not scored:
+                self._results[index][micro_batch] = outputs.whole() if isinstance(outputs, ShardedLogits) else outputs
+                return ()
+            loss = outputs if self.loss_fn is None else self.loss_fn(outputs, self._targets[micro_batch])
+            self._results[index][micro_batch] = loss.detach()
+            return loss / self.micro_batches
+
+        return forward
+
+    def _given(self, name: str, micro_batch: int) -> tuple:
+        of_stage = self._inputs.get(name, self._inputs.get(None))
+        if of_stage is None or of_stage[micro_batch] is None:
+            raise PipelineError(f'stage "{name}" takes the inputs of the step, and rank {self.rank} was given none')
+        return as_arguments(of_stage[micro_batch])
+
+    def _check_agreement(self) -> None:
+        """Every rank holds the same plan."""
+        if self._group is None:
+            return
+        held: list[str] = [""] * self.program.ranks
+        dist.all_gather_object(held, self.program.plan_sha256, group=self._group)
+        differing = [rank for rank, digest in enumerate(held) if digest != held[0]]
+        if differing:
+            raise PipelineError(f"ranks {differing} hold another plan than rank 0: {held[differing[0]][:12]} against {held[0][:12]}")
+
+
+def lowered(plan: str | Path, placement: str | Path | None):
+    """The program of a plan. ValueError with file and line where plan and placement are not right together."""
+    return _plugin.lower(str(plan), str(placement or Path(plan).with_name("placement.toml")))
+
+
+def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
+    """This process's pipeline rank, and the global ranks of the pipeline. Raises PipelineError for another size."""
+    if not dist.is_initialized() and group is None and program.ranks == 1:
+        return 0, [0]
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    if len(ranks) != program.ranks:
+        raise PipelineError(
+            f'placement "{program.placement_name}" has {program.ranks} devices, and the group has {len(ranks)} ranks'
+        )
+    return ranks.index(dist.get_rank()), ranks
+

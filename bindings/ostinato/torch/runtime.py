@@ -1,0 +1,73 @@
+"""A plan on torch.distributed.pipelining's own runtime, where that can run it.
+
+    schedule = ostinato.torch.schedule("plan.json", layers([...]), loss_fn)
+    schedule.step(x)                       # on the rank of the first stage
+    schedule.step(target=y, losses=[])     # on the rank of the last; others: schedule.step()
+
+The runtime is torch's private `_PipelineScheduleRuntime`: it gets the order of the computes, and derives transfers itself. It knows chains of stages on
+one rank each (several a rank, in any order), with whole or split backwards. What else a plan may hold is refused by name;
+`Pipeline` runs it.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from .pipeline import PipelineError, lowered, place_in
+from .stages import Build, own_stages
+
+
+def schedule(
+    plan: str | Path,
+    build: Build,
+    loss_fn: Callable,
+    placement: str | Path | None = None,
+    group: dist.ProcessGroup | None = None,
+    device: torch.device | str = "cpu",
+):
+    """A `_PipelineScheduleRuntime` that holds this rank's stages. Raises PipelineError where torch cannot run the plan."""
+    program = lowered(plan, placement)
+    check(program)
+    try:
+        from torch.distributed.pipelining import PipelineStage
+        from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+    except ImportError as error:
+        raise PipelineError(f"torch {torch.__version__} has no schedule runtime: {error}") from None
+    rank, ranks = place_in(group, program)
+    count, where = len(program.stages), torch.device(device)
+    stages = [
+        PipelineStage(build(stage).to(where), stage.index, count, where, group=group)
+        for stage in own_stages(program, rank, ranks)
+    ]
+    made = _PipelineScheduleRuntime(stages, program.micro_batches, loss_fn=loss_fn)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows.csv"
+        rows.write_text("".join(program.text(r, transfers=False) + "\n" for r in range(program.ranks)))
+        made._load_csv(str(rows), format="compute_only")
+    return made
+
+
+def check(program) -> None:
+    """Raises PipelineError for what torch's runtime cannot run."""
+    for index, stage in enumerate(program.stages):
+        reason = ""
+        if len(stage.ranks) > 1:
+            reason = "is on several ranks"
+        elif not stage.has_backward:
+            reason = "has no backward"
+        elif list(stage.inputs) != ([index - 1] if index else []):
+            reason = "does not take the output of the stage before it, and nothing else"
+        if reason:
+            raise PipelineError(
+                f'torch.distributed.pipelining cannot run this plan: stage "{stage.name}" {reason}; ostinato.torch.Pipeline can'
+            )
+    last = len(program.stages) - 1
+    order = [i.micro_batch for i in program.instructions(program.stages[last].ranks[0]) if i.stage == last and i.action == "F"]
+    if order != sorted(order):
+        raise PipelineError(
+            "torch.distributed.pipelining cannot run this plan: the losses of its micro-batches come out of order; "
+            "ostinato.torch.Pipeline can"
+        )

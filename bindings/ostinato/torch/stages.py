@@ -1,0 +1,63 @@
+"""What runs on a rank: the stages of the plan, as modules that the user builds.
+
+    def build(stage: Stage) -> nn.Module: ...      # called on a rank for each stage that it runs
+
+    layers([a, b, c])                              # such a function for a chain whose placement has [[stages]]
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from ostinato.nn import Shard, sharded
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage on this rank. `shard`: this rank's place among those that run it together; None where it is alone."""
+
+    index: int  # in the plan, model order
+    name: str
+    first_layer: int  # of the placement's [[stages]]; 0, 0 where it has none
+    end_layer: int
+    shard: Shard | None
+
+
+Build = Callable[[Stage], nn.Module]
+
+
+def layers(chain: Sequence[nn.Module]) -> Build:
+    """Cuts a chain of layers as the placement's [[stages]] say; layers of sharded stages are cut by ostinato.nn.
+
+    Every rank gives the whole chain; modules of other ranks are not touched, and may be on the "meta" device.
+    """
+
+    def build(stage: Stage) -> nn.Module:
+        if not 0 <= stage.first_layer < stage.end_layer <= len(chain):
+            raise ValueError(
+                f'stage "{stage.name}" holds layers [{stage.first_layer}, {stage.end_layer}), and the chain has '
+                f"{len(chain)}: the placement needs [[stages]] for this model"
+            )
+        mine = chain[stage.first_layer : stage.end_layer]
+        if stage.shard is None:
+            return nn.Sequential(*mine)
+        numbered = enumerate(mine, stage.first_layer)
+        return nn.Sequential(*(sharded(layer, stage.shard, last=i == len(chain) - 1) for i, layer in numbered))
+
+    return build
+
+
+def own_stages(program, rank: int, ranks: list[int]) -> list[Stage]:
+    """The stages of `rank`; makes the groups of all sharded ones, so all ranks must call it. `ranks`: global, by device."""
+    groups: dict[tuple[int, ...], object] = {}
+    stages = []
+    for index, stage in enumerate(program.stages):
+        members, shard = tuple(stage.ranks), None
+        if len(members) > 1 and rank in members:
+            if members not in groups:
+                groups[members] = dist.new_group([ranks[r] for r in members], use_local_synchronization=True)
+            shard = Shard(members.index(rank), len(members), groups[members])
+        if rank in members:
+            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard))
+    return stages

@@ -1,0 +1,157 @@
+"""What ranks run in test_torch_pipeline.py, and the same on one process."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .models import BATCH, LENGTH, VOCABULARY, WIDTH, Block, loss
+
+MICRO_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    plan: str
+    steps: int = 3
+    branches: bool = False  # the two-branch model instead of the chain
+    torch_runtime: bool = False
+
+
+def chain() -> list[nn.Module]:
+    """The same weights wherever it is built."""
+    torch.manual_seed(5)
+    return [nn.Embedding(VOCABULARY, WIDTH), *(Block() for _ in range(5)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)]
+
+
+class Join(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(2 * WIDTH, VOCABULARY)
+
+    def forward(self, left, right):
+        return self.mix(torch.cat([left, right], dim=-1))
+
+
+def branches() -> dict[str, nn.Module]:
+    torch.manual_seed(6)
+    left = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), Block())
+    right = nn.Sequential(nn.Linear(WIDTH, WIDTH), Block())
+    return {"left": left, "right": right, "join": Join()}
+
+
+def batch(step: int):
+    generator = torch.Generator().manual_seed(50 + step)
+    tokens = torch.randint(VOCABULARY, (MICRO_BATCHES * BATCH, LENGTH + 1), generator=generator)
+    picture = torch.randn(MICRO_BATCHES * BATCH, LENGTH, WIDTH, generator=generator)
+    return tokens[:, :-1], picture, tokens[:, 1:]
+
+
+def alone(case: Case, trains: bool = True) -> dict:
+    """Losses and gradients of every step, or outputs, on one process."""
+    torch.set_num_threads(1)
+    parts = branches() if case.branches else {"chain": nn.Sequential(*chain())}
+    losses, gradients, outputs = [], [], []
+    for step in range(case.steps):
+        tokens, picture, targets = (t.chunk(MICRO_BATCHES) for t in batch(step))
+        made = [
+            parts["join"](parts["left"](x), parts["right"](p)) if case.branches else parts["chain"](x)
+            for x, p in zip(tokens, picture, strict=True)
+        ]
+        outputs.append([out.detach() for out in made])
+        each = [loss(out, y) for out, y in zip(made, targets, strict=True)]
+        for value in each if trains else []:
+            (value / MICRO_BATCHES).backward()
+        losses.append(sum(value.item() for value in each) / MICRO_BATCHES)
+        gradients.append({})
+        for name, part in parts.items():
+            for parameter_name, p in part.named_parameters() if trains else []:
+                gradients[-1][f"{name}.{parameter_name}"] = p.grad.clone()
+                p.grad = None
+    return {"losses": losses, "gradients": gradients, "outputs": outputs}
+
+
+def build(case: Case):
+    from ostinato.torch import layers
+
+    parts = branches()
+    return (lambda stage: parts[stage.name]) if case.branches else layers(chain())
+
+
+def train(case: Case) -> dict:
+    from ostinato.torch import Pipeline
+
+    pipe = Pipeline(case.plan, build(case), loss_fn=loss)
+    losses, gradients = [], []
+    for step in range(case.steps):
+        tokens, picture, targets = batch(step)
+        value = pipe.step({"left": tokens, "right": picture} if case.branches else tokens, targets)
+        losses.append(None if value is None else value.item())
+        gradients.append(gradients_of(pipe, case))
+    return {"losses": losses, "gradients": gradients, "ran": pipe.records()}
+
+
+def gradients_of(pipe, case: Case) -> dict[str, torch.Tensor]:
+    """By the names of alone(); parts of sharded layers with the dimension and the place they are cut at."""
+    from ostinato.nn.layers import split_of
+
+    found = {}
+    for stage in pipe._own:
+        for name, p in pipe.stages[str(stage.index)].named_parameters():
+            layer, _, rest = name.partition(".")
+            key = f"{stage.name}.{name}" if case.branches else f"chain.{stage.first_layer + int(layer)}.{rest}"
+            part = stage.shard and split_of(pipe.stages[str(stage.index)][int(layer)]).get(rest)
+            found[key] = p.grad.clone() if part is None else (p.grad.clone(), part, stage.shard.index, stage.shard.count)
+            p.grad = None
+    return found
+
+
+def infer(case: Case) -> list:
+    """Outputs of every call; the first rank does not wait for the last one in between."""
+    from ostinato.torch import Pipeline
+
+    pipe = Pipeline(case.plan, build(case))
+    pipe.eval()
+    results = []
+    for step in range(case.steps):
+        tokens, picture, _ = batch(step)
+        results.append(pipe.infer({"left": tokens, "right": picture} if case.branches else tokens))
+    return results
+
+
+def train_on_torch(case: Case) -> dict:
+    """The same plan on torch's own schedule runtime."""
+    from ostinato.torch import schedule
+
+    made = schedule(case.plan, build(case), loss)
+    first = any(stage.is_first for stage in made._stages)
+    last = any(stage.is_last for stage in made._stages)
+    losses, gradients = [], []
+    for step in range(case.steps):
+        tokens, _, targets = batch(step)
+        of_step: list = []
+        made.step(*([tokens] if first else []), **({"target": targets, "losses": of_step} if last else {}))
+        losses.append(sum(value.item() for value in of_step) / MICRO_BATCHES if last else None)
+        gradients.append({})
+        for stage in made._stages:
+            for name, p in stage.submod.named_parameters():
+                gradients[-1][f"{stage.stage_index}/{name}"] = p.grad.clone()
+                p.grad = None
+    dist.barrier()
+    return {"losses": losses, "gradients": gradients}
+
+
+def refusal(case: Case, how: str, **given) -> str:
+    """What `how` raises, as "Kind: message"; "" where it raises nothing."""
+    from ostinato import torch as host
+
+    try:
+        if how == "schedule":
+            host.schedule(case.plan, build(case), loss)
+        else:
+            pipe = host.Pipeline(case.plan, build(case), loss_fn=loss)
+            getattr(pipe, how)(**given)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
