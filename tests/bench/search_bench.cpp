@@ -14,20 +14,28 @@
 namespace ostinato {
 namespace {
 
-void run(benchmark::State& state, const Placement& placement, int micro_batches) {
+void run(benchmark::State& state, const Placement& placement, int micro_batches,
+         Objective objective = Objective::makespan) {
   Plan plan;
   for (auto _ : state) {
-    plan = search(placement, {.micro_batches = micro_batches, .time_limit_seconds = 0});
+    plan =
+        search(placement, {.micro_batches = micro_batches, .objective = objective, .time_limit_seconds = 0});
     benchmark::DoNotOptimize(plan.makespan);
   }
-  state.counters["makespan"] = static_cast<double>(plan.makespan);
-  state.counters["bound"] = static_cast<double>(plan.lower_bound.makespan);
+  const bool span = objective == Objective::span;
+  state.counters[span ? "span" : "makespan"] = static_cast<double>(span ? plan.span : plan.makespan);
+  state.counters["bound"] =
+      static_cast<double>(span ? plan.lower_bound.objective : plan.lower_bound.makespan);
 }
 
-/// Tessel's shapes: forward 1, backward 3, shards 1 and 1.
-Placement tessel(const std::string& name, int devices) {
-  return shape(name,
-               {.devices = devices, .forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1});
+/// Tessel's shapes: forward 1, backward 3, shards 1 and 1. Room for so many forwards of a stage.
+Placement tessel(const std::string& name, int devices, Bytes room = kUnlimited) {
+  return shape(name, {.devices = devices,
+                      .forward = 1,
+                      .backward = 3,
+                      .shard_forward = 1,
+                      .shard_backward = 1,
+                      .capacity = room});
 }
 
 /// F = I = W = 1.
@@ -82,11 +90,15 @@ void add_repetends() {
   }
 }
 
-void add_search(const std::string& name, int devices, int micro_batches) {
+/// room: in tenths of a forward of one stage a device; 0: not limited.
+void add_search(const std::string& name, int devices, int micro_batches, int room = 0) {
   const std::string title =
-      "search/" + name + "/" + std::to_string(devices) + "/" + std::to_string(micro_batches);
-  auto* added = benchmark::RegisterBenchmark(
-      title.c_str(), [=](benchmark::State& state) { run(state, tessel(name, devices), micro_batches); });
+      "search/" + name + "/" + std::to_string(devices) + "/" + std::to_string(micro_batches) +
+      (room > 0 ? "/room" + std::to_string(room / 10) + "." + std::to_string(room % 10) + "p" : "");
+  const Bytes bytes = room > 0 ? static_cast<Bytes>(devices) * room / 10 : kUnlimited;
+  auto* added = benchmark::RegisterBenchmark(title.c_str(), [=](benchmark::State& state) {
+    run(state, tessel(name, devices, bytes), micro_batches);
+  });
   added->Unit(benchmark::kMillisecond);
   if (devices >= 256) added->Iterations(1);
 }
@@ -94,7 +106,11 @@ void add_search(const std::string& name, int devices, int micro_batches) {
 /// From the four devices of the paper to the thousand of a cluster.
 void add_many_devices() {
   for (const char* name : {"v", "x", "m", "nn", "k", "looped", "wave"}) {
-    for (const int devices : {4, 8, 16, 32, 64, 256}) add_search(name, devices, 128);
+    for (const int devices : {4, 8, 16, 32, 64, 256}) {
+      add_search(name, devices, 128);
+      for (const int room : {10, 15, 20}) add_search(name, devices, 128, room);
+    }
+    for (const int micro_batches : {100, 10'000}) add_search(name, 4, micro_batches);
   }
   for (const char* name : {"v", "wave"}) add_search(name, 1024, 4096);
 }
@@ -109,9 +125,15 @@ void add_all() {
         [name = name, room = room](benchmark::State& state) { run(state, zero_bubble(name, 4, room), 8); })
         ->Unit(benchmark::kMillisecond);
   }
-  benchmark::RegisterBenchmark("zero_bubble/v/32/256", [](benchmark::State& state) {
-    run(state, zero_bubble("v", 32, 32), 256);
-  })->Unit(benchmark::kMillisecond);
+  for (const Objective objective : {Objective::makespan, Objective::span}) {
+    for (const int room : {32, 64}) {
+      const std::string title = std::string("zero_bubble/v/32/256/room") + std::to_string(room) +
+                                (objective == Objective::span ? "/span" : "");
+      benchmark::RegisterBenchmark(title.c_str(), [=](benchmark::State& state) {
+        run(state, zero_bubble("v", 32, room), 256, objective);
+      })->Unit(benchmark::kMillisecond);
+    }
+  }
 }
 
 const bool registered = [] {
