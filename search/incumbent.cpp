@@ -23,14 +23,19 @@ Orders split_by_device(const Instance& in, const std::vector<int>& sequence) {
 bool Incumbent::offer(const std::vector<int>& sequence, const std::string& method) {
   std::vector<ScheduledBlock> schedule = as_early_as_possible(in_, micro_batches_, sequence);
   if (schedule.empty()) return offer(split_by_device(in_, sequence), method);
-  if (objective_ == Objective::span) schedule = as_late_as_possible(in_, micro_batches_, schedule);
+  if (objective_ == Objective::span) {
+    schedule = as_late_as_possible(in_, micro_batches_, std::move(schedule));
+  }
   return offer(std::move(schedule), method);
 }
 
 bool Incumbent::offer(const Orders& orders, const std::string& method) {
   auto schedule = earliest_starts(in_.placement(), micro_batches_, orders);
   if (!schedule) return false;
-  if (objective_ == Objective::span) schedule = as_late_as_possible(in_, micro_batches_, *schedule);
+  if (objective_ == Objective::span) {
+    sort_as_run(in_, *schedule);
+    schedule = as_late_as_possible(in_, micro_batches_, std::move(*schedule));
+  }
   return offer(std::move(*schedule), method);
 }
 

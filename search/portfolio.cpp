@@ -42,7 +42,10 @@ static_assert(kLastCertifyingWork <= kMostExhaustionWork);
 constexpr std::int64_t kSpanWork = 8'000'000;
 static_assert(kSpanWork <= checker::kMostSpanWork);
 /// Steps up to which a plan that meets its bound already is improved in memory.
-constexpr std::int64_t kSparedSteps = 10'000'000;
+constexpr std::int64_t kSparedSteps = 1'000'000;
+/// Steps that are dispatched, and RepetendOptions::work, for that.
+constexpr std::int64_t kSparingDispatch = 100'000;
+constexpr std::int64_t kSparingWork = 2'000'000;
 
 std::string method_of(const Repetend& repetend) { return fmt::format("repetend of {}", repetend.unroll); }
 
@@ -99,7 +102,7 @@ void Portfolio::claim(Nanoseconds bound) {
 /// Where the best does not meet the bound: M5, S4.
 void Portfolio::look_at_windows() {
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
-  if (windows_known_ || best_.empty() || best_.score().objective <= bound_ ||
+  if (windows_known_ || few() || best_.empty() || best_.score().objective <= bound_ ||
       steps > checker::Windows::kMostSteps)
     return;
   windows_known_ = true;
@@ -256,14 +259,15 @@ void Portfolio::try_moves(std::uint64_t seed) {
 }
 
 void Portfolio::try_dispatch() {
-  std::int64_t left = kDispatchedSteps / 100 * options_.effort;
-  bool first = true;  // one rule runs at any size, where the bound is not met
+  const std::int64_t most = kDispatchedSteps / 100 * options_.effort;
+  std::int64_t steps = 0;
   for (const DispatchRule& rule : dispatch_rules(in_)) {
     for (const bool backwards : {false, true}) {
-      left -= static_cast<std::int64_t>(in_.blocks()) * micro_batches_;
-      if ((proved() && !rule.phases) || (left < 0 && (!first || proved())) || stopped())
+      const bool first = steps == 0;  // one rule runs at any size, where the bound is not met
+      steps += static_cast<std::int64_t>(in_.blocks()) * micro_batches_;
+      if (proved() ? !rule.phases || steps > kSparingDispatch : steps > most && !first)
         return report("dispatching");
-      first = false;
+      if (stopped()) return;
       std::vector<int> sequence = dispatch(backwards ? mirror_ : in_, micro_batches_, rule);
       if (backwards) std::reverse(sequence.begin(), sequence.end());
       if (!sequence.empty()) best_.offer(sequence, "dispatch");
@@ -280,6 +284,7 @@ void Portfolio::find_repetends() {
   repetends_ = repetends_of_growing_rate(in_, bounds_, std::min(kMostUnroll, micro_batches_), options);
   if (repetends_.empty()) return;
   const Repetend& best = repetends_.back();
+  if (proved()) options.work = std::min(options.work, kSparingWork);
   Repetend spare = with_least_memory(in_, best, options);
   if (held_by(in_, spare) != held_by(in_, best)) repetends_.push_back(std::move(spare));
 }
@@ -320,7 +325,9 @@ void Portfolio::certify() {
 /// True if the checker's trial of all schedules shows that none is better than the best, well within the work
 /// that `ostinato verify` spends.
 bool Portfolio::certified(std::int64_t work) {
-  if (options_.objective != Objective::makespan || best_.empty()) return false;
+  const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
+  // Work is at least as much as one list costs.
+  if (options_.objective != Objective::makespan || best_.empty() || steps * in_.blocks() > work) return false;
   const Nanoseconds below = best_.score().makespan;
   if (below == not_certified_ && work <= kCertifyingWork) return false;
   const checker::Exhaustion tried =

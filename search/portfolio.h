@@ -93,7 +93,7 @@ class Portfolio {
   Claims claims_;
   Nanoseconds bound_;  ///< of the objective: claimed, or proved by the search alone
   bool windows_known_ = false;
-  int micro_batches_;  ///< that are scheduled: at first as few as represent all (stretch.h)
+  int micro_batches_;              ///< that are scheduled: at first as few as represent all (stretch.h)
   Nanoseconds not_certified_ = 0;  ///< makespan for which the checker's trial was too long
   Incumbent best_;
   std::optional<Propagation>

@@ -48,39 +48,38 @@ std::vector<ScheduledBlock> as_early_as_possible(const Instance& in, int micro_b
   return schedule;
 }
 
+void sort_as_run(const Instance& in, std::vector<ScheduledBlock>& schedule) {
+  std::sort(schedule.begin(), schedule.end(), [&](const ScheduledBlock& a, const ScheduledBlock& b) {
+    if (a.start != b.start) return a.start < b.start;
+    if ((in.time(a.block) == 0) != (in.time(b.block) == 0)) return in.time(a.block) == 0;
+    return a.block != b.block ? in.rank(a.block) < in.rank(b.block) : a.micro_batch < b.micro_batch;
+  });
+}
+
 std::vector<ScheduledBlock> as_late_as_possible(const Instance& in, int micro_batches,
-                                                const std::vector<ScheduledBlock>& schedule) {
+                                                std::vector<ScheduledBlock> schedule) {
   const auto blocks = static_cast<std::size_t>(in.blocks());
   std::vector<Nanoseconds> limit(static_cast<std::size_t>(in.devices()),
                                  0);  // start of the next step on the device
   for (const ScheduledBlock& s : schedule) {
     for (const int d : in.devices_of(s.block)) limit[d] = std::max(limit[d], s.start + in.time(s.block));
   }
-  // Backwards through the orders, in which equal starts of steps of no time stand right.
-  std::vector<ScheduledBlock> steps = schedule;
-  std::stable_sort(steps.begin(), steps.end(), [&](const ScheduledBlock& a, const ScheduledBlock& b) {
-    if (a.start != b.start) return a.start < b.start;
-    if ((in.time(a.block) == 0) != (in.time(b.block) == 0)) return in.time(a.block) == 0;
-    return a.block != b.block ? in.rank(a.block) < in.rank(b.block) : a.micro_batch < b.micro_batch;
-  });
   std::vector<Nanoseconds> start(blocks * static_cast<std::size_t>(micro_batches), 0);
   const auto at = [&](int b, int m) -> Nanoseconds& {
     return start[static_cast<std::size_t>(m) * blocks + static_cast<std::size_t>(b)];
   };
-  for (auto s = steps.rbegin(); s != steps.rend(); ++s) {
+  Nanoseconds first = std::numeric_limits<Nanoseconds>::max();
+  for (auto s = schedule.rbegin(); s != schedule.rend(); ++s) {
     Nanoseconds end = std::numeric_limits<Nanoseconds>::max();
     for (const int d : in.devices_of(s->block)) end = std::min(end, limit[d]);
     for (const Edge& e : in.followers(s->block))
       end = std::min(end, at(e.block, s->micro_batch) - e.transfer);
     s->start = at(s->block, s->micro_batch) = end - in.time(s->block);
     for (const int d : in.devices_of(s->block)) limit[d] = s->start;
+    first = std::min(first, s->start);
   }
-  const Nanoseconds first = std::min_element(steps.begin(), steps.end(), [](const auto& a, const auto& b) {
-                              return a.start < b.start;
-                            })->start;
-  for (ScheduledBlock& s : steps) s.start -= first;
-  sort_schedule(in.placement(), steps);
-  return steps;
+  for (ScheduledBlock& s : schedule) s.start -= first;
+  return schedule;
 }
 
 Nanoseconds least_interval(const Instance& in, const std::vector<Nanoseconds>& start, Nanoseconds at_least) {

@@ -14,11 +14,15 @@ namespace ostinato {
 std::vector<ScheduledBlock> as_early_as_possible(const Instance& instance, int micro_batches,
                                                  const std::vector<int>& sequence);
 
+/// By start, and equal starts as they must have run: what takes no time first, inputs before followers. O(n
+/// log n).
+void sort_as_run(const Instance& instance, std::vector<ScheduledBlock>& schedule);
+
 /// The same order on every device with every step as late as it can be while no device ends later: it
-/// shortens the span and holds memory for a shorter time. `schedule` must be by start. O(steps +
-/// dependencies).
+/// shortens the span and holds memory for a shorter time. In `schedule` each step stands after its inputs and
+/// after what its devices run before it (sort_as_run); so it does in the result. O(steps + dependencies).
 std::vector<ScheduledBlock> as_late_as_possible(const Instance& instance, int micro_batches,
-                                                const std::vector<ScheduledBlock>& schedule);
+                                                std::vector<ScheduledBlock> schedule);
 
 /// The least interval, not below `at_least`, at which the schedule `one` of one micro-batch can start again
 /// and again without two steps meeting on a device. start[b]: its start of block b.

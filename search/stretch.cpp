@@ -9,6 +9,8 @@ namespace {
 /// 1, 2, 3, 4, 6 and 8 divide it.
 constexpr int kUnrolls = 24;
 constexpr int kLeast = 64;
+/// What both cost is not worth it for less.
+constexpr int kSaving = 4;
 
 /// On some device with limited memory, a micro-batch does not give back what it takes.
 bool memory_adds_up(const Instance& in) {
@@ -25,11 +27,11 @@ bool memory_adds_up(const Instance& in) {
 int representative(const Instance& in, int micro_batches) {
   // A chain of forwards and backwards through all devices has up to two micro-batches a device in flight.
   const int least = std::max(kLeast, 3 * in.devices() + 16);
-  if (micro_batches < 2 * least || memory_adds_up(in)) return micro_batches;
+  if (micro_batches < kSaving * least || memory_adds_up(in)) return micro_batches;
   // Groups of as many micro-batches as devices: interleaved schedules.
   const int step = in.devices() <= 8 ? std::lcm(kUnrolls, in.devices()) : kUnrolls;
   const int few = least + (micro_batches - least) % step;
-  return 2 * few <= micro_batches ? few : micro_batches;
+  return kSaving * few <= micro_batches ? few : micro_batches;
 }
 
 std::vector<ScheduledBlock> stretch(const Instance& in, const std::vector<ScheduledBlock>& schedule,

@@ -14,8 +14,8 @@
 namespace ostinato {
 
 /// So many micro-batches that warm-up, cool-down and some repetends between them fit, and that differ from
-/// `micro_batches` by a multiple of every unroll that is likely; `micro_batches` itself where that would save
-/// less than half, or where what a micro-batch leaves behind in a limited memory adds up. O(devices +
+/// `micro_batches` by a multiple of every unroll that is likely; `micro_batches` itself where that would not
+/// save three quarters, or where what a micro-batch leaves behind in a limited memory adds up. O(devices +
 /// blocks).
 int representative(const Instance& instance, int micro_batches);
 

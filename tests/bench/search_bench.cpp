@@ -22,6 +22,7 @@ void run(benchmark::State& state, const Placement& placement, int micro_batches,
         search(placement, {.micro_batches = micro_batches, .objective = objective, .time_limit_seconds = 0});
     benchmark::DoNotOptimize(plan.makespan);
   }
+  state.SetLabel(plan.search.method);
   const bool span = objective == Objective::span;
   state.counters[span ? "span" : "makespan"] = static_cast<double>(span ? plan.span : plan.makespan);
   state.counters["bound"] =

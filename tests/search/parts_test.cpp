@@ -69,7 +69,7 @@ TEST(Shift, LaterStartsShortenTheSpan) {
   test::add(p, "c", {0}, 1, {.after = {a, b}});
   const Instance in(p);
   const auto late = as_late_as_possible(in, 1, {{a, 0, 0}, {b, 0, 0}, {2, 0, 9}});
-  EXPECT_EQ(late, (std::vector<ScheduledBlock>{{b, 0, 0}, {a, 0, 8}, {2, 0, 9}}));
+  EXPECT_EQ(late, (std::vector<ScheduledBlock>{{a, 0, 8}, {b, 0, 0}, {2, 0, 9}}));
 }
 
 TEST(Shift, TheLeastIntervalKeepsDevicesExclusive) {
