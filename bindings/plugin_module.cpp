@@ -46,9 +46,12 @@ void bind_instruction(py::module_& m) {
 void bind_program(py::module_& m) {
   py::class_<ProgramStage>(m, "Stage")
       .def_readonly("name", &ProgramStage::name)
-      .def_readonly("ranks", &ProgramStage::ranks, "Pipeline ranks that run it; several: each runs its shard.")
+      .def_readonly("ranks", &ProgramStage::ranks,
+                    "Pipeline ranks that run it; several: each runs its shard.")
       .def_readonly("first_layer", &ProgramStage::first_layer)
       .def_readonly("end_layer", &ProgramStage::end_layer)
+      .def_readonly("recomputes", &ProgramStage::recomputes,
+                    "Its forward keeps its inputs only, and its backward runs it again.")
       .def_readonly("has_backward", &ProgramStage::has_backward)
       .def_readonly("inputs", &ProgramStage::inputs)
       .def_readonly("outputs", &ProgramStage::outputs);

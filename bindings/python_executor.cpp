@@ -79,10 +79,12 @@ std::chrono::nanoseconds nanoseconds(double seconds) {
 class PythonExecutor {
  public:
   PythonExecutor(const Program& program, int rank, c10::intrusive_ptr<c10d::ProcessGroup> group,
-                 std::vector<int> ranks, double timeout_s, std::optional<at::Device> device)
+                 std::vector<int> ranks, double timeout_s, std::optional<at::Device> device,
+                 bool dynamic_shapes)
       : channel_(make_c10d_channel(check_group(program, rank, std::move(group), ranks), ranks,
                                    device.value_or(at::Device(at::kCPU)))),
-        executor_(program, rank, *channel_, {.timeout = nanoseconds(timeout_s)}) {}
+        executor_(program, rank, *channel_,
+                  {.timeout = nanoseconds(timeout_s), .dynamic_shapes = dynamic_shapes}) {}
 
   void set_stage(int stage, py::object forward, py::object before, py::object after, bool may_split) {
     const auto& stages = executor_.program().stages;
@@ -150,9 +152,9 @@ void bind_executor(py::module_& m) {
   py::register_local_exception<TimeoutError>(m, "StepTimeout", failed);
   py::class_<PythonExecutor>(m, "Executor", "Runs one rank's list of a program, one training step per run().")
       .def(py::init<const Program&, int, c10::intrusive_ptr<c10d::ProcessGroup>, std::vector<int>, double,
-                    std::optional<at::Device>>(),
+                    std::optional<at::Device>, bool>(),
            py::arg("program"), py::arg("rank"), py::arg("process_group"), py::arg("ranks"),
-           py::arg("timeout_s") = 300.0, py::arg("device") = py::none(),
+           py::arg("timeout_s") = 300.0, py::arg("device") = py::none(), py::arg("dynamic_shapes") = false,
            "ranks[d] is the rank within process_group of the pipeline's device d.")
       .def("set_stage", &PythonExecutor::set_stage, py::arg("stage"), py::arg("forward"),
            py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <queue>
+#include <set>
+#include <string_view>
 #include <tuple>
 
 #include "plugin/deadlock.h"
@@ -30,24 +32,31 @@ struct Event {
   }
 };
 
-/// The executor runs whole and split backwards. What else a mode asks for (to recompute, to offload) it
-/// cannot do, and a plan that counts on it would not hold.
-void check_modes(const Placement& placement, const std::vector<TakenMode>& taken) {
+/// The mode that keeps a stage's inputs only; a name that the host knows, because blocks say what it costs
+/// and not what it does.
+constexpr std::string_view kRecompute = "recompute";
+
+/// Names of the stages that recompute. Besides, the executor runs whole and split backwards; what else a mode
+/// asks for (to offload) it cannot do, and a plan that counts on it would not hold.
+std::set<std::string> recomputing(const Placement& placement, const std::vector<TakenMode>& taken) {
   const Assignment assignment = assignment_of(placement, taken);
+  std::set<std::string> stages;
   for (std::size_t c = 0; c < assignment.size(); ++c) {
     const Choice& choice = placement.choices[c];
     const Mode& mode = choice.modes[assignment[c]];
     for (const BlockChange& change : mode.changes) {
-      if (change.absent || change.kind) continue;
-      throw InputError(
-          "", 0,
-          "mode '" + mode.name + "' of choice '" + choice.name + "' cannot be enforced: it changes block '" +
-              placement.blocks[change.block].name +
-              "' but not its kind, and only whole against split backwards can be chosen at run "
-              "time; write what the model does (recompute, offload) into the blocks themselves, or "
-              "search without --choose");
+      const Block& block = placement.blocks[change.block];
+      if (mode.name == kRecompute) stages.insert(block.stage);
+      if (mode.name == kRecompute || change.absent || change.kind) continue;
+      throw InputError("", 0,
+                       "mode '" + mode.name + "' of choice '" + choice.name +
+                           "' cannot be enforced: it changes block '" + block.name +
+                           "' but not its kind, and only whole against split backwards, and a mode called "
+                           "'recompute', can be chosen at run time; write what the model does (offload) into "
+                           "the blocks themselves, or search without --choose");
     }
   }
+  return stages;
 }
 
 class Lowering {
@@ -230,8 +239,10 @@ class Lowering {
 }  // namespace
 
 Program lower(const Plan& plan, const Placement& placement) {
-  if (plan.modes) check_modes(placement, plan.modes->taken);
-  Program program = Lowering(plan, plan.modes ? with_modes(placement, plan.modes->taken) : placement).run();
+  const auto taken = plan.modes ? plan.modes->taken : std::vector<TakenMode>{};
+  const std::set<std::string> recompute = recomputing(placement, taken);
+  Program program = Lowering(plan, plan.modes ? with_modes(placement, taken) : placement).run();
+  for (ProgramStage& stage : program.stages) stage.recomputes = recompute.contains(stage.name);
   const DeadlockProof proof = prove_deadlock_free(program);
   if (!proof.ok()) throw InputError("", 0, "the lowered plan is refused: " + proof.failure);
   return program;

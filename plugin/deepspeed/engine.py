@@ -90,7 +90,13 @@ class PlanEngine:
         run = self._ostinato
         ranks = [dist.get_group_rank(run.group, rank) for rank in self.grid.pp_group]
         executor = plans.compiled().Executor(
-            run.program, self.stage_id, run.group, ranks, timeout_s=run.section.timeout_s, device=self.device
+            run.program,
+            self.stage_id,
+            run.group,
+            ranks,
+            timeout_s=run.section.timeout_s,
+            device=self.device,
+            dynamic_shapes=self.module.dynamic_shape,
         )
         for chunk in run.chunks:
             if chunk.on(self.stage_id):

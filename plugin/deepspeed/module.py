@@ -10,6 +10,7 @@ The chunk must be shown during its backward too: activation checkpointing recomp
 from contextlib import contextmanager
 
 import torch
+from deepspeed.runtime.activation_checkpointing import checkpointing
 from ostinato.nn import Shard, cut_state, whole_state
 from ostinato.nn.layers import split_of
 
@@ -30,6 +31,8 @@ class ChunkedLayers:
         self.micro_offset = view.micro_offset
         self.is_checkpointable_results = view.checkpointable
         self._set_bounds(chunk.first, chunk.end)
+        if chunk.recomputes and torch.is_grad_enabled():
+            self._recompute(chunk)
 
     def show_all(self) -> None:
         """The resting state: every local layer, in model order."""
@@ -39,7 +42,17 @@ class ChunkedLayers:
         first, last = (self._chunks[0], self._chunks[-1])
         self._set_bounds(first.first, last.end)
 
+    def _recompute(self, chunk: Chunk) -> None:
+        """Until another chunk is shown: its forward keeps its inputs only, as DeepSpeed checkpoints all its layers at once."""
+        self._own_checkpointing = self.activation_checkpoint_interval, self.activation_checkpoint_func
+        self.activation_checkpoint_interval = chunk.end - chunk.first
+        self.activation_checkpoint_func = checkpointing.non_reentrant_checkpoint  # takes inputs without a gradient, too
+        self.is_checkpointable_results = [True]
+
     def _put_away(self) -> None:
+        if self._own_checkpointing is not None:
+            self.activation_checkpoint_interval, self.activation_checkpoint_func = self._own_checkpointing
+            self._own_checkpointing = None
         if self._shown is not None:
             self._shown.micro_offset = self.micro_offset
 
@@ -59,7 +72,8 @@ class ChunkedLayers:
 
     def may_split(self, chunk: Chunk) -> bool:
         """Whether the chunk's backward can run in two halves: DeepSpeed's checkpointing recomputes all of it at once."""
-        return not (self.activation_checkpoint_interval and any(self._views[chunk.stage].checkpointable))
+        own = self.activation_checkpoint_interval and any(self._views[chunk.stage].checkpointable)
+        return not (chunk.recomputes or own)
 
     def sharded_parameters(self) -> set[str]:
         """Names of the parameters of which this rank holds a part."""
@@ -138,5 +152,5 @@ def adopt(model, owners: list[int], chunks: list[Chunk], shards: dict[int, Shard
     model._local_funcs = model.forward_funcs
     model._local_layers = sorted({layer for chunk in chunks for layer in range(chunk.first, chunk.end)})
     model._views = {chunk.stage: _View(model._local_layers.index(chunk.first)) for chunk in chunks}
-    model._shown = None
+    model._shown = model._own_checkpointing = None
     model.show_all()

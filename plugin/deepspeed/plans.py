@@ -12,6 +12,7 @@ class Chunk:
 
     `copy`: where the plan runs the model in two directions, each has weights of its own; copy c runs the batches i with
     i % copies == c. `takes`: elements of the batch's inputs that the stage reads where stages are not a chain.
+    `recomputes`: its forward keeps what it was given only.
     """
 
     stage: int
@@ -22,6 +23,7 @@ class Chunk:
     outputs: tuple[int, ...] = ()
     copy: int = 0
     takes: tuple[int, ...] | None = None
+    recomputes: bool = False
 
     @property
     def rank(self) -> int:
@@ -68,7 +70,9 @@ def chunks_of(program) -> list[Chunk]:
     """The stages in the placement's order: of one copy of the model, in model order."""
     copies = _connected(program.stages)
     return [
-        Chunk(index, tuple(s.ranks), s.first_layer, s.end_layer, tuple(s.inputs), tuple(s.outputs), copy)
+        Chunk(
+            index, tuple(s.ranks), s.first_layer, s.end_layer, tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes
+        )
         for index, (s, copy) in enumerate(zip(program.stages, copies, strict=True))
     ]
 
@@ -132,6 +136,11 @@ def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -
     idle = set(range(devices)) - {rank for chunk in chunks for rank in chunk.ranks}
     if idle:
         raise OstinatoError(f'placement "{program.placement_name}": device {min(idle)} runs no stage')
+    if both := [program.stages[c.stage].name for c in chunks if c.sharded and c.recomputes]:
+        raise Unsupported(
+            f'the plan recomputes stage "{both[0]}", which is on several devices: its ranks would meet once more; search without '
+            "that mode"
+        )
     if copies > 1 and any(chunk.sharded for chunk in chunks):
         raise Unsupported(
             f'placement "{program.placement_name}" runs the model in {copies} directions and has stages on several devices: '

@@ -19,11 +19,6 @@ def check_run(model, config) -> None:
     for key in ("pipe_partitioned", "grad_partitioned"):
         if config.pipeline[key] and model.topology().get_dim("model") > 1:
             raise Unsupported(f'"pipeline": {{"{key}": true}} does not work with a plan: switch it off')
-    if model.dynamic_shape:
-        raise Unsupported(
-            "PipelineModule(dynamic_shape=True) does not work with a plan: shapes are announced once; call "
-            "engine.reset_activation_shape() when they change"
-        )
     stage = config.zero_config.stage
     if stage > 1:
         raise Unsupported(f'"zero_optimization": {{"stage": {stage}}} does not work with pipelines: use 0 or 1')

@@ -25,11 +25,13 @@ Program checked(Program program, int rank) {
 Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions options)
     : program_(checked(std::move(program), rank)),
       rank_(rank),
-      traffic_(program_, rank, channel, options.timeout, meter_,
-               [this](int index) {
-                 waits_since_ = Clock::now().time_since_epoch().count();
-                 waits_for_ = index;
-               }),
+      traffic_(
+          program_, rank, channel, options.timeout, meter_,
+          [this](int index) {
+            waits_since_ = Clock::now().time_since_epoch().count();
+            waits_for_ = index;
+          },
+          options.dynamic_shapes),
       trace_(program_.ranks[rank], rank) {}
 
 Executor::~Executor() = default;
@@ -91,7 +93,8 @@ std::vector<Message> Executor::take(int index, const std::vector<int>& others) {
   for (std::size_t k = 0; k < others.size(); ++k) {
     if (needs[k] < 0) {
       messages.push_back(Message::from_here(hand_over(here, {others[k], i.stage, i.micro_batch})));
-      if (i.action == Action::forward) traffic_.learn(others[k], i.stage, messages.back().tensors);
+      if (i.action == Action::forward)
+        traffic_.learn(others[k], i.stage, i.micro_batch, messages.back().tensors);
       continue;
     }
     const auto start = Clock::now();
@@ -124,7 +127,7 @@ void Executor::forward(int index) {
   trace_.ran(index, Action::forward, i.stage, i.micro_batch, start, Clock::now());
   const std::vector<int>& takers = traffic_.itinerary().takers[index];
   for (std::size_t k = 0; k < stage.outputs.size(); ++k) {
-    traffic_.learn(i.stage, stage.outputs[k], outputs);
+    traffic_.learn(i.stage, stage.outputs[k], i.micro_batch, outputs);
     keep(activations_, {i.stage, stage.outputs[k], i.micro_batch}, outputs, takers[k]);
   }
 }

@@ -32,13 +32,14 @@ namespace ostinato {
 
 struct ExecutorOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(300);  ///< longest wait for one transfer
+  bool dynamic_shapes =
+      false;  ///< outputs may change their shapes at any time (traffic.h says what it costs)
 };
 
 class Executor {
  public:
   /// Copies the program. `channel` must outlive the executor. Throws ExecutionError, before anything runs,
-  /// for a program that fails prove_deadlock_free(), a rank that it does not have, or a split backward (not
-  /// supported yet).
+  /// for a program that fails prove_deadlock_free() or a rank that it does not have.
   Executor(Program program, int rank, Channel& channel, ExecutorOptions options = {});
   ~Executor();
 

@@ -1,6 +1,7 @@
 #include "plugin/executor/traffic.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <cassert>
@@ -10,6 +11,10 @@
 namespace ostinato {
 namespace {
 
+/// Before a message, where shapes may change.
+constexpr std::int64_t kUnchanged = 0;
+constexpr std::int64_t kAnnounced = 1;
+
 std::string seconds(std::chrono::nanoseconds time) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
@@ -18,13 +23,14 @@ std::string seconds(std::chrono::nanoseconds time) {
 }  // namespace
 
 Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono::nanoseconds timeout,
-                 Meter& meter, std::function<void(int)> waiting)
+                 Meter& meter, std::function<void(int)> waiting, bool dynamic)
     : program_(program),
       rank_(rank),
       channel_(channel),
       timeout_(timeout),
       meter_(meter),
       waiting_(std::move(waiting)),
+      dynamic_(dynamic),
       itinerary_(ostinato::itinerary(program, rank, channel.posts_ahead())),
       pool_(channel.device(), meter),
       inbound_(program.ranks[rank].size()) {}
@@ -39,9 +45,15 @@ Traffic::Edge& Traffic::edge(const Instruction& i) {
   return edges_[own_first ? std::pair(i.stage, i.peer_stage) : std::pair(i.peer_stage, i.stage)];
 }
 
-void Traffic::learn(int from, int to, const std::vector<at::Tensor>& tensors) {
+void Traffic::learn(int from, int to, int micro_batch, const std::vector<at::Tensor>& tensors) {
   Edge& e = edges_[{from, to}];
   if (!e.forward) e.learn(describe(tensors));
+  if (dynamic_) e.of_micro_batch[micro_batch] = gradient_of(describe(tensors));
+}
+
+const MessageSpec& Traffic::spec_of(const Instruction& i, const Edge& edge) const {
+  if (i.action == Action::send_forward || i.action == Action::receive_forward) return *edge.forward;
+  return dynamic_ ? edge.of_micro_batch.at(i.micro_batch) : edge.backward;
 }
 
 std::string Traffic::partner(int index) const {
@@ -82,14 +94,21 @@ void Traffic::complete(std::vector<std::unique_ptr<Transfer>>& transfers, int in
   waiting_(-1);
 }
 
+bool Traffic::is_known(int index) {
+  const Instruction& i = at(index);
+  const Edge& e = edge(i);
+  if (!e.forward || !dynamic_) return e.forward.has_value();
+  return i.action == Action::receive_forward ? flagged_ == index : e.of_micro_batch.contains(i.micro_batch);
+}
+
 void Traffic::post_before(int index) {
   for (; next_post_ < index; ++next_post_) {
     const Instruction& i = at(next_post_);
     if (!is_receive(i.action)) continue;
     const Edge& e = edge(i);
-    if (!e.forward) return;  // not announced yet: post() takes it at its place
+    if (!is_known(next_post_)) return;  // post() takes it at its place
     Inbound& inbound = inbound_[next_post_].emplace();
-    for (const TensorSpec& spec : i.action == Action::receive_forward ? *e.forward : e.backward) {
+    for (const TensorSpec& spec : spec_of(i, e)) {
       Buffer buffer = spec.present ? pool_.take(spec) : Buffer();
       if (spec.bytes() > 0) inbound.transfers.push_back(channel_.receive(buffer.tensor(), i.peer));
       inbound.buffers.push_back(std::move(buffer));
@@ -101,8 +120,29 @@ void Traffic::post(int index) {
   post_before(index + 1);
   if (next_post_ > index) return;
   assert(next_post_ == index);
-  read_announcement(index);
+  if (dynamic_)
+    read_flag(index);
+  else
+    read_announcement(index);
   post_before(index + 1);
+}
+
+void Traffic::read_flag(int index) {
+  const Instruction& i = at(index);
+  const at::Tensor flag = at::empty({1}, at::TensorOptions().dtype(at::kLong).device(channel_.device()));
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  transfers.push_back(channel_.receive(flag, i.peer));
+  complete(transfers, index);
+  Edge& e = edge(i);
+  if (flag.item<std::int64_t>() == kAnnounced) {
+    read_announcement(index);
+    e.announced_by[i.peer] = *e.forward;
+    changed_ = true;
+  } else {
+    e.learn(e.announced_by.at(i.peer));
+  }
+  e.of_micro_batch[i.micro_batch] = e.backward;
+  flagged_ = index;
 }
 
 void Traffic::read_announcement(int index) {
@@ -128,13 +168,22 @@ void Traffic::check(const Instruction& i, const MessageSpec& spec,
   if (matches(spec, tensors)) return;
   throw ExecutionError("rank " + std::to_string(rank_) + ": " + to_string(i) + " carries " +
                        to_string(describe(tensors)) + ", but stage '" + program_.stages[i.stage].name +
-                       "' announced " + to_string(spec) + "; shapes that change are not supported");
+                       "' announced " + to_string(spec) + "; shapes that change need dynamic_shapes");
 }
 
 void Traffic::announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors,
                        Outbound& out) {
-  if (!edge.forward) edge.learn(describe(tensors));
-  edge.announced_to.insert(i.peer);
+  if (dynamic_ || !edge.forward) edge.learn(describe(tensors));
+  const auto before = edge.announced_to.find(i.peer);
+  const bool known = before != edge.announced_to.end() && (!dynamic_ || before->second == *edge.forward);
+  if (dynamic_) {
+    const at::Tensor flag =
+        at::full({1}, known ? kUnchanged : kAnnounced, at::TensorOptions().dtype(at::kLong));
+    out.transfers.push_back(channel_.send(flag.to(channel_.device()), i.peer));
+    edge.of_micro_batch[i.micro_batch] = edge.backward;
+  }
+  if (known) return;
+  edge.announced_to[i.peer] = *edge.forward;
   out.transfers.push_back(channel_.send(encode(*edge.forward).to(channel_.device()), i.peer));
 }
 
@@ -143,10 +192,10 @@ void Traffic::send(int index, const std::vector<at::Tensor>& tensors) {
   Edge& e = edge(i);
   Outbound out{.index = index, .bytes = 0, .transfers = {}};
   if (i.action == Action::send_forward) {
-    if (!e.announced_to.contains(i.peer)) announce(i, e, tensors, out);
+    announce(i, e, tensors, out);
     check(i, *e.forward, tensors);
   }
-  const MessageSpec& spec = i.action == Action::send_forward ? *e.forward : e.backward;
+  const MessageSpec& spec = spec_of(i, e);
   for (std::size_t t = 0; t < spec.size(); ++t) {
     if (spec[t].bytes() == 0) continue;
     // A stage that does not use an input has no gradient for it; its peer waits for one all the same.
@@ -176,6 +225,9 @@ void Traffic::finish() {
     released_[peer] = 0;
   }
   next_post_ = 0;
+  flagged_ = -1;
+  for (auto& [ends, edge] : edges_) edge.of_micro_batch.clear();
+  if (std::exchange(changed_, false)) pool_.clear();  // buffers of shapes that may not come again
 }
 
 }  // namespace ostinato

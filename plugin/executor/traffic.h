@@ -10,13 +10,17 @@
 // the first step receives it at its place in the list and from then on ahead of need. Gradients need none:
 // they look like what went forward, which a rank has made, received, or been handed on its own (learn()). A
 // message that later looks different is an error that says so.
+//
+// Where shapes may change (`dynamic`), one int64 before every message along an edge says whether it looks
+// like the one before it to that peer (kUnchanged), or its shapes follow (kAnnounced). Such a receive is
+// posted at its place in the list, where the proof lets it block, and not ahead. A gradient looks like what
+// went forward for its micro-batch.
 
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -32,13 +36,14 @@ class Traffic {
  public:
   /// `waiting` is told the index of the instruction that is waited for, and -1 when it is over.
   Traffic(const Program& program, int rank, Channel& channel, std::chrono::nanoseconds timeout, Meter& meter,
-          std::function<void(int)> waiting);
+          std::function<void(int)> waiting, bool dynamic = false);
 
   const Itinerary& itinerary() const { return itinerary_; }
 
-  /// What stage `from` of this rank made for stage `to`, or handed to it on this rank: a gradient along that
-  /// edge may come from or go to a peer all the same, where one of the two stages is on more ranks.
-  void learn(int from, int to, const std::vector<at::Tensor>& tensors);
+  /// What stage `from` of this rank made for stage `to` of a micro-batch, or handed to it on this rank: a
+  /// gradient along that edge may come from or go to a peer all the same, where one of the two stages is on
+  /// more ranks.
+  void learn(int from, int to, int micro_batch, const std::vector<at::Tensor>& tensors);
 
   /// Posts the receives before `index` that are not posted yet, as far as their shapes are known.
   void post_before(int index);
@@ -74,15 +79,22 @@ class Traffic {
 
   /// What a message along an edge of the stage graph looks like; one for both directions.
   struct Edge {
-    std::optional<MessageSpec> forward;
+    std::optional<MessageSpec> forward;  ///< the last one
     MessageSpec backward;
-    std::set<int> announced_to;  ///< peers
+    std::map<int, MessageSpec> announced_to;    ///< per peer, the last announcement
+    std::map<int, MessageSpec> of_micro_batch;  ///< gradients that will come back; where shapes may change
+    std::map<int, MessageSpec> announced_by =
+        {};  ///< per peer, what it announced last; where shapes may change
     void learn(MessageSpec spec);
   };
 
   const Instruction& at(int index) const { return program_.ranks[rank_][index]; }
   Edge& edge(const Instruction& transfer);
   void read_announcement(int index);
+  void read_flag(int index);
+  /// Whether what the receive at `index` brings is known already.
+  bool is_known(int index);
+  const MessageSpec& spec_of(const Instruction& i, const Edge& edge) const;
   void announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors, Outbound& out);
   void check(const Instruction& i, const MessageSpec& spec, const std::vector<at::Tensor>& tensors) const;
   std::string name(int index) const;
@@ -95,6 +107,9 @@ class Traffic {
   std::chrono::nanoseconds timeout_;
   Meter& meter_;
   std::function<void(int)> waiting_;
+  bool dynamic_;
+  bool changed_ = false;  ///< shapes, in this step
+  int flagged_ = -1;      ///< the receive whose shapes were read last; where shapes may change
   Itinerary itinerary_;
   BufferPool pool_;
   std::map<std::pair<int, int>, Edge> edges_;      ///< by (from stage, to stage)

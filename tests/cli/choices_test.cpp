@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "search/file.h"
 #include "tests/cli/support/cli_run.h"
 
 namespace ostinato::cli::test {
@@ -81,16 +82,31 @@ TEST(ChooseOption, IsRefusedWhereThereIsNoChoice) {
             2);
 }
 
+/// Lowers a plan of the sample with all choices, its mode "recompute" under another name.
+Result lowered_with(const TemporaryFolder& folder, const std::string& mode) {
+  std::string text = read_file(kChoices, 1 << 20);
+  for (std::size_t at = 0; (at = text.find("\"recompute\"", at)) != std::string::npos; ++at)
+    text.replace(at, 11, '"' + mode + '"');
+  const std::string placement = folder.write("choices.toml", text);
+  const Result searched = ostinato_run({"search", placement, "--micro-batches", "4", "--choose",
+                                        "--time-limit", "0", "--output", folder / "x.json"});
+  EXPECT_EQ(searched.status, 0) << searched.err;
+  return ostinato_run({"lower", folder / "x.json", placement});
+}
+
 TEST(LowerCommand, RefusesAModeThatTheExecutorCannotRun) {
   const TemporaryFolder folder;
-  ASSERT_EQ(ostinato_run({"search", kChoices, "--micro-batches", "4", "--choose", "--time-limit", "0",
-                          "--output", folder / "x.json"})
-                .status,
-            0);
-  const Result result = ostinato_run({"lower", folder / "x.json", kChoices});
+  const Result result = lowered_with(folder, "offload");
   EXPECT_EQ(result.status, 3);
-  EXPECT_NE(result.err.find("mode 'recompute' of choice 's0' cannot be enforced"), std::string::npos)
+  EXPECT_NE(result.err.find("mode 'offload' of choice 's0' cannot be enforced"), std::string::npos)
       << result.err;
+}
+
+TEST(LowerCommand, KnowsHowToRecompute) {
+  const TemporaryFolder folder;
+  const Result result = lowered_with(folder, "recompute");
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("0B0"), std::string::npos) << result.out;
 }
 
 TEST(ParetoOption, WritesAFileAPointThatVerifyAccepts) {

@@ -271,6 +271,42 @@ TEST(Executor, RefusesShapesThatChange) {
       << failures[0];
 }
 
+/// What a growing output does to the stages behind it: weights on both sides of a border, and a sum of
+/// squares.
+class Stretching : public StageModule {
+ public:
+  Stretching(int stage, int stages) : stage_(stage), last_(stage + 1 == stages) {}
+
+  std::vector<at::Tensor> forward(int m, const std::vector<at::Tensor>& in) override {
+    if (stage_ == 0) ++calls_;
+    const std::int64_t size = 1 + (m + calls_ / 4) % 3;
+    const at::Tensor x = (stage_ == 0 ? at::arange(1.0F, static_cast<float>(size + 1)) : in[0]) * weight_;
+    return {last_ ? (x * x).sum() : x};
+  }
+  float gradient() const { return weight_.grad().item<float>(); }
+
+ private:
+  int stage_;
+  bool last_;
+  int calls_ = 0;
+  at::Tensor weight_ = at::full({1}, 2.0F).requires_grad_(true);
+};
+
+TEST(Executor, ShapesMayChangeWhereItIsTold) {
+  const auto gradients = [](const std::vector<int>& devices, Blocking blocking) {
+    const Program program = program_of(chain(devices), 4, 3);
+    std::map<int, Stretching> modules;
+    for (int s = 0; s < 3; ++s) modules.emplace(s, Stretching(s, 3));
+    const ExecutorOptions options{.timeout = 60s, .dynamic_shapes = true};
+    for (const std::string& failure : run_all(program, modules, blocking, 5, options)) EXPECT_EQ(failure, "");
+    return std::vector{modules.at(0).gradient(), modules.at(1).gradient(), modules.at(2).gradient()};
+  };
+  const auto expected = gradients({0, 0, 0}, Blocking::no);
+  EXPECT_EQ(gradients({0, 1, 2}, Blocking::no), expected);
+  EXPECT_EQ(gradients({0, 1, 2}, Blocking::yes), expected);
+  EXPECT_EQ(gradients({0, 1, 0}, Blocking::no), expected);
+}
+
 TEST(Executor, RefusesWhatItCannotRun) {
   Exchange exchange;
   ThreadChannel channel(exchange, 0, Blocking::no);

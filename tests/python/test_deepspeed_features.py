@@ -1,6 +1,7 @@
 """What else DeepSpeed's pipeline engine does goes on working under a plan."""
 
 import io
+import itertools
 import re
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
@@ -89,6 +90,21 @@ def test_dynamic_loss_scale(world2, plans, layout):
     expected, got = both(world2, fp16_steps, Options(config=config), plans[layout])
     assert got == expected
     assert got[0]["skipped"] > 0 and got[0]["scale"] < 2**22
+
+
+def steps_of_many_lengths(options: Options) -> dict:
+    """Micro-batches of 5, 3, 4, 2, 5, ... tokens."""
+    engine = make_engine(options)
+    lengths = itertools.cycle([5, 3, 4, 2, 5, 5])
+    data = ((x[:, :n], y[:, :n]) for (x, y), n in zip(data_of(engine), lengths, strict=False))
+    losses = [engine.train_batch(data).item() for _ in range(6)]
+    return {"losses": losses, "weights": weights(engine)}
+
+
+@pytest.mark.parametrize("layout", ["looped", "wave", "split"])
+def test_shapes_that_change(world2, plans, layout):
+    expected, got = both(world2, steps_of_many_lengths, Options(dynamic_shape=True), plans[layout])
+    assert got == expected
 
 
 class Samples(torch.utils.data.Dataset):

@@ -8,10 +8,8 @@ from ostinato.deepspeed.errors import OstinatoError, Unsupported
 from ostinato.deepspeed.plans import check_actions
 
 
-def model(dynamic_shape=False, slices=1):
-    return SimpleNamespace(
-        dynamic_shape=dynamic_shape, topology=lambda: SimpleNamespace(get_dim=lambda axis: slices)
-    )
+def model(slices=1):
+    return SimpleNamespace(topology=lambda: SimpleNamespace(get_dim=lambda axis: slices))
 
 
 def config(stage=1, **pipeline):
@@ -34,7 +32,6 @@ def test_a_plain_run_is_accepted():
     [
         ((model(slices=2), config(pipe_partitioned=True)), '"pipe_partitioned": true'),
         ((model(slices=2), config(grad_partitioned=True)), '"grad_partitioned": true'),
-        ((model(dynamic_shape=True), config()), "dynamic_shape=True"),
         ((model(), config(stage=2)), '"stage": 2'),
         ((model(), config(stage=3)), '"stage": 3'),
     ],

@@ -27,6 +27,7 @@ class Options:
     checkpointable: tuple[str, ...] | None = None
     built: bool = False  # layers are modules, not LayerSpecs
     seed_layers: bool = False
+    dynamic_shape: bool = False
     steps: int = 20
 
     def configuration(self) -> dict:
@@ -59,6 +60,7 @@ def make_model(options: Options):
         activation_checkpoint_interval=options.checkpoint_interval,
         checkpointable_layers=list(options.checkpointable) if options.checkpointable else None,
         seed_layers=options.seed_layers,
+        dynamic_shape=options.dynamic_shape,
     )
 
 
