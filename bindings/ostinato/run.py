@@ -3,6 +3,7 @@ but not installed, or TORCH_DEVICE_BACKEND_AUTOLOAD=0).
 
     torchrun --nproc-per-node 4 -m ostinato.run train.py --deepspeed_config ds_config.json
     deepspeed --module ostinato.run train.py --deepspeed_config ds_config.json
+    srun --ntasks-per-node 4 python -m ostinato.run train.py --deepspeed_config ds_config.json
     python -m ostinato.run -m package.train --deepspeed_config ds_config.json
 """
 
@@ -10,7 +11,7 @@ import os
 import runpy
 import sys
 
-from ostinato import autoload
+from ostinato import autoload, slurm
 
 USAGE = "usage: python -m ostinato.run SCRIPT [ARGUMENT ...] | -m MODULE [ARGUMENT ...]"
 
@@ -26,6 +27,7 @@ def main() -> int:
     if not target or target[0] in ("-h", "--help"):
         print(f"{__doc__}\n{USAGE}", file=sys.stdout if target else sys.stderr)
         return 0 if target else 2
+    slurm.adopt()
     autoload.register()
     sys.argv = [target[0], *launcher, *target[1:]]
     if module:

@@ -7,11 +7,14 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 
 import time
 from dataclasses import dataclass, field
+from itertools import count
 
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import Shard, ShardedLogits
+from ostinato.watch import Watch
+from torch.distributed.distributed_c10d import _get_default_store
 
 from . import announce, checkpoint, plans
 from .batches import Batches
@@ -36,6 +39,9 @@ EXECUTED = (
 )
 
 
+_engines = count()  # every rank makes its engines in the same order
+
+
 @dataclass
 class Run:
     """The plan of one engine."""
@@ -51,6 +57,7 @@ class Run:
     couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)  # by stage and DeepSpeed's name of the buffer
     group: object = None  # process group of this pipeline, for the executor alone
     executor: object = None
+    watch: Watch | None = None
     trace: Trace | None = None
     active: Chunk | None = None  # the chunk whose forward or backward runs
     batches: Batches | None = None  # of this step
@@ -83,6 +90,14 @@ class PlanEngine:
         run.group = self._own_group()
         run.couriers = couriers_of(run.chunks, run.shards, self.device)
         run.executor = self._make_executor()
+        run.watch = Watch(
+            _get_default_store(),
+            f"engine {next(_engines)}, pipeline of rank {self.grid.pp_group[0]}",
+            self.stage_id,
+            len(self.grid.pp_group),
+            lambda: run.executor.position(),
+            min(1.0, run.section.timeout_s / 4),
+        )
         if run.paths.trace is not None:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
 
@@ -205,6 +220,8 @@ class PlanEngine:
                 f"ostinato: rank {self.global_rank} (pipeline rank {self.stage_id}), step {self.global_steps + 1}, "
                 f"plan {run.program.plan_sha256[:12]}"
             )
+            if isinstance(error, plans.compiled().StepTimeout):
+                run.watch.give_up()
             raise
         if run.copies is not None:
             run.copies.add_gradients(self)
@@ -334,6 +351,7 @@ class PlanEngine:
         return super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
 
     def destroy(self):
+        self._ostinato.watch.close()
         if self._ostinato.trace is not None:
             self._ostinato.trace.write()
         super().destroy()

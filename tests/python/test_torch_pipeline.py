@@ -146,7 +146,8 @@ def test_wrong_use_is_named(world2, tmp_path):
 
 def test_one_rank_needs_no_group(tmp_path):
     case = Case(plan_of(tmp_path, Layout("one", (4,), (0, 0))))
-    check_gradients([torch_jobs.train(case)], torch_jobs.alone(case), torch.equal)
+    expected = torch_jobs.alone(case)
+    check_gradients([torch_jobs.train(case)], expected, torch.equal)
     assert "takes the inputs of the step" in torch_jobs.refusal(case, "step")
 
 
@@ -189,3 +190,9 @@ def run(folder, module: str, *arguments: str) -> str:
     done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_a_rank_that_gives_up_makes_all_say_where_they_are(world2, tmp_path):
+    (_, said), (raised, _) = world2.run(torch_jobs.stuck, Case(plan_of(tmp_path)))
+    assert raised.startswith("StepTimeout: rank 1 waited 2.0 s for 1RECV_F0 from rank 0"), raised
+    assert len(said) == 1 and said[0].startswith("rank 1 gave up; rank 0 is in step 1 at instruction 0"), said

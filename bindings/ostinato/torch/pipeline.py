@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,16 @@ import torch
 import torch.distributed as dist
 from ostinato.nn import ShardedLogits
 from torch import nn
+from torch.distributed.distributed_c10d import _get_default_store
 
 from ostinato import _plugin
+from ostinato.watch import Watch
 
 from .batches import as_arguments, micro_batches
 from .stages import Build, own_stages
+
+
+_pipelines = count()  # every rank makes its pipelines in the same order
 
 
 class PipelineError(RuntimeError):
@@ -48,6 +54,7 @@ class Pipeline(nn.Module):
         self.loss_fn = loss_fn
         self._device, self._timeout_s = torch.device(device), timeout_s
         self.rank, ranks = place_in(group, self.program)
+        check_copies(self.program)
         self._group = dist.new_group(ranks, use_local_synchronization=True) if len(ranks) > 1 else None
         self._check_agreement()
         self._own = own_stages(self.program, self.rank, ranks)
@@ -56,6 +63,7 @@ class Pipeline(nn.Module):
         self._targets: list = []
         self._results: dict[int, list] = {}  # of the last step, by stage that feeds no other: losses or outputs
         self.reset_shapes()
+        self._watch = self._make_watch(ranks[0])
 
     @property
     def trains(self) -> bool:
@@ -85,7 +93,7 @@ class Pipeline(nn.Module):
         if not self.trains:
             raise PipelineError("the plan has no backwards: call infer(), or search a placement that has them")
         self._take(inputs, targets)
-        self._executor.run()
+        self._run()
         losses = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
         return torch.stack(losses).sum() / self.micro_batches if losses else None
 
@@ -99,7 +107,7 @@ class Pipeline(nn.Module):
             raise PipelineError("the plan has backwards: call step(), or search a placement of forward blocks only")
         self._take(inputs, None)
         with torch.no_grad():
-            self._executor.run()
+            self._run()
         ends = list(self._results.values())
         return ends[0] if len(ends) == 1 else [list(result) for result in zip(*ends, strict=True)] if ends else None
 
@@ -111,6 +119,20 @@ class Pipeline(nn.Module):
     def position(self) -> str:
         """Where this rank is, in words; from any thread."""
         return self._executor.position()
+
+    def _run(self) -> None:
+        try:
+            self._executor.run()
+        except _plugin.StepTimeout:
+            self._watch.give_up()
+            raise
+
+    def _make_watch(self, first: int) -> Watch | None:
+        if self._group is None:
+            return None
+        name = f"pipeline {next(_pipelines)} of rank {first}"
+        period_s = min(1.0, self._timeout_s / 4)
+        return Watch(_get_default_store(), name, self.rank, self.program.ranks, self.position, period_s)
 
     # ---- what the executor calls
 
@@ -159,6 +181,19 @@ class Pipeline(nn.Module):
 def lowered(plan: str | Path, placement: str | Path | None):
     """The program of a plan. ValueError with file and line where plan and placement are not right together."""
     return _plugin.lower(str(plan), str(placement or Path(plan).with_name("placement.toml")))
+
+
+def check_copies(program) -> None:
+    """Raises PipelineError where two stages hold the same layers: nobody would add up the gradients of the two."""
+    held: dict[tuple[int, int], str] = {}
+    for stage in program.stages:
+        layers = (stage.first_layer, stage.end_layer)
+        if layers[0] < layers[1] and layers in held:
+            raise PipelineError(
+                f'stages "{held[layers]}" and "{stage.name}" hold the same layers (two directions): that runs behind '
+                "DeepSpeed's engine, which sums the gradients of both copies"
+            )
+        held[layers] = stage.name
 
 
 def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:

@@ -1,5 +1,6 @@
 """What ranks run in test_torch_pipeline.py, and the same on one process."""
 
+import time
 from dataclasses import dataclass
 
 import torch
@@ -155,3 +156,31 @@ def refusal(case: Case, how: str, **given) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def stuck(case: Case) -> tuple[str, list[str]]:
+    """Rank 0 computes until its watch has spoken; rank 1 waits for it, in vain. What each said, and raised."""
+    from ostinato import watch
+    from ostinato.torch import Pipeline
+
+    said: list[str] = []
+    original, watch.say = watch.say, said.append
+    pipe = Pipeline(case.plan, build(case), loss_fn=loss, timeout_s=2)
+    if pipe.rank == 0:
+        pipe.stages["0"].register_forward_pre_hook(lambda *_: wait_until(lambda: said))
+    raised = ""
+    try:
+        tokens, _, targets = batch(0)
+        pipe.step(tokens, targets)
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}"
+    finally:
+        watch.say = original
+    return raised, said
+
+
+def wait_until(condition) -> None:
+    end = time.monotonic() + 120
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    raise RuntimeError("stuck on purpose")

@@ -27,7 +27,7 @@ class World:
         self._start()
 
     def _start(self) -> None:
-        port = _free_port()
+        port = free_port()
         self._pipes, self._processes = [], []
         for rank in range(self.size):
             ours, theirs = START.Pipe()
@@ -82,7 +82,7 @@ class World:
         self.stop()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
