@@ -16,6 +16,8 @@ constexpr int kTenureSpread = 10;
 constexpr int kPatience = 1500;
 constexpr int kShake = 6;
 constexpr int kLongestRun = 64;  ///< of a longer run only the steps near its ends move
+/// What a block on several devices passes is looked up on each of them.
+constexpr std::int64_t kWorkPerDevice = 4;
 
 class TabuSearch {
  public:
@@ -64,6 +66,7 @@ class TabuSearch {
   }
 
   void consider(const Words::Move& move, bool estimate) {
+    if (words_.width(move) > 1) work_ += kWorkPerDevice * words_.width(move);
     if (!words_.fits(move)) return;
     candidates_.push_back({estimate ? words_.estimate(move) : 0, draw(), move});
   }

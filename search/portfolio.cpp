@@ -38,6 +38,8 @@ constexpr int kExactWidth = 1024;
 constexpr std::int64_t kCertifyingWork = 4'000'000;
 constexpr std::int64_t kLastCertifyingWork = 10'000'000;
 static_assert(kLastCertifyingWork <= kMostExhaustionWork);
+/// A trial that could not keep so many lists of all steps is not begun.
+constexpr std::int64_t kFewestLists = 32;
 /// Work of the checker (Windows::work) for S4, a few hundredths of a second.
 constexpr std::int64_t kSpanWork = 8'000'000;
 static_assert(kSpanWork <= checker::kMostSpanWork);
@@ -326,8 +328,9 @@ void Portfolio::certify() {
 /// that `ostinato verify` spends.
 bool Portfolio::certified(std::int64_t work) {
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
-  // Work is at least as much as one list costs.
-  if (options_.objective != Objective::makespan || best_.empty() || steps * in_.blocks() > work) return false;
+  if (options_.objective != Objective::makespan || best_.empty() ||
+      steps * in_.blocks() > work / kFewestLists)
+    return false;
   const Nanoseconds below = best_.score().makespan;
   if (below == not_certified_ && work <= kCertifyingWork) return false;
   const checker::Exhaustion tried =

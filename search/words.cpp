@@ -58,13 +58,13 @@ std::vector<int> Words::sequence() const {
 
 std::size_t Words::link_on(int step, int device) const {
   const auto devices = in_->devices_of(block(step));
-  return link(step,
-              static_cast<std::size_t>(std::find(devices.begin(), devices.end(), device) - devices.begin()));
+  return link(step, static_cast<std::size_t>(std::lower_bound(devices.begin(), devices.end(), device) -
+                                             devices.begin()));
 }
 
 bool Words::is_on(int step, int device) const {
   const auto devices = in_->devices_of(block(step));
-  return std::find(devices.begin(), devices.end(), device) != devices.end();
+  return std::binary_search(devices.begin(), devices.end(), device);
 }
 
 void Words::measure() {

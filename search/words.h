@@ -48,6 +48,10 @@ class Words {
     bool right;
   };
   int mover(const Move& move) const { return move.right ? move.first : move.last; }
+  /// Devices of the step that moves.
+  std::int64_t width(const Move& move) const {
+    return static_cast<std::int64_t>(in_->devices_of(block(mover(move))).size());
+  }
   /// The steps that it passes, in the order of their starts.
   std::vector<int> passed(const Move& move) const;
 
