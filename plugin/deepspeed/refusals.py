@@ -11,10 +11,9 @@ OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.bac
 def check_run(model, config) -> None:
     """Raises Unsupported for the first feature of the run that a plan cannot keep. `config` is a DeepSpeedConfig."""
     import deepspeed
-    from deepspeed.runtime.pipe.dualpipev import DualPipeVModule
 
     _check_version(deepspeed.__version__)
-    if isinstance(model, DualPipeVModule):
+    if any(kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__):  # DeepSpeed has it since 0.19.8
         raise Unsupported("DualPipeVModule brings its own stages and schedule: give ostinato a PipelineModule")
     for key in ("pipe_partitioned", "grad_partitioned"):
         if config.pipeline[key] and model.topology().get_dim("model") > 1:

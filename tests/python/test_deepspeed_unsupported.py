@@ -59,3 +59,16 @@ def test_a_split_backward_is_accepted():
 def test_a_plan_without_backward_is_refused():
     with pytest.raises(OstinatoError, match="forwards only"):
         check_actions(program("F", "SEND_F"))
+
+
+def test_dual_pipe_v_brings_its_own_stages():
+    """Known by name: DeepSpeed 0.19.7 has no such class yet."""
+
+    class DualPipeVModule:
+        pass
+
+    class Derived(DualPipeVModule):
+        pass
+
+    with pytest.raises(Unsupported, match="DualPipeVModule brings its own stages"):
+        refusals.check_run(Derived(), None)
