@@ -42,6 +42,16 @@ EXECUTED = (
 _engines = count()  # every rank makes its engines in the same order
 
 
+class Nothing:
+    """Stands for None among the inputs of a stage, each of which DeepSpeed's forward pass clones."""
+
+    def clone(self) -> None:
+        return None
+
+
+NOTHING = Nothing()
+
+
 @dataclass
 class Run:
     """The plan of one engine."""
@@ -257,6 +267,8 @@ class PlanEngine:
             inputs = _taken(chunk, self._read(chunk, batch, "inputs"), inputs)
         elif len(inputs) == 1:
             inputs = inputs[0]
+        elif any(tensor is None for tensor in inputs):
+            inputs = tuple(NOTHING if tensor is None else tensor for tensor in inputs)
         labels = self._read(chunk, batch, "labels") if chunk.ends else None  # reading goes through these buffers
         buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
         run.active = chunk

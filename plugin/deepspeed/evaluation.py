@@ -9,7 +9,8 @@ import torch.distributed as dist
 
 from .plans import Chunk
 
-HEADER = 256  # int64 entries: number of tensors, then dtype, dimensions and sizes of each
+HEADER = 256  # int64 entries: number of tensors, then dtype (NONE: there is none), dimensions and sizes of each
+NONE = -1
 
 
 def run_forwards(engine, chunks: list[Chunk], micro_batches: int) -> None:
@@ -49,10 +50,10 @@ def _send(engine, tensors: tuple, rank: int) -> list:
     """(work, tensor) pairs: the tensors must live until the work is done. Shapes go first; they may change at any time."""
     header = [len(tensors)]
     for tensor in tensors:
-        header += [engine.DTYPE_TO_ID[tensor.dtype], tensor.dim(), *tensor.shape]
+        header += [NONE] if tensor is None else [engine.DTYPE_TO_ID[tensor.dtype], tensor.dim(), *tensor.shape]
     header += [0] * (HEADER - len(header))
     group, peer = engine._ostinato.group, engine.grid.stage_to_global(rank)
-    sent = [torch.tensor(header, dtype=torch.int64, device=engine.device), *(t.contiguous() for t in tensors)]
+    sent = [torch.tensor(header, dtype=torch.int64, device=engine.device), *(t.contiguous() for t in tensors if t is not None)]
     return [(dist.isend(tensor, peer, group=group), tensor) for tensor in sent]
 
 
@@ -63,8 +64,11 @@ def _receive(engine, rank: int) -> tuple:
     entries = iter(header.tolist())
     tensors = []
     for _ in range(next(entries)):
-        dtype, dimensions = engine.ID_TO_DTYPE[next(entries)], next(entries)
-        tensors.append(torch.empty([next(entries) for _ in range(dimensions)], dtype=dtype, device=engine.device))
-    for tensor in tensors:
+        if (dtype := next(entries)) == NONE:
+            tensors.append(None)
+            continue
+        sizes = [next(entries) for _ in range(next(entries))]
+        tensors.append(torch.empty(sizes, dtype=engine.ID_TO_DTYPE[dtype], device=engine.device))
+    for tensor in (t for t in tensors if t is not None):
         dist.recv(tensor, peer, group=group)
     return tuple(tensors)

@@ -107,6 +107,48 @@ def test_shapes_that_change(world2, plans, layout):
     assert got == expected
 
 
+class Partly(torch.nn.Module):
+    """hidden -> (hidden, None, a mask, and a float without a gradient)."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = torch.nn.Linear(models.WIDTH, models.WIDTH)
+
+    def forward(self, hidden):
+        return self.mix(hidden), None, hidden[..., 0] > 0, torch.ones(())
+
+
+class Together(torch.nn.Module):
+    def forward(self, parts):
+        hidden, nothing, mask, factor = parts
+        assert nothing is None and mask.dtype == torch.bool
+        return hidden * mask.unsqueeze(-1) * (1 + factor)
+
+
+def steps_of_odd_outputs(options: Options) -> dict:
+    import deepspeed
+    from deepspeed.pipe import LayerSpec, PipelineModule
+
+    torch.manual_seed(1000 + torch.distributed.get_rank())
+    first, block = LayerSpec(models.Embed), LayerSpec(models.Block)
+    last = LayerSpec(torch.nn.Linear, models.WIDTH, models.VOCABULARY)
+    layers = [first, LayerSpec(Partly), LayerSpec(Together), block, block, block, block, last]
+    model = PipelineModule(layers, num_stages=2, loss_fn=models.loss, partition_method="uniform")
+    engine = deepspeed.initialize(
+        model=model, model_parameters=list(model.parameters()), config=options.configuration()
+    )[0]
+    data = data_of(engine)
+    losses = [engine.train_batch(data).item() for _ in range(5)]
+    return {"losses": losses, "weights": weights(engine), "evaluation": engine.eval_batch(data_of(engine, 99)).item()}
+
+
+def test_none_masks_and_what_has_no_gradient_cross_a_border(world2, plans, tmp_path):
+    """DeepSpeed alone cannot send None; its own cut has that border inside a stage."""
+    cut = make_plan(tmp_path, Layout("cut", (2, 4), (1, 0, 1)), LAYERS, MICRO_BATCHES)
+    expected, got = both(world2, steps_of_odd_outputs, Options(), str(cut))
+    assert got == expected
+
+
 class Samples(torch.utils.data.Dataset):
     """Distinct (tokens, targets)."""
 

@@ -8,7 +8,7 @@ import types
 import executor_jobs as jobs
 import pytest
 import torch
-from ostinato import _plugin
+from ostinato import _plugin, _profiler
 from plan_files import write_chain
 from torch.distributed.pipelining import schedules
 
@@ -129,6 +129,24 @@ def test_nothing_of_a_step_stays_alive(tmp_path):
     gc.collect()
     alive = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.numel() == 1000 and t is not weight]
     assert all(t is weight.grad for t in alive)
+
+
+def test_a_thousand_steps_leave_no_byte(tmp_path):
+    _profiler.install_allocator()
+    try:
+        program = _plugin.lower(*write_chain(tmp_path, [0, 0, 0], 3, split=True))
+        executor = _plugin.Executor(program, 0, None, [0])
+        weight = torch.ones(100, requires_grad=True)
+        executor.set_stage(0, lambda m, inputs: weight * m)
+        executor.set_stage(1, lambda m, inputs: (inputs[0] * weight, None, torch.arange(m + 1)))
+        executor.set_stage(2, lambda m, inputs: inputs[0].exp().sum())
+        live = []
+        for _ in range(1000):
+            executor.run()
+            live.append(_profiler.live_bytes())
+        assert set(live[5:]) == {live[5]}
+    finally:
+        _profiler.remove_allocator()
 
 
 def test_autocast_of_the_caller_holds_in_the_stages(tmp_path):
