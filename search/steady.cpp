@@ -11,9 +11,17 @@ constexpr Nanoseconds kUneven = -1;
 using Starts = std::vector<Nanoseconds>;
 
 /// How much later micro-batch i + unroll starts than i, where that is the same for all blocks; else kUneven.
-std::vector<Nanoseconds> advances(const Starts& starts, std::size_t blocks, int micro_batches, int unroll) {
+/// What lies within a part that is `known` to repeat is not looked at again.
+std::vector<Nanoseconds> advances(const Starts& starts, std::size_t blocks, int micro_batches, int unroll,
+                                  const SteadyState& known) {
+  const bool multiple = known.count > 0 && unroll % known.unroll == 0;
+  const int known_end = known.first + known.count * known.unroll;
   std::vector<Nanoseconds> advance;
   for (int i = 0; i + unroll < micro_batches; ++i) {
+    if (multiple && i >= known.first && i + unroll < known_end) {
+      advance.push_back(unroll / known.unroll * known.period);
+      continue;
+    }
     const Nanoseconds* from = &starts[static_cast<std::size_t>(i) * blocks];
     const Nanoseconds* to = from + static_cast<std::size_t>(unroll) * blocks;
     const Nanoseconds first = to[0] - from[0];
@@ -53,7 +61,7 @@ SteadyState find_steady_state(const Instance& in, int micro_batches,
   }
   SteadyState best;
   for (int unroll = 1; unroll <= std::min(kLargestUnroll, micro_batches / 2); ++unroll) {
-    const std::vector<Nanoseconds> advance = advances(starts, blocks, micro_batches, unroll);
+    const std::vector<Nanoseconds> advance = advances(starts, blocks, micro_batches, unroll, best);
     for (std::size_t i = 0; i < advance.size();) {
       std::size_t end = i + 1;
       while (end < advance.size() && advance[end] == advance[i]) ++end;
