@@ -1,15 +1,18 @@
 // The Python module ostinato._profiler: what measures (C++) for what drives the model (Python,
 // ostinato/profile).
 
+#include <c10/core/Device.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <chrono>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "profiler/counting_allocator.h"
 #include "profiler/cupti_status.h"
+#include "profiler/device/device_timer.h"
 #include "profiler/link_fit.h"
 #include "profiler/nvtx_range.h"
 #include "profiler/operator_recorder.h"
@@ -31,6 +34,13 @@ void bind_costs(py::module_& m) {
       .def_readwrite("low", &Spread::low)
       .def_readwrite("high", &Spread::high)
       .def_readwrite("repeats", &Spread::repeats);
+  py::class_<LayerInput>(m, "LayerInput", "What a layer reads from an earlier one.")
+      .def(py::init([](int layer, Bytes bytes) {
+             return LayerInput{layer, bytes};
+           }),
+           py::arg("layer"), py::arg("bytes"))
+      .def_readonly("layer", &LayerInput::layer)
+      .def_readonly("bytes", &LayerInput::bytes);
   py::class_<LayerCost>(m, "LayerCost")
       .def(py::init<>())
       .def("__copy__", [](const LayerCost& cost) { return cost; })
@@ -48,14 +58,16 @@ void bind_costs(py::module_& m) {
       .def_readwrite("gradients", &LayerCost::gradients)
       .def_readwrite("optimizer_state", &LayerCost::optimizer_state)
       .def_readwrite("input_bytes", &LayerCost::input_bytes)
-      .def_readwrite("output_bytes", &LayerCost::output_bytes);
+      .def_readwrite("output_bytes", &LayerCost::output_bytes)
+      .def_readwrite("after", &LayerCost::after);
   py::class_<OperatorCost>(m, "OperatorCost")
       .def_readonly("layer", &OperatorCost::layer)
       .def_readonly("name", &OperatorCost::name)
       .def_readonly("phase", &OperatorCost::phase)
       .def_readonly("calls", &OperatorCost::calls)
       .def_readonly("self_time", &OperatorCost::self_time)
-      .def_readonly("allocated", &OperatorCost::allocated);
+      .def_readonly("allocated", &OperatorCost::allocated)
+      .def_readwrite("flops", &OperatorCost::flops);
   py::class_<TransferCost>(m, "TransferCost")
       .def_readonly("source", &TransferCost::from)
       .def_readonly("target", &TransferCost::to)
@@ -88,6 +100,7 @@ void bind_profile(py::module_& m) {
       .def_property_readonly("device_name", [](const Profile& profile) { return profile.device.name; })
       .def_property_readonly("device_kind", [](const Profile& profile) { return profile.device.kind; })
       .def_readwrite("timer", &Profile::timer)
+      .def_readwrite("timer_note", &Profile::timer_note)
       .def_readwrite("warm_up", &Profile::warm_up)
       .def_readwrite("repeats", &Profile::repeats)
       .def_readwrite("micro_batch_size", &Profile::micro_batch_size)
@@ -111,16 +124,68 @@ void bind_recorder(py::module_& m) {
            }),
            py::arg("events_per_thread") = RecorderOptions{}.events_per_thread,
            py::arg("threads") = RecorderOptions{}.threads)
-      .def("start", &OperatorRecorder::start)
+      .def(
+          "start",
+          [](OperatorRecorder& recorder, bool flops, DeviceTimer* timer) {
+            recorder.start({flops, timer});
+          },
+          py::arg("flops") = false, py::arg("timer") = nullptr, py::keep_alive<1, 3>())
       .def("stop", &OperatorRecorder::stop)
       .def("clear", &OperatorRecorder::clear)
-      .def("begin_pass", &OperatorRecorder::begin_pass, py::arg("layer"), py::arg("phase"))
+      .def("begin_pass", &OperatorRecorder::begin_pass, py::arg("layer"), py::arg("phase"),
+           py::arg("micro_batch") = 0)
       .def("end_pass", &OperatorRecorder::end_pass)
       .def("rows", [](const OperatorRecorder& recorder) { return operator_rows(recorder); })
+      .def("rows", [](const OperatorRecorder& recorder,
+                      const cupti::DeviceTimes& times) { return operator_rows(recorder, times); })
+      .def_property_readonly("recorded",
+                             [](const OperatorRecorder& recorder) { return recorder.events().size(); })
       .def_property_readonly("dropped", &OperatorRecorder::dropped)
       .def_property_readonly("unfinished", &OperatorRecorder::unfinished)
       .def_property_readonly("out_of_range",
                              [](const OperatorRecorder& recorder) { return out_of_range(recorder); });
+}
+
+/// (layer, kind, micro-batch, nanoseconds from its first activity to its last, nanoseconds that the device
+/// was busy)
+using Span = std::tuple<int, std::string, int, Nanoseconds, Nanoseconds>;
+
+std::vector<Span> layer_spans(const cupti::DeviceTimes& times) {
+  std::vector<Span> spans;
+  for (const cupti::DeviceTime& layer : cupti::by_layer(times.ranges)) {
+    const cupti::Range& range = layer.range;
+    if (range.layer < 0) continue;
+    spans.emplace_back(range.layer, to_string(range.kind), range.micro_batch, cupti::span_of(layer),
+                       layer.total());
+  }
+  return spans;
+}
+
+void bind_device_timer(py::module_& m) {
+  py::class_<cupti::Losses>(m, "Losses", "What a session, or several, lost.")
+      .def(py::init<>())
+      .def("__iadd__", [](cupti::Losses& sum, const cupti::Losses& other) { return sum += other; })
+      .def("completeness", &cupti::completeness);
+  py::class_<cupti::DeviceTimes>(m, "DeviceTimes", "Of ranges, and what was lost (cupti/attribution.h).")
+      .def_property_readonly("layers", &layer_spans)
+      .def_readonly("peak_allocated", &cupti::DeviceTimes::peak_allocated)
+      .def_readonly("overhead", &cupti::DeviceTimes::overhead)
+      .def_readonly("losses", &cupti::DeviceTimes::losses);
+  py::register_exception<NoTimer>(m, "NoTimer");
+  py::class_<DeviceTimer>(m, "DeviceTimer", "What times operators on a device (device/device_timer.h).")
+      .def_property_readonly("name", &DeviceTimer::name)
+      .def("flush", &DeviceTimer::flush)
+      .def("stop", &DeviceTimer::stop);
+  m.def(
+      "choose_timer",
+      [](const std::string& device, const std::string& profiler_running) {
+        cupti::CollectorOptions options;
+        options.profiler_running = profiler_running;
+        TimerChoice choice = choose_timer(c10::Device(device).type(), options);
+        return std::pair(std::move(choice.timer), choice.why_not_cupti);
+      },
+      py::arg("device"), py::arg("profiler_running") = "",
+      "(timer, why it is not CUPTI): CUPTI where it can be had, else device events.");
 }
 
 void bind_memory(py::module_& m) {
@@ -154,7 +219,7 @@ TransferCost fit(int source, int target, const std::vector<std::pair<Bytes, Nano
   return fit_link(source, target, list);
 }
 
-py::dict cupti() {
+py::dict status_of_cupti() {
   const CuptiStatus status = cupti_status();
   py::dict result;
   result["usable"] = status.usable;
@@ -179,11 +244,12 @@ PYBIND11_MODULE(_profiler, m) {
   bind_profile(m);
   bind_recorder(m);
   bind_memory(m);
+  bind_device_timer(m);
   m.def("now", &now, "Nanoseconds of the steady clock.");
   m.def("spread_of", &spread_of, py::arg("samples"));
   m.def("fit_link", &fit, py::arg("source"), py::arg("target"), py::arg("samples"),
         "latency + bytes / bandwidth, fitted to (bytes, nanoseconds) pairs (link_fit.h).");
-  m.def("cupti_status", &cupti);
+  m.def("cupti_status", &status_of_cupti);
   py::class_<Range>(m, "Range", "with Range('3:Block F 7'): a range that NVTX tools show (nvtx_range.h).")
       .def(py::init<std::string>(), py::arg("name"))
       .def("__enter__", &Range::enter)

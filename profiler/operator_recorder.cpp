@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "profiler/counting_allocator.h"
+#include "profiler/flops.h"
 
 namespace ostinato {
 namespace {
@@ -24,6 +25,7 @@ Nanoseconds now() {
 
 /// Written by one thread only.
 struct Buffer {
+  int first = 0;                      ///< number of its first event among the recorder's
   std::vector<OperatorEvent> events;  ///< full size from the start
   int used = 0;
   std::array<int, kDepth> stack{};  ///< of open events
@@ -39,6 +41,8 @@ struct OperatorRecorder::State {
   std::atomic<int> claimed{0};
   std::atomic<std::int64_t> dropped{0};  ///< by threads that found no buffer
   std::atomic<int> pass{-1};
+  std::atomic<std::uint64_t> range{0};  ///< of the pass, as an id; the operators' are made from it
+  RecordOptions options;
   std::uint64_t generation = 0;  ///< of start(); tells a thread that its buffer is another recorder's
 };
 
@@ -61,10 +65,38 @@ Buffer* buffer_of_this_thread(OperatorRecorder::State& state) {
   return mine.buffer;
 }
 
+Bytes allocated_by_this_thread() { return thread_allocated_bytes() + device_allocated_bytes(); }
+
 void copy_name(const char* from, OperatorEvent& event) {
   const std::size_t length = strnlen(from, OperatorEvent::kName - 1);
   std::memcpy(event.name.data(), from, length);
   event.name[length] = 0;
+}
+
+cupti::Range range_of(const Pass& pass) {
+  const auto kind = pass.phase == "forward"           ? Kind::forward
+                    : pass.phase == "backward"        ? Kind::backward
+                    : pass.phase == "backward_input"  ? Kind::backward_input
+                    : pass.phase == "backward_weight" ? Kind::backward_weight
+                                                      : Kind::other;
+  return {.operator_id = -1, .layer = pass.layer, .kind = kind, .micro_batch = pass.micro_batch};
+}
+
+const cupti::Range kOutside{};
+
+void open_range(const OperatorRecorder::State& state, int number) {
+  cupti::Range range = cupti::decode(state.range.load(std::memory_order_relaxed)).value_or(kOutside);
+  range.operator_id = number;
+  state.options.timer->open(range);
+}
+
+/// Where a caller's count holds this call's already, it has none of its own.
+void count_flops(OperatorEvent& event, const OperatorEvent* caller, const at::RecordFunction& function) {
+  event.flops = OperatorEvent::kUnknown;
+  event.counted = caller != nullptr && caller->counted;
+  if (event.counted) return;
+  event.flops = flops_of(function.name(), function.inputs()).value_or(OperatorEvent::kUnknown);
+  event.counted = event.flops != OperatorEvent::kUnknown;
 }
 
 void fill(OperatorEvent& event, const at::RecordFunction& function, int pass) {
@@ -77,7 +109,13 @@ void fill(OperatorEvent& event, const at::RecordFunction& function, int pass) {
   event.end = -1;
   event.children = 0;
   event.children_allocated = 0;
-  event.allocated = -thread_allocated_bytes();
+  event.allocated = -allocated_by_this_thread();
+}
+
+/// Null: none, or it had no room.
+OperatorEvent* innermost(Buffer& buffer) {
+  if (buffer.depth == 0 || buffer.depth > kDepth || buffer.stack[buffer.depth - 1] == kLost) return nullptr;
+  return &buffer.events[buffer.stack[buffer.depth - 1]];
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
@@ -90,11 +128,15 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   }
   const bool room = buffer->used < static_cast<int>(buffer->events.size()) && buffer->depth < kDepth;
   if (!room) ++buffer->dropped;
+  const OperatorEvent* caller = innermost(*buffer);
   if (buffer->depth < kDepth) buffer->stack[buffer->depth] = room ? buffer->used : kLost;
   ++buffer->depth;
   if (room) {
     OperatorEvent& event = buffer->events[buffer->used++];
     fill(event, function, state->pass.load(std::memory_order_relaxed));
+    event.number = buffer->first + buffer->used - 1;
+    if (state->options.flops) count_flops(event, caller, function);
+    if (state->options.timer != nullptr) open_range(*state, event.number);
     event.start = now();
   }
   return nullptr;
@@ -109,38 +151,50 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {
   if (buffer.depth >= kDepth || buffer.stack[buffer.depth] == kLost) return;
   OperatorEvent& event = buffer.events[buffer.stack[buffer.depth]];
   event.end = now();
-  event.allocated += thread_allocated_bytes();
-  if (buffer.depth == 0 || buffer.stack[buffer.depth - 1] == kLost) return;
-  OperatorEvent& caller = buffer.events[buffer.stack[buffer.depth - 1]];
-  caller.children += event.end - event.start;
-  caller.children_allocated += event.allocated;
+  event.allocated += allocated_by_this_thread();
+  if (state->options.timer != nullptr) state->options.timer->close();
+  OperatorEvent* caller = innermost(buffer);
+  if (caller == nullptr) return;
+  caller->children += event.end - event.start;
+  caller->children_allocated += event.allocated;
 }
 
 }  // namespace
 
 OperatorRecorder::OperatorRecorder(const RecorderOptions& options) : state_(std::make_unique<State>()) {
   state_->buffers.resize(options.threads);
-  for (Buffer& buffer : state_->buffers) buffer.events.resize(options.events_per_thread);
+  int first = 0;
+  for (Buffer& buffer : state_->buffers) {
+    buffer.events.resize(options.events_per_thread);
+    buffer.first = first;
+    first += options.events_per_thread;
+  }
 }
 
 OperatorRecorder::~OperatorRecorder() { stop(); }
 
-void OperatorRecorder::start() {
+void OperatorRecorder::start(const RecordOptions& options) {
   state_->generation = ++generations;
   state_->claimed = 0;
   State* none = nullptr;
   if (!active.compare_exchange_strong(none, state_.get(), std::memory_order_acq_rel)) {
     throw std::logic_error("an operator recorder is running already");
   }
+  state_->options = options;
+  state_->range = cupti::encode(kOutside);
+  if (options.timer != nullptr) hook_ = std::make_unique<AllocationHook>();
   handle_ =
       at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                .needsInputs(options.flops)
                                 .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 void OperatorRecorder::stop() {
   if (handle_ == 0) return;
+  end_pass();
   at::removeCallback(handle_);
   handle_ = 0;
+  hook_.reset();
   active.store(nullptr, std::memory_order_release);
   for (Buffer& buffer : state_->buffers) {
     buffer.unfinished += std::min(buffer.depth, kDepth);
@@ -157,12 +211,23 @@ void OperatorRecorder::clear() {
   passes_.clear();
 }
 
-void OperatorRecorder::begin_pass(int layer, const std::string& phase) {
-  passes_.push_back({layer, phase});
+void OperatorRecorder::begin_pass(int layer, const std::string& phase, int micro_batch) {
+  end_pass();
+  passes_.push_back({layer, phase, micro_batch});
+  const cupti::Range range = range_of(passes_.back());
+  state_->range.store(cupti::encode(range), std::memory_order_relaxed);
   state_->pass.store(static_cast<int>(passes_.size()) - 1, std::memory_order_relaxed);
+  if (handle_ != 0 && state_->options.timer != nullptr) state_->options.timer->open(range);
+  in_pass_ = true;
 }
 
-void OperatorRecorder::end_pass() { state_->pass.store(-1, std::memory_order_relaxed); }
+void OperatorRecorder::end_pass() {
+  if (!in_pass_) return;
+  in_pass_ = false;
+  if (handle_ != 0 && state_->options.timer != nullptr) state_->options.timer->close();
+  state_->pass.store(-1, std::memory_order_relaxed);
+  state_->range.store(cupti::encode(kOutside), std::memory_order_relaxed);
+}
 
 std::vector<OperatorEvent> OperatorRecorder::events() const {
   std::vector<OperatorEvent> all;

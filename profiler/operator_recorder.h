@@ -20,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "profiler/device/allocation_hook.h"
+#include "profiler/device/device_timer.h"
 #include "profiler/operator_event.h"
 
 namespace ostinato {
@@ -27,7 +29,14 @@ namespace ostinato {
 /// One run of one layer in one direction.
 struct Pass {
   int layer = -1;
-  std::string phase;  ///< "forward" | "backward"
+  std::string phase;  ///< "forward" | "backward" | "backward_input" | "backward_weight"
+  int micro_batch = 0;
+};
+
+/// What is recorded besides times and bytes.
+struct RecordOptions {
+  bool flops = false;            ///< from the arguments (flops.h), which torch then collects: allocates
+  DeviceTimer* timer = nullptr;  ///< must outlive stop()
 };
 
 struct RecorderOptions {
@@ -42,14 +51,14 @@ class OperatorRecorder {
   OperatorRecorder(const OperatorRecorder&) = delete;
   OperatorRecorder& operator=(const OperatorRecorder&) = delete;
 
-  void start();
+  void start(const RecordOptions& options = {});
   void stop();
 
   /// Forgets all events, passes and counts; keeps the buffers. Call it when stopped.
   void clear();
 
-  /// Events from here on belong to this pass.
-  void begin_pass(int layer, const std::string& phase);
+  /// Events from here on belong to this pass; one that is open ends. On the thread that runs it.
+  void begin_pass(int layer, const std::string& phase, int micro_batch = 0);
   void end_pass();
 
   const std::vector<Pass>& passes() const { return passes_; }
@@ -66,6 +75,8 @@ class OperatorRecorder {
   std::unique_ptr<State> state_;
   std::vector<Pass> passes_;
   std::uint64_t handle_ = 0;  ///< of the callback; 0: stopped
+  bool in_pass_ = false;
+  std::unique_ptr<AllocationHook> hook_;  ///< while a device is timed
 };
 
 }  // namespace ostinato

@@ -1,8 +1,10 @@
 #include "profiler/operator_rows.h"
 
+#include <functional>
 #include <map>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "profiler/spread.h"
@@ -14,6 +16,8 @@ struct Sum {
   std::int64_t calls = 0;
   Nanoseconds self_time = 0;
   Bytes allocated = 0;
+  std::int64_t flops = 0;  ///< of the calls that have any
+  bool has_flops = false;
 };
 
 using RowKey = std::tuple<int, std::string, std::string>;  // layer, phase, name
@@ -22,39 +26,65 @@ std::int64_t median(std::vector<std::int64_t> values) { return spread_of(std::mo
 
 OperatorCost row_of(const RowKey& key, const std::map<int, Sum>& by_pass, int passes) {
   // Passes without this operator count as zeros.
-  std::vector<std::int64_t> calls(passes - by_pass.size()), times(calls), bytes(calls);
+  std::vector<std::int64_t> calls(passes - by_pass.size()), times(calls), bytes(calls), flops(calls);
+  bool has_flops = false;
   for (const auto& [pass, sum] : by_pass) {
     calls.push_back(sum.calls);
     times.push_back(sum.self_time);
     bytes.push_back(sum.allocated);
+    flops.push_back(sum.flops);
+    has_flops = has_flops || sum.has_flops;
   }
   OperatorCost row;
   std::tie(row.layer, row.phase, row.name) = key;
   row.calls = median(std::move(calls));
   row.self_time = spread_of(std::move(times));
   row.allocated = median(std::move(bytes));
+  if (has_flops) row.flops = median(std::move(flops));
   return row;
 }
 
-}  // namespace
+using SelfTime = std::function<Nanoseconds(const OperatorEvent&)>;
 
-std::vector<OperatorCost> operator_rows(const OperatorRecorder& recorder) {
+void add(const OperatorEvent& event, Nanoseconds self_time, Sum& sum) {
+  ++sum.calls;
+  sum.self_time += self_time;
+  sum.allocated += event.self_allocated();
+  if (event.flops == OperatorEvent::kUnknown) return;
+  sum.flops += event.flops;
+  sum.has_flops = true;
+}
+
+std::vector<OperatorCost> rows_with(const OperatorRecorder& recorder, const SelfTime& self_time) {
   std::map<RowKey, std::map<int, Sum>> sums;
   std::map<std::pair<int, std::string>, int> passes;
   for (const Pass& pass : recorder.passes()) ++passes[{pass.layer, pass.phase}];
   for (const OperatorEvent& event : recorder.events()) {
     if (event.pass < 0) continue;
     const Pass& pass = recorder.passes()[event.pass];
-    Sum& sum = sums[{pass.layer, pass.phase, event.name.data()}][event.pass];
-    ++sum.calls;
-    sum.self_time += event.self_time();
-    sum.allocated += event.self_allocated();
+    if (pass.phase != "forward" && pass.phase != "backward") continue;
+    add(event, self_time(event), sums[{pass.layer, pass.phase, event.name.data()}][event.pass]);
   }
   std::vector<OperatorCost> rows;
   for (const auto& [key, by_pass] : sums) {
     rows.push_back(row_of(key, by_pass, passes.at({std::get<0>(key), std::get<1>(key)})));
   }
   return rows;
+}
+
+}  // namespace
+
+std::vector<OperatorCost> operator_rows(const OperatorRecorder& recorder) {
+  return rows_with(recorder, [](const OperatorEvent& event) { return event.self_time(); });
+}
+
+std::vector<OperatorCost> operator_rows(const OperatorRecorder& recorder, const cupti::DeviceTimes& times) {
+  std::unordered_map<int, Nanoseconds> by_operator;
+  for (const cupti::DeviceTime& time : times.ranges) by_operator[time.range.operator_id] += time.total();
+  return rows_with(recorder, [&](const OperatorEvent& event) {
+    const auto found = by_operator.find(event.number);
+    return found == by_operator.end() ? Nanoseconds{0} : found->second;
+  });
 }
 
 std::vector<int> forward_events(const std::vector<OperatorEvent>& events) {

@@ -65,6 +65,28 @@ std::vector<Bytes> peaks(std::vector<MemoryChange> changes) {
 
 }  // namespace
 
+void DeviceTime::add(const DeviceTime& other) {
+  kernel += other.kernel;
+  memcpy += other.memcpy;
+  memset += other.memset;
+  activities += other.activities;
+  start = std::min(start, other.start);
+  end = std::max(end, other.end);
+}
+
+Losses& Losses::operator+=(const Losses& other) {
+  for (const auto count : {&Losses::ranges, &Losses::records, &Losses::launches, &Losses::launches_matched,
+                           &Losses::dropped, &Losses::out_of_range, &Losses::untimed, &Losses::unknown,
+                           &Losses::cut_buffers, &Losses::beyond_limit, &Losses::call_errors}) {
+    this->*count += other.*count;
+  }
+  buffers.not_returned += other.buffers.not_returned;
+  buffers.overwritten += other.buffers.overwritten;
+  buffers.foreign += other.buffers.foreign;
+  buffers.allocated = std::max(buffers.allocated, other.buffers.allocated);
+  return *this;
+}
+
 DeviceTimes attribute(const Records& records) {
   std::unordered_map<std::uint32_t, std::uint64_t> external;
   external.reserve(records.links.size());
@@ -98,15 +120,8 @@ std::vector<DeviceTime> by_layer(const std::vector<DeviceTime>& ranges) {
     Range range = time.range;
     range.operator_id = -1;
     auto [place, is_new] = layers.try_emplace(range, time);
-    DeviceTime& sum = place->second;
-    sum.range = range;
-    if (is_new) continue;
-    sum.kernel += time.kernel;
-    sum.memcpy += time.memcpy;
-    sum.memset += time.memset;
-    sum.activities += time.activities;
-    sum.start = std::min(sum.start, time.start);
-    sum.end = std::max(sum.end, time.end);
+    place->second.range = range;
+    if (!is_new) place->second.add(time);
   }
   std::vector<DeviceTime> sums;
   for (const auto& [range, time] : layers) sums.push_back(time);
@@ -129,7 +144,7 @@ Completeness completeness(const Losses& losses) {
   because(losses.buffers.not_returned, "buffers not returned by CUPTI");
   because(losses.buffers.overwritten, "buffers overwritten before they were read");
   because(losses.buffers.foreign, "buffers returned that another profiler handed out");
-  because(losses.call_errors, "calls refused by CUPTI");
+  because(losses.call_errors, "calls refused by CUPTI or the device");
   if (losses.ranges > 0 && losses.records == 0) {
     because(losses.ranges,
             "ranges opened and no record at all: no work ran on a device, or another profiler took over");

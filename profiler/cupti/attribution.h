@@ -26,6 +26,9 @@ struct DeviceTime {
   Nanoseconds end = 0;          ///< of the last
 
   Nanoseconds total() const { return kernel + memcpy + memset; }
+
+  /// Adds what the device did for another range; `range` stays.
+  void add(const DeviceTime& other);
 };
 
 /// What was lost or cannot be told. All 0 but the first four: nothing.
@@ -43,6 +46,9 @@ struct Losses {
   std::int64_t beyond_limit = 0;  ///< records read but not kept
   std::int64_t call_errors = 0;   ///< pushes, pops and flushes that CUPTI refused
   BufferCounts buffers;
+
+  /// Of several sessions.
+  Losses& operator+=(const Losses& other);
 };
 
 struct DeviceTimes {
@@ -57,6 +63,10 @@ DeviceTimes attribute(const Records& records);
 
 /// The same times with the operators of each (layer, kind, micro-batch) added up, operator_id = -1.
 std::vector<DeviceTime> by_layer(const std::vector<DeviceTime>& ranges);
+
+/// What `by_layer` says of one layer, kind and micro-batch: from its first activity to its last, so with the
+/// gaps in which the device waited for the next launch.
+inline Nanoseconds span_of(const DeviceTime& layer) { return layer.end - layer.start; }
 
 /// For the profile: `expected` and `seen` are launches. Complete only where nothing was lost; `reason` names
 /// each loss.

@@ -56,6 +56,7 @@ struct OperatorCost {
   std::int64_t calls = 0;  ///< per micro-batch
   Spread self_time;        ///< without the operators that it called, summed over the calls of a micro-batch
   Bytes allocated = 0;     ///< bytes allocated inside it, per micro-batch
+  std::optional<std::int64_t> flops;  ///< of its calls in a micro-batch, where they are known
 };
 
 /// latency + bytes / bandwidth, fitted to measured send/receive times of one directed pair.
@@ -81,7 +82,8 @@ struct Profile {
   struct {
     std::string name, kind, driver, torch, cuda, clocks;
   } device;
-  std::string timer;  ///< "cpu" | "cupti" | "device-events"
+  std::string timer;       ///< "cpu" | "cupti" | "device-events"
+  std::string timer_note;  ///< why a better clock could not be had; "": nothing to say
   int warm_up = 0;
   int repeats = 0;
   int micro_batch_size = 0;

@@ -39,12 +39,14 @@ Json json(const LayerCost& layer) {
 }
 
 Json json(const OperatorCost& row) {
-  return {{"layer", row.layer},
-          {"name", row.name},
-          {"phase", row.phase},
-          {"calls", row.calls},
-          {"self_time", json(row.self_time)},
-          {"allocated", row.allocated}};
+  Json object = {{"layer", row.layer},
+                 {"name", row.name},
+                 {"phase", row.phase},
+                 {"calls", row.calls},
+                 {"self_time", json(row.self_time)},
+                 {"allocated", row.allocated}};
+  if (row.flops) object["flops"] = *row.flops;
+  return object;
 }
 
 Json json(const TransferCost& row) {
@@ -94,6 +96,7 @@ std::string format_profile(const Profile& profile) {
        {"cuda", device.cuda},
        {"clocks", device.clocks}});
   add(text, "timer", profile.timer);
+  if (!profile.timer_note.empty()) add(text, "timer_note", profile.timer_note);
   add(text, "warm_up", profile.warm_up);
   add(text, "repeats", profile.repeats);
   add(text, "micro_batch_size", profile.micro_batch_size);

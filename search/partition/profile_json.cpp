@@ -38,8 +38,8 @@ class ProfileReader {
 
 Profile ProfileReader::read(const Value& root) {
   const Fields fields(root, file_, "a profile",
-                      {"format", "model", "device", "timer", "warm_up", "repeats", "micro_batch_size",
-                       "completeness", "layers", "operators", "transfers"});
+                      {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats",
+                       "micro_batch_size", "completeness", "layers", "operators", "transfers"});
   model(fields.need("model", ValueKind::object));
   device(fields.need("device", ValueKind::object));
   profile_.timer = fields.text("timer");
@@ -47,6 +47,7 @@ Profile ProfileReader::read(const Value& root) {
     fields.fail(fields.find("timer"),
                 "'timer' is " + in_quotes(profile_.timer) + "; it should be cpu, cupti or device-events");
   }
+  if (fields.find("timer_note") != nullptr) profile_.timer_note = fields.text("timer_note");
   profile_.warm_up = count(fields, "warm_up", 0);
   profile_.repeats = count(fields, "repeats", 0);
   profile_.micro_batch_size = count(fields, "micro_batch_size", 1);
@@ -149,7 +150,7 @@ std::vector<LayerInput> ProfileReader::inputs(const Value& list) const {
 
 void ProfileReader::operator_row(const Value& value) {
   const Fields fields(value, file_, "an operator",
-                      {"layer", "name", "phase", "calls", "self_time", "allocated"});
+                      {"layer", "name", "phase", "calls", "self_time", "allocated", "flops"});
   OperatorCost row;
   row.layer =
       static_cast<int>(fields.integer("layer", -1, static_cast<std::int64_t>(profile_.layers.size()) - 1));
@@ -162,6 +163,7 @@ void ProfileReader::operator_row(const Value& value) {
   row.calls = fields.integer("calls", 0);
   row.self_time = spread(fields, "self_time");
   row.allocated = fields.integer("allocated", 0);
+  if (fields.find("flops") != nullptr) row.flops = fields.integer("flops", 0);
   profile_.operators.push_back(std::move(row));
 }
 

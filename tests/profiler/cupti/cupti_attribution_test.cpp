@@ -129,5 +129,22 @@ TEST(CuptiAttribution, SeveralLossesAreAllNamed) {
   EXPECT_EQ(completeness(losses).reason, "2 records dropped by CUPTI; 1 buffers cut inside a record");
 }
 
+TEST(CuptiAttribution, LossesOfSessionsAddUp) {
+  Losses idle, busy;  // a session in which nothing was launched
+  idle.ranges = 5;
+  busy.ranges = 2;
+  busy.records = 7;
+  busy.dropped = 1;
+  busy.buffers.overwritten = 2;
+  EXPECT_FALSE(completeness(idle).complete);
+  Losses all;
+  all += idle;
+  EXPECT_FALSE(completeness(all).complete);  // nothing at all was recorded
+  all += busy;
+  EXPECT_EQ(all.ranges, 7);
+  EXPECT_EQ(completeness(all).reason,
+            "1 records dropped by CUPTI; 2 buffers overwritten before they were read");
+}
+
 }  // namespace
 }  // namespace ostinato::cupti

@@ -248,6 +248,12 @@ extern "C" {
 
 StandIn* cupti_stand_in() { return &state(); }
 
+void cupti_stand_in_reset() { state().reset(); }
+void cupti_stand_in_launch(std::uint64_t duration) { state().call({.duration = duration}); }
+void cupti_stand_in_run_device() { state().run_device(false); }
+void cupti_stand_in_drop(std::size_t records) { state().drop_next = records; }
+void cupti_stand_in_hold(const char* holder) { state().holder = holder; }
+
 int cuptiGetVersion(std::uint32_t* version) {
   *version = state().version;
   return 0;

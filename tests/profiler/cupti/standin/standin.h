@@ -64,5 +64,12 @@ class StandIn : public StandInState {
   virtual void hand_over_foreign() = 0;
 };
 
-/// Exported by the library.
-extern "C" StandIn* cupti_stand_in();
+/// Exported by the library; what follows the first is for callers that know no C++ (Python's ctypes).
+extern "C" {
+StandIn* cupti_stand_in();
+void cupti_stand_in_reset();
+void cupti_stand_in_launch(std::uint64_t duration);
+void cupti_stand_in_run_device();
+void cupti_stand_in_drop(std::size_t records);
+void cupti_stand_in_hold(const char* holder);
+}

@@ -1,0 +1,203 @@
+#include "profiler/saved/step_run.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "profiler/counting_allocator.h"
+#include "profiler/nvtx_range.h"
+#include "profiler/saved/ivalues.h"
+#include "search/error.h"
+
+namespace ostinato {
+namespace {
+
+Nanoseconds now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+bool is_state(const Step& step, const at::Tensor& tensor) {
+  const auto same = [&](const at::Tensor& other) { return other.is_same(tensor); };
+  return std::any_of(step.parameters.begin(), step.parameters.end(), same) ||
+         std::any_of(step.buffers.begin(), step.buffers.end(), same);
+}
+
+std::vector<at::Tensor> with_gradient(const std::vector<c10::IValue>& outputs) {
+  std::vector<at::Tensor> tensors = tensors_of(outputs);
+  std::erase_if(tensors, [](const at::Tensor& tensor) { return !tensor.requires_grad(); });
+  return tensors;
+}
+
+}  // namespace
+
+StepRun::StepRun(const Step& step) : step_(step) {
+  const auto copy = [&](const at::Tensor& tensor) {
+    if (is_state(step, tensor)) return tensor;
+    const at::Tensor leaf = tensor.detach().clone();
+    if (!step.takes_gradient || !tensor.is_floating_point()) return leaf;
+    return leaf.requires_grad_(true).clone();  // a leaf refuses to be worked on in place
+  };
+  for (const c10::IValue& value : step.inputs) inputs_.push_back(map_tensors(value, copy));
+  for (const at::Tensor& parameter : step.parameters) {
+    if (parameter.requires_grad() && !parameter.grad().defined())
+      parameter.mutable_grad() = at::zeros_like(parameter);
+  }
+}
+
+StepCost StepRun::measured(OperatorRecorder* recorder, int layer, const char* phase,
+                           const std::function<void()>& call) {
+  const Bytes before = live_bytes();
+  reset_peak();
+  if (recorder) recorder->begin_pass(layer, phase);
+  const NvtxRange range((step_.name + " " + phase).c_str());
+  const Nanoseconds start = now();
+  try {
+    call();
+  } catch (const std::exception& error) {
+    if (recorder) recorder->end_pass();
+    const std::string text = error.what();
+    throw InputError(
+        "", 0, "step " + step_.name + " raised in its " + phase + ": " + text.substr(0, text.find('\n')));
+  }
+  const Nanoseconds time = now() - start;
+  if (recorder) recorder->end_pass();
+  return {time, live_bytes() - before, peak_bytes() - before};
+}
+
+StepCost StepRun::forward(OperatorRecorder* recorder, int layer) {
+  return measured(recorder, layer, "forward", [&] { outputs_ = step_.run(inputs_); });
+}
+
+StepCost StepRun::backward(OperatorRecorder* recorder, int layer) {
+  const std::vector<at::Tensor> roots = with_gradient(outputs_);
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& root : roots) gradients.push_back(at::ones_like(root));
+  return measured(recorder, layer, "backward", [&] {
+    if (!roots.empty()) torch::autograd::backward(roots, gradients);
+  });
+}
+
+namespace {
+
+const void* memory_of(const at::Tensor& tensor) { return tensor.storage().data(); }
+
+/// Empties the list. By tensor: whether its memory stayed when the last one that shows it was let go.
+std::vector<bool> still_held(std::vector<at::Tensor>& tensors) {
+  std::vector<const void*> places;
+  for (const at::Tensor& tensor : tensors) places.push_back(memory_of(tensor));
+  std::vector<bool> stayed(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Bytes size = static_cast<Bytes>(tensors[i].storage().nbytes()), before = live_bytes();
+    tensors[i].reset();
+    const bool held = before - live_bytes() < size;
+    for (std::size_t j = 0; j <= i; ++j) {
+      if (places[j] == places[i]) stayed[j] = held;
+    }
+  }
+  return stayed;
+}
+
+int index_of(const std::vector<const void*>& places, const void* place) {
+  const auto found = std::find(places.begin(), places.end(), place);
+  return found == places.end() ? -1 : static_cast<int>(found - places.begin());
+}
+
+}  // namespace
+
+HeldMemory held_memory(const Step& step) {
+  StepRun run(step);
+  run.forward(nullptr, 0);
+  std::vector<at::Tensor> given = tensors_of(run.take_outputs()), taken = tensors_of(run.take_inputs());
+  std::vector<torch::autograd::Edge> graph;  // keeps what the backward needs, and not the outputs
+  HeldMemory held;
+  std::vector<const void*> sources, places;
+  for (const at::Tensor& tensor : taken) sources.push_back(memory_of(tensor));
+  for (const at::Tensor& tensor : given) {
+    places.push_back(memory_of(tensor));
+    held.alias.push_back(index_of(sources, places.back()));
+    held.first.push_back(index_of(places, places.back()));
+    held.sizes.push_back(static_cast<Bytes>(tensor.storage().nbytes()));
+    if (tensor.requires_grad()) graph.push_back(torch::autograd::impl::gradient_edge(tensor));
+  }
+  held.outputs = still_held(given);
+  held.inputs = still_held(taken);
+  for (std::size_t i = 0; i < held.alias.size(); ++i) {  // it was still held as that input, whose turn tells
+    if (held.alias[i] >= 0) held.outputs[i] = held.inputs[static_cast<std::size_t>(held.alias[i])];
+  }
+  return held;
+}
+
+namespace {
+
+/// Who reads which output, and until when each is in memory.
+class Readers {
+ public:
+  Readers(const std::vector<Step>& steps, const std::vector<const HeldMemory*>& held)
+      : held_(held), readers_(steps.size()) {
+    for (std::size_t step = 0; step < steps.size(); ++step) readers_[step].resize(held[step]->outputs.size());
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      for (std::size_t input = 0; input < steps[step].sources.size(); ++input) {
+        const TensorSource& source = steps[step].sources[input];
+        if (source.step < 0) continue;
+        const auto giver = static_cast<std::size_t>(source.step);
+        const auto first =
+            static_cast<std::size_t>(held[giver]->first[static_cast<std::size_t>(source.tensor)]);
+        readers_[giver][first].push_back({step, input});
+      }
+    }
+  }
+
+  Bytes freed(std::size_t step) const {
+    Bytes bytes = 0;
+    for (std::size_t output = 0; output < held_[step]->outputs.size(); ++output) {
+      const bool own =
+          held_[step]->first[output] == static_cast<int>(output) && held_[step]->alias[output] < 0;
+      if (own && !needed(step, output)) bytes += held_[step]->sizes[output];
+    }
+    return bytes;
+  }
+
+ private:
+  struct Reader {
+    std::size_t step, input;
+  };
+
+  /// Those that nobody reads are the program's.
+  bool needed(std::size_t step, std::size_t output) const {
+    const std::vector<Reader>& readers = readers_[step][output];
+    return held_[step]->outputs[output] || readers.empty() ||
+           std::any_of(readers.begin(), readers.end(),
+                       [&](const Reader& reader) { return needed_by(reader); });
+  }
+
+  /// For its own backward, or to be handed on to one that needs it.
+  bool needed_by(const Reader& reader) const {
+    const HeldMemory& held = *held_[reader.step];
+    if (held.inputs[reader.input]) return true;
+    for (std::size_t output = 0; output < held.alias.size(); ++output) {
+      const auto first = static_cast<std::size_t>(held.first[output]);
+      if (held.alias[output] == static_cast<int>(reader.input) && needed(reader.step, first)) return true;
+    }
+    return false;
+  }
+
+  const std::vector<const HeldMemory*>& held_;
+  std::vector<std::vector<std::vector<Reader>>> readers_;  ///< by step and output
+};
+
+}  // namespace
+
+std::vector<Bytes> freed_outputs(const std::vector<Step>& steps, const std::vector<const HeldMemory*>& held) {
+  const Readers readers(steps, held);
+  std::vector<Bytes> freed;
+  for (std::size_t step = 0; step < steps.size(); ++step) freed.push_back(readers.freed(step));
+  return freed;
+}
+
+}  // namespace ostinato
