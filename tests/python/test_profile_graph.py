@@ -1,9 +1,15 @@
 """Any nn.Module as a graph of operators: the rows add up to the module, and know their branches."""
 
+import json
+import subprocess
+import sys
+import tomllib
+
 import pytest
 import torch
 from torch import nn
 
+from ostinato import _profiler
 from ostinato.profile import Job, ProfileError, profile_layers
 from ostinato.profile.graph import build_graph
 from ostinato.profile.kept import freed_outputs
@@ -65,6 +71,72 @@ def test_branches_are_read_from_where_they_come():
     meet = names.index("add")
     assert {names[row] for row, _ in chain.reads[meet]} == {"relu relu_", "tanh"}
     assert all(row < index for index, reads in enumerate(chain.reads) for row, _ in filter(None, reads))
+
+
+class TwoTowers(nn.Module):
+    """Two branches of the same cost that meet."""
+
+    def __init__(self, width=128, depth=2):
+        super().__init__()
+        self.left, self.right = (nn.Sequential(*(nn.Linear(width, width) for _ in range(depth))) for _ in range(2))
+        self.head = nn.Linear(2 * width, 1)
+
+    def forward(self, x):
+        return self.head(torch.cat([self.left(x), self.right(x)], -1)).sum()
+
+
+def test_the_file_has_the_edges_and_their_bytes():
+    width, batch = 16, 4
+    rows = profile_layers(job(TwoTowers(width), torch.randn(batch, width))).layers
+    names = [row.name.split(":")[1] for row in rows]
+    edges = {names[row.index]: {names[i.layer]: i.bytes for i in row.after} for row in rows}
+    of_batch = batch * width * 4
+    assert edges["left.0 linear"] == edges["right.0 linear"] == {}
+    assert edges["left.1 linear"] == {"left.0 linear": of_batch}
+    assert edges["cat"] == {"left.1 linear": of_batch, "right.1 linear": of_batch}
+    assert edges["head linear"] == {"cat": 2 * of_batch}
+
+
+def test_a_value_that_is_read_in_parts_costs_its_parts():
+    class Parts(nn.Module):
+        def forward(self, x):
+            first, second = (x * 2).chunk(2)
+            return torch.tanh(first) + torch.relu(second)
+
+    rows = profile_layers(job(Parts(), torch.randn(8, 4))).layers
+    assert [[(i.layer, i.bytes) for i in row.after] for row in rows] == [
+        [], [(0, 4 * 4 * 4)], [(0, 4 * 4 * 4)], [(1, 4 * 4 * 4), (2, 4 * 4 * 4)]
+    ]  # fmt: skip
+
+
+def test_a_chain_of_layers_needs_no_edges():
+    profile = profile_layers(Job(layers=[nn.Linear(4, 4), nn.Tanh()], inputs=torch.randn(2, 4), repeats=1, warm_up=0))
+    assert [row.after for row in profile.layers] == [None, None] and '"after"' not in profile.json()
+
+
+def ostinato(*words):
+    done = subprocess.run([sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_module_with_branches_is_planned_with_its_branches(tmp_path):
+    """From the module to a checked plan: the towers run beside each other, which no chain of the same layers does."""
+    profile = profile_layers(job(TwoTowers(64, 3), torch.randn(8, 64)))
+    rows = profile.layers
+    for row in rows:  # the machine's own times would make the choice a matter of luck
+        costly = row.name.endswith("linear") and "head" not in row.name
+        row.forward, row.backward = (_profiler.spread_of([time if costly else 1000]) for time in (1_000_000, 2_000_000))
+    profile.layers = rows
+    profile.write(str(tmp_path / "profile.json"))
+    files = tmp_path / "plan.json", tmp_path / "placement.toml"
+    ostinato("plan", tmp_path / "profile.json", "--devices", 2, "--micro-batches", 1, "--objective", "latency",
+             "--output", files[0], "--placement-output", files[1])  # fmt: skip
+    ostinato("verify", *files)
+    blocks = tomllib.loads(files[1].read_text())["blocks"]
+    roots = [block["devices"] for block in blocks if block["kind"] == "forward" and not block["after"]]
+    assert len(roots) >= 2 and len({tuple(devices) for devices in roots}) == 2  # each tower starts on a device of its own
+    one_after_the_other = 6 * 3_000_000
+    assert json.loads(files[0].read_text())["makespan"] < 0.6 * one_after_the_other
 
 
 def test_what_the_caller_gets_is_not_freed():

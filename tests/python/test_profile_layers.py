@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from ostinato import _profiler
 from ostinato.profile import Job, ProfileError, profile_layers
@@ -162,6 +163,49 @@ def test_a_backward_that_raises_names_the_layer():
         profile([nn.Linear(4, 4), Broken.apply], torch.randn(2, 4))
 
 
+def test_a_shape_that_changes_is_told():
+    class Shrinks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x[: 4 - self.calls // 4]
+
+    with pytest.raises(ProfileError, match=r"layer 1:Shrinks gave outputs of shapes \[\(4, 2\)\], and then .*pad them"):
+        profile([nn.Linear(2, 2), Shrinks()], torch.randn(4, 2), repeats=5)
+
+
+def test_a_module_that_the_chain_calls_twice():
+    """Its parameters count in both places: on two stages each holds a copy."""
+    shared, inputs = nn.Linear(4, 4), torch.randn(2, 4)
+    rows = profile([nn.Tanh(), shared, nn.Tanh(), shared, nn.Tanh()], inputs).layers
+    assert rows[3].same_as == 1 and rows[1].parameters == rows[3].parameters == 20 * FP32
+    assert all(parameter.grad is not None for parameter in shared.parameters())
+
+
+def test_a_layer_that_calls_its_module_twice_is_not_split():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inner(torch.tanh(self.inner(x)))
+
+    row = profile([nn.Identity(), Twice()], torch.randn(2, 4)).layers[1]
+    assert row.parameters == row.gradients == 20 * FP32
+    assert row.backward.median > 0 and row.backward_input.repeats == row.backward_weight.repeats == 0
+
+
+def test_float16_as_deepspeed_keeps_it():
+    config = {"fp16": {"enabled": True}, "optimizer": {"type": "SGD"}}
+    row = profile([nn.Embedding(4, 8), nn.Linear(8, 8)], torch.tensor([1, 2]), config=config).layers[1]
+    assert row.parameters == (64 + 8) * 2 and row.optimizer_state == (64 + 8) * FP32  # the fp32 copy alone
+    assert row.kept == row.output_bytes == 2 * 8 * 2
+
+
 def test_no_layers_is_refused():
     with pytest.raises(ProfileError, match="no layers"):
         profile([], torch.randn(1))
@@ -221,6 +265,28 @@ def test_operators_agree_with_an_independent_count():
         assert recorded[name] == mode.counts[name] > 0, name
     state = result.completeness
     assert state.complete and state.seen == state.expected >= sum(mode.counts.values())
+
+
+def test_flops_agree_with_torchs_own_count():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inward, self.outward = nn.Linear(16, 48), nn.Linear(16, 16)
+
+        def forward(self, x):
+            q, k, v = (part.unflatten(-1, (4, 4)).transpose(1, 2) for part in self.inward(x).chunk(3, -1))
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+            return self.outward(mixed.transpose(1, 2).flatten(2)) @ x.transpose(1, 2)
+
+    image = [nn.Identity(), nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ConvTranspose2d(8, 4, 3), nn.Conv1d(5, 7, 3)]
+    fused = 7 * 2 * (2 * 4) * 6 * 6 * 4  # two products there and five back, which torch does not count on a CPU
+    for layers, inputs, more in (([nn.Identity(), Attention()], torch.randn(2, 6, 16), fused),
+                                 (image[:3], torch.randn(2, 3, 9, 9), 0),
+                                 ([image[0], image[3]], torch.randn(2, 5, 20), 0)):  # fmt: skip
+        measured = sum(row.flops or 0 for row in profile(layers, inputs).operators)
+        with FlopCounterMode(display=False) as counter:
+            nn.Sequential(*layers)(inputs.clone().requires_grad_()).sum().backward()
+        assert measured - more == counter.get_total_flops() > 0
 
 
 def test_what_does_not_fit_makes_the_profile_incomplete(monkeypatch):

@@ -31,6 +31,16 @@ def test_equal_layers_are_one_row():
     assert "aten::addmm" in text and "transfers: not measured" in text
 
 
+def test_flops_are_those_of_every_layer():
+    result = profile()
+    product = 2 * 2 * 4 * 4  # of 2 samples and a weight of 4 by 4
+    flops = {(row.layer, row.phase): row.flops for row in result.operators if row.name in ("aten::addmm", "aten::mm")}
+    # The first layer hands no gradient on.
+    assert flops == {(0, "forward"): product, (0, "backward"): product, (1, "forward"): product, (1, "backward"): 2 * product}
+    assert {row.flops for row in result.operators if row.name == "aten::tanh"} == {None}
+    assert summary(result, "p.json")["flops"] == (2 + 2 * 3) * product
+
+
 def test_what_is_missing_is_said():
     result = profile()
     assert completeness_line(result).startswith("complete: all")

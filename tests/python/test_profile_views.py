@@ -11,7 +11,7 @@ from torch import nn
 from ostinato.profile import Job, profile_layers
 from ostinato.profile.page import html
 from ostinato.profile.perfetto import perfetto
-from ostinato.profile.timeline import runs_of
+from ostinato.profile.timeline import ranks_of, runs_of
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +59,33 @@ def test_the_trace_adds_up(profile):
     assert sum(event["dur"] for event in layers) * 1e3 == pytest.approx(
         sum(row.forward.median + row.backward.median for row in profile.layers)
     )
-    kept = [event["args"] for event in events if event["ph"] == "C" and event["name"] == "kept bytes"]
-    assert max(sum(owners.values()) for owners in kept) == sum(row.kept for row in profile.layers)
-    assert sum(kept[-1].values()) == 0
+    held = [event["args"] for event in events if event["ph"] == "C" and event["name"] == "memory"]
+    always = sum(row.parameters + row.gradients + row.optimizer_state for row in profile.layers)
+    after_forward = held[2 * len(profile.layers) - 1]
+    assert sum(after_forward.values()) == always + sum(row.kept for row in profile.layers)
+    assert sum(held[-1].values()) == always
+
+
+def test_every_rank_holds_what_its_own_layers_hold(profile):
+    ranks = ranks_of(profile, 2)
+    assert [row.index for rank in ranks for row in rank.rows] == [0, 1, 2, 3]
+    for rank in ranks:
+        names = {row.name for row in rank.rows}
+        kept = sum(row.kept for row in rank.rows)
+        assert dict(rank.static)["parameters"] == sum(row.parameters for row in rank.rows)
+        assert max(sum(size for _, size in run.held) for run in rank.runs) == kept
+        assert {owner for run in rank.runs for owner, _ in run.held} <= names
+        for run in rank.runs:
+            owners = rank.held_during(run)
+            assert sum(size for _, size in owners) <= rank.peak()
+            if run.phase == "backward":  # its own bytes are still there, and its workspace comes on top
+                before = rank.held_always() + run.row.kept + run.workspace
+                assert sum(size for _, size in owners) == before + sum(size for _, size in run.held)
+    trace = json.loads(perfetto(profile, 2))["traceEvents"]
+    assert {event["pid"] for event in trace} == {0, 1}
+    assert html(profile, 2).count("<svg") == 2
 
 
 def test_a_model_that_keeps_nothing_has_a_page(profile):
     empty = profile_layers(Job(layers=[nn.Identity()], inputs=torch.randn(2), repeats=1, warm_up=0))
-    assert "at most 0B" in html(empty)
+    assert "at most 0B; always in use: nothing" in html(empty)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ostinato.model_digest import Parameter, layer_name, layer_parameters, model_digest
+from ostinato.profile.device import Cpu
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.identity import layer_key, shape_key
 from ostinato.profile.job import Job
@@ -35,6 +36,8 @@ class Layer:
     parameter_bytes: int  # frozen parameters and buffers as well
     takes_gradient: bool  # whether the backward reaches its inputs: not of the first layer
     checkpointed: bool
+    device: Any = field(default_factory=Cpu)
+    shapes: Any = None  # of what `run` gives; None: it has not run
 
 
 Source = tuple[int, int] | None  # a row and which of its output tensors; None: an input of the model
@@ -46,6 +49,7 @@ class Chain:
     rows: list[tuple[str, Layer]] = field(default_factory=list)  # one a layer of the model: its name, and what it is
     digest: str = ""
     reads: list[list[Source]] | None = None  # by row and input tensor; None: each row reads the one before it
+    after: list[dict[int, int]] | None = None  # by row: the rows that it reads, and bytes; as `reads`
 
     def sources(self) -> list[list[Source]]:
         """Of each row, in the order of tensors(inputs)."""
@@ -58,8 +62,8 @@ class Chain:
 class Builder:
     """Builds layers as DeepSpeed's PipelineModule does; tied layers share one module."""
 
-    def __init__(self, settings: Settings):
-        self.settings = settings
+    def __init__(self, settings: Settings, device: Any):
+        self.settings, self.device = settings, device
         self.tied: dict[Any, nn.Module] = {}
         self.described: list[tuple[str, list[Parameter]]] = []
 
@@ -71,8 +75,8 @@ class Builder:
             raise ProfileError(f"layer {name} could not be built: {type(error).__name__}: {error}") from error
         parameters = layer_parameters(module)
         self.described.append((name, parameters))
-        if isinstance(module, nn.Module) and self.settings.dtype is not None:
-            module.to(self.settings.dtype)
+        if isinstance(module, nn.Module):
+            module.to(device=self.device.place, dtype=self.settings.dtype)
         forward = getattr(layer, "forward_fn", None)
         return (functools.partial(forward, module) if forward else module), module
 
@@ -98,16 +102,23 @@ def run_once(name: str, run: Callable, inputs: Any) -> Any:
         raise ProfileError(f"layer {name} raised {type(error).__name__} in its forward: {error}") from error
 
 
+def moved(value: Any, device: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.to(device.place), value)
+
+
 def with_loss(run: Callable, job: Job) -> Callable:
-    return lambda inputs: job.loss_fn(run(inputs), job.labels)
+    labels = moved(job.labels, job.device)
+    if isinstance(job.loss_fn, nn.Module):
+        job.loss_fn.to(job.device.place)
+    return lambda inputs: job.loss_fn(run(inputs), labels)
 
 
 def build_chain(job: Job, settings: Settings) -> Chain:
     if not len(job.layers):
         raise ProfileError("the model has no layers")
-    chain, builder = Chain(), Builder(settings)
+    chain, builder = Chain(), Builder(settings, job.device)
     known: dict[Any, Layer] = {}
-    value, last = map_tensors(torch.Tensor.detach, job.inputs), len(job.layers) - 1
+    value, last = moved(map_tensors(torch.Tensor.detach, job.inputs), job.device), len(job.layers) - 1
     for index, spec in enumerate(job.layers):
         name = layer_name(index, spec)
         takes_gradient = index > 0 and any(map(differentiable, tensors(value)))
@@ -122,7 +133,7 @@ def build_chain(job: Job, settings: Settings) -> Chain:
                 run_once(f"{name} with its loss", run, value)
             checkpointed = job.checkpoint_interval > 0 and bool(parameters)
             held = bytes_of([*module.parameters(), *module.buffers()]) if isinstance(module, nn.Module) else 0
-            layer = Layer(index, name, run, value, outputs, parameters, held, takes_gradient, checkpointed)
+            layer = Layer(index, name, run, value, outputs, parameters, held, takes_gradient, checkpointed, job.device)
             known[key] = layer
             chain.layers.append(layer)
         else:

@@ -135,8 +135,8 @@ def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int)
             held += bytes_of([*module.parameters(), *module.buffers()])
     start, end = chain.rows[first][1], chain.rows[last - 1][1]
     name = f"layers {first} to {last - 1}"
-    run = functools.partial(run_all, steps)
-    return Layer(first, name, run, start.inputs, end.outputs, parameters, held, start.takes_gradient, False)
+    run, takes_gradient = functools.partial(run_all, steps), start.takes_gradient
+    return Layer(first, name, run, start.inputs, end.outputs, parameters, held, takes_gradient, False, job.device)
 
 
 def measure_stage(stage: Layer, layers: Sequence[Layer], job: Job) -> tuple[Figures, list[Samples]]:
@@ -172,11 +172,11 @@ def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_p
     settings, checks = read_settings(job.config, job.optimizer), []
     weights = [row.forward.median + row.backward.median for row in profile.layers]
     cuts = balanced(weights, stages)
-    with torch.enable_grad(), counted_memory():
+    with torch.enable_grad(), counted_memory(job.device):
         chain = build_chain(job, settings)
         freed = freed_outputs(chain)
         for number, (first, last) in enumerate(cuts, start=1):
-            stage = build_stage(job, chain, Builder(settings), first, last)
+            stage = build_stage(job, chain, Builder(settings, job.device), first, last)
             checks.append(check_stage(job, chain, profile, stage, last, freed[last - 1]))
             progress("stages measured as a whole", number, len(cuts))
     return checks

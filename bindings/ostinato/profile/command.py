@@ -69,6 +69,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--check", type=positive, metavar="STAGES", help=again)
     p.add_argument("--html", type=Path, metavar="PAGE", help="a flame chart of a micro-batch, its memory, its layers")
     p.add_argument("--perfetto", type=Path, metavar="TRACE", help="the same for ui.perfetto.dev or chrome://tracing")
+    drawn = "ranks that the page and the trace show, each with a stage of about equal time (as --check, else 1)"
+    p.add_argument("--draw-ranks", type=positive, metavar="RANKS", help=drawn)
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
 
@@ -133,7 +135,9 @@ def my_part(args: argparse.Namespace) -> Part:
 
 def write(profile: Any, args: argparse.Namespace) -> list[Path]:
     """The files that were asked for, written whole or not at all."""
-    wanted = {args.output: profile.json, args.html: lambda: html(profile), args.perfetto: lambda: perfetto(profile)}
+    ranks = args.draw_ranks or args.check or 1
+    views = {args.html: lambda: html(profile, ranks), args.perfetto: lambda: perfetto(profile, ranks)}
+    wanted = {args.output: profile.json, **views}
     files = {path: text for path, text in wanted.items() if path is not None}
     for path, text in files.items():
         write_text(path, text())

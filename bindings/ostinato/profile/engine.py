@@ -29,13 +29,13 @@ class UnknownAttribute(ProfileError, AttributeError):
 class StandInEngine:
     """Lasts until train_batch(), or until it is called where the model is no PipelineModule."""
 
-    def __init__(self, model: nn.Module, config: dict, optimizer: Any, data: Any):
+    def __init__(self, model: nn.Module, config: dict, optimizer: Any, data: Any, device: torch.device):
         self.module, self.optimizer, self.config = model, optimizer, config
         self.training_dataloader = data
         self.data_iterator = iter(data) if data is not None else None
         self.global_rank = self.local_rank = 0
         self.world_size = self.dp_world_size = 1
-        self.device = torch.device("cpu")
+        self.device = device
         self.global_steps = self.micro_steps = 0
         self.lr_scheduler = None
 

@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from ostinato.model_digest import layer_parameters, model_digest
-from ostinato.profile.chain import Chain, Layer
+from ostinato.profile.chain import Chain, Layer, moved
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.identity import shape_key, value_key
 from ostinato.profile.job import Job
@@ -158,13 +158,14 @@ def shapes_of(values: Any) -> list[torch.Tensor]:
 class GraphBuilder:
     """Runs the graph once, without gradients, and makes a row of each group."""
 
-    def __init__(self, exported: Exported, trainable: set[int]):
-        self.exported, self.trainable = exported, trainable
+    def __init__(self, exported: Exported, trainable: set[int], device: Any):
+        self.exported, self.trainable, self.device = exported, trainable, device
         self.values: dict[Node, Any] = {}
         self.sources: dict[Node, tuple[int, int]] = {}  # group, first of its output tensors that this value has
         self.reached: set[Node] = set()  # values that gradients flow through
         self.known: dict[Any, Layer] = {}
-        self.chain = Chain(reads=[])
+        self.memory: dict[tuple[int, int], tuple[int, int]] = {}  # of an output tensor: where its memory is, and bytes
+        self.chain = Chain(reads=[], after=[])
         self.last_use = {node: index for index, group in enumerate(exported.groups) for node in group.takes}
 
     def build(self, inputs: Sequence[Any]) -> Chain:
@@ -181,7 +182,9 @@ class GraphBuilder:
         learns = any(id(self.exported.state[node]) in self.trainable for node in group.state)
         takes_gradient = any(node in self.reached for node in group.takes)
         outputs = self._run(name, group)
-        self.chain.reads.append([source for node in group.takes for source in self._sources_of(node)])
+        reads = [source for node in group.takes for source in self._sources_of(node)]
+        self.chain.reads.append(reads)
+        self.chain.after.append(self._bytes_from(reads))
         key = (group_key(group, self.exported.state), shape_key(taken), takes_gradient, learns)
         if key not in self.known:
             self.known[key] = self._layer(index, name, group, taken, outputs, takes_gradient)
@@ -204,11 +207,22 @@ class GraphBuilder:
         row, first = self.sources[node]
         return [(row, first + number) for number in range(count)]
 
+    def _bytes_from(self, reads: Sequence[tuple[int, int] | None]) -> dict[int, int]:
+        """What a transfer from each earlier row carries: memory that is read twice goes once."""
+        rows: dict[int, dict[int, int]] = {}
+        for source in filter(None, reads):
+            place, size = self.memory[source]
+            taken = rows.setdefault(source[0], {})
+            taken[place] = max(size, taken.get(place, 0))
+        return {row: sum(taken.values()) for row, taken in sorted(rows.items())}
+
     def _give(self, index: int, group: Group, outputs: tuple, flows: bool) -> None:
         first = 0
         for node, value in zip(group.gives, outputs, strict=True):
             self.values[node], self.sources[node] = value, (index, first)
-            first += sum(1 for _ in tensors(value))
+            for tensor in tensors(value):
+                self.memory[index, first] = (tensor.untyped_storage().data_ptr(), bytes_of(tensor))
+                first += 1
             if flows and any(map(differentiable, tensors(value))):
                 self.reached.add(node)
 
@@ -216,21 +230,21 @@ class GraphBuilder:
         state = [self.exported.state[node] for node in group.state]
         learned = [t for t in state if id(t) in self.trainable]
         run = lambda values, group=group: run_group(group, self.exported.state, values)  # noqa: E731
-        return Layer(index, name, run, taken, shapes_of(outputs), learned, bytes_of(state), gradient, False)
+        held = bytes_of(state)
+        return Layer(index, name, run, taken, shapes_of(outputs), learned, held, gradient, False, self.device)
 
 
 def build_graph(job: Job, settings: Settings) -> Chain:
     """Rows of the job's module. Raises ProfileError where torch.export does not understand it."""
-    module, (inputs, named) = job.module, arguments(job.inputs)
-    if settings.dtype is not None:
-        module.to(settings.dtype)
+    module, (inputs, named) = job.module, arguments(moved(job.inputs, job.device))
+    module.to(device=job.device.place, dtype=settings.dtype)
     whole = module
     if job.loss_fn is not None:
-        whole, inputs = WithLoss(module, job.loss_fn), (job.labels, *inputs)
+        whole, inputs = WithLoss(module, job.loss_fn), (moved(job.labels, job.device), *inputs)
     exported = export(whole, inputs, named, job.name)
     if not exported.groups:
         raise ProfileError("the module runs no operators")
     trainable = {id(p) for p in module.parameters() if p.requires_grad}
-    chain = GraphBuilder(exported, trainable).build(tree_leaves((inputs, named)))
+    chain = GraphBuilder(exported, trainable, job.device).build(tree_leaves((inputs, named)))
     chain.digest = model_digest([(job.name, layer_parameters(module))])
     return chain

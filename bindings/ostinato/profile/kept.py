@@ -7,11 +7,11 @@ of one of them or its own needs it (`nn.Linear` needs its input, `nn.Tanh` its o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from ostinato import _profiler
 from ostinato.profile.chain import Chain, Layer
 from ostinato.profile.measure import call, prepare, quiet_collector
 from ostinato.profile.tensors import tensors
@@ -32,13 +32,13 @@ def storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def still_held(values: list[torch.Tensor]) -> list[bool]:
+def still_held(values: list[torch.Tensor], device: Any) -> list[bool]:
     """Empties the list, and tells of each tensor whether its memory stayed when the last one that shows it was let go."""
     places, stayed = [storage(tensor) for tensor in values], {}
     while values:
-        place, size, before = storage(values[0]), values[0].untyped_storage().nbytes(), _profiler.live_bytes()
+        place, size, before = storage(values[0]), values[0].untyped_storage().nbytes(), device.live_bytes()
         values.pop(0)
-        stayed[place] = before - _profiler.live_bytes() < size
+        stayed[place] = before - device.live_bytes() < size
     return [stayed[place] for place in places]
 
 
@@ -53,8 +53,8 @@ def held_by(layer: Layer) -> Held:
         sizes = [tensor.untyped_storage().nbytes() for tensor in given]
         alias = [sources.index(place) if place in sources else None for place in places]
         del inputs, outputs
-        kept_outputs = still_held(given)
-        kept_inputs = still_held(taken)
+        kept_outputs = still_held(given, layer.device)
+        kept_inputs = still_held(taken, layer.device)
         del graph
     # An input that is also an output was still held as that input: it is the input's turn that tells.
     shared = [kept if source is None else kept_inputs[source] for kept, source in zip(kept_outputs, alias, strict=True)]

@@ -1,8 +1,8 @@
 """Forward, backward and split backward of one layer, each with its time and memory.
 
 What is measured is the call alone: inputs are copied, gradients of parameters exist, and gradients of outputs are made
-before the clock starts. Time is the steady clock's (a layer that waits costs its wait); memory is what the counting
-allocator saw.
+before the clock starts. Time is the steady clock's (a layer that waits costs its wait); on a device with a clock of its own,
+device_times.py puts its times in place. Memory is what the device's allocator saw.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from ostinato.profile.split import input_half, parameter_groups, weight_half
 from ostinato.profile.tensors import differentiable, map_tensors, tensors
 
 NOTHING = nullcontext()
+Passes = Callable[[str], AbstractContextManager]  # entered around the call of this phase alone
+
+
+def no_passes(_phase: str) -> AbstractContextManager:
+    return NOTHING
 
 
 @dataclass
@@ -32,15 +37,16 @@ class Sample:
     peak: int  # largest number of bytes above those before it
 
 
-def measure(name: str, function: Callable[[], Any]) -> tuple[Any, Sample]:
+def measure(device: Any, name: str, function: Callable[[], Any]) -> tuple[Any, Sample]:
     """The function's result and cost. `name` is that of the range that NVTX tools show."""
-    before = _profiler.live_bytes()
-    _profiler.reset_peak()
+    device.synchronize()
+    before = device.live_bytes()
+    device.reset_peak()
     with _profiler.Range(name):
         start = _profiler.now()
         result = function()
         time = _profiler.now() - start
-    return result, Sample(time, _profiler.live_bytes() - before, _profiler.peak_bytes() - before)
+    return result, Sample(time, device.live_bytes() - before, device.peak_bytes() - before)
 
 
 @contextmanager
@@ -84,14 +90,27 @@ def call(layer: Layer, inputs: Any) -> Any:
     return checkpoint(layer.run, inputs, use_reentrant=False) if layer.checkpointed else layer.run(inputs)
 
 
+def check_shapes(layer: Layer, outputs: Any) -> None:
+    """What is measured stands for every micro-batch, so a layer must give the same shapes for the same inputs."""
+    shapes = [tuple(tensor.shape) for tensor in tensors(outputs)]
+    if layer.shapes is None:
+        layer.shapes = shapes
+    if shapes != layer.shapes:
+        raise ProfileError(
+            f"layer {layer.name} gave outputs of shapes {layer.shapes}, and then {shapes} for inputs of the same shapes: pad "
+            "them to a fixed shape, for a plan has one time and one size for each layer"
+        )
+
+
 def forward(layer: Layer, label: str, around: AbstractContextManager = NOTHING) -> tuple[Started, Sample]:
     """`around` is entered for the call alone."""
     leaves, inputs = prepare(layer)
     try:
         with around:
-            outputs, sample = measure(label, lambda: call(layer, inputs))
+            outputs, sample = measure(layer.device, label, lambda: call(layer, inputs))
     except Exception as error:
         raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its forward: {error}") from error
+    check_shapes(layer, outputs)
     reached = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
     return Started(leaves, reached, [torch.ones_like(tensor) for tensor in reached]), sample
 
@@ -103,26 +122,30 @@ def backward(layer: Layer, started: Started, label: str, around: AbstractContext
 
     try:
         with around:
-            return measure(label, run)[1]
+            return measure(layer.device, label, run)[1]
     except Exception as error:
         raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its backward: {error}") from error
 
 
-def split_backward(layer: Layer, started: Started, label: str) -> tuple[Sample, Sample] | None:
+def split_backward(
+    layer: Layer, started: Started, label: str, passes: Passes = no_passes
+) -> tuple[Sample, Sample] | None:
     """Input half and weight half, or None where it cannot be split. Where there is but one of them, it is the whole
     backward, and the other takes 0. Which node belongs to which half is found out before the clock starts."""
     nothing = Sample(0, 0, 0)
     if not started.leaves or not started.outputs:
-        return nothing, backward(layer, started, f"{label} W")
+        return nothing, backward(layer, started, f"{label} W", passes("backward_weight"))
     if not layer.parameters:
-        return backward(layer, started, f"{label} I"), nothing
+        return backward(layer, started, f"{label} I", passes("backward_input")), nothing
     groups = parameter_groups(started.outputs, started.leaves, layer.parameters)
     if groups is None:
         return None
-    (_, arrived), first = measure(
-        f"{label} I", lambda: input_half(started.outputs, started.gradients, started.leaves, groups)
-    )
-    _, second = measure(f"{label} W", lambda: weight_half(groups, arrived))
+    with passes("backward_input"):
+        (_, arrived), first = measure(
+            layer.device, f"{label} I", lambda: input_half(started.outputs, started.gradients, started.leaves, groups)
+        )
+    with passes("backward_weight"):
+        _, second = measure(layer.device, f"{label} W", lambda: weight_half(groups, arrived))
     return first, second
 
 
@@ -148,7 +171,9 @@ class Samples:
         return max(sample.peak for sample in self.backward)
 
 
-def repeat_once(layer: Layer, repeat: int, samples: Samples | None, split: bool = True) -> None:
+def repeat_once(
+    layer: Layer, repeat: int, samples: Samples | None, split: bool = True, passes: Passes = no_passes
+) -> None:
     """One split and one whole round. `samples` is None while warming up.
 
     The whole round comes second, on warm caches, as a layer finds them that runs micro-batch after micro-batch.
@@ -159,9 +184,9 @@ def repeat_once(layer: Layer, repeat: int, samples: Samples | None, split: bool 
             halves = None
             backward(layer, started, f"{layer.name} B {repeat}")
         else:
-            halves = split_backward(layer, started, f"{layer.name} {repeat}")
-        started, first = forward(layer, f"{layer.name} F {repeat}")
-        second = backward(layer, started, f"{layer.name} B {repeat}")
+            halves = split_backward(layer, started, f"{layer.name} {repeat}", passes)
+        started, first = forward(layer, f"{layer.name} F {repeat}", passes("forward"))
+        second = backward(layer, started, f"{layer.name} B {repeat}", passes("backward"))
         if samples is None:
             return
         samples.forward.append(first)

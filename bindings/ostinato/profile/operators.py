@@ -49,6 +49,12 @@ class Operators:
     dropped: int = 0
     unfinished: int = 0
     out_of_range: int = 0
+    lost: str = ""  # by a device's timer, in words
+
+    def add_counts(self, recorder: Any) -> None:
+        self.dropped += recorder.dropped
+        self.unfinished += recorder.unfinished
+        self.out_of_range += recorder.out_of_range
 
     def why_incomplete(self) -> str:
         """In words; empty: nothing is missing."""
@@ -58,12 +64,12 @@ class Operators:
             f"{self.unfinished} operators did not end": self.unfinished,
             f"{self.out_of_range} backward nodes belong to another layer": self.out_of_range,
         }
-        return "; ".join(text for text, count in reasons.items() if count)
+        return "; ".join(filter(None, [*(text for text, count in reasons.items() if count), self.lost]))
 
 
 @contextmanager
-def recorded_pass(recorder: Any, layer: Layer, phase: str) -> Iterator[None]:
-    recorder.begin_pass(layer.index, phase)
+def recorded_pass(recorder: Any, layer: Layer, phase: str, micro_batch: int = 0) -> Iterator[None]:
+    recorder.begin_pass(layer.index, phase, micro_batch)
     try:
         yield
     finally:
@@ -77,19 +83,19 @@ def counted_pass(recorder: Any, layer: Layer, phase: str, counter: LaunchCounter
 
 
 @contextmanager
-def recording(recorder: Any) -> Iterator[None]:
+def recording(recorder: Any, **options: Any) -> Iterator[None]:
     """The recorder, emptied and then running."""
     recorder.clear()
     with quiet_collector():
-        recorder.start()
+        recorder.start(**options)
         try:
             yield
         finally:
             recorder.stop()
 
 
-def record(layer: Layer, recorder: Any, passes: int) -> None:
-    with recording(recorder):
+def record(layer: Layer, recorder: Any, passes: int, **options: Any) -> None:
+    with recording(recorder, **options):
         for number in range(passes):
             there, back = (recorded_pass(recorder, layer, phase) for phase in PHASES)
             started, _ = forward(layer, f"{layer.name} F record {number}", there)
@@ -100,6 +106,18 @@ def passes_that_fit(recorder: Any, passes: int) -> int:
     """At least one, and no more than the recorder's buffers hold, by what it recorded in WARM_UP passes."""
     calls = sum(row.calls for row in recorder.rows())
     return max(1, min(passes, EVENTS // max(1, calls)))
+
+
+def flops_of(layer: Layer, recorder: Any) -> dict[tuple[str, str], int]:
+    """By phase and operator, those that have any. A run of its own: torch collects the arguments of every call for it."""
+    record(layer, recorder, 1, flops=True)
+    return {(row.phase, row.name): row.flops for row in recorder.rows() if row.flops is not None}
+
+
+def with_flops(rows: list[Any], flops: dict[tuple[str, str], int]) -> list[Any]:
+    for row in rows:
+        row.flops = flops.get((row.phase, row.name))
+    return rows
 
 
 def count(layer: Layer, recorder: Any) -> tuple[int, int]:
@@ -122,11 +140,11 @@ def count(layer: Layer, recorder: Any) -> tuple[int, int]:
 def add_operators(layer: Layer, recorder: Any, repeats: int, into: Operators) -> None:
     """Rows and counts of one layer, over up to `repeats` passes. The recorder's earlier events are forgotten."""
     record(layer, recorder, WARM_UP)
-    record(layer, recorder, passes_that_fit(recorder, repeats))
-    into.rows += recorder.rows()
-    into.dropped += recorder.dropped
-    into.unfinished += recorder.unfinished
-    into.out_of_range += recorder.out_of_range
+    passes = passes_that_fit(recorder, repeats)
+    flops = flops_of(layer, recorder)
+    record(layer, recorder, passes)
+    into.rows += with_flops(recorder.rows(), flops)
+    into.add_counts(recorder)
     expected, seen = count(layer, recorder)
     into.expected += expected
     into.seen += seen

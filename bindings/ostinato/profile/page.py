@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from ostinato.profile.table import milliseconds, size
-from ostinato.profile.timeline import PHASES, LayerRun, Slice, runs_of
+from ostinato.profile.timeline import PHASES, WORKSPACE, LayerRun, Rank, Slice, ranks_of, runs_of
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #fdfdfc; --ink: #1d2126; --soft: #667080; --line: #d8dce2; }
@@ -46,18 +46,40 @@ def flame(runs: list[LayerRun], total: int) -> Iterator[str]:
             yield bar(part, 2, "operator", total, f" in {part.calls} calls")
 
 
-def memory(runs: list[LayerRun], total: int) -> Iterator[str]:
-    """One column a layer run and owner, stacked in model order: what is kept when it ends."""
-    highest = max((sum(size for _, size in run.held) for run in runs), default=0)
-    for run in runs:
-        base, x, width = 100.0, 1000 * run.slice.start / total, 1000 * run.slice.time / total
-        for number, (owner, kept) in enumerate(run.held):
+COLOURS = {WORKSPACE: "#9aa4b2", "parameters": "#4b5a70", "gradients": "#6f7f96", "optimizer state": "#8797ad"}
+
+
+def columns(rank: Rank, total: int) -> Iterator[tuple[float, float, list[tuple[str, int]], str]]:
+    """(where, how wide, who holds what, when): a layer run at its peak, and what waits until the rank's next one."""
+    ends = [run.slice.start for run in rank.runs[1:]] + [total]
+    for run, end in zip(rank.runs, ends, strict=True):
+        start, stop = run.slice.start, run.slice.start + run.slice.time
+        yield start, stop - start, rank.held_during(run), f"during the {run.phase} of {run.row.name}"
+        if end > stop:
+            yield stop, end - stop, [*rank.static, *run.held], f"after the {run.phase} of {run.row.name}"
+
+
+def memory(rank: Rank, total: int) -> Iterator[str]:
+    """Stacked: what is always in use at the bottom, then layers in model order, then workspace."""
+    highest = max(1, rank.peak())
+    colours = COLOURS | {row.name: f"hsl({47 * row.index % 360} 55% 60%)" for row in rank.rows}
+    for start, time, held, when in columns(rank, total):
+        base, x, width = 100.0, 1000 * start / total, 1000 * time / total
+        for owner, kept in held:
             height = 100 * kept / highest
             base -= height
-            title = escape(f"{owner} keeps {size(kept)}B after the {run.phase} of {run.row.name}")
-            colour = f"hsl({47 * number % 360} 55% 60%)"
+            title = escape(f"{owner}: {size(kept)}B {when}")
             box = f'x="{x:.3f}" y="{base:.3f}" width="{width:.3f}" height="{height:.3f}"'
-            yield f'<rect {box} fill="{colour}"><title>{title}</title></rect>'
+            yield f'<rect {box} fill="{colours[owner]}"><title>{title}</title></rect>'
+
+
+def memory_of_rank(rank: Rank, total: int) -> Iterator[str]:
+    layers = f"layers {rank.rows[0].index} to {rank.rows[-1].index}"
+    owners = ", ".join(f"{owner} {size(held)}B" for owner, held in rank.static) or "nothing"
+    yield f"<p>Rank {rank.number}, {layers}: at most {size(rank.peak())}B; always in use: {owners}</p>"
+    yield '<svg viewBox="0 0 1000 100" preserveAspectRatio="none">'
+    yield from memory(rank, total)
+    yield "</svg>"
 
 
 def layer_rows(profile: Any) -> Iterator[str]:
@@ -69,10 +91,10 @@ def layer_rows(profile: Any) -> Iterator[str]:
         yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
-def html(profile: Any) -> str:
+def html(profile: Any, ranks: int = 1) -> str:
     runs = list(runs_of(profile))
     total = max(1, sum(run.slice.time for run in runs))
-    highest = max((sum(kept for _, kept in run.held) for run in runs), default=0)
+    on_ranks = (line for rank in ranks_of(profile, ranks) for line in memory_of_rank(rank, total))
     state = profile.completeness
     complete = "complete" if state.complete else f"NOT complete: {state.reason}"
     about = f"{profile.device_name}, a micro-batch of {profile.micro_batch_size}, timer {profile.timer}, {complete}"
@@ -84,8 +106,7 @@ def html(profile: Any) -> str:
         f"<h2>One micro-batch: {total / 1e6:.3f} ms</h2>",
         "<p>Phase, layers, and in each layer its operators by falling self time. Point at a bar for its figures.</p>",
         '<div class="flame">', *flame(runs, total), "</div>",
-        f"<h2>Kept for the backward: at most {size(highest)}B</h2>",
-        "<p>By layer, over the same time.</p>",
-        '<svg viewBox="0 0 1000 100" preserveAspectRatio="none">', *memory(runs, total), "</svg>",
+        "<h2>Memory of that micro-batch</h2>",
+        "<p>By owner, over the same time. Point at a box for its figure.</p>", *on_ranks,
         "<h2>Layers</h2>", "<table>", *layer_rows(profile), "</table>", "</html>", "",
     ])  # fmt: skip

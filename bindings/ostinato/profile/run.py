@@ -6,13 +6,14 @@ import copy
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ostinato import _profiler
 from ostinato.profile.chain import Chain, Layer, build_chain
-from ostinato.profile.device import cpu_clocks, cpu_name
+from ostinato.profile.device_times import measure_on_device
 from ostinato.profile.graph import build_graph
 from ostinato.profile.job import Job
 from ostinato.profile.kept import freed_outputs
@@ -29,16 +30,15 @@ def no_progress(phase: str, done: int, total: int) -> None:
 
 
 @contextmanager
-def counted_memory() -> Iterator[None]:
+def counted_memory(device: Any) -> Iterator[None]:
     """Memory is counted; what exists already is kept out of garbage collections, which makes those between
     measurements quick."""
     gc.collect()
     gc.freeze()
-    _profiler.install_allocator()
     try:
-        yield
+        with device.counted_memory():
+            yield
     finally:
-        _profiler.remove_allocator()
         gc.unfreeze()
 
 
@@ -80,6 +80,8 @@ def layer_rows(chain: Chain, costs: dict[int, Any], freed: list[int]) -> list[An
         row.index, row.name = index, name
         row.kept = max(0, row.kept - freed[index])
         row.same_as = -1 if layer.index == index else layer.index
+        if chain.after is not None:
+            row.after = [_profiler.LayerInput(source, size) for source, size in chain.after[index].items()]
         rows.append(row)
     return rows
 
@@ -98,15 +100,7 @@ def record_operators(job: Job, chain: Chain, progress: Progress) -> Operators:
 
 def describe(profile: Any, job: Job, settings: Settings) -> None:
     profile.model = job.name
-    profile.set_device(
-        name=cpu_name(),
-        kind=job.kind,
-        driver="",
-        torch=torch.__version__,
-        cuda=torch.version.cuda or "",
-        clocks=cpu_clocks(),
-    )
-    profile.timer = "cpu"
+    profile.set_device(kind=job.kind, torch=torch.__version__, **job.device.description())
     profile.warm_up, profile.repeats = job.warm_up, job.repeats
     first = next(tensors(job.inputs), None)
     profile.micro_batch_size = settings.micro_batch_size or (first.shape[0] if first is not None and first.dim() else 0)
@@ -121,22 +115,39 @@ def state_completeness(profile: Any, operators: Operators) -> None:
     state.out_of_range = operators.out_of_range
 
 
+@dataclass
+class Measured:
+    samples: list[Samples]  # by layer of the chain
+    operators: Operators
+    timer: str
+    timer_note: str = ""
+
+
+def measure_chain(job: Job, chain: Chain, progress: Progress) -> Measured:
+    if not job.device.own_clock:
+        return Measured(time_layers(job, chain, progress), record_operators(job, chain, progress), "cpu")
+    recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
+    times = measure_on_device(job, chain, recorder, EVENTS, progress)
+    return Measured(times.samples, times.operators, times.timer, times.note)
+
+
 def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
-    """Measures the job's layers on the CPU, in this process. Returns an `ostinato._profiler.Profile` without transfers.
+    """Measures the job's layers on its device, in this process. Returns an `ostinato._profiler.Profile` without transfers.
 
     Raises ProfileError where a layer cannot be built or run.
     """
     settings = read_settings(job.config, job.optimizer)
-    with torch.enable_grad(), counted_memory():
+    with torch.enable_grad(), counted_memory(job.device):
         chain = build_rows(job, settings)
         freed = freed_outputs(chain)
-        samples = time_layers(job, chain, progress)
-        operators = record_operators(job, chain, progress)
-    costs = {layer.index: layer_cost(layer, into, settings) for layer, into in zip(chain.layers, samples, strict=True)}
+        measured = measure_chain(job, chain, progress)
+    pairs = zip(chain.layers, measured.samples, strict=True)
+    costs = {layer.index: layer_cost(layer, samples, settings) for layer, samples in pairs}
     profile = _profiler.Profile()
     describe(profile, job, settings)
+    profile.timer, profile.timer_note = measured.timer, measured.timer_note
     profile.model_sha256 = chain.digest
     profile.layers = layer_rows(chain, costs, freed)
-    profile.operators = operators.rows
-    state_completeness(profile, operators)
+    profile.operators = measured.operators.rows
+    state_completeness(profile, measured.operators)
     return profile

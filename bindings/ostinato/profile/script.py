@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ostinato.profile.device import Cpu, device_of_this_process
 from ostinato.profile.engine import Captured, StandInEngine
 from ostinato.profile.errors import BAD_INPUT, MISSING, ProfileError
 from ostinato.profile.job import Job
@@ -72,7 +73,8 @@ def initialize(
     if training_data is not None:
         size = micro_batch_size(settings) or 1
         data = torch.utils.data.DataLoader(training_data, batch_size=size, collate_fn=collate_fn)
-    engine = StandInEngine(model, settings, optimizer if not callable(optimizer) else None, data)
+    own = optimizer if not callable(optimizer) else None
+    engine = StandInEngine(model, settings, own, data, device_of_this_process().place)
     return engine, optimizer, data, None
 
 
@@ -101,22 +103,14 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def check_device() -> None:
-    """This profiler measures on the CPU: with a GPU in use, its figures would be another device's."""
-    if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
-        raise ProfileError(
-            "there is a GPU, and this profiler measures on the CPU: set DS_ACCELERATOR=cpu to profile for CPU training",
-            MISSING,
-        )
-
-
-def become_only_rank() -> None:
+def become_only_rank(device: Any) -> None:
     """For the script: a launcher's other ranks have ended by now, or profile another kind of device by themselves."""
-    check_device()
+    if isinstance(device, Cpu):
+        os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # torchrun's store knows nothing of this world of one
     os.environ.update(
-        RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(free_port()), DS_ACCELERATOR="cpu",
+        RANK="0", WORLD_SIZE="1", LOCAL_RANK=str(device.place.index or 0), LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(free_port()),
     )  # fmt: skip
 
 
@@ -141,12 +135,13 @@ def capture(script: Path, arguments: list[str]) -> Job:
     """Runs the script until its first training step."""
     if not script.is_file():
         raise ProfileError(f"{script}: no such file")
-    become_only_rank()
+    device = device_of_this_process()
+    become_only_rank(device)
     try:
         with intercepted(), as_main(script, arguments):
             runpy.run_path(str(script), run_name="__main__")
     except Captured as captured:
-        captured.job.name = script.stem
+        captured.job.name, captured.job.device = script.stem, device
         return captured.job
     except SystemExit as ended:
         if ended.code not in (None, 0):

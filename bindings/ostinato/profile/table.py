@@ -44,6 +44,19 @@ def weight_of_layers(profile: Any) -> dict[int, int]:
     return weights
 
 
+def flops_of_layers(profile: Any) -> dict[int, int]:
+    """Of a forward and a backward of each measured layer, as far as they are known; without those where none are."""
+    flops: dict[int, int] = {}
+    for row in profile.operators:
+        if row.flops is not None:
+            flops[row.layer] = flops.get(row.layer, 0) + row.flops
+    return flops
+
+
+def billions(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1e9:.3g}"
+
+
 def layer_table(profile: Any) -> Table:
     """One row a measured layer, with how often the model has it."""
     title = f"{profile.model} on {profile.device_name}, a micro-batch of {profile.micro_batch_size}"
@@ -70,16 +83,19 @@ def operator_table(profile: Any) -> Table:
     weights, totals = weight_of_layers(profile), {}
     for row in profile.operators:
         times = weights.get(row.layer, 0)
-        time, calls = totals.get((row.name, row.phase), (0, 0))
-        totals[row.name, row.phase] = time + times * row.self_time.median, calls + times * row.calls
+        time, calls, flops = totals.get((row.name, row.phase), (0, 0, None))
+        if row.flops is not None:
+            flops = (flops or 0) + times * row.flops
+        totals[row.name, row.phase] = time + times * row.self_time.median, calls + times * row.calls, flops
     title = "Operators by self time of a micro-batch"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("operator")
     table.add_column("direction")
-    for column in ("calls", "self ms"):
+    for column in ("calls", "self ms", "GFLOP"):
         table.add_column(column, justify="right")
-    for (name, phase), (time, calls) in sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))[:TOP_OPERATORS]:
-        table.add_row(name, phase, str(calls), f"{time / 1e6:.3f}")
+    longest = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))[:TOP_OPERATORS]
+    for (name, phase), (time, calls, flops) in longest:
+        table.add_row(name, phase, str(calls), f"{time / 1e6:.3f}", billions(flops))
     return table
 
 
@@ -104,8 +120,15 @@ def unrest_lines(profile: Any) -> list[str]:
     return [f"times vary by up to {unrest(worst):.0f} % (layer {worst.name}): profile again when the machine is quiet"]
 
 
+def timer_lines(profile: Any) -> list[str]:
+    """Which clock, where it is not the best that such a device has."""
+    return [f"times are from {profile.timer}: {profile.timer_note}"] if profile.timer_note else []
+
+
 def completeness_line(profile: Any) -> str:
     state = profile.completeness
+    if state.complete and profile.timer == "cupti":
+        return f"complete: all {state.expected} operators and launches that were counted are in the profile"
     if state.complete:
         return f"complete: all {state.expected} operators that torch's dispatcher saw are in the profile"
     return f"NOT complete: {state.reason}"
@@ -153,8 +176,8 @@ def check_table(profile: Any, checks: Sequence[Check]) -> Table:
 def show(profile: Any, console: Console) -> None:
     console.print(layer_table(profile))
     console.print(operator_table(profile))
-    notes = (*transfer_lines(profile), *unrest_lines(profile), *launch_lines(profile), completeness_line(profile))
-    for line in notes:
+    notes = transfer_lines(profile) + unrest_lines(profile) + launch_lines(profile) + timer_lines(profile)
+    for line in (*notes, completeness_line(profile)):
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -172,8 +195,10 @@ def summary(profile: Any, path: str) -> dict[str, Any]:
         "backward_ns": sum(row.backward.median for row in rows),
         "kept_bytes": sum(row.kept for row in rows),
         "parameter_bytes": sum(row.parameters for row in rows),
+        "flops": sum(times * flops_of_layers(profile).get(index, 0) for index, times in weight_of_layers(profile).items()),
         "operators": len(profile.operators),
         "transfers": len(profile.transfers),
+        "timer": profile.timer,
         "complete": profile.completeness.complete,
         "reason": profile.completeness.reason,
     }

@@ -7,10 +7,13 @@ time, for a profile does not keep their order; what they leave of the layer's ti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ostinato.profile.check import balanced
+
 PHASES = ("forward", "backward")
+WORKSPACE = "workspace"  # as an owner of memory
 
 
 @dataclass
@@ -59,3 +62,44 @@ def runs_of(profile: Any) -> Iterator[LayerRun]:
             workspace = getattr(row, f"{phase}_workspace")
             operators = operators_inside(profile, row, phase, outer)
             yield LayerRun(row, phase, outer, operators, list(held.items()), workspace)
+
+
+@dataclass
+class Rank:
+    """What one rank runs and holds where the layers are cut into stages of about equal time."""
+
+    number: int
+    rows: list[Any]  # its layers
+    static: list[tuple[str, int]]  # bytes that are always in use, by owner
+    runs: list[LayerRun]  # of its layers; `held` is what they keep
+
+    def held_always(self) -> int:
+        return sum(size for _, size in self.static)
+
+    def held_during(self, run: LayerRun) -> list[tuple[str, int]]:
+        """Everything by owner while that layer runs, at its peak."""
+        inside = [(run.row.name, run.row.kept)] if run.phase == "backward" and run.row.kept else []
+        return [*self.static, *run.held, *inside, (WORKSPACE, run.workspace)]
+
+    def peak(self) -> int:
+        return max((sum(size for _, size in self.held_during(run)) for run in self.runs), default=self.held_always())
+
+
+STATIC = {"parameters": "parameters", "gradients": "gradients", "optimizer state": "optimizer_state"}
+
+
+def ranks_of(profile: Any, stages: int) -> list[Rank]:
+    """One micro-batch through so many ranks, by their profile: times of transfers are left out."""
+    weights = [row.forward.median + row.backward.median for row in profile.layers]
+    runs, ranks = list(runs_of(profile)), []
+    for number, (first, last) in enumerate(balanced(weights, stages)):
+        rows = profile.layers[first:last]
+        own = {row.name for row in rows}
+        static = [(owner, sum(getattr(row, field) for row in rows)) for owner, field in STATIC.items()]
+        here = [
+            replace(run, held=[(name, size) for name, size in run.held if name in own])
+            for run in runs
+            if first <= run.row.index < last
+        ]
+        ranks.append(Rank(number, rows, [(owner, size) for owner, size in static if size], here))
+    return ranks

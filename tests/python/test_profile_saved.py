@@ -1,0 +1,150 @@
+"""A saved TorchScript program, profiled by ostinato-profile, which has no Python in it, against the profile of its module."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ostinato
+from ostinato import _profiler
+from ostinato.profile import Job, profile_layers
+
+PROGRAM = Path(ostinato.__file__).parents[2] / "profiler" / "ostinato-profile"
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="ostinato-profile is not built")
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.wide, self.narrow = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.narrow(torch.relu(self.wide(self.norm(x))))
+
+
+class Towers(nn.Module):
+    """Two submodules beside each other, and operators of the program's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right, self.head = Block(16), Block(16), nn.Linear(32, 2)
+
+    def forward(self, x):
+        return self.head(torch.cat([self.left(x), torch.tanh(self.right(x))], -1))
+
+
+class Wrapped(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def chain():
+    return nn.Sequential(nn.Embedding(50, 16), Block(16), Block(16), nn.Linear(16, 4))
+
+
+def run(tmp_path, module, *inputs, options=(), status=0):
+    path, output = tmp_path / "model.pt", tmp_path / "profile.json"
+    torch.jit.script(module).save(str(path))
+    words = [word for shape in inputs for word in ("--input", shape)]
+    command = [PROGRAM, path, *words, "--repeats", "2", "--warm-up", "1", "--output", output, *options]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == status, done.stderr
+    return _profiler.read_profile(str(output)) if status == 0 else done.stderr
+
+
+def test_a_chain_costs_what_its_layers_cost(tmp_path):
+    saved = run(tmp_path, Wrapped(chain()), "8x6:int64:50")
+    layers = profile_layers(Job(layers=list(chain()), inputs=torch.zeros(8, 6, dtype=torch.long), repeats=1, warm_up=1))
+    assert [row.name for row in saved.layers] == ["0:layers.0", "1:layers.1", "2:layers.2", "3:layers.3"]
+    assert [row.same_as for row in saved.layers] == [-1, -1, 1, -1]
+    for mine, theirs in zip(saved.layers, layers.layers, strict=True):
+        for figure in ("kept", "forward_workspace", "parameters", "gradients", "input_bytes", "output_bytes"):
+            assert getattr(mine, figure) == getattr(theirs, figure), (mine.name, figure)
+        assert mine.optimizer_state == 2 * mine.gradients and mine.forward.median > 0 and mine.backward.median > 0
+        assert mine.forward.repeats == 2 and mine.backward_input.repeats == 0
+    assert saved.completeness.complete and saved.completeness.seen == saved.completeness.expected > 0
+    assert saved.timer == "cpu" and saved.micro_batch_size == 8 and saved.device_name
+
+
+def test_operators_and_flops_are_those_of_the_module(tmp_path):
+    saved = run(tmp_path, Wrapped(chain()), "8x6:int64:50")
+    layers = profile_layers(Job(layers=list(chain()), inputs=torch.zeros(8, 6, dtype=torch.long), repeats=1, warm_up=1))
+
+    def products(profile):
+        return {(row.layer, row.phase, row.name): (row.calls, row.flops) for row in profile.operators if row.flops}
+
+    assert products(saved) == products(layers)
+
+
+def test_branches_are_steps_with_their_edges(tmp_path):
+    saved = run(tmp_path, Towers(), "4x16")
+    names = [row.name.split(":", 1)[1] for row in saved.layers]
+    assert names == ["left", "right", "aten::tanh", "aten::cat", "head"]
+    edges = [[(source.layer, source.bytes) for source in row.after] for row in saved.layers]
+    of_batch = 4 * 16 * 4
+    assert edges == [[], [], [(1, of_batch)], [(0, of_batch), (2, of_batch)], [(3, 2 * of_batch)]]
+    assert saved.layers[1].same_as == 0
+    whole = profile_layers(Job(layers=[Towers()], inputs=torch.randn(4, 16), repeats=1, warm_up=1)).layers[0]
+    assert sum(row.kept for row in saved.layers) == whole.kept
+
+
+def test_it_looks_as_deep_as_it_is_told(tmp_path):
+    saved = run(tmp_path, Towers(), "4x16", options=("--depth", "1"))
+    names = [row.name.split(":", 1)[1] for row in saved.layers]
+    assert names[:5] == ["left.norm", "left.wide", "aten::relu", "left.narrow", "aten::add"]
+
+
+def test_an_inference_program_keeps_what_evaluation_keeps(tmp_path):
+    dropped = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8))
+    trained, evaluated = (run(tmp_path, dropped, "4x8", options=options) for options in ((), ("--eval",)))
+    assert trained.layers[1].kept > evaluated.layers[1].kept == 0
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        if bool(x.sum() > 0):
+            x = self.a(x)
+        return self.b(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "status", "message"),
+    [
+        (Branching, ["2x4"], 3, "branches on values (prim::If): put what branches into a submodule"),
+        (Towers, ["4x15"], 3, "step 0:left raised: "),
+        (Towers, ["4x16", "4x16"], 3, "the program takes 1 inputs, and 2 were given"),
+        (Towers, ["4xmany"], 2, "'many' is no number"),
+        (Towers, ["4x16:float8"], 2, "'float8' is no type"),
+        (Towers, ["4x16:float32:3"], 2, "floating point numbers have no bound"),
+    ],
+)
+def test_what_cannot_be_profiled_is_said(tmp_path, make, inputs, status, message):
+    assert message in run(tmp_path, make(), *inputs, status=status)
+
+
+def refused(path):
+    done = subprocess.run([str(PROGRAM), str(path), "--input", "2x4"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 3
+    return done.stderr
+
+
+def test_other_files_are_told_apart(tmp_path):
+    module, path = nn.Linear(4, 4), tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(module, (torch.randn(2, 4),)), str(path))
+    assert "torch.export archive, which the Python package profiles" in refused(path)
+    torch.save(module, str(tmp_path / "pickle.pt"))
+    assert "pickle of torch.save()" in refused(tmp_path / "pickle.pt")
+    (tmp_path / "text.pt").write_text(json.dumps({}))
+    assert "no archive of torch's" in refused(tmp_path / "text.pt")
+    assert "no such file" in refused(tmp_path / "none.pt")
