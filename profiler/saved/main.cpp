@@ -28,8 +28,11 @@ struct Arguments {
 
 void declare(CLI::App& app, Arguments& arguments) {
   SavedProfileOptions& options = arguments.options;
-  app.add_option("model", arguments.model, "The program, from torch.jit.save()")->required()->type_name("MODEL.pt");
-  app.add_option("--input", arguments.inputs, "Shape of an input, in order: 8x128:int64:50257 (sizes, type, bound)")
+  app.add_option("model", arguments.model, "The program, from torch.jit.save()")
+      ->required()
+      ->type_name("MODEL.pt");
+  app.add_option("--input", arguments.inputs,
+                 "Shape of an input, in order: 8x128:int64:50257 (sizes, type, bound)")
       ->required()
       ->type_name("SHAPE[:TYPE[:BELOW]]");
   app.add_option("-o,--output", arguments.output, "Where the profile goes")->capture_default_str();
@@ -39,9 +42,11 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--warm-up", options.warm_up, "Rounds before them that do not count")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--depth", arguments.depth, "Levels of submodules to look into (default: to where one calls several)")
+  app.add_option("--depth", arguments.depth,
+                 "Levels of submodules to look into (default: to where one calls several)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--kind", options.kind, "Kind of the device, as a placement's devices name it")->capture_default_str();
+  app.add_option("--kind", options.kind, "Kind of the device, as a placement's devices name it")
+      ->capture_default_str();
   app.add_option("--optimizer-numbers", options.optimizer_numbers,
                  "fp32 numbers that the optimizer keeps for each parameter: 2 for Adam, 0 for SGD")
       ->capture_default_str()
@@ -54,7 +59,8 @@ int micro_batch_size(const std::vector<at::Tensor>& inputs) {
 }
 
 void show_progress(int done, int all) {
-  if (isatty(STDERR_FILENO) != 0) std::cerr << "\rsteps " << done << " of " << all << (done == all ? "\n" : "") << std::flush;
+  if (isatty(STDERR_FILENO) != 0)
+    std::cerr << "\rsteps " << done << " of " << all << (done == all ? "\n" : "") << std::flush;
 }
 
 int run(Arguments& arguments) {
@@ -77,8 +83,10 @@ int run(Arguments& arguments) {
 
 int main(int count, char** words) {
   CLI::App app(
-      "Measures what the steps of a saved TorchScript program cost: each submodule that it calls, and each operator "
-      "beside them, with its branches. Nothing of Python is needed. Exit status 6: the profile is not complete.");
+      "Measures what the steps of a saved TorchScript program cost: each submodule that it calls, and each "
+      "operator "
+      "beside them, with its branches. Nothing of Python is needed. Exit status 6: the profile is not "
+      "complete.");
   app.footer("Example:\n  ostinato-profile model.pt --input 8x128:int64:50257 --output profile.json");
   Arguments arguments;
   declare(app, arguments);

@@ -58,7 +58,7 @@ bool computes(const Node& node) {
 }
 
 std::string class_and_shapes(const torch::jit::Module& module) {
-  std::string text = module.type()->name()->qualifiedName() + shapes_of({});
+  std::string text = module.type()->name()->qualifiedName();
   for (const auto& attribute : module.named_attributes(/*recurse=*/true)) {
     if (!attribute.value.isModule()) text += attribute.name + "=" + shapes_of({attribute.value}) + ";";
   }
@@ -249,6 +249,12 @@ Values Tracer::add_step(Step step, Values inputs) {
 }
 
 }  // namespace
+
+bool is_state(const Step& step, const at::Tensor& tensor) {
+  const auto same = [&](const at::Tensor& other) { return other.is_same(tensor); };
+  return std::any_of(step.parameters.begin(), step.parameters.end(), same) ||
+         std::any_of(step.buffers.begin(), step.buffers.end(), same);
+}
 
 Program load_program(const std::filesystem::path& path, const std::vector<at::Tensor>& inputs,
                      const LoadOptions& options) {

@@ -42,6 +42,10 @@ struct Step {
   Bytes output_bytes = 0;
 };
 
+/// Whether an input is one of the step's own parameters or buffers, which an operator is given like any
+/// tensor.
+bool is_state(const Step& step, const at::Tensor& tensor);
+
 struct LoadOptions {
   std::optional<int> depth;  ///< levels of submodules to look into; empty: to where something calls several
   bool train = true;         ///< the program runs as in training (dropout, batch statistics)

@@ -163,9 +163,9 @@ void ProgramProfiler::add_rows(const std::map<std::string, int>& measured) {
     row.same_as = first == index ? -1 : first;
     row.kept = std::max<Bytes>(0, row.kept - freed[i]);
     row.after = inputs_of(step);
-    row.input_bytes =
-        bytes_of(tensors_of(step.inputs)) - bytes(step.parameters, false) - bytes(step.buffers, false);
-    if (step.inputs.empty() || step.inputs[0].isObject()) row.input_bytes = bytes_of(tensors_of(step.inputs));
+    std::vector<at::Tensor> given = tensors_of(step.inputs);
+    std::erase_if(given, [&](const at::Tensor& tensor) { return is_state(step, tensor); });
+    row.input_bytes = bytes_of(given);
     profile_.layers.push_back(std::move(row));
   }
 }

@@ -22,12 +22,6 @@ Nanoseconds now() {
       .count();
 }
 
-bool is_state(const Step& step, const at::Tensor& tensor) {
-  const auto same = [&](const at::Tensor& other) { return other.is_same(tensor); };
-  return std::any_of(step.parameters.begin(), step.parameters.end(), same) ||
-         std::any_of(step.buffers.begin(), step.buffers.end(), same);
-}
-
 std::vector<at::Tensor> with_gradient(const std::vector<c10::IValue>& outputs) {
   std::vector<at::Tensor> tensors = tensors_of(outputs);
   std::erase_if(tensors, [](const at::Tensor& tensor) { return !tensor.requires_grad(); });

@@ -136,7 +136,7 @@ def test_a_module_with_branches_is_planned_with_its_branches(tmp_path):
     roots = [block["devices"] for block in blocks if block["kind"] == "forward" and not block["after"]]
     assert len(roots) >= 2 and len({tuple(devices) for devices in roots}) == 2  # each tower starts on a device of its own
     one_after_the_other = 6 * 3_000_000
-    assert json.loads(files[0].read_text())["makespan"] < 0.6 * one_after_the_other
+    assert json.loads(files[0].read_text())["makespan"] < 0.7 * one_after_the_other
 
 
 def test_what_the_caller_gets_is_not_freed():

@@ -181,6 +181,24 @@ def test_usage_errors(arguments):
     assert ended.value.code == 2
 
 
+def test_an_exported_program_on_its_own_inputs(tmp_path, capsys):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    torch.export.save(torch.export.export(model, (torch.randn(3, 4),)), str(tmp_path / "model.pt2"))
+    options = ["--no-transfers", "--repeats", "1", "--warm-up", "0", "-o", str(tmp_path / "p.json"), "--json"]
+    assert main([str(tmp_path / "model.pt2"), *options]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["model"] == "model" and told["layers"] == 3 and told["complete"]
+    assert told["flops"] == 2 * 3 * (4 * 8 + 8 * 2) + 2 * 3 * 4 * 8 + 2 * 2 * 3 * 8 * 2  # the inputs take no gradient
+
+
+def test_other_programs_are_told_what_profiles_them(tmp_path, capsys):
+    assert main([str(tmp_path / "model.pt")]) == 3
+    assert "ostinato-profile measures TorchScript programs" in capsys.readouterr().err
+    (tmp_path / "broken.pt2").write_text("no archive")
+    assert main([str(tmp_path / "broken.pt2"), "--no-transfers"]) == 3
+    assert "cannot be loaded by torch.export.load()" in capsys.readouterr().err
+
+
 def test_no_such_script(capsys, tmp_path):
     assert main([str(tmp_path / "none.py")]) == 3
     assert "none.py: no such file" in capsys.readouterr().err

@@ -19,6 +19,8 @@ from ostinato import _profiler
 from ostinato.files import write_text
 from ostinato.profile.check import Check, check_profile
 from ostinato.profile.errors import BAD_INPUT, CHECK_FAILED, ProfileError
+from ostinato.profile.exported import ARCHIVE, TORCHSCRIPT, load_exported
+from ostinato.profile.job import Job
 from ostinato.profile.launched import Part, file_of_kind, meet, world
 from ostinato.profile.page import html
 from ostinato.profile.perfetto import perfetto
@@ -51,10 +53,11 @@ def parser() -> argparse.ArgumentParser:
         description="Measures every layer and operator of the model that a DeepSpeed script trains: layer by layer where it "
         "is a PipelineModule, else operator by operator, with its branches. The script runs unchanged, as one rank, up to "
         "its first training step. Started by torchrun, deepspeed or Slurm, once a rank, it measures the transfers between those "
-        "ranks, and each kind of device by itself. Exit status 6: the profile is not complete.",
+        "ranks, and each kind of device by itself. A torch.export archive (.pt2) is profiled on its example inputs; a TorchScript "
+        "program by ostinato-profile, without Python. Exit status 6: the profile is not complete.",
         epilog="example: ostinato profile train.py --output profile.json -- --deepspeed_config ds_config.json",
     )
-    p.add_argument("script", type=Path, metavar="TRAIN.py", help="the training script; its arguments follow --")
+    p.add_argument("script", type=Path, metavar="TRAIN.py", help="the training script (its arguments follow --), or an archive of torch.export")
     p.add_argument(
         "-o", "--output", type=Path, default=Path("profile.json"), help="where the profile goes (%(default)s)"
     )
@@ -112,9 +115,18 @@ def shown_progress() -> Iterator[Any]:
         yield advance
 
 
+def job_of(path: Path, script_arguments: list[str]) -> Job:
+    """What the training script trains, or what an archive holds."""
+    if path.suffix == ARCHIVE:
+        return load_exported(path)
+    if path.suffix in TORCHSCRIPT:
+        raise ProfileError(f"{path} is no script: ostinato-profile measures TorchScript programs, without Python")
+    return capture(path, script_arguments)
+
+
 def profile_script(args: argparse.Namespace, script_arguments: list[str], part: Part) -> tuple[Any, list[Check]]:
     with script_output_aside():
-        job = capture(args.script, script_arguments)
+        job = job_of(args.script, script_arguments)
         job.repeats, job.warm_up, job.kind = args.repeats, args.warm_up, args.kind
         with shown_progress() as progress:
             profile = profile_layers(job, progress)
