@@ -39,7 +39,7 @@ constexpr std::int64_t kCertifyingWork = 4'000'000;
 constexpr std::int64_t kLastCertifyingWork = 10'000'000;
 static_assert(kLastCertifyingWork <= kMostExhaustionWork);
 /// A trial that could not keep so many lists of all steps is not begun.
-constexpr std::int64_t kFewestLists = 32;
+constexpr std::int64_t kFewestLists = 128;
 /// Work of the checker (Windows::work) for S4, a few hundredths of a second.
 constexpr std::int64_t kSpanWork = 8'000'000;
 static_assert(kSpanWork <= checker::kMostSpanWork);

@@ -19,7 +19,7 @@ Placement tessel(const std::string& name, Bytes capacity = kUnlimited) {
 
 TEST(Stretch, RepeatsTheSteadyStateInTheSameMemory) {
   for (const char* name : {"v", "x", "m", "k", "wave"}) {
-    const Placement p = tessel(name, 6);
+    const Placement p = tessel(name);
     const Instance in(p);
     const Plan few = test::searched(p, 32);
     ASSERT_GT(few.steady_state.count, 0) << name;
@@ -63,6 +63,11 @@ TEST(Stretch, ManyMicroBatchesMeetTheirBound) {
       const Plan plan = test::searched(tessel(name), many);
       EXPECT_TRUE(plan.optimal.makespan) << name << ", " << many;
     }
+  }
+  // The fewest memory at the least period is 6 at most (repetend_test.cpp).
+  for (const char* name : {"v", "x", "m", "nn", "k"}) {
+    const Plan plan = test::searched(tessel(name, 6), 500);
+    EXPECT_LE(100 * (plan.makespan - plan.lower_bound.makespan), plan.lower_bound.makespan) << name;
   }
   for (const Objective objective : {Objective::makespan, Objective::span, Objective::latency}) {
     const Plan plan = test::searched(tessel("v", 4), 500, objective);
