@@ -59,7 +59,8 @@ void bind_costs(py::module_& m) {
       .def_readwrite("optimizer_state", &LayerCost::optimizer_state)
       .def_readwrite("input_bytes", &LayerCost::input_bytes)
       .def_readwrite("output_bytes", &LayerCost::output_bytes)
-      .def_readwrite("after", &LayerCost::after);
+      .def_readwrite("after", &LayerCost::after)
+      .def_readwrite("shardable", &LayerCost::shardable);
   py::class_<OperatorCost>(m, "OperatorCost")
       .def_readonly("layer", &OperatorCost::layer)
       .def_readonly("name", &OperatorCost::name)

@@ -69,6 +69,7 @@ struct StageLayers {
   std::string name;     ///< as in Block::stage
   int first_layer = 0;  ///< layers [first_layer, end_layer) of the model
   int end_layer = 0;
+  bool recompute = false;  ///< its forward keeps the stage's input only; the backward runs it again
 };
 
 /// What a mode changes about one block; what is not named here stays as the block is written.

@@ -102,6 +102,7 @@ class Writer {
     for (const StageLayers& stage : placement_.stages) {
       line("\n[[stages]]\nname = {}\nlayers = [{}, {}]", toml_string(stage.name), stage.first_layer,
            stage.end_layer);
+      if (stage.recompute) line("recompute = true");
     }
     for (const Block& b : placement_.blocks) block(b);
     format_choices(text_, placement_, time_, memory_);

@@ -126,7 +126,7 @@ void PlacementReader::stages(const Value* list) {
   constexpr std::int64_t largest = std::numeric_limits<int>::max();
   std::unordered_set<std::string> seen;
   for (const Value& value : elements(list, file_, "stages")) {
-    const Fields fields(value, file_, "[[stages]]", {"name", "layers"});
+    const Fields fields(value, file_, "[[stages]]", {"name", "layers", "recompute"});
     StageLayers stage;
     stage.name = fields.text("name");
     const Value& layers = fields.need("layers", ValueKind::array);
@@ -134,6 +134,7 @@ void PlacementReader::stages(const Value* list) {
     stage.first_layer = static_cast<int>(integer_in(layers.items[0], file_, "the first layer", 0, largest));
     stage.end_layer =
         static_cast<int>(integer_in(layers.items[1], file_, "the end of the layers", 0, largest));
+    stage.recompute = fields.find("recompute") != nullptr && fields.boolean("recompute");
     if (stage.first_layer >= stage.end_layer)
       fields.fail(&layers, "stage " + in_quotes(stage.name) + " has no layers");
     if (!seen.insert(stage.name).second)

@@ -99,6 +99,7 @@ const std::vector<OptionRow>& option_table() {
       {"partition", "split_backward", flag, "false", {}, "Split backwards into input and weight gradients"},
       {"partition", "allow_incomplete", flag, "false", {}, "Accept a profile that lost events"},
       {"plan", "max_chunks", integer, "4", {}, "Most stages per device to try, looped and as a wave"},
+      {"plan", "fewer_devices", flag, "false", {}, "Also try to leave the last devices idle"},
       {"simulate",
        "jitter",
        decimal,

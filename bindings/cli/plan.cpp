@@ -37,6 +37,7 @@ JointOptions joint_options(const ProfileArguments& arguments, const OptionSet& o
   JointOptions wanted;
   wanted.search = search_options(options, arguments.micro_batches);
   wanted.partition = arguments.partition_options(options);
+  wanted.fewer_devices = options.flag("fewer_devices");
   wanted.max_chunks = static_cast<int>(std::clamp<std::int64_t>(options.integer("max_chunks"), 1, 64));
   return wanted;
 }

@@ -45,9 +45,13 @@ ProfileArguments::ProfileArguments(CommandLine& line, bool micro_batches_require
   line.app.add_option("profile", profile, "Profile file (JSON), from ostinato profile")
       ->required()
       ->type_name("PROFILE");
-  line.app.add_option("--devices", devices, "Devices in the pipeline: how many, or a device file (TOML)")
+  line.app
+      .add_option(
+          "--devices", devices,
+          "Devices in the pipeline: how many, a device file (TOML), or launcher: the ranks that torchrun, "
+          "deepspeed or Slurm started this command on")
       ->required()
-      ->type_name("D|FILE");
+      ->type_name("D|FILE|launcher");
   CLI::Option* option = line.app.add_option(
       "--micro-batches", micro_batches,
       micro_batches_required ? "Micro-batches of a step"
@@ -68,6 +72,8 @@ PartitionOptions ProfileArguments::partition_options(const OptionSet& options) c
     result.devices = *number;
     return result;
   }
+  if (devices == "launcher")
+    throw UsageError("--devices launcher needs a launcher: torchrun -m ostinato ... --devices launcher");
   if (!devices.ends_with(".toml") && !std::filesystem::exists(devices)) {
     throw UsageError(fmt::format("--devices needs a number or a device file (TOML), got \"{}\"", devices));
   }

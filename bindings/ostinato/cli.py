@@ -11,8 +11,10 @@ import importlib
 import json
 import signal
 import sys
+from itertools import pairwise
 
 PYTHON_COMMANDS = {"profile": "ostinato.profile", "report": "ostinato.report", "doctor": "ostinato.doctor"}
+PLANNERS = ("plan", "partition")  # --devices launcher: the ranks of torchrun, deepspeed or Slurm
 INTERNAL_ERROR, MISSING, INTERRUPTED = 1, 7, 130
 
 
@@ -59,8 +61,24 @@ def run_python(command: str, args: list[str]) -> int:
         return fail(command, args, INTERNAL_ERROR, "out of memory")
 
 
+def run_launched(args: list[str]) -> int:
+    """Every rank comes here, and rank 0 alone plans."""
+    try:
+        from ostinato.devices import with_launcher
+
+        return with_launcher(args, run_cpp)
+    except ImportError as error:
+        return fail(args[0], args, MISSING, str(error))
+
+
+def names_launcher(args: list[str]) -> bool:
+    return "--devices=launcher" in args or any(pair == ("--devices", "launcher") for pair in pairwise(args))
+
+
 def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     if args and args[0] in PYTHON_COMMANDS:
         return run_python(args[0], args[1:])
+    if args and args[0] in PLANNERS and names_launcher(args):
+        return run_launched(args)
     return run_cpp(args)

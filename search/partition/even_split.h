@@ -5,9 +5,12 @@
 
 namespace ostinato {
 
-/// The placement with ceil or floor(layers / stages) layers in each stage, the longer ones first, none of
-/// them sharded. It serves as the baseline of a comparison: memory limits are written into it and not looked
-/// at. O(layers). Throws InputError for more stages than layers, or none.
+/// Stages with ceil or floor(layers / stages) layers each, the longer ones first, none of them sharded. What
+/// a plan is compared with; memory is not looked at, and nothing is proved of `busiest`. O(layers). Throws
+/// InputError for more stages than layers, or none.
+StageCuts cut_evenly(const Profile& profile, const PartitionOptions& options);
+
+/// place_stages() of cut_evenly().
 Placement even_split(const Profile& profile, const PartitionOptions& options);
 
 }  // namespace ostinato

@@ -10,6 +10,7 @@
 #include "search/error.h"
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
+#include "search/partition/even_split.h"
 #include "search/partition/joint_candidates.h"
 #include "search/partition/stages.h"
 #include "search/quantity.h"
@@ -101,8 +102,9 @@ class Chooser {
     const std::string missing = joint::too_few_layers(profile_, candidate);
     if (!missing.empty()) return refuse(candidate, missing, true);
     try {
-      candidate.cuts =
-          candidate.graph ? cut_graph(profile_, candidate.options) : cut_chain(profile_, candidate.options);
+      candidate.cuts = candidate.even    ? cut_evenly(profile_, candidate.options)
+                       : candidate.graph ? cut_graph(profile_, candidate.options)
+                                         : cut_chain(profile_, candidate.options);
     } catch (const InfeasibleError& error) {
       return refuse(candidate, error.what(), true);
     } catch (const InputError& error) {

@@ -10,7 +10,8 @@
 // Candidates: every set of the shardable layers sharded (all of them, none, each alone, where they are more
 // than kMostShardSets allow) x { one chunk per device; stages over the graph where the profile has branches;
 // 2 to max_chunks chunks, looped and as a wave } x { keep all activations; recompute where keeping them would
-// leave fewer micro-batches in flight }; and one chunk on fewer devices.
+// leave fewer micro-batches in flight }; the even split of the layers, so that the winner is never behind
+// 1F1B on it; and one chunk on fewer devices.
 //
 // Three bounds drop a candidate, each proved: N times the least that its busiest device takes, before it is
 // partitioned; the bounds of docs/bounds.md on its placement; and, where its search ends, the plan itself.
@@ -40,6 +41,7 @@ struct Candidate {
   std::string name;          ///< "looped, 2 chunks per device"
   PartitionOptions options;  ///< with the choices filled in
   bool graph = false;        ///< stages over the graph (branches.h), else of the chain
+  bool even = false;         ///< as many layers on each device (even_split.h)
   std::optional<StageCuts> cuts;
   std::optional<Placement> placement;
   Nanoseconds bound = 0;  ///< proven, of the objective; 0: not computed

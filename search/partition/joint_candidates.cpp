@@ -68,6 +68,7 @@ std::vector<Candidate> list_candidates(const Profile& profile, const JointOption
       return candidate;
     };
     add("1 chunk per device", 1, ChunkLayout::looped);
+    if (sharded.empty()) add("even split of the layers", 1, ChunkLayout::looped).even = true;
     if (branches) add("stages over the graph", 1, ChunkLayout::looped).graph = true;
     const long devices = static_cast<long>(cluster_of(options.partition).devices.size());
     const long layers = static_cast<long>(profile.layers.size() - sharded.size());

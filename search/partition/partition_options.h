@@ -26,9 +26,9 @@ struct PartitionOptions {
   bool split_backward = false;    ///< needs backward_input and backward_weight in the profile
   bool transfers = true;          ///< count transfer costs
   bool allow_incomplete = false;  ///< accept a profile that lost events
-  std::vector<int> sharded = {};  ///< layers that are sharded over all devices (shard.h); rising
+  std::vector<int> sharded = {};  ///< layers that are sharded over all devices (stage_cost.h); rising
   Recompute recompute = Recompute::never;
-  long nodes = 3'000'000;  ///< of branch and bound, for several chunks: a fraction of a second
+  long nodes = 3'000'000;               ///< of branch and bound, for several chunks: a fraction of a second
   std::optional<Cluster> cluster = {};  ///< where it is there, `devices` and `device_memory` do not count
 };
 

@@ -46,7 +46,8 @@ struct LayerCost {
       0;  ///< what a transfer into this layer carries (floating point inputs come back as gradients)
   Bytes output_bytes = 0;
   std::optional<std::vector<LayerInput>> after;  ///< absent: the layer before it, whose output it reads
-  bool shardable = false;  ///< a part of it may lie on each of several devices (search/partition/shard.h)
+  bool shardable =
+      false;  ///< a part of it may lie on each of several devices (search/partition/stage_cost.h)
 };
 
 struct OperatorCost {

@@ -77,7 +77,8 @@ class Builder {
     if (!std::all_of(stages_.begin(), stages_.end(), [](const ModelStage& s) { return is_run(s.layers); }))
       return;
     for (int s = 0; s < count(); ++s)
-      placement_.stages.push_back({name(s), stages_[s].layers.front(), stages_[s].layers.back() + 1});
+      placement_.stages.push_back(
+          {name(s), stages_[s].layers.front(), stages_[s].layers.back() + 1, stages_[s].recompute});
     std::sort(placement_.stages.begin(), placement_.stages.end(),
               [](const StageLayers& a, const StageLayers& b) { return a.first_layer < b.first_layer; });
   }

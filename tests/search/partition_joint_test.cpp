@@ -110,6 +110,35 @@ TEST(Joint, AnotherDeviceNeverHurts) {
   }
 }
 
+TEST(Joint, MoreBandwidthNeverHurts) {
+  std::mt19937 random(54);
+  for (int round = 0; round < 10; ++round) {
+    Profile profile = random_profile(random, 8);
+    profile.layers[0].shardable = true;
+    JointOptions options = options_for(3, 4);
+    options.shardable = shardable_layers(profile);
+    if (round % 2) options.partition.device_memory = 400;
+    Nanoseconds slowest = 0, before = std::numeric_limits<Nanoseconds>::max();
+    for (const std::int64_t megabytes : {250, 1000, 4000, 16'000, 0}) {  // a second; 0: they cost nothing
+      profile.transfers = {{0, 1, {1, megabytes * 1'000'000}, 0}};
+      const Nanoseconds best = winner(choose_plan(profile, options)).value();
+      EXPECT_LE(best, before) << "round " << round << ", " << megabytes;
+      before = best;
+      slowest = std::max(slowest, best);
+    }
+    EXPECT_LT(before, slowest);
+  }
+}
+
+TEST(Joint, TheEvenSplitIsTakenWhereItIsBest) {
+  // Equal layers: nothing else is shorter, and the exact partition cuts them alike.
+  const JointChoice choice = choose_plan(profile_of({2, 2, 2, 2}), options_for(4, 4));
+  const auto even = std::find_if(choice.candidates.begin(), choice.candidates.end(),
+                                 [](const Candidate& candidate) { return candidate.even; });
+  ASSERT_NE(even, choice.candidates.end());
+  EXPECT_EQ(even->why_not, "the same stages as 1 chunk per device");
+}
+
 TEST(Joint, SameInputSamePlan) {
   std::mt19937 random(57);
   const Profile profile = random_profile(random, 10);

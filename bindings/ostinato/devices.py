@@ -1,0 +1,176 @@
+"""`--devices launcher`: a device file (`ostinato-devices/1`) of the ranks that torchrun, deepspeed or Slurm started.
+
+    torchrun --nproc-per-node 4 -m ostinato plan profile.json --devices launcher --micro-batches 8 ...
+    torchrun --nproc-per-node 4 -m ostinato.devices --output devices.toml      # or keep the file
+
+Every rank says its host, its kind of device and its memory. A link within a node is measured between the first two ranks of
+each node, one between nodes between the first ranks of neighbours, the slowest of which counts; over gloo, as `ostinato
+profile` measures transfers. Rank 0 has the result, the other ranks end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+import tempfile
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ostinato.files import write_text
+from ostinato.profile.launched import file_of_kind, world
+from ostinato.profile.transfers import fitted, gloo, measure_pair
+
+BAD_INPUT = 3
+LAUNCH = "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), once a rank"
+
+
+@dataclass(frozen=True)
+class Rank:
+    host: str
+    kind: str
+    memory: int  # bytes
+
+
+@dataclass(frozen=True)
+class Node:
+    """Ranks [first, first + count) in a row, of one host and one kind."""
+
+    host: str
+    kind: str
+    first: int
+    count: int
+
+
+def this_rank(local_ranks: int) -> Rank:
+    """A processor's memory is shared by the ranks of its host."""
+    named = os.environ.get("OSTINATO_DEVICE_KIND", "")
+    if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
+        device = torch.cuda.get_device_properties(int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))))
+        return Rank(socket.gethostname(), named or device.name, device.total_memory)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Rank(socket.gethostname(), named or "cpu", memory // local_ranks)
+
+
+def nodes_of(ranks: list[Rank]) -> list[Node]:
+    """In rank order, which is the order of the pipeline."""
+    nodes, first = [], 0
+    for (host, kind), members in groupby(ranks, key=lambda rank: (rank.host, rank.kind)):
+        nodes.append(Node(host, kind, first, len(list(members))))
+        first += nodes[-1].count
+    return nodes
+
+
+def pairs_to_measure(nodes: list[Node]) -> list[tuple[int, int]]:
+    within = [(node.first, node.first + 1) for node in nodes if node.count > 1]
+    return within + [(a.first, b.first) for a, b in pairwise(nodes)]
+
+
+def measure(rank: int, pairs: list[tuple[int, int]]) -> list[Any]:
+    """One pair after the other, so that none disturbs another. What this rank measured as the first of a pair."""
+    measured = []
+    for pair in pairs:
+        dist.barrier()
+        if rank in pair:
+            samples = measure_pair(rank, pair)
+            if rank == pair[0]:
+                measured.append([*pair, samples])
+    dist.barrier()
+    return measured
+
+
+def link(costs: list[Any]) -> str:
+    """The slowest for a megabyte, as keys of a table; latency in ns, bandwidth in GB/s."""
+    slowest = max(costs, key=lambda cost: cost.latency + (2**20 * 10**9 / cost.bytes_per_second if cost.bytes_per_second else 0))
+    return f"latency = {slowest.latency}\nbandwidth = {slowest.bytes_per_second / 1e9:.9f}\n"
+
+
+def device_file(ranks: list[Rank], costs: list[Any], profile: Path | None = None) -> str:
+    """The text. `costs`: of pairs_to_measure(). `profile`: where several kinds were profiled, each names its own file."""
+    nodes = nodes_of(ranks)
+    kinds = list(dict.fromkeys(rank.kind for rank in ranks))
+    by_pair = {(cost.source, cost.target): cost for cost in costs}
+    between = [by_pair[a.first, b.first] for a, b in pairwise(nodes)]
+    text = ['format = "ostinato-devices/1"\nname = "launcher"\ntime_unit = "ns"\nmemory_unit = "B"\n']
+    if between:
+        text.append(f"[between]\n{link(between)}")
+    for kind in kinds:
+        memory = min(rank.memory for rank in ranks if rank.kind == kind)
+        text.append(f"[[kinds]]\nname = {json.dumps(kind)}\nmemory = {memory}\n")
+        if profile is not None and len(kinds) > 1:
+            text[-1] += f"profile = {json.dumps(str(file_of_kind(profile, kind, kinds).resolve()))}\n"
+    for index, node in enumerate(nodes):
+        name = json.dumps(f"{index}:{node.host}")
+        text.append(f"[[nodes]]\nname = {name}\nkind = {json.dumps(node.kind)}\ndevices = {node.count}\n")
+        if node.count > 1:
+            text[-1] += link([by_pair[node.first, node.first + 1]])
+    return "\n".join(text)
+
+
+def describe(profile: Path | None = None, stages: int = 0) -> str | None:
+    """Called by every rank of a launch; the text on rank 0, None on the others. `stages`: pipeline ranks, where several replicas
+    of the pipeline were started; the first replica's are described, as DeepSpeed numbers them (pipe, data).
+
+    Raises ValueError where nothing was launched, or `stages` does not divide the ranks.
+    """
+    rank, count = world()
+    if count < 2:
+        raise ValueError(f"no launcher started these ranks: {LAUNCH}")
+    if stages < 0 or (stages and count % stages):
+        raise ValueError(f"{count} ranks were started, which {stages} stages do not divide")
+    torch.set_num_threads(1)
+    with gloo(rank, count, "env://"):
+        hosts: list[str] = [""] * count
+        dist.all_gather_object(hosts, socket.gethostname())
+        everyone: list[Any] = [None] * count
+        dist.all_gather_object(everyone, this_rank(hosts.count(socket.gethostname())))
+        chosen = list(range(0, count, count // stages)) if stages else list(range(count))
+        ranks = [everyone[r] for r in chosen]
+        pairs = [(chosen[a], chosen[b]) for a, b in pairs_to_measure(nodes_of(ranks))]
+        rows: list[Any] = [None] * count
+        dist.all_gather_object(rows, measure(rank, pairs))
+    if rank != 0:
+        return None
+    place = {global_rank: index for index, global_rank in enumerate(chosen)}
+    costs = fitted([[place[a], place[b], samples] for part in rows for a, b, samples in part])
+    return device_file(ranks, costs, profile)
+
+
+def with_launcher(args: list[str], run) -> int:
+    """`run(args)` on rank 0, with a device file in the place of "launcher"; 0 on the other ranks."""
+    profile = next((Path(word) for word in args[1:] if word.endswith(".json")), None)
+    text = describe(profile)
+    if text is None:
+        return 0
+    with tempfile.TemporaryDirectory(prefix="ostinato-devices-") as folder:
+        path = Path(folder) / "devices.toml"
+        path.write_text(text)
+        return run([str(path) if word == "launcher" else word.replace("--devices=launcher", f"--devices={path}") for word in args])
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m ostinato.devices", description="Writes the device file of a launch.")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="where the device file goes (TOML)")
+    parser.add_argument("--profile", type=Path, help="as given to ostinato profile: each kind names its own file, if several")
+    parser.add_argument("--stages", type=int, default=0, help="pipeline ranks, where data parallel replicas were started too")
+    args = parser.parse_args(argv)
+    try:
+        text = describe(args.profile, args.stages)
+    except ValueError as error:
+        print(f"ostinato.devices: {error}", file=sys.stderr)
+        return BAD_INPUT
+    if text is not None:
+        write_text(args.output, text)
+        print(f"wrote {args.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
