@@ -1,7 +1,6 @@
 #include "search/partition/graph_rank.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace ostinato {
 namespace {
@@ -10,32 +9,6 @@ namespace {
 Ticks at_mean(std::int64_t work, std::int64_t count, std::int64_t sum) {
   __extension__ using Wide = __int128;
   return static_cast<Ticks>((static_cast<Wide>(work) * kTicksPerUnit * count + sum - 1) / sum);
-}
-
-/// As the authors' program does it: a vertex whose successors have all told it their rank tells its
-/// predecessors, depth first, and a rank that was taken with its transfer gives way only to one that is
-/// larger without.
-void tell_ranks(const OperatorGraph& graph, const std::vector<Ticks>& execution,
-                const std::vector<Ticks>& transfer, std::vector<Ticks>& rank) {
-  std::vector<std::size_t> told(graph.size(), 0);
-  std::vector<std::pair<int, std::size_t>> open;  // vertex, and the predecessor that it tells next
-  const auto complete = [&](int v) {
-    rank[v] += execution[v];
-    open.emplace_back(v, 0);
-  };
-  for (int sink = 0; sink < graph.size(); ++sink) {
-    if (graph.successors[sink].empty()) complete(sink);
-    while (!open.empty()) {
-      const int v = open.back().first;
-      if (open.back().second == graph.predecessors[v].size()) {
-        open.pop_back();
-        continue;
-      }
-      const int u = graph.predecessors[v][open.back().second++];
-      if (rank[u] < rank[v]) rank[u] = rank[v] + transfer[u];
-      if (++told[u] == graph.successors[u].size()) complete(u);
-    }
-  }
 }
 
 }  // namespace
@@ -62,18 +35,11 @@ std::vector<Ticks> upward_ranks(const GraphCosts& costs, bool published_program)
       if (from != to && (from == 0 || !published_program))
         rates += costs.devices().rates[static_cast<std::size_t>(from * n + to)];
   }
-  std::vector<Ticks> rank(graph.size(), 0), execution(graph.size()), transfer(graph.size(), 0);
-  for (int v = 0; v < graph.size(); ++v) {
-    execution[v] = at_mean(graph.operations[v], n, speeds);
-    if (n > 1) transfer[v] = at_mean(graph.tensors[v], links, rates);
-  }
-  if (published_program) {
-    tell_ranks(graph, execution, transfer, rank);
-    return rank;
-  }
+  std::vector<Ticks> rank(graph.size(), 0);
   for (auto v = graph.order.rbegin(); v != graph.order.rend(); ++v) {
-    for (const int w : graph.successors[*v]) rank[*v] = std::max(rank[*v], rank[w] + transfer[*v]);
-    rank[*v] += execution[*v];
+    const Ticks transfer = n == 1 ? 0 : at_mean(graph.tensors[*v], links, rates);
+    for (const int w : graph.successors[*v]) rank[*v] = std::max(rank[*v], rank[w] + transfer);
+    rank[*v] += at_mean(graph.operations[*v], n, speeds);
   }
   return rank;
 }

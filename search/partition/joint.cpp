@@ -74,7 +74,7 @@ class Chooser {
   }
 
   bool short_of_memory(const Candidate& candidate) const {
-    if (!candidate.cuts) return candidate.infeasible;
+    if (!candidate.cuts) return candidate.infeasible && joint::too_few_layers(profile_, candidate).empty();
     return candidate.cuts->in_flight <
            std::min<long>(micro_batches(), static_cast<long>(candidate.cuts->stages.size()));
   }
@@ -84,6 +84,9 @@ class Chooser {
     const int all = static_cast<int>(cluster_of(options_.partition).devices.size());
     for (int devices = std::min(all - 1, static_cast<int>(profile_.layers.size())); devices >= 1; --devices) {
       Candidate candidate = joint::on_fewer(options_, devices);
+      Candidate even = candidate;
+      even.even = true;
+      even.name = fmt::format("even split on {} of {} devices", devices, all);
       const Nanoseconds bound = first_bound(candidate);
       if (!wanted(bound)) {
         if (devices > 1) candidate.name = fmt::format("1 chunk on 1 to {} of {} devices", devices, all);
@@ -91,8 +94,10 @@ class Chooser {
         list().push_back(std::move(candidate));
         return;
       }
-      add(std::move(candidate));
-      place(list().size() - 1);
+      for (Candidate* one : {&candidate, &even}) {
+        add(std::move(*one));
+        place(list().size() - 1);
+      }
     }
   }
 

@@ -10,6 +10,7 @@
 #include "search/error.h"
 #include "search/partition/chain.h"
 #include "search/partition/stages.h"
+#include "search/placement_toml.h"
 #include "tests/search/checked.h"
 #include "tests/search/partition_profiles.h"
 
@@ -197,6 +198,9 @@ TEST(PartitionRecompute, OnlyTheStagesThatNeedIt) {
   EXPECT_EQ(p.blocks[p.find_block("s0.F")].memory, 1);
   EXPECT_EQ(p.blocks[p.find_block("s0.B")].time, 6);
   EXPECT_EQ(p.blocks[p.find_block("s0.B")].workspace, 10);
+  const Placement read = parse_placement(format_placement(p), "p.toml").placement;
+  EXPECT_TRUE(read.stages[0].recompute);
+  EXPECT_FALSE(read.stages[3].recompute);
   test::expect_holds(test::searched(p, 8), p);
 }
 

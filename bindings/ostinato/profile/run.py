@@ -20,6 +20,7 @@ from ostinato.profile.kept import freed_outputs
 from ostinato.profile.measure import Samples, repeat_once
 from ostinato.profile.operators import EVENTS, Operators, add_operators
 from ostinato.profile.settings import Settings, read_settings
+from ostinato.profile.shardable import mark_shardable
 from ostinato.profile.tensors import bytes_of, tensors
 
 Progress = Callable[[str, int, int], None]  # what is done, steps done, steps in all
@@ -147,7 +148,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     describe(profile, job, settings)
     profile.timer, profile.timer_note = measured.timer, measured.timer_note
     profile.model_sha256 = chain.digest
-    profile.layers = layer_rows(chain, costs, freed)
+    profile.layers = mark_shardable(layer_rows(chain, costs, freed), job.layers)
     profile.operators = measured.operators.rows
     state_completeness(profile, measured.operators)
     return profile

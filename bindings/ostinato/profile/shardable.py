@@ -1,0 +1,28 @@
+"""Which layers of a profile may be sharded over several devices: those that `ostinato.nn` can cut, and that gain by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+from ostinato.nn import why_not
+from torch import nn
+
+
+def can_be_cut(layer: Any) -> bool:
+    """Of a LayerSpec before it is built, of a module, or of a callable. A tied layer cannot; a layer without parameters, or one
+    that each rank would run whole, gains nothing."""
+    if hasattr(layer, "tied_weight_attr"):
+        return False
+    kind = getattr(layer, "typename", type(layer))
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)) or why_not(kind):
+        return False
+    return hasattr(kind, "sharded") or kind in (nn.Embedding, nn.Linear)
+
+
+def mark_shardable(rows: list[Any], layers: Sequence[Any]) -> list[Any]:
+    """`layers`: of the rows; none where the rows are operators."""
+    for row, layer in zip_longest(rows, layers):
+        row.shardable = layer is not None and can_be_cut(layer)
+    return rows

@@ -1,0 +1,91 @@
+"""From a profile through `ostinato plan` to a training: chunks, sharded layers and recomputation, against DeepSpeed's 1F1B."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import test_deepspeed_sharded as sharded
+import torch
+from ostinato import _profiler, _search
+from support import training
+from support.models import LAYERS, Block
+
+SLOW, USUAL = 40, 4  # milliseconds
+
+
+def write_profile(path, forward, kept=1024, shardable=()):
+    """`forward`: milliseconds of each layer; a backward takes twice as long."""
+    profile = _profiler.Profile()
+    profile.model, profile.model_sha256, profile.timer, profile.micro_batch_size = "model", "0" * 64, "cpu", 1
+    profile.set_device(name="cpu", kind="cpu", driver="", torch="", cuda="", clocks="")
+    rows = []
+    for index, time in enumerate(forward):
+        row = _profiler.LayerCost()
+        row.index, row.name, row.same_as = index, f"{index}:Layer", -1
+        row.forward, row.backward = _profiler.spread_of([time * 10**6]), _profiler.spread_of([2 * time * 10**6])
+        row.kept, row.input_bytes, row.output_bytes, row.shardable = kept, 64, 64, index in shardable
+        rows.append(row)
+    profile.layers, profile.completeness.complete = rows, True
+    profile.write(str(path))
+
+
+def plan(folder, capsys, *options):
+    """(name of the winner, the "ostinato" section)."""
+    words = ["plan", str(folder / "profile.json"), "--devices", "2", "--micro-batches", "4", "--time-limit", "2", "--json"]
+    words += ["--output", str(folder / "plan.json"), "--placement-output", str(folder / "placement.toml"), *options]
+    capsys.readouterr()
+    assert _search.main(words) in (0, 5)
+    return json.loads(capsys.readouterr().out)["chosen"], {"plan": str(folder / "plan.json")}
+
+
+def train_and_count(options):
+    """The training, and how often a Block ran forward in the last step of this rank."""
+    engine = training.make_engine(options)
+    blocks = [m for m in engine.module.modules() if isinstance(m, Block)]
+    counts = [0]
+    data = training.data_of(engine)
+    losses = [engine.train_batch(data).item() for _ in range(options.steps - 1)]
+    for block in blocks:
+        block.register_forward_hook(lambda *_: counts.__setitem__(0, counts[0] + 1))
+    losses.append(engine.train_batch(data).item())
+    return {"losses": losses, "last": training.weights(engine), "forwards": counts[0], "blocks": len(blocks)}
+
+
+def test_several_chunks(world2, tmp_path, capsys):
+    write_profile(tmp_path / "profile.json", [USUAL] * LAYERS)
+    chosen, section = plan(tmp_path, capsys)
+    assert "2 chunks per device" in chosen or "4 chunks per device" in chosen
+    options = training.Options(steps=5)
+    for ours, theirs in zip(world2.run(train_and_count, replace(options, section=section)),
+                            world2.run(train_and_count, options), strict=True):  # fmt: skip
+        assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
+        assert ours["forwards"] == training.MICRO_BATCHES * ours["blocks"]
+
+
+def test_recomputation_is_enforced(world2, tmp_path, capsys):
+    """Memory for the activations of one micro-batch at most: a stage that recomputes runs its layers twice."""
+    write_profile(tmp_path / "profile.json", [USUAL] * LAYERS, kept=1 << 20)
+    chosen, section = plan(tmp_path, capsys, "--device-memory", f"{4 * 2**20 + 4096}B", "--max-chunks", "1")
+    assert chosen == "1 chunk per device, recompute"
+    assert "recompute = true" in (tmp_path / "placement.toml").read_text()
+    options = training.Options(steps=5, checkpoint_interval=0)
+    got = world2.run(train_and_count, replace(options, section=section))
+    for ours, theirs in zip(got, world2.run(train_and_count, options), strict=True):
+        assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
+    ratios = {rank["forwards"] / (training.MICRO_BATCHES * rank["blocks"]) for rank in got}
+    assert 2.0 in ratios and ratios <= {1.0, 2.0}
+
+
+@pytest.mark.parametrize("slow", [(0, sharded.LAYERS - 1), (0,)])
+def test_sharded_layers(world2, tmp_path, capsys, slow):
+    """An embedding, or an embedding and a head, that are too long for one device."""
+    times = [SLOW if index in slow else USUAL for index in range(sharded.LAYERS)]
+    write_profile(tmp_path / "profile.json", times, shardable=slow)
+    chosen, section = plan(tmp_path, capsys)
+    assert chosen.endswith("sharded") and chosen.count("Layer") == len(slow)
+    options = sharded.Options(steps=5)
+    for ours, theirs in zip(world2.run(sharded.train, replace(options, section=section)),
+                            world2.run(sharded.train, options), strict=True):  # fmt: skip
+        sharded.close(ours["losses"], theirs["losses"])
+        for name, value in theirs["last"].items():
+            torch.testing.assert_close(ours["last"][name], value, rtol=sharded.BOUND, atol=sharded.BOUND)
