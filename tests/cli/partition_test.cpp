@@ -96,5 +96,46 @@ TEST(PlanCommand, IsInfeasibleWhereEveryCandidateIs) {
   EXPECT_NE(result.err.find("1 chunk per device"), std::string::npos) << result.err;
 }
 
+const std::string kTwoKinds =
+    "format = \"ostinato-devices/1\"\n"
+    "[[kinds]]\nname = \"fast\"\n"
+    "[[kinds]]\nname = \"slow\"\nspeed = 0.5\n"
+    "[[nodes]]\nkind = \"fast\"\ndevices = 1\n"
+    "[[nodes]]\nkind = \"slow\"\ndevices = 1\n";
+
+TEST(PlanCommand, TakesADeviceFile) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text(std::vector<long>(9, 1000)));
+  const std::string devices = folder.write("devices.toml", kTwoKinds);
+  const Result result =
+      ostinato_run({"plan", profile, "--devices", devices, "--micro-batches", "4", "--max-chunks", "1",
+                    "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+  ASSERT_TRUE(result.status == 0 || result.status == 5) << result.err;
+  const Placement placement = read_placement(folder / "p.toml").placement;
+  ASSERT_EQ(placement.devices.size(), 2u);
+  EXPECT_EQ(placement.devices[1].kind, "slow");
+  EXPECT_EQ(placement.stages[0].end_layer, 6);  // twice as many layers where they run twice as fast
+  EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
+}
+
+TEST(PlanCommand, RefusesABadDeviceFileWithItsLine) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text({1000, 1000}));
+  const auto run = [&](const std::string& devices) {
+    return ostinato_run({"plan", profile, "--devices", devices, "--micro-batches", "2", "--placement-output",
+                         folder / "p.toml", "--output", folder / "p.json"});
+  };
+  const std::string unknown = kTwoKinds + "[[nodes]]\nkind = \"slwo\"\ndevices = 2\n";
+  const Result kind = run(folder.write("devices.toml", unknown));
+  EXPECT_EQ(kind.status, 3);
+  EXPECT_NE(kind.err.find("devices.toml:14: unknown kind 'slwo'; did you mean 'slow'?"), std::string::npos)
+      << kind.err;
+  EXPECT_EQ(run(folder / "missing.toml").status, 3);
+  EXPECT_EQ(run("four").status, 2);
+  const Result launcher = run("launcher");
+  EXPECT_EQ(launcher.status, 2);
+  EXPECT_NE(launcher.err.find("torchrun"), std::string::npos) << launcher.err;
+}
+
 }  // namespace
 }  // namespace ostinato::cli::test
