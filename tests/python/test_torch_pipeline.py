@@ -83,6 +83,15 @@ def test_chains_equal_one_process_bit_for_bit(world2, tmp_path, layout):
     assert any(text.endswith("SEND_F0") for text, _, _ in results[0]["ran"])
 
 
+def test_stages_that_recompute(world2, tmp_path):
+    text = placement_text(CHAINS["wave"], LAYERS).replace("layers = [1, 4]\n", "layers = [1, 4]\nrecompute = true\n")
+    case = Case(plan_of(tmp_path, text=text))
+    assert "recompute" in text
+    expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train, case)
+    check_losses(results, expected, exact=True)
+    check_gradients(results, expected, torch.equal)
+
+
 def test_sharded_stages(world2, tmp_path):
     case = Case(plan_of(tmp_path, SHARDED))
     expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train, case)

@@ -81,7 +81,7 @@ class Pipeline(nn.Module):
             self.program, self.rank, self._group, everyone, timeout_s=self._timeout_s, device=self._device
         )
         for stage in self._own:
-            self._executor.set_stage(stage.index, self._forward_of(stage.index))
+            self._executor.set_stage(stage.index, self._forward_of(stage.index), may_split=not stage.recompute)
 
     def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
         """Forwards and backwards of one step; gradients are added to those that are there, as the mean over the micro-batches.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from ostinato.nn import Shard, sharded
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Stage:
     first_layer: int  # of the placement's [[stages]]; 0, 0 where it has none
     end_layer: int
     shard: Shard | None
+    recompute: bool = False  # its backward runs the forward again (layers() sees to it; your own module must do so itself)
 
 
 Build = Callable[[Stage], nn.Module]
@@ -41,11 +43,18 @@ def layers(chain: Sequence[nn.Module]) -> Build:
             )
         mine = chain[stage.first_layer : stage.end_layer]
         if stage.shard is None:
-            return nn.Sequential(*mine)
+            return Recomputed(*mine) if stage.recompute else nn.Sequential(*mine)
         numbered = enumerate(mine, stage.first_layer)
         return nn.Sequential(*(sharded(layer, stage.shard, last=i == len(chain) - 1) for i, layer in numbered))
 
     return build
+
+
+class Recomputed(nn.Sequential):
+    """Keeps its input from the forward, and runs it again in the backward."""
+
+    def forward(self, *inputs):
+        return checkpoint(super().forward, *inputs, use_reentrant=False)
 
 
 def own_stages(program, rank: int, ranks: list[int]) -> list[Stage]:
@@ -59,5 +68,5 @@ def own_stages(program, rank: int, ranks: list[int]) -> list[Stage]:
                 groups[members] = dist.new_group([ranks[r] for r in members], use_local_synchronization=True)
             shard = Shard(members.index(rank), len(members), groups[members])
         if rank in members:
-            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard))
+            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard, stage.recompute))
     return stages
