@@ -130,8 +130,8 @@ TEST(Joint, MoreBandwidthNeverHurts) {
   }
 }
 
-TEST(Joint, TheEvenSplitIsTakenWhereItIsBest) {
-  // Equal layers: nothing else is shorter, and the exact partition cuts them alike.
+TEST(Joint, TheEvenSplitIsACandidate) {
+  // Of equal layers it is what the exact partition finds as well.
   const JointChoice choice = choose_plan(profile_of({2, 2, 2, 2}), options_for(4, 4));
   const auto even = std::find_if(choice.candidates.begin(), choice.candidates.end(),
                                  [](const Candidate& candidate) { return candidate.even; });
