@@ -65,7 +65,8 @@ struct ProgramStage {
                            ///< several: each runs its shard
   int first_layer = 0;     ///< from the placement's [[stages]]; 0, 0 where it has none
   int end_layer = 0;
-  bool recomputes = false;  ///< the plan's mode drops what its forward makes, and its backward makes it again
+  bool recomputes =
+      false;  ///< its backward makes again what its forward drops: by [[stages]], or a mode of the plan
   bool has_backward = false;  ///< false: it only runs forward (inference, or a frozen front)
   std::vector<int> inputs;    ///< stages whose outputs it takes, in order
   std::vector<int> outputs;   ///< stages that take its outputs, ascending

@@ -164,7 +164,7 @@ void take_layers(const Placement& placement, StageGraph& graph) {
   for (std::size_t s = 0; s < placement.stages.size(); ++s) {
     graph.stages[s].first_layer = placement.stages[s].first_layer;
     graph.stages[s].end_layer = placement.stages[s].end_layer;
-    graph.stages[s].recompute = placement.stages[s].recompute;
+    graph.stages[s].recomputes = placement.stages[s].recompute;
   }
 }
 

@@ -68,5 +68,5 @@ def own_stages(program, rank: int, ranks: list[int]) -> list[Stage]:
                 groups[members] = dist.new_group([ranks[r] for r in members], use_local_synchronization=True)
             shard = Shard(members.index(rank), len(members), groups[members])
         if rank in members:
-            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard, stage.recompute))
+            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard, stage.recomputes))
     return stages
