@@ -41,7 +41,8 @@ Profile profile() {
                          .phase = "backward",
                          .calls = 3,
                          .self_time = {.median = 9, .low = 8, .high = 9, .repeats = 5},
-                         .allocated = 64});
+                         .allocated = 64,
+                         .flops = 4096});
   p.transfers.push_back({.from = 0,
                          .to = 1,
                          .link = {.latency = 170'000, .bytes_per_second = 1'000'000'000},

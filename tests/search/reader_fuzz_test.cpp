@@ -147,8 +147,13 @@ TEST(ReaderFuzzTest, DamagedProfiles) {
   profile.micro_batch_size = 1;
   profile.layers.resize(2);
   profile.layers[1].index = 1;
-  profile.operators.push_back(
-      {.layer = 0, .name = "aten::mm", .phase = "forward", .calls = 1, .self_time = {}, .allocated = 0});
+  profile.operators.push_back({.layer = 0,
+                               .name = "aten::mm",
+                               .phase = "forward",
+                               .calls = 1,
+                               .self_time = {},
+                               .allocated = 0,
+                               .flops = {}});
   profile.transfers.push_back({.from = 0, .to = 1, .link = {}, .residual = 0.5});
   damage_often(format_profile(profile), 6000, [](const std::string& text) {
     const Profile read = parse_profile(text, "file");
