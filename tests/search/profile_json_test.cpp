@@ -42,7 +42,7 @@ Profile profile() {
                          .calls = 3,
                          .self_time = {.median = 9, .low = 8, .high = 9, .repeats = 5},
                          .allocated = 64,
-                         .flops = 4096});
+                         .flops = {}});
   p.transfers.push_back({.from = 0,
                          .to = 1,
                          .link = {.latency = 170'000, .bytes_per_second = 1'000'000'000},
