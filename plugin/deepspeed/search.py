@@ -104,10 +104,17 @@ def _search(search: Search, profile: Path, size: Size, folder: Path) -> None:
 
 def _options(search: Search) -> list[str]:
     """As `ostinato plan` takes them."""
-    given = {"device_memory": _device_memory(), **search.model_dump(exclude_none=True)}
+    given = {"device_memory": _device_memory(), "max_chunks": _most_chunks(), **search.model_dump(exclude_none=True)}
     flags = ["--allow-incomplete"] if given.pop("allow_incomplete") else []
     words = ((f"--{key.replace('_', '-')}", str(value)) for key, value in given.items() if value is not None)
     return flags + [word for pair in words for word in pair]
+
+
+def _most_chunks() -> int | None:
+    """One where this DeepSpeed takes the loss from the last rank only, as a wave does not have it; else as usual."""
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    return None if hasattr(PipelineEngine, "_loss_stage_global_rank") else 1
 
 
 def _device_memory() -> str | None:
@@ -126,7 +133,7 @@ def _environment() -> dict[str, str]:
 
 def _wait(store, key: str, section: Section) -> None:
     search = section.search or Search()
-    tries = 2 * (search.max_chunks or 2)  # placements: each number of chunks, looped and as a wave
+    tries = 2 * (search.max_chunks or 4)  # placements: each number of chunks, looped and as a wave
     patience = timedelta(seconds=section.timeout_s + tries * (10 if search.time_limit is None else search.time_limit))
     try:
         store.wait([key], NO_LIMIT if search.time_limit == 0 else patience)

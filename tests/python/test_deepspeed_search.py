@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from support.models import LAYERS
 from support.profiles import write_profile
-from support.training import Options, refusal, resumed, train, train_enabled, train_unsupported
+from support.training import Options, refusal, resumed, train, train_enabled, train_unsupported, train_with_costs
 
 BASE = Options(stages=2, steps=6)
 
@@ -43,7 +43,7 @@ def test_enable_searches_too(world2, profile, stock):
     same_numbers(world2.run(train_enabled, BASE, options), stock)
 
 
-LOOPED = {"time_limit": 1, "method": "interleaved-1f1b"}  # two chunks a rank: layers move whatever was measured
+QUICK = {"time_limit": 1, "max_chunks": 2}
 AUTO = {
     "zero1": replace(BASE, config={"zero_optimization": {"stage": 1}}),
     "bf16": replace(BASE, config={"bf16": {"enabled": True}}),
@@ -55,7 +55,7 @@ AUTO = {
 
 
 def test_auto_measures_and_switches(world2, stock, tmp_path):
-    section = {"auto": True, "search": LOOPED, "output": str(tmp_path)}
+    section = {"auto": True, "search": QUICK, "output": str(tmp_path)}
     measured = world2.run(train, replace(BASE, section=section))
     assert {result["kind"] for result in measured} == {"PlanEngine"}
     same_numbers(measured, stock)
@@ -69,17 +69,18 @@ def test_auto_measures_and_switches(world2, stock, tmp_path):
 
 
 @pytest.mark.parametrize("case", AUTO)
-def test_auto_is_as_if_the_plan_had_been_there(world2, tmp_path, case):
+def test_auto_is_as_if_the_plan_had_been_there(world2, profile, tmp_path, case):
     options = AUTO[case]
-    section = {"auto": True, "search": LOOPED, "output": str(tmp_path)}
-    measured = world2.run(train, replace(options, section=section))
+    section = {"auto": True, "search": QUICK, "output": str(tmp_path)}
+    measured = world2.run(train_with_costs, replace(options, section=section), profile.read_text())
     assert {result["kind"] for result in measured} == {"PlanEngine"}
+    assert "layers = [0, 4]" not in (tmp_path / "placement.toml").read_text()  # layers have moved
     same_numbers(measured, world2.run(train, replace(options, section={"plan": str(tmp_path / "plan.json")})))
 
 
 def test_auto_after_loading_weights(world2, tmp_path):
     """load_checkpoint() before the first step holds after the switch too; the run goes on as under the plan."""
-    section = {"auto": True, "search": LOOPED, "output": str(tmp_path / "out")}
+    section = {"auto": True, "search": QUICK, "output": str(tmp_path / "out")}
     went_on = world2.run(resumed, replace(BASE, section=section), str(tmp_path / "saved"))
     planned = replace(BASE, section={"plan": str(tmp_path / "out" / "plan.json")})
     assert went_on == world2.run(resumed, planned, str(tmp_path / "saved"))
@@ -87,7 +88,7 @@ def test_auto_after_loading_weights(world2, tmp_path):
 
 def test_auto_goes_on_without_a_plan_where_it_may(world2, stock):
     """A placement of another kind than DeepSpeed can run is found out after measuring only."""
-    section = {"auto": True, "require": False, "search": {**LOOPED, "device_memory": "1GiB"}}
+    section = {"auto": True, "require": False, "search": {**QUICK, "device_memory": "1GiB"}}
     same_numbers(world2.run(train_unsupported, replace(BASE, section=section)), stock)
 
 

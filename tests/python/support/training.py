@@ -144,6 +144,18 @@ def train_enabled(options: Options, section: dict) -> dict:
         hook.disable()
 
 
+def train_with_costs(options: Options, profile: str) -> dict:
+    """train() under "auto", which measures, and then searches for these costs: what moves does not depend on the machine."""
+    from ostinato.deepspeed import auto
+
+    measured = auto._profile
+    auto._profile = lambda engine, clock: measured(engine, clock) and profile
+    try:
+        return train(options)
+    finally:
+        auto._profile = measured
+
+
 def resumed(options: Options, folder: str) -> list[float]:
     """Losses after loading the weights that a run of DeepSpeed alone leaves in `folder`, where none are there yet."""
     if not os.path.exists(folder):
