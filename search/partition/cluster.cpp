@@ -57,7 +57,10 @@ Cluster alike(int devices, Bytes memory) {
 }
 
 LinkTable::LinkTable(const Profile& profile, const Cluster& cluster) {
-  if (cluster.within || cluster.between) {
+  const bool described = cluster.within || cluster.between ||
+                         std::any_of(cluster.nodes.begin(), cluster.nodes.end(),
+                                     [](const Node& n) { return n.link.has_value(); });
+  if (described) {
     describe(cluster);
   } else {
     measure(profile, static_cast<int>(cluster.devices.size()));

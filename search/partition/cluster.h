@@ -39,8 +39,9 @@ struct Cluster {
   std::string name;
   std::vector<DeviceKind> kinds;
   std::vector<Node> nodes;
-  std::vector<ClusterDevice> devices;   ///< in the order in which a chain passes through them
-  std::optional<Link> within, between;  ///< of one node, of different nodes; both absent: the profile's links
+  std::vector<ClusterDevice> devices;  ///< in the order in which a chain passes through them
+  std::optional<Link> within,
+      between;  ///< of one node, of different nodes; no link here or in a node: the profile's
 
   /// The first `count` devices alone.
   Cluster first(int count) const;

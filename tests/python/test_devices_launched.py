@@ -66,5 +66,4 @@ def test_plans_for_the_ranks_of_torchrun(tmp_path):
     placement = tomllib.loads((tmp_path / "placement.toml").read_text())
     assert [device["kind"] for device in placement["devices"]] == ["A100"] * 3
     assert all(device["memory"] > 0 for device in placement["devices"])
-    assert len(placement["links"]) == 6  # every directed pair
-    assert all(link["latency"] > 0 and link["bandwidth"] > 0 for link in placement["links"])
+    assert placement["link"]["latency"] > 0 and placement["link"]["bandwidth"] > 0  # as measured in this one node

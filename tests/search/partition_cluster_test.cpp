@@ -78,6 +78,14 @@ TEST(Cluster, WithoutLinksThoseOfTheProfileCount) {
   EXPECT_TRUE(LinkTable(test::profile_of({1}), alike(2, kUnlimited)).free());
 }
 
+TEST(Cluster, ANodesOwnLinkIsEnough) {
+  Profile profile = test::profile_of({1, 1});
+  profile.transfers = {{0, 1, {7, 1000}, 0}};
+  Cluster cluster = alike(2, kUnlimited);
+  cluster.nodes.front().link = Link{3, 0};
+  EXPECT_EQ(LinkTable(profile, cluster).between(0, 1).latency, 3);
+}
+
 TEST(Cluster, SlowDevicesTakeLonger) {
   DeviceKind kind;
   kind.speed = 300'000;
