@@ -71,9 +71,9 @@ bool repetends_overlap(const Timetable& table) {
 void check_makespan_claims(const Timetable& table, const Bounds& bounds, std::int64_t most_work,
                            Report& report) {
   const Plan& plan = table.plan();
-  const MakespanClaim claim = {"lower_bound.makespan", table.micro_batches(), plan.lower_bound.makespan,
-                               plan.makespan};
-  const Bound proved = prove_makespan(bounds, claim, most_work, report);
+  const Claim claim = {"lower_bound.makespan", Objective::makespan, table.micro_batches(),
+                       plan.lower_bound.makespan, plan.makespan};
+  const Bound proved = prove(bounds, claim, most_work, report);
   if (proved.value < plan.lower_bound.makespan) {
     report.fail(fmt::format("lower_bound.makespan is {} ns, but only {} ns are proved ({})",
                             plan.lower_bound.makespan, to_text(proved.value), proved.why));
@@ -89,7 +89,8 @@ void check_makespan_claims(const Timetable& table, const Bounds& bounds, std::in
 }
 
 /// The span or the latency, where that was minimised.
-void check_objective_claims(const Timetable& table, const Bounds& bounds, Report& report) {
+void check_objective_claims(const Timetable& table, const Bounds& bounds, std::int64_t most_work,
+                            Report& report) {
   const Plan& plan = table.plan();
   const Nanoseconds claim = plan.lower_bound.objective;
   if (plan.objective == Objective::makespan || claim == 0) {
@@ -99,7 +100,10 @@ void check_objective_claims(const Timetable& table, const Bounds& bounds, Report
   }
   const bool span = plan.objective == Objective::span;
   const char* name = to_string(plan.objective);
-  const Bound proved = bound_of(bounds, plan.objective, table.micro_batches(), claim);
+  const Nanoseconds value = span ? plan.span : latency_of(table);
+  const Bound proved = prove(
+      bounds, {fmt::format("lower_bound.{}", name), plan.objective, table.micro_batches(), claim, value},
+      most_work, report);
   if (proved.value < claim) {
     report.fail(fmt::format("lower_bound.{} is {} ns, but only {} ns are proved ({})", name, claim,
                             to_text(proved.value), proved.why));
@@ -107,7 +111,6 @@ void check_objective_claims(const Timetable& table, const Bounds& bounds, Report
     report.pass(
         fmt::format("no schedule has a {} below {} ns ({})", name, to_text(proved.value), proved.why));
   }
-  const Nanoseconds value = span ? plan.span : latency_of(table);
   if (plan.optimal.objective && value != claim) {
     report.fail(fmt::format("optimal.{} is true, but the {} is {} ns and its lower bound {} ns", name, name,
                             value, claim));
@@ -145,7 +148,7 @@ void check_period_claims(const Timetable& table, const Bounds& bounds, Report& r
 void check_claims(const Timetable& table, std::int64_t most_work, Report& report) {
   const Bounds bounds(table.placement());
   check_makespan_claims(table, bounds, most_work, report);
-  check_objective_claims(table, bounds, report);
+  check_objective_claims(table, bounds, most_work, report);
   check_period_claims(table, bounds, report);
 }
 

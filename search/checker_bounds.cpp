@@ -166,4 +166,18 @@ Exhaustion Bounds::exhaust(int n, Nanoseconds below, std::int64_t most_work) con
   return checker::exhaust(graph_, Windows(graph_, n), n, below, most_work);
 }
 
+Exhaustion Bounds::exhaust_span(int n, Nanoseconds below, std::int64_t most_work) const {
+  Exhaustion all;
+  all.verdict = Verdict::inapplicable;
+  for (int d = 0; d < graph_.devices(); ++d) {
+    if (!all_from(graph_, d, false) && !all_from(graph_, d, true)) continue;
+    const Exhaustion one = checker::exhaust(graph_, Windows(graph_, n, d), n, below, most_work - all.work);
+    all.work += one.work;
+    if (one.verdict == Verdict::inapplicable) break;
+    all.verdict = one.verdict == Verdict::none ? Verdict::none : Verdict::unknown;
+    if (all.verdict == Verdict::none) break;
+  }
+  return all;
+}
+
 }  // namespace ostinato::checker

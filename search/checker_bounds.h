@@ -43,6 +43,9 @@ class Bounds {
   Bound latency() const;
   /// E: whether a schedule of n micro-batches ends before `below`.
   Exhaustion exhaust(int n, Nanoseconds below, std::int64_t most_work) const;
+  /// E: whether a schedule of n micro-batches has a span below `below`. Verdict::none as soon as one device
+  /// cannot have; never Verdict::some.
+  Exhaustion exhaust_span(int n, Nanoseconds below, std::int64_t most_work) const;
 
  private:
   void one_micro_batch(Bound& best) const;                      // M1

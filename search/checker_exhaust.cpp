@@ -97,16 +97,24 @@ Verdict search(Moves moves, std::int64_t steps, std::int64_t blocks, std::int64_
 
 }  // namespace
 
+bool all_from(const Graph& graph, int device, bool backwards) {
+  bool all = true;
+  graph.walk(backwards, [&](int b, const std::vector<Graph::Edge>& edges) {
+    const auto& devices = graph.block(b).devices;
+    all = all && (!edges.empty() || std::find(devices.begin(), devices.end(), device) != devices.end());
+  });
+  return all;
+}
+
 Exhaustion exhaust(const Graph& graph, const Windows& windows, int n, Nanoseconds below,
                    std::int64_t most_work) {
   Exhaustion result;
-  if (!windows.known() || !applicable(graph, n)) {
-    result.verdict = Verdict::inapplicable;
-    return result;
-  }
+  result.verdict = Verdict::inapplicable;
+  if (!windows.known() || !applicable(graph, n)) return result;
   const std::int64_t blocks = graph.blocks();
   for (const bool backwards : {false, true}) {
-    if (backwards && !reversible(graph)) break;
+    const bool from_origin = windows.origin() == kNoDevice || all_from(graph, windows.origin(), backwards);
+    if (!from_origin || (backwards && !reversible(graph))) continue;
     const std::int64_t most = backwards ? most_work : most_work / 4 * 3;
     result.verdict =
         search(Moves(graph, windows, n, below - 1, backwards), blocks * n, blocks, most, result.work);

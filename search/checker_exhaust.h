@@ -18,7 +18,7 @@ enum class Verdict {
   none,          ///< no schedule ends before the limit
   some,          ///< there is one
   unknown,       ///< the work was used up before either was shown
-  inapplicable,  ///< blocks of no time that change memory, or figures that do not fit
+  inapplicable,  ///< blocks of no time that change memory, figures that do not fit, steps before the origin
 };
 
 struct Exhaustion {
@@ -28,7 +28,12 @@ struct Exhaustion {
 
 /// Is there a schedule of n micro-batches that ends before `below`? Forwards in time first; where three
 /// quarters of the work show nothing, backwards with the rest. O(work) time and memory.
+/// Where the windows have an origin: one in which that device ends before `below`, counted from its first
+/// start. That is asked only in directions in which all paths begin at the origin.
 Exhaustion exhaust(const Graph& graph, const Windows& windows, int n, Nanoseconds below,
                    std::int64_t most_work);
+
+/// Whether nothing starts before the device does, backwards whether nothing ends after it has. O(blocks).
+bool all_from(const Graph& graph, int device, bool backwards);
 
 }  // namespace ostinato::checker

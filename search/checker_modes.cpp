@@ -111,8 +111,9 @@ Bound prove_capacity(const Plan& plan, const Placement& smaller, std::int64_t mo
   const Nanoseconds claim = plan.capacity->lower_bound;
   if (plan.modes) return bound_of_any_modes(smaller, plan.objective, n, claim);
   const Bounds bounds(smaller);
-  if (plan.objective != Objective::makespan) return bound_of(bounds, plan.objective, n, claim);
-  return prove_makespan(bounds, {"capacity.lower_bound", n, claim, plan.makespan}, most_work, report);
+  if (plan.objective == Objective::latency) return bound_of(bounds, plan.objective, n, claim);
+  const Nanoseconds known = plan.objective == Objective::span ? plan.span : plan.makespan;
+  return prove(bounds, {"capacity.lower_bound", plan.objective, n, claim, known}, most_work, report);
 }
 
 void check_capacity(const Plan& plan, const Placement& placement, std::int64_t most_work, Report& report) {

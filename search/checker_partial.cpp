@@ -47,6 +47,8 @@ Moves::Moves(const Graph& graph, const Windows& windows, int n, Nanoseconds dead
     time_.push_back(graph.block(b).time);
     memory_.push_back(backwards ? -graph.block(b).memory : graph.block(b).memory);
     needed_.push_back(std::max<Bytes>(0, memory_.back()) + graph.workspace(b));
+    due_.push_back(n);
+    while (due_[b] > 0 && windows_after(b, due_[b] - 1) == kUnknown) --due_[b];
   }
   for (const Device& d : graph.placement().devices) {
     room_.push_back(d.memory == kUnlimited ? kUnlimited : d.memory - d.static_memory);
@@ -201,7 +203,7 @@ bool Moves::wait_for_memory(int b) {
 
 bool Moves::in_time() {
   for (const int b : order_) {
-    if (start_[b] != kNever && start_[b] + time_[b] + windows_after(b, count_[b]) > deadline_) return false;
+    if (count_[b] < due_[b] && start_[b] + time_[b] + windows_after(b, count_[b]) > deadline_) return false;
   }
   for (int d = 0; d < graph_.devices(); ++d) {
     if (!device_in_time(d)) return false;
@@ -211,14 +213,13 @@ bool Moves::in_time() {
 
 /// All sets of blocks by their next start: the work left in them, and what follows the last.
 bool Moves::device_in_time(int d) const {
-  const int last = static_cast<int>(n_) - 1;
   for (const int b : graph_.on_device(d)) {
-    if (start_[b] == kNever) continue;
+    if (count_[b] >= due_[b]) continue;
     Nanoseconds work = 0, after = kNever;
     for (const int c : graph_.on_device(d)) {
-      if (start_[c] == kNever || start_[c] < start_[b]) continue;
-      work += (last + 1 - count_[c]) * time_[c];
-      after = std::min(after, windows_after(c, last));
+      if (count_[c] >= due_[c] || start_[c] < start_[b]) continue;
+      work += (due_[c] - count_[c]) * time_[c];
+      after = std::min(after, windows_after(c, due_[c] - 1));
     }
     if (start_[b] + work + after > deadline_) return false;
   }

@@ -35,8 +35,9 @@ struct Choice {
 /// The rules for one placement, number of micro-batches and deadline. One partial schedule is open at a time.
 class Moves {
  public:
-  /// Only schedules that end by `deadline` are of interest. `windows` must be known. Backwards, time runs
-  /// from the end to the start: edges are turned round, and what gives back takes.
+  /// Only schedules that end by `deadline` are of interest; where the windows have an origin, those that end
+  /// there by it. `windows` must be known. Backwards, time runs from the end to the start: edges are turned
+  /// round, and what gives back takes. Each step's earliest start must be known.
   Moves(const Graph& graph, const Windows& windows, int n, Nanoseconds deadline, bool backwards);
 
   Partial root() const;
@@ -84,6 +85,7 @@ class Moves {
   std::vector<std::vector<Input>> inputs_;
   std::vector<std::vector<int>> followers_;
   std::vector<Nanoseconds> longest_transfer_;  ///< from each block
+  std::vector<int> due_;  ///< of each block: from this micro-batch on, nobody waits for its end
   std::vector<Nanoseconds> time_;
   std::vector<Bytes> memory_, needed_, room_;
   // The open partial schedule.

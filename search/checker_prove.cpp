@@ -4,11 +4,10 @@
 
 namespace ostinato::checker {
 
-Bound prove_makespan(const Bounds& bounds, const MakespanClaim& claim, std::int64_t most_work,
-                     Report& report) {
-  const Bound proved = bounds.makespan(claim.micro_batches, claim.value);
+Bound prove(const Bounds& bounds, const Claim& claim, std::int64_t most_work, Report& report) {
+  const Bound proved = bound_of(bounds, claim.objective, claim.micro_batches, claim.value);
   if (proved.value >= claim.value || claim.value > claim.known) return proved;
-  const Exhaustion tried = bounds.exhaust(claim.micro_batches, claim.value, most_work);
+  const Exhaustion tried = try_all(bounds, claim.objective, claim.micro_batches, claim.value, most_work);
   switch (tried.verdict) {
     case Verdict::none:
       return {claim.value, fmt::format("E: all others were tried, {} of work", tried.work)};
@@ -17,8 +16,8 @@ Bound prove_makespan(const Bounds& bounds, const MakespanClaim& claim, std::int6
       break;
     case Verdict::unknown:
       report.fail(
-          fmt::format("no statement proves that {} is {} ns, and the trial of all schedules stopped at its "
-                      "limit of {} of work",
+          fmt::format("no statement proves that {} is {} ns, and the trial of all schedules did not "
+                      "within its limit of {} of work",
                       claim.key, claim.value, most_work));
       break;
     case Verdict::inapplicable:
@@ -37,6 +36,19 @@ Bound bound_of(const Bounds& bounds, Objective objective, int micro_batches, Wid
       break;
   }
   return bounds.makespan(micro_batches, enough);
+}
+
+Exhaustion try_all(const Bounds& bounds, Objective objective, int micro_batches, Nanoseconds below,
+                   std::int64_t most_work) {
+  switch (objective) {
+    case Objective::makespan:
+      return bounds.exhaust(micro_batches, below, most_work);
+    case Objective::span:
+      return bounds.exhaust_span(micro_batches, below, most_work);
+    case Objective::latency:
+      break;
+  }
+  return {Verdict::inapplicable, 0};
 }
 
 }  // namespace ostinato::checker

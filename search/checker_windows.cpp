@@ -49,6 +49,7 @@ Nanoseconds least_end(std::vector<Task> tasks) {
 Windows::Windows(const Graph& graph, int n, int origin)
     : graph_(graph),
       n_(n),
+      origin_(origin),
       blocks_(static_cast<std::size_t>(graph.blocks())),
       known_(small_enough(graph, n)) {
   if (!known_) return;

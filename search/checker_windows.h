@@ -39,6 +39,7 @@ class Windows {
 
   /// False where the placement is too large, or its times do not fit: then there are no windows.
   bool known() const { return known_; }
+  int origin() const { return origin_; }
   /// Start of micro-batch i of block b; kUnknown where it need not wait for the origin.
   Nanoseconds earliest(int b, int i) const { return head_[at(b, i)]; }
   /// From the end of that step to the end; kUnknown where the origin need not wait for it.
@@ -54,6 +55,7 @@ class Windows {
 
   const Graph& graph_;
   int n_;
+  int origin_;
   std::size_t blocks_;
   bool known_;
   std::vector<Nanoseconds> head_, tail_;  ///< tail_ by the distance of the micro-batch from the last

@@ -199,8 +199,8 @@ class Curve {
     if (stated >= shown_) return {memory, stated};
     const checker::Bounds bounds(smaller);
     if (checker::bound_of(bounds, options_.objective, n, shown_).value >= shown_) return {memory, shown_};
-    if (options_.objective == Objective::makespan &&
-        bounds.exhaust(n, shown_, kCertifyingWork).verdict == checker::Verdict::none) {
+    if (checker::try_all(bounds, options_.objective, n, shown_, kCertifyingWork).verdict ==
+        checker::Verdict::none) {
       return {memory, shown_, true};
     }
     return {memory, stated};
@@ -216,7 +216,7 @@ class Curve {
     if (!choose_) {  // else it is another placement
       plan.lower_bound.makespan = first.lower_bound.makespan;
       plan.lower_bound.objective = first.lower_bound.objective;
-      plan.by_exhaustion.makespan = first.by_exhaustion.makespan;
+      plan.by_exhaustion = first.by_exhaustion;
     }
     if (plan.steady_state.count == 0) plan.lower_bound.period = 0;
     if (plan.objective == Objective::makespan) plan.lower_bound.objective = 0;

@@ -78,7 +78,7 @@ struct Plan {
   /// Which bound no statement of docs/bounds.md gives, but the trial of all schedules (section E).
   struct {
     bool makespan = false;
-    bool period = false;
+    bool span = false;
   } by_exhaustion;
   std::vector<Bytes> peak_memory;  ///< per device, static memory included
   struct {

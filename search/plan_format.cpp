@@ -49,7 +49,7 @@ void write_header(std::string& text, const Plan& plan) {
        claim(plan.optimal.objective));
   std::vector<std::string> proofs;
   if (plan.by_exhaustion.makespan) proofs.emplace_back("\"makespan\": \"exhaustion\"");
-  if (plan.by_exhaustion.period) proofs.emplace_back("\"period\": \"exhaustion\"");
+  if (plan.by_exhaustion.span) proofs.emplace_back("\"span\": \"exhaustion\"");
   if (!proofs.empty()) line("  \"proof\": {{ {} }},", fmt::join(proofs, ", "));
   line("  \"peak_memory\": [{}],", fmt::join(plan.peak_memory, ", "));
   line("  \"search\": {{ \"method\": {}, \"seed\": {}, \"cut_by_limit\": {} }},",

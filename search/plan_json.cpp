@@ -156,9 +156,9 @@ bool PlanReader::by_exhaustion(const Fields& fields, const char* name) const {
 
 void PlanReader::proofs(const Fields& fields) {
   if (fields.find("proof") == nullptr) return;
-  const Fields proof(fields.need("proof", ValueKind::object), file_, "'proof'", {"makespan", "period"});
+  const Fields proof(fields.need("proof", ValueKind::object), file_, "'proof'", {"makespan", "span"});
   plan_.by_exhaustion.makespan = by_exhaustion(proof, "makespan");
-  plan_.by_exhaustion.period = by_exhaustion(proof, "period");
+  plan_.by_exhaustion.span = by_exhaustion(proof, "span");
 }
 
 void PlanReader::peak_memory(const Value& list) {

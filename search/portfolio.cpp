@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "search/checker_bounds.h"
+#include "search/checker_prove.h"
 #include "search/completion.h"
 #include "search/dispatch.h"
 #include "search/error.h"
@@ -321,23 +321,23 @@ BeamGoal Portfolio::horizon(bool backwards) const {
 
 void Portfolio::certify() {
   look_at_windows();
-  if (!best_.empty() && claims_.makespan < best_.score().makespan && !cut_) certified(kLastCertifyingWork);
+  if (!best_.empty() && claims_.objective < best_.score().objective && !cut_) certified(kLastCertifyingWork);
 }
 
 /// True if the checker's trial of all schedules shows that none is better than the best, well within the work
 /// that `ostinato verify` spends.
 bool Portfolio::certified(std::int64_t work) {
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
-  if (options_.objective != Objective::makespan || best_.empty() ||
+  if (options_.objective == Objective::latency || best_.empty() ||
       steps * in_.blocks() > work / kFewestLists)
     return false;
-  const Nanoseconds below = best_.score().makespan;
+  const Nanoseconds below = best_.score().objective;
   if (below == not_certified_ && work <= kCertifyingWork) return false;
-  const checker::Exhaustion tried =
-      checker::Bounds(in_.placement()).exhaust(options_.micro_batches, below, work);
+  const checker::Exhaustion tried = checker::try_all(checker::Bounds(in_.placement()), options_.objective,
+                                                     options_.micro_batches, below, work);
   not_certified_ = below;
   if (tried.verdict == checker::Verdict::none) {
-    claims_.makespan_by_exhaustion = true;
+    claims_.by_exhaustion = true;
     claim(below);
   }
   return proved();

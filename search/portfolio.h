@@ -40,7 +40,7 @@ class Portfolio {
   struct Claims {
     Nanoseconds makespan = 0;
     Nanoseconds objective = 0;
-    bool makespan_by_exhaustion = false;
+    bool by_exhaustion = false;  ///< the objective, which is not the latency then
   };
   const Claims& claims() const { return claims_; }
   const Incumbent& best() const { return best_; }
@@ -94,7 +94,7 @@ class Portfolio {
   Nanoseconds bound_;  ///< of the objective: claimed, or proved by the search alone
   bool windows_known_ = false;
   int micro_batches_;              ///< that are scheduled: at first as few as represent all (stretch.h)
-  Nanoseconds not_certified_ = 0;  ///< makespan for which the checker's trial was too long
+  Nanoseconds not_certified_ = 0;  ///< objective for which the checker's trial was too long
   Incumbent best_;
   std::optional<Propagation>
       common_;             ///< of all that is better than best_; absent: too large, or no makespan

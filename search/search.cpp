@@ -53,7 +53,8 @@ Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bound
   plan.span = best.score().span;
   plan.peak_memory = best.peaks();
   plan.lower_bound.makespan = portfolio.claims().makespan;
-  plan.by_exhaustion.makespan = portfolio.claims().makespan_by_exhaustion;
+  (options.objective == Objective::span ? plan.by_exhaustion.span : plan.by_exhaustion.makespan) =
+      portfolio.claims().by_exhaustion;
   plan.optimal.makespan = plan.lower_bound.makespan == plan.makespan;
   plan.steady_state = find_steady_state(in, options.micro_batches, plan.schedule);
   if (plan.steady_state.count > 0) {

@@ -32,8 +32,7 @@ std::string period_line(const Plan& plan) {
   const std::string each =
       steady.unroll == 1 ? "per micro-batch" : fmt::format("for {} micro-batches", steady.unroll);
   return line("period", fmt::format("{} {}, {}", format_time(steady.period), each,
-                                    proof(steady.period, plan.lower_bound.period, plan.optimal.period,
-                                          plan.by_exhaustion.period)));
+                                    proof(steady.period, plan.lower_bound.period, plan.optimal.period)));
 }
 
 /// "40 MiB on each device", or one figure a device.
@@ -86,9 +85,10 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   std::string text = fmt::format("{}: {} micro-batches on {} devices\n", placement.name, plan.micro_batches,
                                  placement.devices.size());
   if (plan.objective != Objective::makespan) {
-    text += line(to_string(plan.objective),
-                 fmt::format("{}, {}", format_time(value),
-                             proof(value, plan.lower_bound.objective, plan.optimal.objective)));
+    text +=
+        line(to_string(plan.objective), fmt::format("{}, {}", format_time(value),
+                                                    proof(value, plan.lower_bound.objective,
+                                                          plan.optimal.objective, plan.by_exhaustion.span)));
   }
   text += line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
                                        proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,

@@ -11,6 +11,7 @@
 #include "search/search.h"
 #include "search/shapes.h"
 #include "tests/search/all_orders.h"
+#include "tests/search/all_spans.h"
 #include "tests/search/small.h"
 
 namespace ostinato {
@@ -115,6 +116,47 @@ TEST(CheckerExhaust, AgreesWithAllOrdersWhereBlocksTakeNoTime) {
   }
 }
 
+Verdict tried_span(const Placement& p, int n, Nanoseconds below) {
+  return checker::Bounds(p).exhaust_span(n, below, kMostExhaustionWork).verdict;
+}
+
+TEST(CheckerExhaust, SpansOfPipelinesInLittleMemory) {
+  for (const Known& known : {Known{"v", 3, 31}, Known{"v", 2, 41}, Known{"wave", 4, 59}}) {
+    const Placement p = zero_bubble(known.shape, known.room);
+    EXPECT_EQ(tried_span(p, 8, known.optimum), Verdict::none) << known.shape << " " << known.room;
+    EXPECT_EQ(tried_span(p, 8, known.optimum + 1), Verdict::unknown) << known.shape << " " << known.room;
+  }
+}
+
+TEST(CheckerExhaust, SaysNothingOfTheSpanWhereNoDeviceComesFirstOrLast) {
+  Placement p = on_devices(2, 4);
+  add(p, "A", {0}, 1);
+  add(p, "B", {1}, 1);
+  EXPECT_EQ(tried_span(p, 2, 2), Verdict::inapplicable);
+}
+
+TEST(CheckerExhaust, NoSpanIsBelowWhatIsShown) {
+  test::Dice random(47);
+  int shown = 0, beyond_formulas = 0;
+  for (int i = 0; i < 600; ++i) {
+    SCOPED_TRACE(i);
+    const int n = 1 + random.below(3);
+    Placement p = test::any_small(random, test::most_blocks[n] - random.below(2));
+    for (Block& block : p.blocks) {
+      if (block.after.empty()) block.devices = p.blocks.front().devices;
+    }
+    if (i % 4 != 0) test::add_memory(random, p);
+    const std::optional<Nanoseconds> least = test::AllSpans(p, n).least();
+    if (!least) continue;
+    ASSERT_NE(tried_span(p, n, *least + 1), Verdict::none);
+    if (tried_span(p, n, *least) != Verdict::none) continue;
+    ++shown;
+    beyond_formulas += checker::Bounds(p).span(n, checker::kUnbounded).value < *least ? 1 : 0;
+  }
+  EXPECT_GE(shown, 300);
+  EXPECT_GE(beyond_formulas, 10);
+}
+
 TEST(CheckerExhaust, AClaimByExhaustionIsCheckedAgain) {
   const Placement p = zero_bubble("v", 3);
   Plan plan = search(p, {.micro_batches = 8, .time_limit_seconds = 0});
@@ -124,7 +166,7 @@ TEST(CheckerExhaust, AClaimByExhaustionIsCheckedAgain) {
   EXPECT_TRUE(check_plan(plan, p).ok());
   const CheckResult stopped = check_plan(plan, p, 1'000);
   ASSERT_EQ(stopped.failures.size(), 2u);
-  EXPECT_NE(stopped.failures[0].find("stopped at its limit of 1000"), std::string::npos)
+  EXPECT_NE(stopped.failures[0].find("did not within its limit of 1000 of work"), std::string::npos)
       << stopped.failures[0];
   plan.lower_bound.makespan = 32;
   plan.optimal.makespan = false;
@@ -135,7 +177,7 @@ TEST(CheckerExhaust, AClaimByExhaustionIsCheckedAgain) {
 TEST(CheckerExhaust, ClaimsPassExactlyWhereTheyAreTrue) {
   test::Dice random(31);
   int beyond_formulas = 0;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 80; ++i) {
     SCOPED_TRACE(i);
     const int n = 1 + random.below(3);
     Placement p = test::any_small(random, test::most_blocks[n] - random.below(2));
@@ -150,7 +192,7 @@ TEST(CheckerExhaust, ClaimsPassExactlyWhereTheyAreTrue) {
     }
     beyond_formulas += checker::Bounds(p).makespan(n, checker::kUnbounded).value < *least ? 1 : 0;
   }
-  EXPECT_GE(beyond_formulas, 5);
+  EXPECT_GE(beyond_formulas, 2);
 }
 
 }  // namespace
