@@ -198,13 +198,13 @@ class Words {
     if (*busiest >= totals_.makespan / 10 * 9) {
       lines_.push_back(
           fmt::format("The work of {} binds: it is {} ({}) of the chain. Less work there would shorten the "
-                      "step, quicker others would not.",
+                      "step; quicker other devices would not.",
                       where, format_time(*busiest), share));
       return;
     }
     lines_.push_back(fmt::format(
-        "No single device binds: {} works for {} of it ({}), more than any other; the chain moves "
-        "between devices {} times, as micro-batches wait for each other's results.",
+        "No single device binds: {} works for {} of it ({}), no other for longer; the chain moves "
+        "between devices {} times, as blocks wait for each other's results.",
         where, format_time(*busiest), share, totals_.moves));
   }
 

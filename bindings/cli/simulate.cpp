@@ -12,6 +12,7 @@
 #include "bindings/cli/progress.h"
 #include "search/named.h"
 #include "search/orders.h"
+#include "search/pareto.h"
 #include "search/quantity.h"
 
 namespace ostinato::cli {
@@ -88,7 +89,9 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   const std::optional<Usual> usual = simulate_usual(placement, plan.micro_batches, wanted);
   std::vector<std::string> reasons;
   if (wants_explanation) {
-    reasons = explain(placement, critical_chain(placement, plan.micro_batches, plan.schedule));
+    // A point of a curve was made for less memory than the placement has.
+    const Placement limited = plan.capacity ? within_capacity(placement, plan.capacity->memory) : placement;
+    reasons = explain(limited, critical_chain(limited, plan.micro_batches, plan.schedule));
   }
   if (line.json) {
     Json json = {{"status", 0}, {"planned", result.planned}};

@@ -129,13 +129,69 @@ TEST(CriticalChain, NamesIdleTime) {
       std::count_if(chain.begin(), chain.end(), [](const auto& c) { return c.binding == Binding::none; }), 1);
 }
 
-TEST(Explain, SaysWhatBinds) {
+/// The explanation of a plan, as one text.
+std::string explained(const Placement& placement, int micro_batches,
+                      const std::vector<ScheduledBlock>& schedule) {
+  std::string text;
+  for (const std::string& line : explain(placement, critical_chain(placement, micro_batches, schedule)))
+    text += line + "\n";
+  return text;
+}
+
+void expect_says(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(Explain, NamesTheDeviceWhoseWorkBinds) {
+  const Placement placement = shape("v", {.devices = 1, .forward = 1000, .backward = 2000});
+  const std::string text = explained(placement, 4, run("gpipe", placement, 4));
+  expect_says(text, "The makespan of 12 us is one chain of 8 steps");
+  expect_says(text, "It leads from s0.F of micro-batch 0 to s0.B of micro-batch");
+  expect_says(text, "The work of device0 binds: it is 12 us (100 %) of the chain.");
+}
+
+TEST(Explain, NamesTheWayThroughThePipelineAndTheSlowestLink) {
   Placement placement = v(100);
-  for (Device& device : placement.devices) device.memory = 4;
-  const auto lines = explain(placement, critical_chain(placement, 8, run("1f1b", placement, 8)));
-  ASSERT_GE(lines.size(), 2u);
-  EXPECT_NE(lines[0].find("The makespan of"), std::string::npos);
-  EXPECT_NE(lines[1].find("device"), std::string::npos);
+  placement.links[{1, 2}] = {.latency = 900, .bytes_per_second = 0};
+  const std::string text = explained(placement, 1, run("1f1b", placement, 1));
+  expect_says(text, "No single device binds: ");
+  expect_says(text, "the chain moves between devices 6 times");
+  expect_says(text, "most of that from device1 to device2 (900 ns)");
+}
+
+TEST(Explain, NamesTheMemoryAndWhoWaitsForWhom) {
+  Placement placement = shape("v", {.devices = 1, .forward = 1000, .backward = 2000});
+  placement.devices[0].memory = 1;
+  const std::string text = explained(placement, 3, run("1f1b", placement, 3));
+  expect_says(
+      text,
+      "The memory of device0 binds, 2 times: s0.F of micro-batch 1 waits until s0.B of micro-batch 0 has "
+      "ended, for it lacks 1 B of 1 B before; the last so is s0.F of micro-batch 2 behind s0.B of "
+      "micro-batch 1; more memory there");
+}
+
+TEST(Explain, SaysThatIdleTimeIsThePlansOwn) {
+  const Placement placement = v();
+  auto schedule = run("1f1b", placement, 2);
+  expect_says(explained(placement, 2, schedule), "0 ns of idle time.");
+  for (ScheduledBlock& step : schedule) step.start += step.start > 0 ? 500 : 0;
+  const std::string text = explained(placement, 2, schedule);
+  expect_says(text, "500 ns of idle time.");
+  expect_says(text, "The idle time is the plan's own");
+}
+
+TEST(Explain, SaysThatAPlanIsEmpty) { EXPECT_EQ(explained(v(), 0, {}), "The plan is empty.\n"); }
+
+TEST(Simulate, QuantilesAreRunsInTheirOrder) {
+  Simulation s;
+  for (Nanoseconds t = 1; t <= 101; ++t) s.makespans.push_back(t);
+  EXPECT_EQ(s.at(0), 1);
+  EXPECT_EQ(s.at(10), 11);
+  EXPECT_EQ(s.median(), 51);
+  EXPECT_EQ(s.at(100), s.worst());
+  s.makespans = {7};
+  EXPECT_EQ(s.at(0), 7);
+  EXPECT_EQ(s.at(99), 7);
 }
 
 }  // namespace
