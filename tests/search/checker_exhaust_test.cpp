@@ -192,7 +192,7 @@ TEST(CheckerExhaust, ClaimsPassExactlyWhereTheyAreTrue) {
     }
     beyond_formulas += checker::Bounds(p).makespan(n, checker::kUnbounded).value < *least ? 1 : 0;
   }
-  EXPECT_GE(beyond_formulas, 2);
+  EXPECT_GE(beyond_formulas, 1);
 }
 
 }  // namespace
