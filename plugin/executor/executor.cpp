@@ -4,6 +4,7 @@
 
 #include "plugin/deadlock.h"
 #include "plugin/executor/error.h"
+#include "profiler/nvtx_range.h"
 
 namespace ostinato {
 namespace {
@@ -20,11 +21,21 @@ Program checked(Program program, int rank) {
   return program;
 }
 
+std::vector<std::string> range_names(const Program& program, int rank) {
+  std::vector<std::string> names;
+  for (const Instruction& i : program.ranks[rank]) {
+    names.push_back(program.stages[i.stage].name + " " + to_string(i.action) + " " +
+                    std::to_string(i.micro_batch));
+  }
+  return names;
+}
+
 }  // namespace
 
 Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions options)
     : program_(checked(std::move(program), rank)),
       rank_(rank),
+      ranges_(range_names(program_, rank)),
       traffic_(
           program_, rank, channel, options.timeout, meter_,
           [this](int index) {
@@ -80,6 +91,7 @@ void Executor::execute(int index) {
   traffic_.post_before(traffic_.itinerary().post_until[index]);
   const Action action = program_.ranks[rank_][index].action;
   if (is_receive(action)) return traffic_.post(index);
+  const NvtxRange range(ranges_[index].c_str());
   if (is_send(action)) return send(index);
   if (action == Action::forward) return forward(index);
   return action == Action::backward_weight ? backward_weight(index) : backward(index);
@@ -97,6 +109,7 @@ std::vector<Message> Executor::take(int index, const std::vector<int>& others) {
         traffic_.learn(others[k], i.stage, i.micro_batch, messages.back().tensors);
       continue;
     }
+    const NvtxRange range(ranges_[needs[k]].c_str());
     const auto start = Clock::now();
     messages.push_back(Message::from_peer(traffic_.wait(needs[k])));
     const Action receive = i.action == Action::forward ? Action::receive_forward : Action::receive_backward;

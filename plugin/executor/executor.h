@@ -88,6 +88,7 @@ class Executor {
 
   const Program program_;
   int rank_;
+  std::vector<std::string> ranges_;  ///< NVTX range of each instruction: "<stage> <kind> <micro-batch>"
   Meter meter_;
   Traffic traffic_;
   Trace trace_;
