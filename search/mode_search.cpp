@@ -133,8 +133,9 @@ class ModeSearch {
     } catch (const InfeasibleError& error) {
       why_not_ = error.what();
       ++infeasible_;
-      return false;
+    } catch (const UndecidedError&) {  // other modes may fit
     }
+    return false;
   }
 
   Nanoseconds bound_with(const Placement& chosen) {
@@ -167,7 +168,7 @@ class ModeSearch {
       all = std::min<std::int64_t>(all * static_cast<std::int64_t>(choice.modes.size()), kMostSearches + 1);
     }
     if (infeasible_ == all) throw InfeasibleError("all sets of modes were tried, and none fits: " + why_not_);
-    throw std::runtime_error("no modes were found that fit the memory, and no proof that there are none");
+    throw UndecidedError("no modes were found that fit the memory, and no proof that there are none");
   }
 
   using Clock = std::chrono::steady_clock;

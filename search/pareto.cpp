@@ -144,11 +144,10 @@ class Curve {
     const int share = static_cast<int>(kWorkOfAll / std::min<Bytes>(points_, levels));
     try {
       return find(within_capacity(placement_, capacity), std::clamp(share, kLeastWork, 100));
-    } catch (const InputError&) {
-      throw;
-    } catch (const std::runtime_error&) {  // none exists, or none was found
-      return std::nullopt;
+    } catch (const InfeasibleError&) {
+    } catch (const UndecidedError&) {
     }
+    return std::nullopt;
   }
 
   Placement of(const Plan& plan) const {

@@ -102,8 +102,8 @@ Repetend with_least_memory(const Instance& in, Repetend r, const RepetendOptions
   ModuloProblem::Outcome outcome = ModuloProblem::Outcome::found;
   while (outcome == ModuloProblem::Outcome::found) {
     const Bytes largest = memory_of(in, r).largest;
-    outcome = largest > least_largest(in) ? improve(limits_below(in, largest - 1))
-                                          : ModuloProblem::Outcome::none;
+    outcome =
+        largest > least_largest(in) ? improve(limits_below(in, largest - 1)) : ModuloProblem::Outcome::none;
   }
   r.memory_proved = outcome == ModuloProblem::Outcome::none;
   do {

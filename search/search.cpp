@@ -79,7 +79,7 @@ Plan search(const Placement& placement, const SearchOptions& options) {
   options.method == "auto" ? portfolio.run() : portfolio.run_named();
   portfolio.certify();
   if (portfolio.best().empty()) {
-    throw std::runtime_error("no order was found that fits the memory, and no proof that there is none");
+    throw UndecidedError("no order was found that fits the memory, and no proof that there is none");
   }
   return plan_of(portfolio, in, bounds, options);
 }

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 
 #include "search/placement.h"
@@ -35,9 +36,16 @@ struct SearchOptions {
   const std::atomic<bool>* stop = nullptr;  ///< set it (Ctrl-C) and search returns the best plan so far
 };
 
+/// No order that fits the memory was found within the work or the time allowed, and no proof that there is
+/// none: unlike InfeasibleError, it says nothing about the placement. `what()` says what was tried.
+class UndecidedError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// The best plan found. Never worse than any named schedule that the placement admits under its memory.
-/// Throws InfeasibleError (with the proof) where no order fits, InputError where the options contradict the
-/// placement. `placement_sha256` of the result is left empty: the caller knows the file.
+/// Throws InfeasibleError (with the proof) where no order fits, UndecidedError where neither an order nor a proof
+/// was found, InputError where the options contradict the placement. `placement_sha256` of the result is left empty: the caller knows the file.
 Plan search(const Placement& placement, const SearchOptions& options);
 
 }  // namespace ostinato

@@ -10,6 +10,7 @@
 
 #include "bindings/cli/command.h"
 #include "search/file.h"
+#include "search/search.h"
 
 namespace ostinato::cli {
 namespace {
@@ -26,7 +27,9 @@ std::string help() {
       "  --version   Print the version\n\n"
       "Exit status: 0 done, 1 internal error, 2 usage, 3 bad input, 4 infeasible (proved), 5 stopped at a "
       "limit with\n"
-      "the best so far written, 6 a check failed, 7 a device or library is missing, 130 interrupted.\n";
+      "the best so far written (undecided: nothing found, nothing proved, nothing written), 6 a check "
+      "failed,\n"
+      "7 a device or library is missing, 130 interrupted.\n";
   return text;
 }
 
@@ -46,6 +49,8 @@ Failure classify(const std::string& command) {
     return {ExitStatus::bad_input, error.what()};
   } catch (const InfeasibleError& error) {
     return {ExitStatus::infeasible, std::string("infeasible: ") + error.what()};
+  } catch (const UndecidedError& error) {
+    return {ExitStatus::stopped_at_limit, std::string("undecided: ") + error.what()};
   } catch (const std::bad_alloc&) {
     return {ExitStatus::internal_error, "out of memory"};
   } catch (const std::exception& error) {

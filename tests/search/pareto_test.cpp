@@ -158,8 +158,7 @@ TEST(Pareto, OfRandomPlacementsHolds) {
       const ParetoCurve curve = pareto_memory(p, options, 5, false);
       for (const Plan& plan : curve.plans) expect_holds(plan, p);
       several += curve.plans.size() > 1;
-    } catch (const std::runtime_error& error) {  // memory that no order was found for
-      EXPECT_EQ(std::string(error.what()).find("no order was found"), 0u) << error.what();
+    } catch (const UndecidedError&) {  // random_plan() has found an order, the search has not
     }
   }
   EXPECT_GT(several, 5);
