@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import ostinato
 from ostinato import _profiler
 from ostinato.profile import Job, profile_layers
 
-PROGRAM = Path(ostinato.__file__).parents[2] / "profiler" / "ostinato-profile"
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="ostinato-profile is not built")
+# Of the build tree that ostinato is imported from, or what `pip install` puts beside the interpreter.
+PLACES = (Path(ostinato.__file__).parents[2] / "profiler", Path(sys.executable).parent)
+PROGRAM = next((f for p in PLACES if (f := p / "ostinato-profile").exists()), None)
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="ostinato-profile is not built")
 
 
 class Block(nn.Module):
