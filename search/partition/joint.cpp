@@ -122,6 +122,7 @@ class Chooser {
     }
     candidate.placement = place_stages(profile_, candidate.options, candidate.cuts->stages);
     candidate.bound = Bounds(Instance(*candidate.placement)).of(objective(), micro_batches());
+    if (options_.search.method != "auto") return;  // which alone is never behind them
     for (const Reference& named : references(*candidate.placement, micro_batches(), objective())) {
       if (named.fits) upper_ = std::min(upper_, named.value);
     }

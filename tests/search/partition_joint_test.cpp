@@ -139,6 +139,14 @@ TEST(Joint, TheEvenSplitIsACandidate) {
   EXPECT_EQ(even->why_not, "the same stages as 1 chunk per device");
 }
 
+TEST(Joint, ANamedScheduleThatOnlyAWorsePlacementAdmits) {
+  JointOptions options = options_for(4, 8);
+  options.search.method = "interleaved-1f1b";
+  const JointChoice choice = choose_plan(profile_of({40, 1, 40, 1, 40, 1, 40, 1}), options);
+  EXPECT_EQ(winner(choice).plan->search.method, "interleaved-1f1b");
+  EXPECT_EQ(winner(choice).cuts->stages.size(), 8u);
+}
+
 TEST(Joint, SameInputSamePlan) {
   std::mt19937 random(57);
   const Profile profile = random_profile(random, 10);
