@@ -34,7 +34,7 @@ def test_byte_level_gpt(tmp_path):
     assert "share" in out and "3 of 3 losses are equal bit for bit" in out
 
 
-def test_emulated_stages_run_two_chunks_a_rank_as_planned(tmp_path):
+def test_emulated_stages_run_several_chunks_a_rank_as_planned(tmp_path):
     out, summary = demo("emulated", tmp_path)
     check_result(summary["emulated"], tmp_path / "emulated")
     assert "DeepSpeed 1F1B takes" in out
@@ -42,7 +42,7 @@ def test_emulated_stages_run_two_chunks_a_rank_as_planned(tmp_path):
     predicted = summary["emulated"]["makespan_seconds"]
     assert predicted["ostinato"] < predicted["1f1b"]
     chunks = (tmp_path / "emulated" / "placement.toml").read_text().count("[[stages]]")
-    assert chunks == 8
+    assert chunks in (8, 12, 16)  # on 4 ranks; which is shortest is as measured
 
 
 @pytest.mark.parametrize("arguments", [["--job", "gtp"], ["--steps", "x"]])

@@ -65,8 +65,8 @@ def test_progress_is_drawn_on_a_terminal_and_wiped(tmp_path, hard):
         drawn += part
     os.close(reader)
     out, _ = process.communicate(timeout=300)
-    assert process.returncode == 5
-    assert json.loads(out)["cut_by_limit"] is True
+    assert process.returncode in (0, 5)  # a fast machine ends by itself
+    assert json.loads(out)["cut_by_limit"] is (process.returncode == 5)
     text = drawn.decode()
     for word in ("best", "bound", "gap", " s  "):
         assert word in text
@@ -74,7 +74,7 @@ def test_progress_is_drawn_on_a_terminal_and_wiped(tmp_path, hard):
 
 
 def test_there_is_no_progress_where_standard_error_is_no_terminal(tmp_path, hard):
-    result = ostinato("search", hard, "--micro-batches", 32, "--time-limit", 1, "--output", tmp_path / "plan.json")
+    result = ostinato("search", hard, "--micro-batches", 32, "--time-limit", "0.01", "--output", tmp_path / "plan.json")
     assert result.returncode == 5
     assert result.stderr == ""
     assert "cut by the limit" in result.stdout
