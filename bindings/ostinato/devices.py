@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from ostinato.files import write_text
 from ostinato.profile.launched import file_of_kind, world
-from ostinato.profile.transfers import fitted, gloo, measure_pair
+from ostinato.profile.transfers import fitted, gloo, measure_pairs
 
 BAD_INPUT = 3
 LAUNCH = "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), once a rank"
@@ -71,19 +71,6 @@ def nodes_of(ranks: list[Rank]) -> list[Node]:
 def pairs_to_measure(nodes: list[Node]) -> list[tuple[int, int]]:
     within = [(node.first, node.first + 1) for node in nodes if node.count > 1]
     return within + [(a.first, b.first) for a, b in pairwise(nodes)]
-
-
-def measure(rank: int, pairs: list[tuple[int, int]]) -> list[Any]:
-    """One pair after the other, so that none disturbs another. What this rank measured as the first of a pair."""
-    measured = []
-    for pair in pairs:
-        dist.barrier()
-        if rank in pair:
-            samples = measure_pair(rank, pair)
-            if rank == pair[0]:
-                measured.append([*pair, samples])
-    dist.barrier()
-    return measured
 
 
 def link(costs: list[Any]) -> str:
@@ -135,7 +122,7 @@ def describe(profile: Path | None = None, stages: int = 0) -> str | None:
         ranks = [everyone[r] for r in chosen]
         pairs = [(chosen[a], chosen[b]) for a, b in pairs_to_measure(nodes_of(ranks))]
         rows: list[Any] = [None] * count
-        dist.all_gather_object(rows, measure(rank, pairs))
+        dist.all_gather_object(rows, measure_pairs(rank, pairs))
     if rank != 0:
         return None
     place = {global_rank: index for index, global_rank in enumerate(chosen)}

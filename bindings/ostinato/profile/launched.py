@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ostinato.profile.transfers import fitted, gloo, measure_pairs
+from ostinato.profile.transfers import all_pairs, fitted, gloo, measure_pairs
 
 
 @dataclass
@@ -45,7 +45,7 @@ def meet(rank: int, ranks: int, kind: str, with_transfers: bool) -> Part:
         kinds: list[str] = [""] * ranks
         dist.all_gather_object(kinds, kind)
         pairs: list[Any] = [None] * ranks
-        dist.all_gather_object(pairs, measure_pairs(rank, ranks) if with_transfers else [])
+        dist.all_gather_object(pairs, measure_pairs(rank, all_pairs(ranks)) if with_transfers else [])
     transfers = fitted([row for rows in pairs for row in rows])
     return Part(kinds.index(kind) == rank, list(dict.fromkeys(kinds)), transfers)
 

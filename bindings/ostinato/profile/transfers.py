@@ -64,10 +64,14 @@ def gloo(rank: int, ranks: int, init_method: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def measure_pairs(rank: int, ranks: int) -> list[Any]:
-    """All pairs, with a barrier before each. Returns what this rank measured as the first of a pair."""
+def all_pairs(ranks: int) -> list[tuple[int, int]]:
+    return list(combinations(range(ranks), 2))
+
+
+def measure_pairs(rank: int, pairs: list[tuple[int, int]]) -> list[Any]:
+    """One pair after the other, so that none disturbs another. Returns what this rank measured as the first of a pair."""
     measured = []
-    for pair in combinations(range(ranks), 2):
+    for pair in pairs:
         dist.barrier()
         if rank in pair:
             samples = measure_pair(rank, pair)
@@ -134,7 +138,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     with gloo(args.rank, args.ranks, f"file://{args.folder / 'store'}"):
-        measured = measure_pairs(args.rank, args.ranks)
+        measured = measure_pairs(args.rank, all_pairs(args.ranks))
     (args.folder / f"{args.rank}.json").write_text(json.dumps(measured))
 
 
