@@ -6,7 +6,7 @@
 #include "plugin/lower.h"
 #include "plugin/program.h"
 #include "plugin/program_text.h"
-#include "search/error.h"
+#include "search/files/error.h"
 
 namespace ostinato {
 namespace {

@@ -18,8 +18,8 @@
 #include "profiler/operator_recorder.h"
 #include "profiler/operator_rows.h"
 #include "profiler/spread.h"
-#include "search/error.h"
-#include "search/file.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
 #include "search/partition/profile_json.h"
 
 namespace py = pybind11;

@@ -13,7 +13,7 @@ function(ostinato_need_header header package out)
   endif()
 endfunction()
 
-# ostinato_target(name): warnings as errors, sanitizers, includes by room ("search/plan.h").
+# ostinato_target(name): warnings as errors, sanitizers, includes by room ("search/plan/plan.h").
 function(ostinato_target name)
   target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
   target_compile_options(${name} PRIVATE -Wall -Wextra -Werror)

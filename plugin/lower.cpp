@@ -8,8 +8,8 @@
 
 #include "plugin/deadlock.h"
 #include "plugin/stage_graph.h"
-#include "search/error.h"
-#include "search/modes.h"
+#include "search/files/error.h"
+#include "search/plan/modes.h"
 
 namespace ostinato {
 namespace {

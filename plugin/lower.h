@@ -14,14 +14,15 @@
 #include <filesystem>
 
 #include "plugin/program.h"
-#include "search/placement.h"
-#include "search/plan.h"
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
 
 namespace ostinato {
 
 /// `plan` must be a valid plan of `placement` (checker.h), which is as written: the modes that the plan takes
-/// are taken here. Throws InputError for a placement that cannot be enforced (stage_graph.h), a mode that does
-/// more than make a split backward whole or the reverse, or a plan that contradicts the placement. O(steps log steps).
+/// are taken here. Throws InputError for a placement that cannot be enforced (stage_graph.h), a mode that
+/// does more than make a split backward whole or the reverse, or a plan that contradicts the placement.
+/// O(steps log steps).
 Program lower(const Plan& plan, const Placement& placement);
 
 /// Reads both files, checks the plan with the independent checker, and lowers it. Throws InputError with what

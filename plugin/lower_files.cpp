@@ -1,12 +1,12 @@
 #include "plugin/lower.h"
-#include "search/checker.h"
-#include "search/error.h"
-#include "search/file.h"
-#include "search/modes.h"
-#include "search/named.h"
-#include "search/orders.h"
-#include "search/placement_toml.h"
-#include "search/plan_json.h"
+#include "search/checker/checker.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
+#include "search/named/named.h"
+#include "search/placement/placement_toml.h"
+#include "search/plan/modes.h"
+#include "search/plan/orders.h"
+#include "search/plan/plan_json.h"
 
 namespace ostinato {
 namespace {

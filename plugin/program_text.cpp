@@ -6,7 +6,7 @@
 #include <charconv>
 #include <optional>
 
-#include "search/error.h"
+#include "search/files/error.h"
 
 namespace ostinato {
 namespace {

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "search/error.h"
+#include "search/files/error.h"
 
 namespace ostinato {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "plugin/program.h"
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

@@ -15,7 +15,7 @@
 // Not to be used while torch.profiler records memory: its reports come from the allocator that this one
 // replaces.
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

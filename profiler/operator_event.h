@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

@@ -5,10 +5,10 @@
 #include <optional>
 #include <set>
 
-#include "search/bounds.h"
-#include "search/error.h"
-#include "search/mode_bounds.h"
-#include "search/orders.h"
+#include "search/bounds/bounds.h"
+#include "search/bounds/mode_bounds.h"
+#include "search/files/error.h"
+#include "search/plan/orders.h"
 
 namespace ostinato {
 namespace {

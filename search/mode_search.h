@@ -10,7 +10,7 @@
 // other way), then one choice changed at a time until nothing gets better. The best set is searched again
 // with all the work. docs/search.md, "Choices".
 
-#include "search/modes.h"
+#include "search/plan/modes.h"
 #include "search/search.h"
 
 namespace ostinato {

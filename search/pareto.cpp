@@ -5,14 +5,14 @@
 #include <numeric>
 #include <optional>
 
-#include "search/bounds.h"
-#include "search/checker.h"
-#include "search/checker_prove.h"
-#include "search/error.h"
-#include "search/feasible.h"
-#include "search/mode_bounds.h"
+#include "search/bounds/bounds.h"
+#include "search/bounds/feasible.h"
+#include "search/bounds/mode_bounds.h"
+#include "search/checker/checker.h"
+#include "search/checker/prove.h"
+#include "search/files/error.h"
 #include "search/mode_search.h"
-#include "search/orders.h"
+#include "search/plan/orders.h"
 
 namespace ostinato {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 /// Percent of the usual work for all points after the first together, and the least for one of them.
 constexpr int kWorkOfAll = 400;
 constexpr int kLeastWork = 10;
-/// Work of the checker's trial of all schedules (checker_exhaust.h) for a point: half a second.
+/// Work of the checker's trial of all schedules (checker/exhaust.h) for a point: half a second.
 constexpr std::int64_t kCertifyingWork = 10'000'000;
 static_assert(kCertifyingWork <= kMostExhaustionWork);
 

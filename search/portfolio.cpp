@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <thread>
 
-#include "search/checker_prove.h"
-#include "search/completion.h"
-#include "search/dispatch.h"
-#include "search/error.h"
-#include "search/feasible.h"
-#include "search/justify.h"
-#include "search/local_search.h"
-#include "search/named.h"
-#include "search/shift.h"
-#include "search/stretch.h"
+#include "search/bounds/feasible.h"
+#include "search/checker/prove.h"
+#include "search/files/error.h"
+#include "search/named/named.h"
+#include "search/repetend/completion.h"
+#include "search/schedule/dispatch.h"
+#include "search/schedule/justify.h"
+#include "search/schedule/local_search.h"
+#include "search/schedule/shift.h"
+#include "search/schedule/stretch.h"
 
 namespace ostinato {
 namespace {
@@ -33,7 +33,7 @@ constexpr int kWidths[] = {8, 32, 128, 512};
 /// An exact search is this many times as wide as the others of its round.
 constexpr int kExactFactor = 8;
 constexpr int kExactWidth = 1024;
-/// Work of the checker (checker_exhaust.h) for the best makespan of a round, a fifth of a second, and of the
+/// Work of the checker (checker/exhaust.h) for the best makespan of a round, a fifth of a second, and of the
 /// last one.
 constexpr std::int64_t kCertifyingWork = 4'000'000;
 constexpr std::int64_t kLastCertifyingWork = 10'000'000;
@@ -328,8 +328,7 @@ void Portfolio::certify() {
 /// that `ostinato verify` spends.
 bool Portfolio::certified(std::int64_t work) {
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
-  if (options_.objective == Objective::latency || best_.empty() ||
-      steps * in_.blocks() > work / kFewestLists)
+  if (options_.objective == Objective::latency || best_.empty() || steps * in_.blocks() > work / kFewestLists)
     return false;
   const Nanoseconds below = best_.score().objective;
   if (below == not_certified_ && work <= kCertifyingWork) return false;

@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "search/beam.h"
-#include "search/bounds.h"
-#include "search/incumbent.h"
-#include "search/instance.h"
-#include "search/propagation.h"
-#include "search/repetend.h"
+#include "search/bounds/bounds.h"
+#include "search/placement/instance.h"
+#include "search/repetend/repetend.h"
+#include "search/schedule/beam.h"
+#include "search/schedule/incumbent.h"
+#include "search/schedule/propagation.h"
 #include "search/search.h"
 
 namespace ostinato {

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "search/bounds.h"
-#include "search/error.h"
-#include "search/named.h"
+#include "search/bounds/bounds.h"
+#include "search/files/error.h"
+#include "search/named/named.h"
 #include "search/portfolio.h"
-#include "search/steady.h"
+#include "search/schedule/steady.h"
 
 namespace ostinato {
 namespace {

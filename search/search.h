@@ -12,8 +12,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "search/placement.h"
-#include "search/plan.h"
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
 
 namespace ostinato {
 
@@ -30,7 +30,7 @@ struct SearchOptions {
   double time_limit_seconds = 10;  ///< <= 0: no limit
   int threads = 1;                 ///< the plan does not depend on it
   std::uint64_t seed = 0;
-  int effort = 100;  ///< percent of the usual work of a search that does not meet its bound
+  int effort = 100;             ///< percent of the usual work of a search that does not meet its bound
   std::string method = "auto";  ///< or the name of one schedule (named.h)
   std::function<void(const Progress&)> progress = {};
   const std::atomic<bool>* stop = nullptr;  ///< set it (Ctrl-C) and search returns the best plan so far
@@ -44,8 +44,9 @@ class UndecidedError : public std::runtime_error {
 };
 
 /// The best plan found. Never worse than any named schedule that the placement admits under its memory.
-/// Throws InfeasibleError (with the proof) where no order fits, UndecidedError where neither an order nor a proof
-/// was found, InputError where the options contradict the placement. `placement_sha256` of the result is left empty: the caller knows the file.
+/// Throws InfeasibleError (with the proof) where no order fits, UndecidedError where neither an order nor a
+/// proof was found, InputError where the options contradict the placement. `placement_sha256` of the result
+/// is left empty: the caller knows the file.
 Plan search(const Placement& placement, const SearchOptions& options);
 
 }  // namespace ostinato

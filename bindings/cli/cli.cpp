@@ -9,7 +9,7 @@
 #include <new>
 
 #include "bindings/cli/command.h"
-#include "search/file.h"
+#include "search/files/file.h"
 #include "search/search.h"
 
 namespace ostinato::cli {

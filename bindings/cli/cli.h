@@ -3,7 +3,8 @@
 //
 //   int status = ostinato::cli::run({"verify", "plan.json", "placement.toml"}, std::cout, std::cerr);
 //
-// Nothing escapes it: every error becomes a message on `err` and one of the statuses of search/error.h. With
+// Nothing escapes it: every error becomes a message on `err` and one of the statuses of search/files/error.h.
+// With
 // --json, `out` gets exactly one JSON object, which holds "status", and "error" where there was one.
 
 #include <ostream>

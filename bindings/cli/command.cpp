@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "search/file.h"
+#include "search/files/file.h"
 
 namespace ostinato::cli {
 namespace {

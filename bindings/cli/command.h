@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "search/error.h"
+#include "search/files/error.h"
 
 namespace ostinato::cli {
 

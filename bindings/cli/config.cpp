@@ -4,7 +4,7 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/options.h"
-#include "search/file.h"
+#include "search/files/file.h"
 
 namespace ostinato::cli {
 namespace {

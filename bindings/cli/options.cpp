@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "search/named.h"
-#include "search/quantity.h"
+#include "search/named/named.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato::cli {
 namespace {

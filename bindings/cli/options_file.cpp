@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "bindings/cli/options.h"
-#include "search/file.h"
-#include "search/toml_values.h"
-#include "search/value.h"
+#include "search/files/file.h"
+#include "search/files/toml_values.h"
+#include "search/files/value.h"
 
 namespace ostinato::cli {
 namespace {

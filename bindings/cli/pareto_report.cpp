@@ -7,8 +7,8 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/plan_summary.h"
 #include "bindings/cli/progress.h"
-#include "search/modes.h"
-#include "search/quantity.h"
+#include "search/placement/quantity.h"
+#include "search/plan/modes.h"
 
 namespace ostinato::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bindings/cli/run_search.h"
-#include "search/placement_toml.h"
+#include "search/placement/placement_toml.h"
 
 namespace ostinato::cli {
 

@@ -8,14 +8,14 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/profile_arguments.h"
 #include "bindings/cli/progress.h"
-#include "search/file.h"
+#include "search/files/file.h"
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
 #include "search/partition/joint.h"
 #include "search/partition/profile_json.h"
 #include "search/partition/stages.h"
-#include "search/placement_toml.h"
-#include "search/quantity.h"
+#include "search/placement/placement_toml.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "bindings/cli/interrupt.h"
-#include "search/file.h"
+#include "search/files/file.h"
 #include "search/partition/graph_best.h"
 #include "search/partition/graph_bound.h"
 #include "search/partition/graph_csv.h"

@@ -7,12 +7,12 @@
 #include "bindings/cli/command.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/shape_sketch.h"
-#include "search/file.h"
-#include "search/placement_check.h"
-#include "search/placement_toml.h"
-#include "search/quantity.h"
-#include "search/shapes.h"
-#include "search/units.h"
+#include "search/files/file.h"
+#include "search/files/units.h"
+#include "search/placement/placement_check.h"
+#include "search/placement/placement_toml.h"
+#include "search/placement/quantity.h"
+#include "search/placement/shapes.h"
 
 namespace ostinato::cli {
 namespace {

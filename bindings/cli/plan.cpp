@@ -1,4 +1,4 @@
-#include "search/plan.h"
+#include "search/plan/plan.h"
 
 #include <fmt/format.h>
 
@@ -12,10 +12,10 @@
 #include "bindings/cli/plan_table.h"
 #include "bindings/cli/profile_arguments.h"
 #include "bindings/cli/run_search.h"
-#include "search/file.h"
+#include "search/files/file.h"
 #include "search/partition/joint.h"
 #include "search/partition/profile_json.h"
-#include "search/placement_toml.h"
+#include "search/placement/placement_toml.h"
 
 namespace ostinato::cli {
 namespace {

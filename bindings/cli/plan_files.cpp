@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "search/file.h"
-#include "search/modes.h"
-#include "search/plan_json.h"
+#include "search/files/file.h"
+#include "search/plan/modes.h"
+#include "search/plan/plan_json.h"
 
 namespace ostinato::cli {
 namespace fs = std::filesystem;

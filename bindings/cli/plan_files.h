@@ -5,8 +5,8 @@
 #include <string>
 
 #include "bindings/cli/command.h"
-#include "search/placement_toml.h"
-#include "search/plan.h"
+#include "search/placement/placement_toml.h"
+#include "search/plan/plan.h"
 
 namespace ostinato::cli {
 

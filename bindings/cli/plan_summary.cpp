@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "bindings/cli/progress.h"
-#include "search/modes.h"
-#include "search/quantity.h"
+#include "search/placement/quantity.h"
+#include "search/plan/modes.h"
 
 namespace ostinato::cli {
 namespace {

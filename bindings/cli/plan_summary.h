@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "bindings/cli/command.h"
-#include "search/placement.h"
-#include "search/plan.h"
-#include "search/references.h"
+#include "search/named/references.h"
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
 
 namespace ostinato::cli {
 

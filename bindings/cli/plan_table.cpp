@@ -6,11 +6,11 @@
 
 #include "bindings/cli/profile_arguments.h"
 #include "bindings/cli/progress.h"
-#include "search/error.h"
+#include "search/files/error.h"
+#include "search/named/references.h"
 #include "search/partition/chain.h"
 #include "search/partition/even_split.h"
-#include "search/quantity.h"
-#include "search/references.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato::cli {
 namespace {

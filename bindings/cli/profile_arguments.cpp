@@ -10,7 +10,7 @@
 
 #include "search/partition/cluster_toml.h"
 #include "search/partition/profile_json.h"
-#include "search/quantity.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato::cli {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "search/quantity.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato::cli {
 

@@ -7,8 +7,8 @@
 #include "bindings/cli/interrupt.h"
 #include "bindings/cli/options.h"
 #include "search/pareto.h"
-#include "search/placement.h"
-#include "search/plan.h"
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
 #include "search/search.h"
 
 namespace ostinato::cli {

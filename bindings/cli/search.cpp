@@ -12,8 +12,8 @@
 #include "bindings/cli/plan_summary.h"
 #include "bindings/cli/run_search.h"
 #include "bindings/cli/steady_state.h"
-#include "search/modes.h"
-#include "search/placement_toml.h"
+#include "search/placement/placement_toml.h"
+#include "search/plan/modes.h"
 
 namespace ostinato::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "search/shape_stages.h"
-#include "search/shapes.h"
+#include "search/placement/shape_stages.h"
+#include "search/placement/shapes.h"
 
 namespace ostinato::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "search/show.h"
+#include "search/show/show.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/plan_files.h"
-#include "search/file.h"
+#include "search/files/file.h"
 
 namespace ostinato::cli {
 namespace {

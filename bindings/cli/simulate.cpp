@@ -1,4 +1,4 @@
-#include "search/simulate.h"
+#include "search/simulate/simulate.h"
 
 #include <fmt/format.h>
 
@@ -10,10 +10,10 @@
 #include "bindings/cli/options.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/progress.h"
-#include "search/named.h"
-#include "search/orders.h"
+#include "search/named/named.h"
 #include "search/pareto.h"
-#include "search/quantity.h"
+#include "search/placement/quantity.h"
+#include "search/plan/orders.h"
 
 namespace ostinato::cli {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "search/feasible.h"
-#include "search/quantity.h"
-#include "search/repetend.h"
+#include "search/bounds/feasible.h"
+#include "search/placement/quantity.h"
+#include "search/repetend/repetend.h"
 
 namespace ostinato::cli {
 namespace {

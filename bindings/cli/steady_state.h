@@ -3,7 +3,7 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/interrupt.h"
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato::cli {
 

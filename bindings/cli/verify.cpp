@@ -2,7 +2,7 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/plan_files.h"
-#include "search/checker.h"
+#include "search/checker/checker.h"
 
 namespace ostinato::cli {
 

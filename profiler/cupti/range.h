@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato::cupti {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "profiler/cupti/library.h"
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato::cupti {
 

@@ -6,7 +6,7 @@
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

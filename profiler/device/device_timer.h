@@ -46,7 +46,8 @@ struct TimerChoice {
   std::string why_not_cupti;  ///< who holds it, or what is missing; "": CUPTI times
 };
 
-/// The device has no clock of its own that can be read; what() says why not CUPTI, and that there are no events.
+/// The device has no clock of its own that can be read; what() says why not CUPTI, and that there are no
+/// events.
 class NoTimer : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

@@ -8,8 +8,8 @@
 
 #include "profiler/saved/sample_input.h"
 #include "profiler/saved/saved_profile.h"
-#include "search/error.h"
-#include "search/file.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
 #include "search/partition/profile_json.h"
 
 namespace {

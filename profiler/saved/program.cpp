@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "profiler/saved/ivalues.h"
-#include "search/error.h"
+#include "search/files/error.h"
 
 namespace ostinato {
 namespace {

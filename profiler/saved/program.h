@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

@@ -12,7 +12,7 @@
 #include "profiler/saved/ivalues.h"
 #include "profiler/saved/step_run.h"
 #include "profiler/spread.h"
-#include "search/file.h"
+#include "search/files/file.h"
 
 namespace ostinato {
 namespace {

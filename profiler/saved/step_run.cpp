@@ -11,7 +11,7 @@
 #include "profiler/counting_allocator.h"
 #include "profiler/nvtx_range.h"
 #include "profiler/saved/ivalues.h"
-#include "search/error.h"
+#include "search/files/error.h"
 
 namespace ostinato {
 namespace {

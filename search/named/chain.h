@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

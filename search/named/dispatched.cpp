@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "search/dispatch.h"
-#include "search/incumbent.h"
-#include "search/instance.h"
 #include "search/named/schedules.h"
+#include "search/placement/instance.h"
+#include "search/schedule/dispatch.h"
+#include "search/schedule/incumbent.h"
 
 namespace ostinato {
 namespace {

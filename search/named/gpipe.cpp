@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "search/named/schedules.h"
-#include "search/phases.h"
+#include "search/placement/phases.h"
 
 namespace ostinato {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "search/named/chain.h"
-#include "search/orders.h"
+#include "search/plan/orders.h"
 
 namespace ostinato {
 

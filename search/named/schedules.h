@@ -4,7 +4,7 @@
 // the number of micro-batches, C the chunks per device.
 
 #include "search/named/chain.h"
-#include "search/orders.h"
+#include "search/plan/orders.h"
 
 namespace ostinato {
 

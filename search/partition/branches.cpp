@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/partition/downsets.h"
 #include "search/partition/stage_cost.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/partition/chain_problem.h"
 #include "search/partition/stages.h"
 

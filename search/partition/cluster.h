@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "search/partition/profile.h"
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

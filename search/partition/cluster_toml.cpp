@@ -4,9 +4,9 @@
 
 #include <unordered_map>
 
-#include "search/file.h"
-#include "search/toml_values.h"
-#include "search/unit_field.h"
+#include "search/files/file.h"
+#include "search/files/toml_values.h"
+#include "search/files/unit_field.h"
 
 namespace ostinato {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/partition/chain.h"
 #include "search/partition/stage_cost.h"
 #include "search/partition/stages.h"

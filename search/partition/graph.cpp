@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "search/error.h"
+#include "search/files/error.h"
 
 namespace ostinato {
 

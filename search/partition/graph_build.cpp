@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/partition/graph.h"
 
 namespace ostinato {

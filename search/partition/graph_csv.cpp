@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "search/error.h"
-#include "search/file.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
 
 namespace ostinato {
 namespace {

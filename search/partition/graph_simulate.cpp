@@ -10,8 +10,8 @@
 #include <tuple>
 #include <utility>
 
-#include "search/error.h"
-#include "search/file.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
 
 namespace ostinato {
 namespace {

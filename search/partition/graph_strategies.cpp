@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "search/error.h"
-#include "search/file.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
 #include "search/partition/graph_loads.h"
 #include "search/partition/graph_random.h"
 #include "search/partition/graph_rank.h"

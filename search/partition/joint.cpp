@@ -6,15 +6,15 @@
 #include <chrono>
 #include <numeric>
 
-#include "search/bounds.h"
-#include "search/error.h"
+#include "search/bounds/bounds.h"
+#include "search/files/error.h"
+#include "search/named/references.h"
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
 #include "search/partition/even_split.h"
 #include "search/partition/joint_candidates.h"
 #include "search/partition/stages.h"
-#include "search/quantity.h"
-#include "search/references.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato {
 namespace {

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "search/partition/partition_options.h"
-#include "search/plan.h"
+#include "search/plan/plan.h"
 #include "search/search.h"
 
 namespace ostinato {

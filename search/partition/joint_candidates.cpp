@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <charconv>
 
-#include "search/error.h"
-#include "search/file.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
+#include "search/files/value.h"
 #include "search/partition/stage_cost.h"
-#include "search/value.h"
 
 namespace ostinato::joint {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "search/error.h"
+#include "search/files/error.h"
 
 namespace ostinato {
 namespace {

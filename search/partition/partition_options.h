@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "search/partition/cluster.h"
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

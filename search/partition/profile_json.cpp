@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "search/file.h"
-#include "search/json_values.h"
+#include "search/files/file.h"
+#include "search/files/json_values.h"
 
 namespace ostinato {
 namespace {

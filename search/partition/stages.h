@@ -2,7 +2,7 @@
 // From stages to a placement.
 
 #include "search/partition/partition_options.h"
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

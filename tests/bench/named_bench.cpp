@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "search/named.h"
+#include "search/named/named.h"
+#include "search/placement/shapes.h"
 #include "search/search.h"
-#include "search/shapes.h"
 
 namespace ostinato {
 namespace {

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <random>
 
+#include "search/named/references.h"
 #include "search/partition/chain.h"
 #include "search/partition/joint.h"
 #include "search/partition/stages.h"
-#include "search/references.h"
 
 namespace ostinato {
 namespace {

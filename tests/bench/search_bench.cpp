@@ -7,9 +7,9 @@
 
 #include <string>
 
-#include "search/repetend.h"
+#include "search/placement/shapes.h"
+#include "search/repetend/repetend.h"
 #include "search/search.h"
-#include "search/shapes.h"
 
 namespace ostinato {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "search/file.h"
+#include "search/files/file.h"
 #include "tests/cli/support/cli_run.h"
 
 namespace ostinato::cli::test {

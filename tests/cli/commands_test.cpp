@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
-#include "search/placement_toml.h"
-#include "search/plan_json.h"
-#include "search/shapes.h"
+#include "search/placement/placement_toml.h"
+#include "search/placement/shapes.h"
+#include "search/plan/plan_json.h"
 #include "tests/cli/support/cli_run.h"
 
 namespace ostinato::cli::test {

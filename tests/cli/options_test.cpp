@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "search/partition/cluster_toml.h"
-#include "search/placement_toml.h"
+#include "search/placement/placement_toml.h"
 #include "tests/cli/support/cli_run.h"
 
 namespace ostinato::cli::test {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "search/placement_toml.h"
+#include "search/placement/placement_toml.h"
 #include "tests/cli/support/cli_run.h"
 
 namespace ostinato::cli::test {

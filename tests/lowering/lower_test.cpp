@@ -6,7 +6,7 @@
 
 #include "plugin/deadlock.h"
 #include "plugin/program_text.h"
-#include "search/error.h"
+#include "search/files/error.h"
 #include "tests/support/plans.h"
 
 namespace ostinato {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "plugin/lower.h"
-#include "search/error.h"
+#include "search/files/error.h"
 #include "tests/support/plans.h"
 
 namespace ostinato {

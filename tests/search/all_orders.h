@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 #include "tests/search/small.h"
 
 namespace ostinato::test {

@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato::test {
 

@@ -1,8 +1,8 @@
-#include "search/bounds.h"
+#include "search/bounds/bounds.h"
 
 #include <gtest/gtest.h>
 
-#include "search/shapes.h"
+#include "search/placement/shapes.h"
 #include "tests/search/small.h"
 
 namespace ostinato {

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/search.h"
 #include "tests/search/all_orders.h"
 #include "tests/search/checked.h"

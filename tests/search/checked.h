@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "search/checker.h"
+#include "search/checker/checker.h"
 #include "search/search.h"
 
 namespace ostinato::test {

@@ -1,14 +1,14 @@
-#include "search/checker_bounds.h"
+#include "search/checker/bounds.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "search/bounds.h"
-#include "search/checker.h"
-#include "search/instance.h"
+#include "search/bounds/bounds.h"
+#include "search/checker/checker.h"
+#include "search/placement/instance.h"
+#include "search/placement/shapes.h"
 #include "search/search.h"
-#include "search/shapes.h"
 #include "tests/search/all_orders.h"
 #include "tests/search/all_spans.h"
 #include "tests/search/random_plan.h"

@@ -1,6 +1,6 @@
 // Earliest starts (docs/bounds.md, W) against the words of the statements, step by step and set by set.
 
-#include "search/checker_earliest.h"
+#include "search/checker/earliest.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <optional>
 #include <set>
 
-#include "search/checker_area.h"
-#include "search/checker_windows.h"
-#include "search/shapes.h"
+#include "search/checker/area.h"
+#include "search/checker/windows.h"
+#include "search/placement/shapes.h"
 #include "tests/search/all_orders.h"
 
 namespace ostinato {

@@ -1,15 +1,15 @@
 // The trial of all schedules (docs/bounds.md, E) and the windows (W, M5) against an enumeration of all
 // orders, and on the published optima that no formula gives.
 
-#include "search/checker_exhaust.h"
+#include "search/checker/exhaust.h"
 
 #include <gtest/gtest.h>
 
-#include "search/bounds.h"
-#include "search/checker.h"
-#include "search/checker_bounds.h"
+#include "search/bounds/bounds.h"
+#include "search/checker/bounds.h"
+#include "search/checker/checker.h"
+#include "search/placement/shapes.h"
 #include "search/search.h"
-#include "search/shapes.h"
 #include "tests/search/all_orders.h"
 #include "tests/search/all_spans.h"
 #include "tests/search/small.h"

@@ -1,14 +1,14 @@
-#include "search/checker.h"
+#include "search/checker/checker.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "search/checker_bounds.h"
-#include "search/named.h"
-#include "search/orders.h"
-#include "search/shapes.h"
+#include "search/checker/bounds.h"
+#include "search/named/named.h"
+#include "search/placement/shapes.h"
+#include "search/plan/orders.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
 

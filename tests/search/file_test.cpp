@@ -1,4 +1,4 @@
-#include "search/file.h"
+#include "search/files/file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "search/error.h"
+#include "search/files/error.h"
 
 namespace ostinato {
 namespace {

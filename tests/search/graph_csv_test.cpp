@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "tests/search/graph_small.h"
 
 namespace ostinato {

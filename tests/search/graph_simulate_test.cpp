@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "tests/search/graph_small.h"
 
 namespace ostinato {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/partition/graph_rank.h"
 #include "search/partition/graph_simulate.h"
 #include "tests/search/graph_small.h"

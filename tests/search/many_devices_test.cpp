@@ -4,13 +4,13 @@
 
 #include <algorithm>
 
-#include "search/completion.h"
-#include "search/dispatch.h"
-#include "search/incumbent.h"
-#include "search/justify.h"
-#include "search/phases.h"
-#include "search/shapes.h"
-#include "search/shift.h"
+#include "search/placement/phases.h"
+#include "search/placement/shapes.h"
+#include "search/repetend/completion.h"
+#include "search/schedule/dispatch.h"
+#include "search/schedule/incumbent.h"
+#include "search/schedule/justify.h"
+#include "search/schedule/shift.h"
 #include "tests/search/checked.h"
 #include "tests/search/small.h"
 

@@ -1,20 +1,20 @@
 // Choices: reading and writing them, taking modes, bounds over modes, the search among them, and the checker.
 
-#include "search/modes.h"
+#include "search/plan/modes.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "search/bounds.h"
-#include "search/checker_modes.h"
-#include "search/error.h"
-#include "search/file.h"
-#include "search/mode_bounds.h"
+#include "search/bounds/bounds.h"
+#include "search/bounds/mode_bounds.h"
+#include "search/checker/modes.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
 #include "search/mode_search.h"
-#include "search/orders.h"
-#include "search/placement_toml.h"
-#include "search/plan_json.h"
+#include "search/placement/placement_toml.h"
+#include "search/plan/orders.h"
+#include "search/plan/plan_json.h"
 #include "tests/search/checked.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"

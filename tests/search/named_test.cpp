@@ -1,4 +1,4 @@
-#include "search/named.h"
+#include "search/named/named.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "search/shapes.h"
+#include "search/placement/shapes.h"
 #include "tests/search/checked.h"
 
 namespace ostinato {

@@ -1,4 +1,4 @@
-#include "search/orders.h"
+#include "search/plan/orders.h"
 
 #include <gtest/gtest.h>
 

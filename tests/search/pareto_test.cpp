@@ -4,13 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/mode_search.h"
-#include "search/modes.h"
-#include "search/orders.h"
-#include "search/placement_toml.h"
-#include "search/plan_json.h"
-#include "search/shapes.h"
+#include "search/placement/placement_toml.h"
+#include "search/placement/shapes.h"
+#include "search/plan/modes.h"
+#include "search/plan/orders.h"
+#include "search/plan/plan_json.h"
 #include "tests/search/checked.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"

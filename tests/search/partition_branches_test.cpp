@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
 #include "search/partition/layer_graph.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <random>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/partition/chain.h"
 #include "tests/search/partition_profiles.h"
 

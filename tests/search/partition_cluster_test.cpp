@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/partition/chain.h"
 #include "search/partition/cluster_toml.h"
 #include "tests/search/partition_profiles.h"

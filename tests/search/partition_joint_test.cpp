@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "search/error.h"
+#include "search/files/error.h"
+#include "search/named/references.h"
 #include "search/partition/even_split.h"
 #include "search/partition/joint.h"
-#include "search/references.h"
 #include "tests/search/checked.h"
 #include "tests/search/partition_profiles.h"
 

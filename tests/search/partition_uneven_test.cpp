@@ -7,10 +7,10 @@
 #include <functional>
 #include <optional>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/partition/chain.h"
 #include "search/partition/stages.h"
-#include "search/placement_toml.h"
+#include "search/placement/placement_toml.h"
 #include "tests/search/checked.h"
 #include "tests/search/partition_profiles.h"
 

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "search/completion.h"
-#include "search/dispatch.h"
-#include "search/incumbent.h"
-#include "search/shapes.h"
-#include "search/shift.h"
-#include "search/steady.h"
+#include "search/placement/shapes.h"
+#include "search/repetend/completion.h"
+#include "search/schedule/dispatch.h"
+#include "search/schedule/incumbent.h"
+#include "search/schedule/shift.h"
+#include "search/schedule/steady.h"
 #include "tests/search/small.h"
 
 namespace ostinato {

@@ -1,4 +1,4 @@
-#include "search/placement_toml.h"
+#include "search/placement/placement_toml.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
-#include "search/error.h"
-#include "search/file.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
 #include "tests/search/random_plan.h"
 
 namespace ostinato {

@@ -1,4 +1,4 @@
-#include "search/plan_json.h"
+#include "search/plan/plan_json.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,9 @@
 
 #include <filesystem>
 
-#include "search/checker.h"
-#include "search/error.h"
-#include "search/file.h"
+#include "search/checker/checker.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
 

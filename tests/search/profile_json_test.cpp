@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "search/error.h"
+#include "search/files/error.h"
 
 namespace ostinato {
 namespace {

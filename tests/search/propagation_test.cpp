@@ -1,12 +1,12 @@
 // What the propagation says of every schedule that is short enough, held against schedules.
 
-#include "search/propagation.h"
+#include "search/schedule/propagation.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "search/shapes.h"
+#include "search/placement/shapes.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
 

@@ -1,4 +1,4 @@
-#include "search/quantity.h"
+#include "search/placement/quantity.h"
 
 #include <gtest/gtest.h>
 

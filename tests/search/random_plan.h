@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "search/placement.h"
-#include "search/plan.h"
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
 
 namespace ostinato::test {
 

@@ -6,11 +6,11 @@
 
 #include <functional>
 
-#include "search/error.h"
+#include "search/files/error.h"
 #include "search/partition/profile_json.h"
-#include "search/placement_toml.h"
-#include "search/plan_json.h"
-#include "search/shapes.h"
+#include "search/placement/placement_toml.h"
+#include "search/placement/shapes.h"
+#include "search/plan/plan_json.h"
 #include "tests/search/random_plan.h"
 
 namespace ostinato {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "search/repetend.h"
+#include "search/repetend/repetend.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
 

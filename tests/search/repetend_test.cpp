@@ -1,12 +1,12 @@
-#include "search/repetend.h"
+#include "search/repetend/repetend.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "search/orders.h"
-#include "search/repetend_list.h"
-#include "search/shapes.h"
+#include "search/placement/shapes.h"
+#include "search/plan/orders.h"
+#include "search/repetend/list.h"
 #include "tests/search/checked.h"
 #include "tests/search/small.h"
 

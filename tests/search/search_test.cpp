@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "search/error.h"
-#include "search/named.h"
-#include "search/orders.h"
-#include "search/shapes.h"
+#include "search/files/error.h"
+#include "search/named/named.h"
+#include "search/placement/shapes.h"
+#include "search/plan/orders.h"
 #include "tests/search/checked.h"
 #include "tests/search/small.h"
 

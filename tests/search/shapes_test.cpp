@@ -1,13 +1,13 @@
-#include "search/shapes.h"
+#include "search/placement/shapes.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 
-#include "search/error.h"
-#include "search/placement_check.h"
-#include "search/placement_toml.h"
+#include "search/files/error.h"
+#include "search/placement/placement_check.h"
+#include "search/placement/placement_toml.h"
 #include "tests/search/checked.h"
 
 namespace ostinato {

@@ -1,4 +1,4 @@
-#include "search/show.h"
+#include "search/show/show.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "search/named.h"
-#include "search/orders.h"
-#include "search/shapes.h"
+#include "search/named/named.h"
+#include "search/placement/shapes.h"
+#include "search/plan/orders.h"
 
 namespace ostinato {
 namespace {

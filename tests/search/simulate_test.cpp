@@ -1,13 +1,13 @@
-#include "search/simulate.h"
+#include "search/simulate/simulate.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "search/error.h"
-#include "search/named.h"
-#include "search/shapes.h"
-#include "search/step_graph.h"
+#include "search/files/error.h"
+#include "search/named/named.h"
+#include "search/placement/shapes.h"
+#include "search/simulate/step_graph.h"
 
 namespace ostinato {
 namespace {

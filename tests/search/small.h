@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato::test {
 

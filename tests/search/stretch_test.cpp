@@ -1,10 +1,10 @@
-#include "search/stretch.h"
+#include "search/schedule/stretch.h"
 
 #include <gtest/gtest.h>
 
-#include "search/orders.h"
-#include "search/shapes.h"
-#include "search/steady.h"
+#include "search/placement/shapes.h"
+#include "search/plan/orders.h"
+#include "search/schedule/steady.h"
 #include "tests/search/checked.h"
 #include "tests/search/small.h"
 

@@ -1,15 +1,15 @@
 // Words keep what they promise through moves at random: starts, memory, one order that all devices agree on.
 
-#include "search/words.h"
+#include "search/schedule/words.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "search/feasible.h"
-#include "search/local_search.h"
-#include "search/shapes.h"
-#include "search/shift.h"
+#include "search/bounds/feasible.h"
+#include "search/placement/shapes.h"
+#include "search/schedule/local_search.h"
+#include "search/schedule/shift.h"
 #include "tests/search/checked.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"

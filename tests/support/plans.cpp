@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "search/orders.h"
+#include "search/plan/orders.h"
 
 namespace ostinato::testing {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "search/placement.h"
-#include "search/plan.h"
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
 
 namespace ostinato::testing {
 

@@ -1,4 +1,4 @@
-"""What goes wrong while profiling, with the exit status that the command gives it (search/error.h)."""
+"""What goes wrong while profiling, with the exit status that the command gives it (search/files/error.h)."""
 
 BAD_INPUT = 3
 CHECK_FAILED = 6

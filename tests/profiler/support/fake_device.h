@@ -4,7 +4,7 @@
 
 #include <c10/core/DeviceType.h>
 
-#include "search/placement.h"
+#include "search/placement/placement.h"
 
 namespace ostinato {
 

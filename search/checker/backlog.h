@@ -1,0 +1,45 @@
+#pragma once
+// How long a device is surely busy with tasks that join round by round.
+//
+//   Backlog backlog;
+//   backlog.add(0, 3); backlog.add(5, 2);
+//   backlog.close_round();        // 7: the second starts at 5 at the earliest
+//   backlog.add(5, 4);
+//   backlog.close_round();        // 11
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "search/placement/placement.h"
+
+namespace ostinato::checker {
+
+/// Of a task or a set about whose start nothing is known.
+inline constexpr Nanoseconds kUnknown = -1;
+
+/// The largest (least head + sum of times) over all sets of the tasks added so far: over every h, h and the
+/// work of the tasks whose heads are at least h. No head may be below the least of the round before, so that
+/// each h below that gains all that is added from then on, and one figure is kept for all of them. A task
+/// whose head is unknown is in no set; those of later rounds may have any head.
+class Backlog {
+ public:
+  void add(Nanoseconds head, Nanoseconds time);
+
+  /// Of all that was added; kUnknown of nothing. O(tasks with a head above the least of this round).
+  Nanoseconds close_round();
+
+  std::int64_t open() const { return static_cast<std::int64_t>(open_.size()); }
+
+ private:
+  struct Task {
+    Nanoseconds head;
+    Nanoseconds time;
+  };
+
+  std::vector<Task> open_;  ///< by head
+  Nanoseconds closed_ = kUnknown;
+  Nanoseconds least_ = std::numeric_limits<Nanoseconds>::max();  ///< head of this round
+};
+
+}  // namespace ostinato::checker

@@ -1,0 +1,183 @@
+#include "search/checker/bounds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "search/checker/shared.h"
+
+namespace ostinato::checker {
+namespace {
+
+template <typename Why>
+void raise_to(Bound& best, Wide value, Why why) {
+  if (value > best.value) best = {value, why()};
+}
+
+/// A block of a device with a time before its start and after its end.
+struct Member {
+  Wide time;
+  Wide before;
+  Wide after;
+};
+
+/// The largest min before + n * time + min after over the sets {before >= h, after >= q}. O(k^2).
+Wide largest_set(std::vector<Member> members, int n) {
+  std::sort(members.begin(), members.end(),
+            [](const Member& a, const Member& b) { return a.after > b.after; });
+  std::set<Wide> befores;
+  for (const Member& member : members) befores.insert(member.before);
+  Wide largest = 0;
+  for (const Wide h : befores) {
+    Wide time = 0;
+    for (const Member& member : members) {
+      if (member.before < h) continue;
+      time += member.time;
+      largest = std::max(largest, h + n * time + member.after);
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+Bounds::Bounds(const Placement& placement) : graph_(placement) {
+  for (int d = 0; d < graph_.devices(); ++d) areas_.push_back(area_of(graph_, d));
+}
+
+Bound Bounds::makespan(int n, Wide enough) const {
+  Bound best;
+  one_micro_batch(best);
+  if (best.value < enough) one_device(n, best);
+  if (best.value < enough) memory(n, true, best);
+  if (best.value < enough) windows(n, best);
+  if (best.value < enough) several_devices(n, enough, best);
+  return best;
+}
+
+Bound Bounds::makespan_by_windows(int n) const {
+  Bound best;
+  windows(n, best);
+  return best;
+}
+
+Bound Bounds::period(int unroll) const {
+  Bound best;
+  for (int d = 0; d < graph_.devices(); ++d) {
+    Wide load = 0;
+    for (const int b : graph_.on_device(d)) load += graph_.block(b).time;
+    raise_to(best, load * unroll, [&] { return fmt::format("P1: the work of device {}", d); });
+    raise_to(best, time_of(areas_[d], unroll), [&] { return fmt::format("P2: the memory of device {}", d); });
+  }
+  return best;
+}
+
+Bound Bounds::span(int n, Wide enough, std::int64_t most_work) const {
+  Bound best;
+  between_own_blocks(n, best);
+  memory(n, false, best);
+  for (int d = 0; d < graph_.devices() && best.value < enough && most_work > 0; ++d) {
+    const Windows windows(graph_, n, d);
+    if (!windows.known()) break;
+    most_work -= windows.work();
+    for (int e = 0; e < graph_.devices(); ++e) {
+      raise_to(best, windows.least_end_of(e), [&] {
+        return fmt::format("S4: the work of device {} from device {}'s first start to its last end", e, d);
+      });
+    }
+  }
+  return best;
+}
+
+void Bounds::between_own_blocks(int n, Bound& best) const {
+  for (int d = 0; d < graph_.devices(); ++d) {
+    const std::vector<Wide> from = graph_.from_device(d, false);
+    const std::vector<Wide> to = graph_.from_device(d, true);
+    for (int e = 0; e < graph_.devices(); ++e) {
+      std::vector<Member> members;
+      for (const int b : graph_.on_device(e)) {
+        if (from[b] == Graph::kNone || to[b] == Graph::kNone) continue;
+        members.push_back({graph_.block(b).time, from[b], to[b]});
+        raise_to(best, from[b] + graph_.block(b).time + to[b], [&] {
+          return fmt::format("S2: block '{}' between blocks of device {}", graph_.block(b).name, d);
+        });
+      }
+      raise_to(best, largest_set(std::move(members), n),
+               [&] { return fmt::format("S1: the work of device {} between blocks of device {}", e, d); });
+    }
+  }
+}
+
+Bound Bounds::latency() const {
+  Bound best;
+  one_micro_batch(best);
+  one_device(1, best);
+  windows(1, best);
+  several_devices(1, kUnbounded, best);
+  return best;
+}
+
+void Bounds::one_micro_batch(Bound& best) const {
+  for (int b = 0; b < graph_.blocks(); ++b) {
+    raise_to(best, graph_.head(b) + graph_.block(b).time + graph_.tail(b), [&] {
+      return fmt::format("M1: the longest path of one micro-batch, through block '{}'", graph_.block(b).name);
+    });
+  }
+}
+
+void Bounds::one_device(int n, Bound& best) const {
+  for (int d = 0; d < graph_.devices(); ++d) {
+    std::vector<Member> members;
+    for (const int b : graph_.on_device(d))
+      members.push_back({graph_.block(b).time, graph_.head(b), graph_.tail(b)});
+    raise_to(best, largest_set(std::move(members), n),
+             [&] { return fmt::format("M2: the work of device {} with what comes before and after it", d); });
+  }
+}
+
+void Bounds::several_devices(int n, Wide enough, Bound& best) const {
+  for (int d = 0; d < graph_.devices() && best.value < enough; ++d) {
+    raise_to(best, shared_bound(graph_, d, n, best.value), [&] {
+      return fmt::format("M3: the work of device {} with the time in which others keep it from running", d);
+    });
+  }
+}
+
+void Bounds::memory(int n, bool borders, Bound& best) const {
+  for (int d = 0; d < graph_.devices(); ++d) {
+    if (areas_[d].bytes_time == 0) continue;
+    const Wide outside = borders ? areas_[d].before + areas_[d].after : 0;
+    raise_to(best, outside + time_of(areas_[d], n),
+             [&] { return fmt::format("{}: the memory of device {}", borders ? "M4" : "S3", d); });
+  }
+}
+
+void Bounds::windows(int n, Bound& best) const {
+  const Windows windows(graph_, n);
+  for (int d = 0; d < graph_.devices() && windows.known(); ++d) {
+    raise_to(best, windows.least_end_of(d), [&] {
+      return fmt::format("M5: the work of device {} between the earliest starts and what must follow", d);
+    });
+  }
+}
+
+Exhaustion Bounds::exhaust(int n, Nanoseconds below, std::int64_t most_work) const {
+  return checker::exhaust(graph_, Windows(graph_, n), n, below, most_work);
+}
+
+Exhaustion Bounds::exhaust_span(int n, Nanoseconds below, std::int64_t most_work) const {
+  Exhaustion all;
+  all.verdict = Verdict::inapplicable;
+  for (int d = 0; d < graph_.devices(); ++d) {
+    if (!all_from(graph_, d, false) && !all_from(graph_, d, true)) continue;
+    const Exhaustion one = checker::exhaust(graph_, Windows(graph_, n, d), n, below, most_work - all.work);
+    all.work += one.work;
+    if (one.verdict == Verdict::inapplicable) break;
+    all.verdict = one.verdict == Verdict::none ? Verdict::none : Verdict::unknown;
+    if (all.verdict == Verdict::none) break;
+  }
+  return all;
+}
+
+}  // namespace ostinato::checker

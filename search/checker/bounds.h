@@ -1,0 +1,62 @@
+#pragma once
+// Lower bounds that the checker computes on its own, from the placement alone. docs/bounds.md states and
+// proves each; the names there (M1, P2, ...) are the names here.
+//
+//   const Bounds bounds(placement);
+//   Bound b = bounds.makespan(32, plan.lower_bound.makespan);   // stops as soon as the claim is reached
+//   b.value >= claim ? pass(b.why) : fail(...)
+//
+// All sums are in 128 bits: figures up to int64 overflow nothing.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "search/checker/area.h"
+#include "search/checker/exhaust.h"
+#include "search/checker/graph.h"
+
+namespace ostinato::checker {
+
+/// Work of S4 (Windows::work) after which no further device is looked at: about a second.
+inline constexpr std::int64_t kMostSpanWork = 100'000'000;
+
+struct Bound {
+  Wide value = 0;
+  std::string why;  ///< which statement, on which device or block; empty while value is 0
+};
+
+class Bounds {
+ public:
+  /// The placement must have no cycle; it must outlive this.
+  explicit Bounds(const Placement& placement);
+
+  /// M1 to M5: no schedule of n micro-batches ends earlier. Stops at the first bound that reaches `enough`.
+  Bound makespan(int n, Wide enough) const;
+  /// P1, P2: nothing that repeats `unroll` micro-batches for ever has a smaller period.
+  Bound period(int unroll) const;
+  /// S1 to S4. S4 stops at the first bound that reaches `enough`, and after `most_work` (Windows::work).
+  Bound span(int n, Wide enough, std::int64_t most_work = kMostSpanWork) const;
+  /// M5 alone.
+  Bound makespan_by_windows(int n) const;
+  /// L1.
+  Bound latency() const;
+  /// E: whether a schedule of n micro-batches ends before `below`.
+  Exhaustion exhaust(int n, Nanoseconds below, std::int64_t most_work) const;
+  /// E: whether a schedule of n micro-batches has a span below `below`. Verdict::none as soon as one device
+  /// cannot have; never Verdict::some.
+  Exhaustion exhaust_span(int n, Nanoseconds below, std::int64_t most_work) const;
+
+ private:
+  void one_micro_batch(Bound& best) const;                      // M1
+  void one_device(int n, Bound& best) const;                    // M2
+  void several_devices(int n, Wide enough, Bound& best) const;  // M3
+  void memory(int n, bool borders, Bound& best) const;          // M4, without borders S3
+  void windows(int n, Bound& best) const;                       // M5
+  void between_own_blocks(int n, Bound& best) const;            // S1, S2
+
+  Graph graph_;
+  std::vector<Area> areas_;  ///< of each device
+};
+
+}  // namespace ostinato::checker

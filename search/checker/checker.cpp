@@ -1,0 +1,172 @@
+#include "search/checker/checker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "search/checker/modes.h"
+#include "search/checker/prove.h"
+#include "search/checker/schedule.h"
+#include "search/plan/modes.h"
+
+namespace ostinato {
+namespace checker {
+namespace {
+
+bool same_names(const Plan& plan, const Placement& placement, Report& report) {
+  if (plan.placement_name == placement.name) return true;
+  report.fail(
+      fmt::format("the plan is for placement '{}', not for '{}'", plan.placement_name, placement.name));
+  return false;
+}
+
+/// The definition in plan.h: start(b, i + unroll) == start(b, i) + period.
+void check_steady_state(const Timetable& table, Report& report) {
+  const SteadyState& steady = table.plan().steady_state;
+  if (steady.unroll < 1 || steady.first < 0 || steady.count < 0 || steady.period < 0) {
+    return report.fail("steady_state has a negative figure, or an unroll below 1");
+  }
+  if (steady.count == 0) {
+    if (steady.period == 0) return report.pass("the plan claims no repeating part");
+    return report.fail(fmt::format("steady_state has no repetends, but a period of {} ns", steady.period));
+  }
+  const Wide end = steady.first + static_cast<Wide>(steady.count) * steady.unroll;
+  if (end > table.micro_batches()) {
+    return report.fail(fmt::format("steady_state covers micro-batches {} to {}, but the plan has {}",
+                                   steady.first, to_text(end - 1), table.micro_batches()));
+  }
+  const std::size_t before = report.failures();
+  const int last = static_cast<int>(end) - steady.unroll;
+  for (int i = steady.first; i < last; ++i) {
+    for (int b = 0; b < table.blocks(); ++b) {
+      const Wide wanted = static_cast<Wide>(table.start(b, i)) + steady.period;
+      const Nanoseconds actual = table.start(b, i + steady.unroll);
+      if (actual == wanted) continue;
+      report.fail(fmt::format(
+          "{} starts at {} ns; by steady_state, a period of {} ns after micro-batch {}, it should at {} ns",
+          table.step_name(b, i + steady.unroll), actual, steady.period, i, to_text(wanted)));
+    }
+  }
+  if (report.failures() > before) return;
+  report.pass(fmt::format("{} repetends of {} micro-batches follow each other every {} ns", steady.count,
+                          steady.unroll, steady.period));
+}
+
+/// docs/bounds.md, P: from some instant on, every block is in its repeating part for one whole period.
+bool repetends_overlap(const Timetable& table) {
+  const SteadyState& steady = table.plan().steady_state;
+  if (steady.count < 2) return false;
+  const int to_last = (steady.count - 1) * steady.unroll;
+  Nanoseconds latest = 0, earliest = std::numeric_limits<Nanoseconds>::max();
+  for (int i = steady.first; i < steady.first + steady.unroll; ++i) {
+    for (int b = 0; b < table.blocks(); ++b) {
+      latest = std::max(latest, table.start(b, i));
+      earliest = std::min(earliest, table.start(b, i + to_last));
+    }
+  }
+  return latest <= earliest;
+}
+
+void check_makespan_claims(const Timetable& table, const Bounds& bounds, std::int64_t most_work,
+                           Report& report) {
+  const Plan& plan = table.plan();
+  const Claim claim = {"lower_bound.makespan", Objective::makespan, table.micro_batches(),
+                       plan.lower_bound.makespan, plan.makespan};
+  const Bound proved = prove(bounds, claim, most_work, report);
+  if (proved.value < plan.lower_bound.makespan) {
+    report.fail(fmt::format("lower_bound.makespan is {} ns, but only {} ns are proved ({})",
+                            plan.lower_bound.makespan, to_text(proved.value), proved.why));
+  } else {
+    report.pass(fmt::format("no schedule ends before {} ns ({})", to_text(proved.value), proved.why));
+  }
+  if (plan.optimal.makespan && plan.makespan != plan.lower_bound.makespan) {
+    report.fail(fmt::format("optimal.makespan is true, but the makespan is {} ns and its lower bound {} ns",
+                            plan.makespan, plan.lower_bound.makespan));
+  } else if (plan.optimal.makespan && proved.value >= plan.makespan) {
+    report.pass(fmt::format("the makespan of {} ns is optimal", plan.makespan));
+  }
+}
+
+/// The span or the latency, where that was minimised.
+void check_objective_claims(const Timetable& table, const Bounds& bounds, std::int64_t most_work,
+                            Report& report) {
+  const Plan& plan = table.plan();
+  const Nanoseconds claim = plan.lower_bound.objective;
+  if (plan.objective == Objective::makespan || claim == 0) {
+    if (claim != 0 || plan.optimal.objective)
+      report.fail("lower_bound and optimal speak of the span or the latency, but no bound of it is claimed");
+    return;
+  }
+  const bool span = plan.objective == Objective::span;
+  const char* name = to_string(plan.objective);
+  const Nanoseconds value = span ? plan.span : latency_of(table);
+  const Bound proved = prove(
+      bounds, {fmt::format("lower_bound.{}", name), plan.objective, table.micro_batches(), claim, value},
+      most_work, report);
+  if (proved.value < claim) {
+    report.fail(fmt::format("lower_bound.{} is {} ns, but only {} ns are proved ({})", name, claim,
+                            to_text(proved.value), proved.why));
+  } else {
+    report.pass(
+        fmt::format("no schedule has a {} below {} ns ({})", name, to_text(proved.value), proved.why));
+  }
+  if (plan.optimal.objective && value != claim) {
+    report.fail(fmt::format("optimal.{} is true, but the {} is {} ns and its lower bound {} ns", name, name,
+                            value, claim));
+  } else if (plan.optimal.objective && proved.value >= claim) {
+    report.pass(fmt::format("the {} of {} ns is optimal", name, value));
+  }
+}
+
+void check_period_claims(const Timetable& table, const Bounds& bounds, Report& report) {
+  const Plan& plan = table.plan();
+  const Bound proved = bounds.period(std::max(1, plan.steady_state.unroll));
+  if (proved.value < plan.lower_bound.period) {
+    report.fail(fmt::format("lower_bound.period is {} ns, but only {} ns are proved ({})",
+                            plan.lower_bound.period, to_text(proved.value), proved.why));
+  } else {
+    report.pass(fmt::format("{} micro-batches cannot repeat faster than every {} ns ({})",
+                            plan.steady_state.unroll, to_text(proved.value), proved.why));
+  }
+  if (plan.steady_state.count > 0 && plan.steady_state.period < plan.lower_bound.period) {
+    report.fail(fmt::format(
+        "steady_state.period is {} ns, below its lower bound of {} ns: these repetends cannot go on",
+        plan.steady_state.period, plan.lower_bound.period));
+  }
+  if (!plan.optimal.period) return;
+  if (plan.steady_state.period != plan.lower_bound.period) {
+    report.fail(fmt::format("optimal.period is true, but the period is {} ns and its lower bound {} ns",
+                            plan.steady_state.period, plan.lower_bound.period));
+  } else if (!repetends_overlap(table)) {
+    report.fail("optimal.period is true, but there is no time at which all blocks repeat");
+  } else if (proved.value >= plan.steady_state.period) {
+    report.pass(fmt::format("the period of {} ns is optimal", plan.steady_state.period));
+  }
+}
+
+void check_claims(const Timetable& table, std::int64_t most_work, Report& report) {
+  const Bounds bounds(table.placement());
+  check_makespan_claims(table, bounds, most_work, report);
+  check_objective_claims(table, bounds, most_work, report);
+  check_period_claims(table, bounds, report);
+}
+
+}  // namespace
+}  // namespace checker
+
+CheckResult check_plan(const Plan& plan, const Placement& written, std::int64_t most_work) {
+  const Placement placement = plan.modes ? with_modes(written, plan.modes->taken) : written;
+  checker::Report report;
+  checker::same_names(plan, placement, report);
+  const checker::Timetable table(plan, placement, report);
+  if (!table.complete()) return report.take();
+  checker::check_schedule(table, report);
+  checker::check_figures(table, report);
+  checker::check_steady_state(table, report);
+  checker::check_claims(table, most_work, report);
+  checker::check_choice_claims(plan, written, most_work, report);
+  return report.take();
+}
+
+}  // namespace ostinato

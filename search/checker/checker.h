@@ -1,0 +1,35 @@
+#pragma once
+// An independent check of a plan: it shares with the search nothing but the placement and plan types, and the
+// taking of modes (modes.h), which belongs to what a placement means.
+//
+//   CheckResult r = check_plan(plan, placement);
+//   if (!r.ok()) for (const auto& line : r.failures) ...
+//
+// It re-checks the schedule (every step once, devices exclusive, dependencies with their transfers, memory at
+// every instant), every figure that the plan claims, the repeating part, the lower bounds and the claims of
+// optimality, each from the placement alone.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
+
+namespace ostinato {
+
+struct CheckResult {
+  std::vector<std::string> failures;  ///< in words, at most 20; empty: the plan holds
+  std::vector<std::string> passed;    ///< what was checked and holds, in words
+  bool ok() const { return failures.empty(); }
+};
+
+/// Work (checker/exhaust.h) that is spent on a bound which no statement of docs/bounds.md gives: about ten
+/// seconds.
+inline constexpr std::int64_t kMostExhaustionWork = 200'000'000;
+
+/// `placement` as it is written; where the plan takes modes, its blocks are those of with_modes().
+CheckResult check_plan(const Plan& plan, const Placement& placement,
+                       std::int64_t most_work = kMostExhaustionWork);
+
+}  // namespace ostinato

@@ -1,0 +1,99 @@
+#include "search/checker/graph.h"
+
+#include <algorithm>
+#include <cassert>
+#include <map>
+
+namespace ostinato::checker {
+namespace {
+
+bool share_a_device(const std::vector<int>& a, const std::vector<int>& b) {
+  return std::any_of(a.begin(), a.end(), [&](int d) { return std::find(b.begin(), b.end(), d) != b.end(); });
+}
+
+}  // namespace
+
+Graph::Graph(const Placement& placement)
+    : placement_(placement),
+      inputs_(placement.blocks.size()),
+      outputs_(placement.blocks.size()),
+      on_device_(placement.devices.size()) {
+  connect();
+  order_blocks();
+  measure_paths();
+  compare_device_sets();
+}
+
+void Graph::connect() {
+  for (int b = 0; b < blocks(); ++b) {
+    for (const int d : block(b).devices) on_device_[d].push_back(b);
+    for (const Dependency& input : block(b).after) {
+      const Wide transfer = transfer_time(placement_, input, block(b));
+      inputs_[b].push_back({input.block, transfer});
+      outputs_[input.block].push_back({b, transfer});
+    }
+  }
+}
+
+void Graph::order_blocks() {
+  std::vector<std::size_t> waiting;
+  for (int b = 0; b < blocks(); ++b) {
+    waiting.push_back(inputs_[b].size());
+    if (waiting.back() == 0) order_.push_back(b);
+  }
+  for (std::size_t at = 0; at < order_.size(); ++at) {
+    for (const Edge& edge : outputs_[order_[at]]) {
+      if (--waiting[edge.block] == 0) order_.push_back(edge.block);
+    }
+  }
+  assert(order_.size() == placement_.blocks.size() && "a placement has no cycle");
+}
+
+void Graph::measure_paths() {
+  for (const bool backwards : {false, true}) {
+    std::vector<Wide>& longest = backwards ? tail_ : head_;
+    longest.assign(placement_.blocks.size(), 0);
+    walk(backwards, [&](int b, const std::vector<Edge>& edges) {
+      for (const Edge& edge : edges) {
+        longest[b] = std::max(longest[b], longest[edge.block] + block(edge.block).time + edge.transfer);
+      }
+    });
+  }
+}
+
+void Graph::compare_device_sets() {
+  std::map<std::vector<int>, int> numbers;
+  for (const Block& b : placement_.blocks) {
+    device_set_.push_back(numbers.emplace(b.devices, static_cast<int>(numbers.size())).first->second);
+  }
+  conflict_.assign(numbers.size(), std::vector<char>(numbers.size(), 0));
+  for (const auto& [a, i] : numbers) {
+    for (const auto& [b, j] : numbers) conflict_[i][j] = share_a_device(a, b) ? 1 : 0;
+  }
+}
+
+std::vector<Wide> Graph::distances_from(int first) const {
+  std::vector<Wide> distance(placement_.blocks.size(), kNone);
+  distance[first] = block(first).time;
+  walk(false, [&](int b, const std::vector<Edge>& edges) {
+    for (const Edge& edge : edges) {
+      if (distance[edge.block] == kNone) continue;
+      distance[b] = std::max(distance[b], distance[edge.block] + edge.transfer + block(b).time);
+    }
+  });
+  return distance;
+}
+
+std::vector<Wide> Graph::from_device(int device, bool backwards) const {
+  std::vector<Wide> longest(placement_.blocks.size(), kNone);
+  for (const int b : on_device(device)) longest[b] = 0;
+  walk(backwards, [&](int b, const std::vector<Edge>& edges) {
+    for (const Edge& edge : edges) {
+      if (longest[edge.block] == kNone) continue;
+      longest[b] = std::max(longest[b], longest[edge.block] + edge.transfer + block(edge.block).time);
+    }
+  });
+  return longest;
+}
+
+}  // namespace ostinato::checker

@@ -1,0 +1,14 @@
+#pragma once
+// The bound for blocks that hold several devices (docs/bounds.md, M3): while a block on the way to a device's
+// work runs, a block that shares a device with it cannot.
+
+#include "search/checker/graph.h"
+
+namespace ostinato::checker {
+
+/// The largest bound of M3 on the makespan of n micro-batches over the sets of blocks of a device; 0 where
+/// all its blocks hold equally many devices: then M2 says as much. Sets that cannot give more than `known`
+/// are left out. O(k^2 * widths * (blocks + edges)), k blocks on the device.
+Wide shared_bound(const Graph& graph, int device, int n, Wide known);
+
+}  // namespace ostinato::checker

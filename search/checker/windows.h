@@ -1,0 +1,65 @@
+#pragma once
+// When each step can start at the earliest, and what must follow it at least (docs/bounds.md, W), for the
+// bounds M5 and S4 and for the exhaustion.
+//
+//   const Windows windows(graph, 8);
+//   if (windows.known()) windows.earliest(b, 3);   // no schedule starts micro-batch 3 of block b sooner
+//
+// Micro-batches are in index order on every block: any schedule can be renumbered so, without changing when
+// its devices work.
+
+#include <cstdint>
+#include <vector>
+
+#include "search/checker/earliest.h"
+#include "search/checker/graph.h"
+
+namespace ostinato::checker {
+
+/// A piece of work on one device: it may start at `head`, takes `time`, and `tail` follows it.
+struct Task {
+  Nanoseconds head;
+  Nanoseconds time;
+  Nanoseconds tail;
+};
+
+/// The least time in which one device does all tasks and what follows them, if it may interrupt them: the
+/// largest min head + sum of times + min tail over all sets of tasks. O(n log n). Source: Carlier (1982).
+Nanoseconds least_end(std::vector<Task> tasks);
+
+class Windows {
+ public:
+  /// Steps (blocks * micro-batches) and pairs of related blocks from which on nothing is computed.
+  static constexpr Wide kMostSteps = 1 << 18;
+  static constexpr Wide kMostPaths = 1 << 24;
+
+  /// From the start of the schedule to its end; with an `origin`, from that device's first start to its last
+  /// end.
+  Windows(const Graph& graph, int n, int origin = kNoDevice);
+
+  /// False where the placement is too large, or its times do not fit: then there are no windows.
+  bool known() const { return known_; }
+  int origin() const { return origin_; }
+  /// Start of micro-batch i of block b; kUnknown where it need not wait for the origin.
+  Nanoseconds earliest(int b, int i) const { return head_[at(b, i)]; }
+  /// From the end of that step to the end; kUnknown where the origin need not wait for it.
+  Nanoseconds after(int b, int i) const { return tail_[at(b, n_ - 1 - i)]; }
+  /// M5, with an origin S4: no schedule ends before the least end of this device's work. 0 where nothing is
+  /// known.
+  Nanoseconds least_end_of(int device) const;
+  /// Steps looked at: the same on every machine.
+  std::int64_t work() const { return work_; }
+
+ private:
+  std::size_t at(int b, int i) const { return static_cast<std::size_t>(i) * blocks_ + b; }
+
+  const Graph& graph_;
+  int n_;
+  int origin_;
+  std::size_t blocks_;
+  bool known_;
+  std::vector<Nanoseconds> head_, tail_;  ///< tail_ by the distance of the micro-batch from the last
+  std::int64_t work_ = 0;
+};
+
+}  // namespace ostinato::checker

@@ -1,0 +1,26 @@
+#pragma once
+// What the named schedules would take for a placement: what a plan is compared with, and an upper bound on it
+// that costs next to nothing.
+
+#include <string>
+#include <vector>
+
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
+
+namespace ostinato {
+
+struct Reference {
+  std::string name;
+  Nanoseconds value = 0;  ///< of the objective
+  Nanoseconds makespan = 0;
+  bool fits = false;  ///< under the placement's memory
+};
+
+/// Every named schedule that the placement admits. O(names * steps).
+std::vector<Reference> references(const Placement& placement, int micro_batches, Objective objective);
+
+/// The value of the plan's objective.
+Nanoseconds objective_value(const Plan& plan, const Placement& placement);
+
+}  // namespace ostinato

@@ -1,0 +1,198 @@
+#include "search/placement/placement_check.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "search/files/value.h"
+
+namespace ostinato {
+namespace {
+
+__extension__ using Wide = __int128;
+
+class Checker {
+ public:
+  Checker(const Placement& placement, const PlacementLines& lines, const std::string& file)
+      : placement_(placement), lines_(lines), file_(file) {}
+
+  void run() const {
+    if (placement_.blocks.empty())
+      throw InputError(file_, 0, "no [[blocks]]: a placement needs at least one");
+    check_inputs();
+    check_cycle();
+    check_time();
+    check_memory();
+    if (!placement_.stages.empty()) {
+      check_stage_names();
+      check_layers();
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const std::vector<int>& lines, int index, const std::string& message) const {
+    throw InputError(file_, lines.empty() ? 0 : lines[static_cast<std::size_t>(index)], message);
+  }
+
+  int blocks() const { return static_cast<int>(placement_.blocks.size()); }
+  const Block& block(int b) const { return placement_.blocks[static_cast<std::size_t>(b)]; }
+
+  void check_inputs() const {
+    std::unordered_set<int> seen;
+    for (int b = 0; b < blocks(); ++b) {
+      seen.clear();
+      for (const Dependency& input : block(b).after) {
+        if (seen.insert(input.block).second) continue;
+        fail(lines_.blocks, b,
+             "block " + in_quotes(block(b).name) + " names input " + in_quotes(block(input.block).name) +
+                 " twice");
+      }
+    }
+  }
+
+  void check_cycle() const {
+    const std::vector<int> cycle = find_cycle();
+    if (cycle.empty()) return;
+    constexpr std::size_t shown = 8;
+    std::string names = in_quotes(block(cycle[0]).name);
+    for (std::size_t i = 1; i < cycle.size() && i < shown; ++i)
+      names += " after " + in_quotes(block(cycle[i]).name);
+    if (cycle.size() > shown) names += " after ... (" + std::to_string(cycle.size()) + " blocks)";
+    fail(lines_.blocks, cycle[0],
+         "blocks wait for each other: " + names + " after " + in_quotes(block(cycle[0]).name));
+  }
+
+  /// Blocks each of which comes after the next, and the last after the first; empty where there is no cycle.
+  std::vector<int> find_cycle() const {
+    if (topological_order(placement_).size() == placement_.blocks.size()) return {};
+    // Depth-first over the inputs with a stack of our own: an input on the current path closes a cycle.
+    enum : char { unseen, on_path, done };
+    std::vector<char> state(placement_.blocks.size(), unseen);
+    std::vector<std::pair<int, std::size_t>> path;  // block, next input to look at
+    for (int first = 0; first < blocks(); ++first) {
+      if (state[first] != unseen) continue;
+      path.emplace_back(first, 0);
+      state[first] = on_path;
+      while (!path.empty()) {
+        auto& [b, next] = path.back();
+        if (next == block(b).after.size()) {
+          state[b] = done;
+          path.pop_back();
+          continue;
+        }
+        const int input = block(b).after[next++].block;
+        if (state[input] == on_path) return tail_from(path, input);
+        if (state[input] == unseen) {
+          state[input] = on_path;
+          path.emplace_back(input, 0);
+        }
+      }
+    }
+    return {};
+  }
+
+  static std::vector<int> tail_from(const std::vector<std::pair<int, std::size_t>>& path, int first) {
+    std::vector<int> cycle;
+    for (auto step = path.rbegin(); cycle.empty() || cycle.back() != first; ++step)
+      cycle.push_back(step->first);
+    std::reverse(cycle.begin(), cycle.end());
+    return cycle;
+  }
+
+  void check_time() const {
+    Wide total = 0;
+    for (int b = 0; b < blocks(); ++b) {
+      total += block(b).time;
+      for (const Dependency& input : block(b).after) total += placement_.transfer(input, b);
+      if (total > Fields::kLargest)
+        fail(lines_.blocks, b, "the times of one micro-batch together exceed 2^63 nanoseconds");
+    }
+    for_changes([&](const BlockChange& change) { total += change.time.value_or(0); });
+    if (total > Fields::kLargest)
+      throw InputError(file_, 0, "the times of all modes together exceed 2^63 nanoseconds");
+  }
+
+  void check_memory() const {
+    Wide total = 0;
+    for (const Device& device : placement_.devices) total += device.static_memory;
+    for (int b = 0; b < blocks(); ++b) {
+      total += std::max(block(b).memory, -block(b).memory);
+      total += block(b).workspace;
+      if (total > Fields::kLargest)
+        fail(lines_.blocks, b, "the memory of all blocks together exceeds 2^63 bytes");
+    }
+    for_changes([&](const BlockChange& change) {
+      const Wide memory = change.memory.value_or(0);
+      total += std::max(memory, -memory) + change.workspace.value_or(0);
+    });
+    if (total > Fields::kLargest)
+      throw InputError(file_, 0, "the memory of all modes together exceeds 2^63 bytes");
+  }
+
+  template <typename Visit>
+  void for_changes(Visit visit) const {
+    for (const Choice& choice : placement_.choices) {
+      for (const Mode& mode : choice.modes) {
+        for (const BlockChange& change : mode.changes) visit(change);
+      }
+    }
+  }
+
+  void check_stage_names() const {
+    std::unordered_map<std::string_view, int> unused;
+    for (std::size_t s = 0; s < placement_.stages.size(); ++s) {
+      unused.emplace(placement_.stages[s].name, static_cast<int>(s));
+    }
+    std::unordered_set<std::string_view> known;
+    for (const StageLayers& stage : placement_.stages) known.insert(stage.name);
+    for (int b = 0; b < blocks(); ++b) {
+      unused.erase(block(b).stage);
+      if (known.contains(block(b).stage)) continue;
+      fail(lines_.blocks, b,
+           "stage " + in_quotes(block(b).stage) + " of block " + in_quotes(block(b).name) +
+               " is not in [[stages]]" + did_you_mean(block(b).stage, known));
+    }
+    for (std::size_t s = 0; s < placement_.stages.size(); ++s) {
+      if (!unused.contains(placement_.stages[s].name)) continue;
+      fail(lines_.stages, static_cast<int>(s), "no block runs stage " + in_quotes(placement_.stages[s].name));
+    }
+  }
+
+  void check_layers() const {
+    std::vector<int> order(placement_.stages.size());
+    for (std::size_t s = 0; s < order.size(); ++s) order[s] = static_cast<int>(s);
+    const auto range = [&](int s) {
+      return std::pair{placement_.stages[s].first_layer, placement_.stages[s].end_layer};
+    };
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return range(a) < range(b); });
+    int covered = 0;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const auto [first, end] = range(order[i]);
+      if (i > 0 && range(order[i]) == range(order[i - 1])) continue;
+      const std::string stage = "stage " + in_quotes(placement_.stages[order[i]].name);
+      if (first > covered) {
+        fail(lines_.stages, order[i],
+             stage + " starts at layer " + std::to_string(first) + ", but no stage runs layer " +
+                 std::to_string(covered));
+      }
+      if (first < covered) {
+        fail(lines_.stages, order[i],
+             stage + " overlaps stage " + in_quotes(placement_.stages[order[i - 1]].name) +
+                 " in part, from layer " + std::to_string(first));
+      }
+      covered = end;
+    }
+  }
+
+  const Placement& placement_;
+  const PlacementLines& lines_;
+  const std::string& file_;
+};
+
+}  // namespace
+
+void check_placement(const Placement& placement, const PlacementLines& lines, const std::string& file) {
+  Checker(placement, lines, file).run();
+}
+
+}  // namespace ostinato

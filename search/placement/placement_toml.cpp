@@ -1,0 +1,242 @@
+#include "search/placement/placement_toml.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "search/files/file.h"
+#include "search/files/toml_values.h"
+#include "search/files/unit_field.h"
+#include "search/files/units.h"
+#include "search/placement/modes_toml.h"
+#include "search/placement/placement_check.h"
+
+namespace ostinato {
+namespace {
+
+constexpr std::string_view kFormat = "ostinato-placement/1";
+
+/// An entry of `after` before its name is looked up.
+struct NamedInput {
+  int block;  ///< that waits
+  std::string name;
+  Bytes bytes;
+  int line;
+};
+
+class PlacementReader {
+ public:
+  explicit PlacementReader(const std::string& file) : file_(file) {}
+
+  void root(const Value& root);
+  void block(const Value& value);
+  Placement finish();
+
+ private:
+  int device_index(const Value& value, const std::string& what) const {
+    return static_cast<int>(
+        integer_in(value, file_, what, 0, static_cast<std::int64_t>(placement_.devices.size()) - 1));
+  }
+
+  void devices(const Value* list);
+  void links(const Value* list);
+  void stages(const Value* list);
+  Link link(const Fields& fields) const;
+  std::vector<int> block_devices(const Value& list, const std::string& name) const;
+  void inputs(const Value& list, int block);
+  void resolve_inputs();
+
+  const std::string& file_;
+  Placement placement_;
+  std::int64_t time_factor_ = 1;                ///< nanoseconds a unit
+  std::int64_t memory_factor_ = 1;              ///< bytes a unit
+  std::unordered_map<std::string, int> index_;  ///< of each block name
+  PlacementLines lines_;
+  std::vector<NamedInput> inputs_;
+  std::optional<Value> choices_;  ///< read when the blocks are known
+};
+
+/// The elements of an optional list; nothing where it is absent.
+const std::vector<Value>& elements(const Value* list, const std::string& file, const char* what) {
+  static const std::vector<Value> none;
+  if (list == nullptr) return none;
+  if (list->kind == ValueKind::array) return list->items;
+  throw InputError(file, list->line,
+                   "'" + std::string(what) + "' must be a list, not " + to_string(list->kind));
+}
+
+void PlacementReader::root(const Value& root) {
+  check_format(root, file_, kFormat);
+  const Fields fields(root, file_, "a placement",
+                      {"format", "name", "time_unit", "memory_unit", "link", "links", "devices", "blocks",
+                       "stages", "choices"});
+  placement_.name = fields.text_or("name", "");
+  time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
+  memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
+  elements(fields.find("blocks"), file_, "blocks");  // here only where it is no list
+  if (const Value* value = fields.find("link")) {
+    placement_.link = link(Fields(*value, file_, "[link]", {"latency", "bandwidth"}));
+  }
+  devices(fields.find("devices"));
+  links(fields.find("links"));
+  stages(fields.find("stages"));
+  if (const Value* choices = fields.find("choices")) choices_ = *choices;
+}
+
+Link PlacementReader::link(const Fields& fields) const {
+  return {.latency = fields.scaled("latency", time_factor_, 0, 0),
+          .bytes_per_second = fields.scaled("bandwidth", kGigabyte, 0, 0)};
+}
+
+void PlacementReader::devices(const Value* list) {
+  std::unordered_map<std::string, int> seen;
+  for (const Value& value : elements(list, file_, "devices")) {
+    const Fields fields(value, file_, "[[devices]]", {"name", "kind", "memory", "static"});
+    Device device;
+    device.name = fields.text_or("name", "device" + std::to_string(placement_.devices.size()));
+    device.kind = fields.text_or("kind", "");
+    device.memory = fields.scaled("memory", memory_factor_, 0, kUnlimited);
+    device.static_memory = fields.scaled("static", memory_factor_, 0, 0);
+    const auto [first, is_new] = seen.emplace(device.name, value.line);
+    if (!is_new) {
+      fields.fail(nullptr, "duplicate device name " + in_quotes(device.name) + ", first on line " +
+                               std::to_string(first->second));
+    }
+    placement_.devices.push_back(std::move(device));
+  }
+  if (placement_.devices.empty())
+    throw InputError(file_, 0, "no [[devices]]: a placement needs at least one");
+}
+
+void PlacementReader::links(const Value* list) {
+  for (const Value& value : elements(list, file_, "links")) {
+    const Fields fields(value, file_, "[[links]]", {"from", "to", "latency", "bandwidth"});
+    const int from = device_index(fields.need("from", ValueKind::integer), "'from'");
+    const int to = device_index(fields.need("to", ValueKind::integer), "'to'");
+    if (from == to) fields.fail(nullptr, "a link from device " + std::to_string(from) + " to itself");
+    if (!placement_.links.emplace(std::pair{from, to}, link(fields)).second) {
+      fields.fail(nullptr,
+                  "duplicate link from device " + std::to_string(from) + " to " + std::to_string(to));
+    }
+  }
+}
+
+void PlacementReader::stages(const Value* list) {
+  constexpr std::int64_t largest = std::numeric_limits<int>::max();
+  std::unordered_set<std::string> seen;
+  for (const Value& value : elements(list, file_, "stages")) {
+    const Fields fields(value, file_, "[[stages]]", {"name", "layers", "recompute"});
+    StageLayers stage;
+    stage.name = fields.text("name");
+    const Value& layers = fields.need("layers", ValueKind::array);
+    if (layers.items.size() != 2) fields.fail(&layers, "'layers' must be [first, end): two whole numbers");
+    stage.first_layer = static_cast<int>(integer_in(layers.items[0], file_, "the first layer", 0, largest));
+    stage.end_layer =
+        static_cast<int>(integer_in(layers.items[1], file_, "the end of the layers", 0, largest));
+    stage.recompute = fields.find("recompute") != nullptr && fields.boolean("recompute");
+    if (stage.first_layer >= stage.end_layer)
+      fields.fail(&layers, "stage " + in_quotes(stage.name) + " has no layers");
+    if (!seen.insert(stage.name).second)
+      fields.fail(nullptr, "duplicate stage name " + in_quotes(stage.name));
+    placement_.stages.push_back(std::move(stage));
+    lines_.stages.push_back(value.line);
+  }
+}
+
+void PlacementReader::block(const Value& value) {
+  const Fields fields(value, file_, "[[blocks]]",
+                      {"name", "stage", "kind", "devices", "time", "memory", "workspace", "after"});
+  const int index = static_cast<int>(placement_.blocks.size());
+  Block block;
+  block.name = fields.text("name");
+  block.stage = fields.text_or("stage", block.name);
+  block.kind = parse_kind(fields, fields.text_or("kind", "other"), block.name);
+  block.devices = block_devices(fields.need("devices", ValueKind::array), block.name);
+  block.time = fields.scaled("time", time_factor_, 0);
+  block.memory = fields.scaled("memory", memory_factor_, -Fields::kLargest, 0);
+  block.workspace = fields.scaled("workspace", memory_factor_, 0, 0);
+  const auto [first, is_new] = index_.emplace(block.name, index);
+  if (!is_new) {
+    fields.fail(nullptr, "duplicate block name " + in_quotes(block.name) + ", first on line " +
+                             std::to_string(lines_.blocks[static_cast<std::size_t>(first->second)]));
+  }
+  placement_.blocks.push_back(std::move(block));
+  lines_.blocks.push_back(value.line);
+  if (fields.find("after") != nullptr) inputs(fields.need("after", ValueKind::array), index);
+}
+
+std::vector<int> PlacementReader::block_devices(const Value& list, const std::string& name) const {
+  std::vector<int> devices;
+  for (const Value& item : list.items)
+    devices.push_back(device_index(item, "a device of block " + in_quotes(name)));
+  if (devices.empty()) throw InputError(file_, list.line, "block " + in_quotes(name) + " has no devices");
+  std::sort(devices.begin(), devices.end());
+  const auto twice = std::adjacent_find(devices.begin(), devices.end());
+  if (twice != devices.end()) {
+    throw InputError(file_, list.line,
+                     "block " + in_quotes(name) + " names device " + std::to_string(*twice) + " twice");
+  }
+  return devices;
+}
+
+void PlacementReader::inputs(const Value& list, int block) {
+  for (const Value& item : list.items) {
+    if (item.kind == ValueKind::text) {
+      inputs_.push_back({block, item.text, 0, item.line});
+      continue;
+    }
+    if (item.kind != ValueKind::object) {
+      throw InputError(file_, item.line,
+                       "'after' holds block names or { block = \"name\", bytes = 0 }, not " +
+                           std::string(to_string(item.kind)));
+    }
+    const Fields fields(item, file_, "'after'", {"block", "bytes"});
+    const Bytes bytes = fields.find("bytes") == nullptr ? 0 : fields.integer("bytes", 0);
+    inputs_.push_back({block, fields.text("block"), bytes, item.line});
+  }
+}
+
+void PlacementReader::resolve_inputs() {
+  for (const NamedInput& input : inputs_) {
+    Block& waiting = placement_.blocks[static_cast<std::size_t>(input.block)];
+    const auto found = index_.find(input.name);
+    if (found == index_.end()) {
+      std::vector<std::string_view> names;
+      for (const Block& block : placement_.blocks) names.push_back(block.name);
+      throw InputError(file_, input.line,
+                       "block " + in_quotes(waiting.name) + " comes after unknown block " +
+                           in_quotes(input.name) + did_you_mean(input.name, names));
+    }
+    if (found->second == input.block) {
+      throw InputError(file_, input.line, "block " + in_quotes(waiting.name) + " comes after itself");
+    }
+    waiting.after.push_back({found->second, input.bytes});
+  }
+}
+
+Placement PlacementReader::finish() {
+  resolve_inputs();
+  if (choices_) placement_.choices = read_choices(*choices_, {file_, time_factor_, memory_factor_, index_});
+  check_placement(placement_, lines_, file_);
+  return std::move(placement_);
+}
+
+}  // namespace
+
+PlacementFile read_placement(const std::filesystem::path& path) {
+  return parse_placement(read_file(path, kMaxPlacementBytes), path.string());
+}
+
+PlacementFile parse_placement(std::string_view text, const std::string& name) {
+  if (text.size() > kMaxPlacementBytes) {
+    throw InputError(name, 0, "is larger than " + std::to_string(kMaxPlacementBytes) + " bytes");
+  }
+  PlacementReader reader(name);
+  read_toml(
+      text, name, "blocks", [&](const Value& root) { reader.root(root); },
+      [&](const Value& block) { reader.block(block); });
+  return {.placement = reader.finish(), .sha256 = sha256(text)};
+}
+
+}  // namespace ostinato

@@ -1,0 +1,95 @@
+#pragma once
+// A plan: a schedule of all blocks of `n` micro-batches, with the evidence for it (FORMATS: ostinato-plan/1).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "search/placement/placement.h"
+
+namespace ostinato {
+
+/// What was minimised. makespan: the last end. span: the longest time from a device's first start to its last
+/// end (where steps follow each other without a barrier it is the time of a step). latency: the longest time
+/// of one micro-batch from its first start to its last end.
+enum class Objective { makespan, span, latency };
+
+const char* to_string(Objective objective);
+
+struct ScheduledBlock {
+  int block = -1;       ///< index into Placement::blocks
+  int micro_batch = 0;  ///< 0 .. micro_batches - 1
+  Nanoseconds start = 0;
+
+  friend bool operator==(const ScheduledBlock&, const ScheduledBlock&) = default;
+};
+
+/// The repeating part. For every block b and every micro-batch i with first <= i < first + (count - 1) *
+/// unroll: start(b, i + unroll) == start(b, i) + period. count == 0: the plan has no repeating part (period
+/// is 0 then).
+struct SteadyState {
+  Nanoseconds period = 0;  ///< time of one repetend, which covers `unroll` micro-batches
+  int unroll = 1;
+  int first = 0;  ///< first micro-batch that repeats
+  int count = 0;  ///< number of repetends
+};
+
+/// The mode that a plan takes of a choice of its placement (Placement::choices).
+struct TakenMode {
+  std::string choice;
+  std::string mode;
+
+  friend bool operator==(const TakenMode&, const TakenMode&) = default;
+};
+
+/// Optional `modes` of a plan. The plan's blocks, bounds and claims are those of the placement with these
+/// modes.
+struct TakenModes {
+  std::vector<TakenMode> taken;  ///< in the order of the placement; a choice without one takes its first mode
+  Nanoseconds lower_bound = 0;   ///< proven: whichever modes are taken, no schedule ends before this
+};
+
+/// Optional `capacity` of a plan: what is proved of all plans that need no more memory than `memory`.
+struct WithinCapacity {
+  Bytes memory = 0;             ///< on each device, static memory included
+  Nanoseconds lower_bound = 0;  ///< of the plan's objective, whichever modes are taken where it has `modes`
+  bool by_exhaustion = false;   ///< no statement of docs/bounds.md gives it, but the trial of all schedules
+};
+
+struct Plan {
+  std::string placement_name;
+  std::string placement_sha256;  ///< of the bytes of the placement file, lower-case hexadecimal
+  int micro_batches = 0;
+  Objective objective = Objective::makespan;
+  Nanoseconds makespan = 0;
+  Nanoseconds span = 0;
+  SteadyState steady_state;
+  struct {
+    Nanoseconds makespan = 0;
+    Nanoseconds period = 0;     ///< of one repetend of `steady_state.unroll` micro-batches
+    Nanoseconds objective = 0;  ///< of the span or the latency where that was minimised; 0: none
+  } lower_bound;                ///< proven bounds only
+  struct {
+    bool makespan = false;
+    bool period = false;
+    bool objective = false;  ///< the span or the latency, where that was minimised
+  } optimal;                 ///< true only where lower_bound proves it
+  /// Which bound no statement of docs/bounds.md gives, but the trial of all schedules (section E).
+  struct {
+    bool makespan = false;
+    bool span = false;
+  } by_exhaustion;
+  std::vector<Bytes> peak_memory;  ///< per device, static memory included
+  struct {
+    std::string method;
+    std::uint64_t seed = 0;
+    bool cut_by_limit = false;
+  } search;
+  std::optional<TakenModes> modes;         ///< where the search chose among the modes of the placement
+  std::optional<WithinCapacity> capacity;  ///< where the memory was held below that of the placement
+  std::vector<ScheduledBlock>
+      schedule;  ///< sorted by start, then first device, then block name, then micro-batch
+};
+
+}  // namespace ostinato

@@ -1,0 +1,92 @@
+// Writing ostinato-plan/1. The schedule is by far the largest part: its lines are put together directly.
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "search/files/json_values.h"
+#include "search/plan/plan_json.h"
+
+namespace ostinato {
+
+const char* to_string(Objective objective) {
+  switch (objective) {
+    case Objective::makespan:
+      return "makespan";
+    case Objective::span:
+      return "span";
+    case Objective::latency:
+      return "latency";
+  }
+  return "makespan";
+}
+
+namespace {
+
+void write_header(std::string& text, const Plan& plan) {
+  const auto line = [&text]<typename... Arguments>(fmt::format_string<Arguments...> format,
+                                                   Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(text), format, std::forward<Arguments>(arguments)...);
+    text += '\n';
+  };
+  line("{{\n  \"format\": \"ostinato-plan/1\",");
+  line("  \"placement\": {{ \"name\": {}, \"sha256\": {} }},", json_string(plan.placement_name),
+       json_string(plan.placement_sha256));
+  line("  \"micro_batches\": {},", plan.micro_batches);
+  line("  \"objective\": \"{}\",", to_string(plan.objective));
+  line("  \"makespan\": {},", plan.makespan);
+  line("  \"span\": {},", plan.span);
+  const SteadyState& steady = plan.steady_state;
+  line("  \"steady_state\": {{ \"period\": {}, \"unroll\": {}, \"first\": {}, \"count\": {} }},",
+       steady.period, steady.unroll, steady.first, steady.count);
+  const auto claim = [&](auto value) {  // of the objective, where it is not the makespan
+    const bool none = plan.objective == Objective::makespan || plan.lower_bound.objective == 0;
+    return none ? "" : fmt::format(", \"{}\": {}", to_string(plan.objective), value);
+  };
+  line("  \"lower_bound\": {{ \"makespan\": {}, \"period\": {}{} }},", plan.lower_bound.makespan,
+       plan.lower_bound.period, claim(plan.lower_bound.objective));
+  line("  \"optimal\": {{ \"makespan\": {}, \"period\": {}{} }},", plan.optimal.makespan, plan.optimal.period,
+       claim(plan.optimal.objective));
+  std::vector<std::string> proofs;
+  if (plan.by_exhaustion.makespan) proofs.emplace_back("\"makespan\": \"exhaustion\"");
+  if (plan.by_exhaustion.span) proofs.emplace_back("\"span\": \"exhaustion\"");
+  if (!proofs.empty()) line("  \"proof\": {{ {} }},", fmt::join(proofs, ", "));
+  line("  \"peak_memory\": [{}],", fmt::join(plan.peak_memory, ", "));
+  line("  \"search\": {{ \"method\": {}, \"seed\": {}, \"cut_by_limit\": {} }},",
+       json_string(plan.search.method), plan.search.seed, plan.search.cut_by_limit);
+  if (plan.modes) {
+    std::vector<std::string> taken;
+    for (const TakenMode& t : plan.modes->taken) {
+      taken.push_back(
+          fmt::format("{{ \"choice\": {}, \"mode\": {} }}", json_string(t.choice), json_string(t.mode)));
+    }
+    line("  \"modes\": {{ \"taken\": [{}], \"lower_bound\": {} }},", fmt::join(taken, ", "),
+         plan.modes->lower_bound);
+  }
+  if (plan.capacity) {
+    line("  \"capacity\": {{ \"memory\": {}, \"lower_bound\": {}{} }},", plan.capacity->memory,
+         plan.capacity->lower_bound, plan.capacity->by_exhaustion ? ", \"proof\": \"exhaustion\"" : "");
+  }
+}
+
+}  // namespace
+
+std::string format_plan(const Plan& plan, const Placement& placement) {
+  std::vector<std::string> names;
+  names.reserve(placement.blocks.size());
+  for (const Block& block : placement.blocks) names.push_back(json_string(block.name));
+
+  std::string text;
+  write_header(text, plan);
+  text += "  \"schedule\": [";
+  const char* separator = "\n";
+  for (const ScheduledBlock& step : plan.schedule) {
+    fmt::format_to(std::back_inserter(text), "{}    {{ \"block\": {}, \"micro_batch\": {}, \"start\": {} }}",
+                   separator, names[static_cast<std::size_t>(step.block)], step.micro_batch, step.start);
+    separator = ",\n";
+  }
+  text += plan.schedule.empty() ? "]\n}\n" : "\n  ]\n}\n";
+  return text;
+}
+
+}  // namespace ostinato

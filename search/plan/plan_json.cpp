@@ -1,0 +1,249 @@
+#include "search/plan/plan_json.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <unordered_map>
+
+#include "search/files/file.h"
+#include "search/files/json_values.h"
+#include "search/plan/modes.h"
+
+namespace ostinato {
+namespace {
+
+constexpr std::string_view kFormat = "ostinato-plan/1";
+constexpr std::string_view kExhaustion = "exhaustion";
+constexpr std::array kObjectives = {Objective::makespan, Objective::span, Objective::latency};
+constexpr std::int64_t kMaxCount = std::numeric_limits<int>::max();
+
+class PlanReader {
+ public:
+  PlanReader(const std::string& file, const Placement& placement) : file_(file), placement_(placement) {
+    for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
+      index_.emplace(placement.blocks[b].name, static_cast<int>(b));
+    }
+  }
+
+  void step(const Value& value);
+  Plan finish(const Value& root, const std::string& placement_sha256);
+
+ private:
+  void placement(const Value& value, const std::string& sha256);
+  void objective(const Fields& fields);
+  void steady_state(const Value& value);
+  void claims(const Fields& fields);
+  void proofs(const Fields& fields);
+  bool by_exhaustion(const Fields& fields, const char* name) const;
+  void peak_memory(const Value& list);
+  void search(const Value& value);
+  void capacity(const Fields& fields);
+  void modes(const Value& value);
+  void take_modes(const Value& list);
+  void check_micro_batches() const;
+
+  const std::string& file_;
+  const Placement& placement_;
+  std::unordered_map<std::string_view, int> index_;  ///< of each block name
+  std::vector<int> lines_;                           ///< of each step
+  Plan plan_;
+};
+
+void PlanReader::step(const Value& value) {
+  const Fields fields(value, file_, "a step of the schedule", {"block", "micro_batch", "start"});
+  const std::string& name = fields.text("block");
+  const auto found = index_.find(name);
+  if (found == index_.end()) {
+    std::vector<std::string_view> names;
+    for (const Block& block : placement_.blocks) names.push_back(block.name);
+    fields.fail(fields.find("block"), "unknown block " + in_quotes(name) + did_you_mean(name, names));
+  }
+  plan_.schedule.push_back({.block = found->second,
+                            .micro_batch = static_cast<int>(fields.integer("micro_batch", 0, kMaxCount - 1)),
+                            .start = fields.integer("start", 0)});
+  lines_.push_back(value.line);
+}
+
+Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) {
+  const Fields fields(
+      root, file_, "a plan",
+      {"format", "placement", "micro_batches", "objective", "makespan", "span", "steady_state", "lower_bound",
+       "optimal", "proof", "peak_memory", "search", "modes", "capacity", "schedule"});
+  placement(fields.need("placement", ValueKind::object), placement_sha256);
+  plan_.micro_batches = static_cast<int>(fields.integer("micro_batches", 1, kMaxCount));
+  objective(fields);
+  plan_.makespan = fields.integer("makespan", 0);
+  plan_.span = fields.integer("span", 0);
+  steady_state(fields.need("steady_state", ValueKind::object));
+  claims(fields);
+  proofs(fields);
+  peak_memory(fields.need("peak_memory", ValueKind::array));
+  search(fields.need("search", ValueKind::object));
+  fields.need("schedule", ValueKind::array);
+  check_micro_batches();
+  capacity(fields);
+  if (const Value* value = fields.find("modes")) modes(*value);
+  return std::move(plan_);
+}
+
+void PlanReader::placement(const Value& value, const std::string& sha256) {
+  const Fields fields(value, file_, "'placement'", {"name", "sha256"});
+  plan_.placement_name = fields.text("name");
+  plan_.placement_sha256 = fields.text("sha256");
+  const std::string& digest = plan_.placement_sha256;
+  const bool is_digest =
+      digest.size() == 64 && digest.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!digest.empty() && !is_digest) {
+    fields.fail(fields.find("sha256"),
+                "'sha256' must be 64 lower-case hexadecimal digits, not " + in_quotes(digest));
+  }
+  if (digest.empty() || sha256.empty() || digest == sha256) return;
+  fields.fail(fields.find("sha256"),
+              "the plan was made for another placement: " + in_quotes(plan_.placement_name) +
+                  " with sha256 " + digest + ", but " + in_quotes(placement_.name) + " has " + sha256);
+}
+
+void PlanReader::objective(const Fields& fields) {
+  const std::string& name = fields.text("objective");
+  std::vector<std::string> names;
+  for (const Objective objective : kObjectives) {
+    names.emplace_back(to_string(objective));
+    if (names.back() != name) continue;
+    plan_.objective = objective;
+    return;
+  }
+  fields.fail(fields.find("objective"),
+              "unknown objective " + in_quotes(name) + "; it should be makespan, span or latency");
+}
+
+void PlanReader::steady_state(const Value& value) {
+  const Fields fields(value, file_, "'steady_state'", {"period", "unroll", "first", "count"});
+  plan_.steady_state = {.period = fields.integer("period", 0),
+                        .unroll = static_cast<int>(fields.integer("unroll", 1, kMaxCount)),
+                        .first = static_cast<int>(fields.integer("first", 0, kMaxCount)),
+                        .count = static_cast<int>(fields.integer("count", 0, kMaxCount))};
+}
+
+void PlanReader::claims(const Fields& fields) {
+  const Fields bound(fields.need("lower_bound", ValueKind::object), file_, "'lower_bound'",
+                     {"makespan", "period", "span", "latency"});
+  plan_.lower_bound.makespan = bound.integer("makespan", 0);
+  plan_.lower_bound.period = bound.integer("period", 0);
+  const Fields optimal(fields.need("optimal", ValueKind::object), file_, "'optimal'",
+                       {"makespan", "period", "span", "latency"});
+  plan_.optimal.makespan = optimal.boolean("makespan");
+  plan_.optimal.period = optimal.boolean("period");
+  for (const Objective objective : {Objective::span, Objective::latency}) {
+    const char* name = to_string(objective);
+    for (const Fields& claim : {bound, optimal}) {
+      if (claim.find(name) == nullptr || plan_.objective == objective) continue;
+      claim.fail(claim.find(name),
+                 fmt::format("'{}' is a claim of plans whose objective is {}; this one's is {}", name, name,
+                             to_string(plan_.objective)));
+    }
+    if (bound.find(name) != nullptr) plan_.lower_bound.objective = bound.integer(name, 0);
+    if (optimal.find(name) != nullptr) plan_.optimal.objective = optimal.boolean(name);
+  }
+}
+
+/// Optional: what shows a bound where no statement does.
+bool PlanReader::by_exhaustion(const Fields& fields, const char* name) const {
+  if (fields.find(name) == nullptr) return false;
+  if (fields.text(name) == kExhaustion) return true;
+  fields.fail(fields.find(name),
+              fmt::format("'{}' must be \"{}\", not {}", name, kExhaustion, in_quotes(fields.text(name))));
+}
+
+void PlanReader::proofs(const Fields& fields) {
+  if (fields.find("proof") == nullptr) return;
+  const Fields proof(fields.need("proof", ValueKind::object), file_, "'proof'", {"makespan", "span"});
+  plan_.by_exhaustion.makespan = by_exhaustion(proof, "makespan");
+  plan_.by_exhaustion.span = by_exhaustion(proof, "span");
+}
+
+void PlanReader::peak_memory(const Value& list) {
+  for (const Value& item : list.items) {
+    plan_.peak_memory.push_back(integer_in(item, file_, "'peak_memory'", 0, Fields::kLargest));
+  }
+  if (plan_.peak_memory.size() == placement_.devices.size()) return;
+  throw InputError(file_, list.line,
+                   "'peak_memory' has " + std::to_string(plan_.peak_memory.size()) +
+                       " entries; the placement has " + std::to_string(placement_.devices.size()) +
+                       " devices");
+}
+
+void PlanReader::search(const Value& value) {
+  const Fields fields(value, file_, "'search'", {"method", "seed", "cut_by_limit"});
+  plan_.search.method = fields.text("method");
+  plan_.search.seed = fields.unsigned_integer("seed");
+  plan_.search.cut_by_limit = fields.boolean("cut_by_limit");
+}
+
+void PlanReader::capacity(const Fields& fields) {
+  const Value* value = fields.find("capacity");
+  if (value == nullptr) return;
+  const Fields capacity(*value, file_, "'capacity'", {"memory", "lower_bound", "proof"});
+  plan_.capacity = {capacity.integer("memory", 0), capacity.integer("lower_bound", 0),
+                    by_exhaustion(capacity, "proof")};
+}
+
+void PlanReader::modes(const Value& value) {
+  const Fields fields(value, file_, "'modes'", {"taken", "lower_bound"});
+  TakenModes& modes = plan_.modes.emplace();
+  modes.lower_bound = fields.integer("lower_bound", 0);
+  const Value& list = fields.need("taken", ValueKind::array);
+  for (const Value& item : list.items) {
+    const Fields taken(item, file_, "a mode taken", {"choice", "mode"});
+    modes.taken.push_back({taken.text("choice"), taken.text("mode")});
+  }
+  take_modes(list);
+}
+
+/// The steps were read by the blocks of the placement as it is written; from here on they are those that the
+/// modes leave.
+void PlanReader::take_modes(const Value& list) {
+  std::vector<int> place;
+  try {
+    place = places_with_modes(placement_, assignment_of(placement_, plan_.modes->taken));
+  } catch (const InputError& error) {
+    throw InputError(file_, list.line, error.what());
+  }
+  for (std::size_t i = 0; i < plan_.schedule.size(); ++i) {
+    int& block = plan_.schedule[i].block;
+    if (place[block] < 0) {
+      throw InputError(file_, lines_[i],
+                       "block " + in_quotes(placement_.blocks[block].name) + " is absent in the modes taken");
+    }
+    block = place[block];
+  }
+}
+
+void PlanReader::check_micro_batches() const {
+  for (std::size_t i = 0; i < plan_.schedule.size(); ++i) {
+    const int micro_batch = plan_.schedule[i].micro_batch;
+    if (micro_batch < plan_.micro_batches) continue;
+    throw InputError(file_, lines_[i],
+                     "'micro_batch' is " + std::to_string(micro_batch) + ", out of range: from 0 to " +
+                         std::to_string(plan_.micro_batches - 1));
+  }
+}
+
+}  // namespace
+
+Plan read_plan(const std::filesystem::path& path, const Placement& placement,
+               const std::string& placement_sha256) {
+  return parse_plan(read_file(path, kMaxPlanBytes), path.string(), placement, placement_sha256);
+}
+
+Plan parse_plan(std::string_view text, const std::string& name, const Placement& placement,
+                const std::string& placement_sha256) {
+  if (text.size() > kMaxPlanBytes) {
+    throw InputError(name, 0, "is larger than " + std::to_string(kMaxPlanBytes) + " bytes");
+  }
+  PlanReader reader(name, placement);
+  const Value root =
+      read_json(text, name, kFormat, "schedule", [&](const Value& step) { reader.step(step); });
+  return reader.finish(root, placement_sha256);
+}
+
+}  // namespace ostinato

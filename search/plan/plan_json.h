@@ -1,0 +1,26 @@
+#pragma once
+// Reading and writing ostinato-plan/1 (JSON).
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
+
+namespace ostinato {
+
+/// Reads a plan for `placement` (block names become indices). Throws InputError with file:line as FORMATS
+/// asks, also when the plan names another placement (by sha256, where both are known). Where the plan takes
+/// modes, `placement` is as it is written, and the blocks of the plan are those of with_modes() (modes.h).
+Plan read_plan(const std::filesystem::path& path, const Placement& placement,
+               const std::string& placement_sha256);
+Plan parse_plan(std::string_view text, const std::string& name, const Placement& placement,
+                const std::string& placement_sha256);
+
+/// The same plan gives the same bytes. `placement` is with the modes that the plan takes.
+std::string format_plan(const Plan& plan, const Placement& placement);
+
+inline constexpr std::size_t kMaxPlanBytes = std::size_t{2} << 30;
+
+}  // namespace ostinato

@@ -1,0 +1,27 @@
+#pragma once
+// A repetend by list scheduling into one period: quick, at any number of devices, and proves nothing.
+//
+// Blocks are placed in the order in which they can start. Each takes the earliest start whose phase (start
+// modulo period) is free on its devices and leaves gaps that still hold all blocks that are to come there.
+// With blocks on one device only, no recurrence stands in the way: any packing of the phases becomes a
+// repetend, because a block can always wait for another repetition. Blocks on several devices come first,
+// side by side, so that they part no device into gaps that nothing fits into; several of their orders are
+// tried, each forwards and backwards in time. Source: Rau (1994), iterative modulo scheduling, without its
+// evictions.
+//
+//   if (auto r = list_repetend(in, 1, bounds.period(1))) use(r->start);
+
+#include <optional>
+
+#include "search/placement/instance.h"
+#include "search/repetend/repetend.h"
+
+namespace ostinato {
+
+/// The one that holds least (with_least_memory) of those found that fit the memory; nullopt if none does.
+/// O(orders * (items * k^2 + devices)), k items a device; at most kListedItems items in all orders.
+std::optional<Repetend> list_repetend(const Instance& instance, int unroll, Nanoseconds period);
+
+inline constexpr std::int64_t kListedItems = 100'000;
+
+}  // namespace ostinato

@@ -1,0 +1,102 @@
+#include "search/repetend/repetend.h"
+
+#include <algorithm>
+
+#include "search/repetend/list.h"
+#include "search/repetend/modulo.h"
+
+namespace ostinato {
+namespace {
+
+/// A period that is surely long enough for a repetend that nothing overlaps, unless memory forbids even that.
+Nanoseconds long_enough(const Instance& in, int unroll) {
+  Nanoseconds total = 0;
+  for (int b = 0; b < in.blocks(); ++b) {
+    Nanoseconds slowest = 0;
+    for (const Edge& e : in.inputs(b)) slowest = std::max(slowest, e.transfer);
+    total += in.time(b) + slowest;
+  }
+  return total * unroll;
+}
+
+ModuloLimits limits_of(const Instance& in) {
+  ModuloLimits limits;
+  for (int d = 0; d < in.devices(); ++d) limits.room.push_back(in.room(d));
+  return limits;
+}
+
+/// Looks for the least period by exact search, between periods that are refuted and one that is known.
+class PeriodSearch {
+ public:
+  PeriodSearch(const Instance& in, int unroll, const RepetendOptions& options)
+      : options_(options),
+        limits_(limits_of(in)),
+        effort_{.work = options.work, .stop = options.stop},
+        problem_(in, unroll) {}
+
+  /// Improves `best`, if it is found below `most` (included). No period up to `refuted` exists; it grows.
+  void run(Repetend& best, Nanoseconds& refuted, Nanoseconds most) {
+    Nanoseconds least = refuted + 1;  // nothing below is feasible, or was found
+    Nanoseconds step = 0;             // the next period to try is least + step: near the bound first
+    while (least <= most && effort_.work > 0 && !(options_.stop && options_.stop())) {
+      const Nanoseconds period = std::min(most, least + step);
+      effort_.nodes = options_.nodes;
+      const ModuloProblem::Outcome outcome = problem_.solve(period, limits_, effort_);
+      if (outcome == ModuloProblem::Outcome::found) {
+        best.period = problem_.tighten(least, period);
+        best.start = problem_.start();
+        most = best.period - 1;
+        step = most > least ? (most - least) / 2 : 0;
+        continue;
+      }
+      if (outcome == ModuloProblem::Outcome::none) refuted = period;
+      least = period + 1;
+      step = step == 0 ? std::max<Nanoseconds>(1, period / 64)
+                       : std::min(2 * step, std::max<Nanoseconds>(1, most - least));
+      if (best.period > 0) step = (most - least) / 2;
+    }
+  }
+
+ private:
+  const RepetendOptions& options_;
+  const ModuloLimits limits_;
+  ModuloEffort effort_;
+  ModuloProblem problem_;
+};
+
+/// List schedules with growing periods, up to `most`, until one is found.
+std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds least, Nanoseconds most) {
+  for (Nanoseconds period = least; period <= most;
+       period += std::max<Nanoseconds>(1, (period - least) + period / 64)) {
+    if (auto listed = list_repetend(in, unroll, period)) return listed;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Repetend find_repetend(const Instance& in, const Bounds& bounds, int unroll, const RepetendOptions& options) {
+  Nanoseconds refuted = std::max<Nanoseconds>(1, bounds.period(unroll)) - 1;  // no period up to here exists
+  const Nanoseconds most = options.below > 0 ? options.below - 1 : long_enough(in, unroll);
+  Repetend best = first_listed(in, unroll, refuted + 1, most).value_or(Repetend{0, unroll, {}, false, false});
+  if (best.period != refuted + 1 && searchable(in, unroll)) {
+    PeriodSearch(in, unroll, options).run(best, refuted, best.period > 0 ? best.period - 1 : most);
+  }
+  best.period_proved = best.period == refuted + 1;
+  return best;
+}
+
+std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds& bounds, int most_unroll,
+                                                RepetendOptions options) {
+  std::vector<Repetend> found;
+  for (int unroll = 1; unroll <= most_unroll && !(options.stop && options.stop()); ++unroll) {
+    if (!found.empty()) options.below = (found.back().period * unroll - 1) / found.back().unroll;
+    Repetend next = find_repetend(in, bounds, unroll, options);
+    if (next.period == 0) continue;
+    found.push_back(std::move(next));
+    if (found.back().period <= bounds.period(unroll)) break;
+  }
+  return found;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,37 @@
+#pragma once
+// Dispatching: whenever a device is free it starts the ready step of the highest priority. Cheap enough for
+// any size.
+//
+//   for (const DispatchRule& rule : dispatch_rules(in)) best.offer(dispatch(in, n, rule), "dispatch");
+
+#include <vector>
+
+#include "search/placement/instance.h"
+
+namespace ostinato {
+
+enum class Priority {
+  oldest,   ///< the lowest micro-batch, then the longest tail
+  longest,  ///< the longest tail
+  deepest,  ///< the longest head; what nothing waits for (weight gradients) last
+  due,  ///< the earliest due date: micro-batch i is due i loads of the busiest device later than the first
+};
+
+struct DispatchRule {
+  Priority priority = Priority::oldest;
+  int in_flight = 0;  ///< a micro-batch starts only while fewer than this are unfinished; 0: no limit
+  /// Forwards before backwards, then blocks on more devices before those on fewer, then `priority`. A block
+  /// that needs all devices then finds them aligned, and a device that two chains cross in opposite
+  /// directions is never left without work: what its neighbours hold up is only what nobody waits for yet.
+  bool phases = false;
+};
+
+/// Phases first, which meets the bound of most placements whose memory is not limited; then every priority
+/// with several limits on what is in flight, the most useful first.
+std::vector<DispatchRule> dispatch_rules(const Instance& instance);
+
+/// Blocks in the order of their starts (the i-th mention of a block is its micro-batch i). Empty where memory
+/// leads into a deadlock. O(steps * (blocks a device + log devices)).
+std::vector<int> dispatch(const Instance& instance, int micro_batches, const DispatchRule& rule);
+
+}  // namespace ostinato

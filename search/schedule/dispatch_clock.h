@@ -1,0 +1,70 @@
+#pragma once
+// What every dispatcher keeps while time runs forwards: which step of each block comes next, when devices are
+// free and inputs arrive, and what memory is in use.
+//
+//   DispatchClock clock(in, micro_batches);
+//   clock.run([&](int d, Nanoseconds now) { clock.start_when_free(block_chosen_for(d), d, now); });
+//   clock.schedule()      // empty where a step never started
+
+#include <queue>
+#include <vector>
+
+#include "search/placement/instance.h"
+#include "search/plan/plan.h"
+
+namespace ostinato {
+
+class DispatchClock {
+ public:
+  DispatchClock(const Instance& instance, int micro_batches);
+
+  /// Calls serve(device, now) whenever something may have changed for a device that is free. Ends when
+  /// nothing can change any more. O(starts * (devices a block + followers) * log).
+  template <typename Serve>
+  void run(Serve serve) {
+    for (int d = 0; d < in_.devices(); ++d) wakes_.push({0, d});
+    while (!wakes_.empty()) {
+      const auto [now, d] = wakes_.top();
+      wakes_.pop();
+      while (!wakes_.empty() && wakes_.top() == Wake{now, d}) wakes_.pop();
+      if (free_[d] <= now) serve(d, now);
+    }
+  }
+
+  int micro_batches() const { return micro_batches_; }
+  int count(int b) const {
+    return count_[b];
+  }  ///< steps of b that have started: the next is this micro-batch
+  bool ended(int b) const { return count_[b] == micro_batches_; }
+  Bytes used(int d) const { return used_[d]; }  ///< beyond static memory
+
+  /// When the inputs of the next step of b have arrived; kNever while one of them has not started.
+  Nanoseconds arrival(int b) const;
+  /// What the next step of b needs while it runs is within the memory of its devices.
+  bool fits(int b) const;
+  /// Starts b, or wakes d when all its devices are free: d waits for the others, so that b does not starve.
+  /// True if it was started.
+  bool start_when_free(int b, int d, Nanoseconds now);
+  void wake(int d, Nanoseconds at) { wakes_.push({at, d}); }
+
+  /// All steps by start (inputs before followers); empty where some never started.
+  std::vector<ScheduledBlock> take_schedule();
+
+  static constexpr Nanoseconds kNever = -1;
+
+ private:
+  using Wake = std::pair<Nanoseconds, int>;
+
+  void start(int b, Nanoseconds now);
+
+  const Instance& in_;
+  const int micro_batches_;
+  std::vector<int> count_;
+  std::vector<std::vector<Nanoseconds>> ends_;  ///< per block
+  std::vector<Nanoseconds> free_;
+  std::vector<Bytes> used_;
+  std::priority_queue<Wake, std::vector<Wake>, std::greater<>> wakes_;
+  std::vector<ScheduledBlock> schedule_;
+};
+
+}  // namespace ostinato

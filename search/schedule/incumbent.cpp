@@ -1,0 +1,98 @@
+#include "search/schedule/incumbent.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "search/schedule/shift.h"
+#include "search/schedule/steady.h"
+#include "search/schedule/stretch.h"
+
+namespace ostinato {
+
+Orders split_by_device(const Instance& in, const std::vector<int>& sequence) {
+  Orders orders(static_cast<std::size_t>(in.devices()));
+  std::vector<int> count(static_cast<std::size_t>(in.blocks()), 0);
+  for (const int b : sequence) {
+    const Step step{b, count[b]++};
+    for (const int d : in.devices_of(b)) orders[d].push_back(step);
+  }
+  return orders;
+}
+
+bool Incumbent::offer(const std::vector<int>& sequence, const std::string& method) {
+  std::vector<ScheduledBlock> schedule = as_early_as_possible(in_, micro_batches_, sequence);
+  if (schedule.empty()) return offer(split_by_device(in_, sequence), method);
+  if (objective_ == Objective::span) {
+    schedule = as_late_as_possible(in_, micro_batches_, std::move(schedule));
+  }
+  return offer(std::move(schedule), method);
+}
+
+bool Incumbent::offer(const Orders& orders, const std::string& method) {
+  auto schedule = earliest_starts(in_.placement(), micro_batches_, orders);
+  if (!schedule) return false;
+  if (objective_ == Objective::span) {
+    sort_as_run(in_, *schedule);
+    schedule = as_late_as_possible(in_, micro_batches_, std::move(*schedule));
+  }
+  return offer(std::move(*schedule), method);
+}
+
+bool Incumbent::offer(std::vector<ScheduledBlock> schedule, const std::string& method) {
+  const Placement& p = in_.placement();
+  Score score;
+  score.makespan = makespan_of(p, schedule);
+  score.span = span_of(p, schedule);
+  score.objective = objective_ == Objective::makespan ? score.makespan
+                    : objective_ == Objective::span   ? score.span
+                                                      : latency_of(p, schedule);
+  SteadyState steady;
+  if (more_ > 0 && !add_repetition(score, schedule, steady)) return false;
+  if (score.objective > score_.objective) return false;
+  std::vector<Bytes> peaks = peak_memory(p, schedule);
+  for (std::size_t d = 0; d < peaks.size(); ++d) {
+    if (peaks[d] > p.devices[d].memory) return false;
+    score.memory += peaks[d];
+  }
+  if (score >= score_) return false;
+  score_ = score;
+  steady_ = steady;
+  sort_schedule(p, schedule);
+  schedule_ = std::move(schedule);
+  peaks_ = std::move(peaks);
+  method_ = method;
+  return true;
+}
+
+/// False if the schedule cannot be repeated for more_ micro-batches.
+bool Incumbent::add_repetition(Score& score, const std::vector<ScheduledBlock>& schedule,
+                               SteadyState& steady) const {
+  steady = find_steady_state(in_, micro_batches_, schedule);
+  if (steady.count == 0 || more_ % steady.unroll != 0) return false;
+  const Nanoseconds longer = more_ / steady.unroll * steady.period;
+  score.makespan += longer;
+  score.span += longer;
+  if (objective_ != Objective::latency) score.objective += longer;
+  return true;
+}
+
+void Incumbent::repeat() {
+  if (more_ > 0 && !empty()) schedule_ = stretch(in_, schedule_, steady_, more_ / steady_.unroll);
+  micro_batches_ += std::exchange(more_, 0);
+}
+
+std::vector<int> Incumbent::sequence() const {
+  std::vector<ScheduledBlock> steps = schedule_;
+  // What takes no time runs before what starts with it, and inputs run first.
+  const auto place = [this](const ScheduledBlock& s) {
+    return std::tuple(s.start, in_.time(s.block) > 0, in_.rank(s.block));
+  };
+  std::stable_sort(steps.begin(), steps.end(),
+                   [&](const ScheduledBlock& a, const ScheduledBlock& b) { return place(a) < place(b); });
+  std::vector<int> sequence;
+  for (const ScheduledBlock& step : steps) sequence.push_back(step.block);
+  return sequence;
+}
+
+}  // namespace ostinato

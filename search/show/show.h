@@ -1,0 +1,37 @@
+#pragma once
+// A plan as people look at it: a timeline in the terminal, a page for the browser, a trace for Perfetto.
+//
+//   std::cout << show_text(plan, placement, {.width = 120, .color = true});
+//   write_file("plan.html", show_html(plan, placement));          // opens without a network
+//   write_file("plan.json", show_perfetto(plan, placement));      // ui.perfetto.dev, chrome://tracing
+//
+// All three are functions of the plan alone: the same plan gives the same bytes.
+
+#include <string>
+
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
+
+namespace ostinato {
+
+struct ShowOptions {
+  int width = 100;     ///< columns of a line, at least 40
+  bool color = false;  ///< ANSI colours
+};
+
+/// One line a device. A block is drawn over its share of the columns: its kind and micro-batch at the left
+/// where they fit, then a filler for the kind; a column that several blocks share shows the kind that takes
+/// most of it. Blank: bubble.
+std::string show_text(const Plan& plan, const Placement& placement, const ShowOptions& options);
+
+/// A page with no references outside itself: figures, timeline with zoom and details on hover, light and
+/// dark.
+std::string show_html(const Plan& plan, const Placement& placement);
+
+/// Chrome trace events: a process a device, a slice a block, a counter for the device's memory.
+std::string show_perfetto(const Plan& plan, const Placement& placement);
+
+/// The place of each block's stage among the stages of its first device (0: the first chunk), by block index.
+std::vector<int> chunks_of_blocks(const Placement& placement);
+
+}  // namespace ostinato

@@ -1,0 +1,64 @@
+#include "search/simulate/simulate.h"
+
+#include <algorithm>
+
+#include "search/simulate/step_graph.h"
+
+namespace ostinato {
+namespace {
+
+constexpr std::int64_t kMillion = 1'000'000;
+
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a well mixed number for each counter.
+std::uint64_t mix(std::uint64_t z) {
+  z += 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+/// A uniform number in [-range, range], the same for the same seed, run and step wherever it is asked for.
+std::int64_t vary(std::uint64_t seed, int run, int step, std::int64_t range) {
+  const std::uint64_t bits =
+      mix(mix(mix(seed) + static_cast<std::uint64_t>(run)) + static_cast<std::uint64_t>(step));
+  const auto width = static_cast<unsigned __int128>(2 * range + 1);
+  return static_cast<std::int64_t>((width * bits) >> 64) - range;
+}
+
+/// time * millionths / 10^6, to the nearest nanosecond.
+Nanoseconds scale(Nanoseconds time, std::int64_t millionths) {
+  return static_cast<Nanoseconds>((static_cast<__int128>(time) * millionths + kMillion / 2) / kMillion);
+}
+
+/// The makespan of one replay. `ends` is room for the end of every step.
+Nanoseconds replay(const Placement& placement, const StepGraph& graph, const SimulateOptions& options,
+                   int run, std::vector<Nanoseconds>& ends) {
+  Nanoseconds last = 0;
+  for (const int s : graph.order()) {
+    Nanoseconds start = 0;
+    for (const StepGraph::Edge& edge : graph.before(s)) {
+      start = std::max(start, ends[edge.from] + scale(edge.transfer, options.transfer_ppm));
+    }
+    const std::int64_t share = kMillion + vary(options.seed, run, s, options.jitter_ppm);
+    ends[s] = start + scale(placement.blocks[graph.step(s).block].time, share);
+    last = std::max(last, ends[s]);
+  }
+  return last;
+}
+
+}  // namespace
+
+Simulation simulate(const Placement& placement, int micro_batches,
+                    const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options) {
+  const StepGraph graph(placement, micro_batches, orders_of(placement, schedule));
+  Simulation result;
+  result.planned = makespan_of(placement, schedule);
+  std::vector<Nanoseconds> ends(graph.size(), 0);
+  for (int run = 0; run < options.runs; ++run) {
+    result.makespans.push_back(replay(placement, graph, options, run, ends));
+  }
+  std::sort(result.makespans.begin(), result.makespans.end());
+  return result;
+}
+
+}  // namespace ostinato

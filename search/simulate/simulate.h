@@ -1,0 +1,73 @@
+#pragma once
+// Replaying a plan's per-device orders with times other than the planned ones, and telling what binds it.
+//
+//   SimulateOptions options{.jitter_ppm = 100'000, .runs = 200};           // every time within +-10 %
+//   Simulation s = simulate(placement, plan.micro_batches, plan.schedule, options);
+//   s.makespans                                                           // sorted: median, worst
+//
+// What is kept is what the executor keeps: the order on each device. A block starts when its device is free
+// and its inputs have arrived. The same seed gives the same makespans on every machine.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "search/placement/placement.h"
+#include "search/plan/orders.h"
+#include "search/plan/plan.h"
+
+namespace ostinato {
+
+struct SimulateOptions {
+  std::int64_t jitter_ppm = 0;  ///< each block's time varies by up to this share of it, in millionths
+  std::int64_t transfer_ppm = 1'000'000;  ///< transfers take this many millionths of their time
+  std::uint64_t seed = 0;
+  int runs = 1;
+};
+
+struct Simulation {
+  Nanoseconds planned = 0;             ///< the plan's own makespan
+  std::vector<Nanoseconds> makespans;  ///< of each run, sorted
+
+  Nanoseconds median() const { return at(50); }
+  /// The makespan that `percent` of the runs do not exceed, 0 to 100.
+  Nanoseconds at(int percent) const { return makespans[(makespans.size() - 1) * percent / 100]; }
+  Nanoseconds worst() const { return makespans.back(); }
+};
+
+/// Throws InputError where the schedule's orders contradict its dependencies (then it is no valid schedule).
+/// O(runs * (steps + dependencies)).
+Simulation simulate(const Placement& placement, int micro_batches,
+                    const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options);
+
+/// Why a step of the critical chain does not start earlier.
+enum class Binding {
+  begin,       ///< the chain begins here
+  device,      ///< its device ran another step until then
+  memory,      ///< as device, but only because the memory that this step needs was not free before
+  dependency,  ///< its input was computed until then
+  transfer,    ///< its input was on its way until then
+  none,        ///< nothing: the plan starts it later than it could
+};
+
+struct CriticalStep {
+  ScheduledBlock step;
+  Binding binding = Binding::begin;
+  int device = -1;  ///< that runs both, where the binding is device or memory; else the block's first
+  Nanoseconds transfer =
+      0;                 ///< time between the previous step of the chain and this one that a transfer took
+  Nanoseconds idle = 0;  ///< time between them that nothing took
+  Bytes missing = 0;     ///< of memory: what the device lacked while the previous step of the chain ran
+};
+
+/// A chain of steps, each of which holds up the next one, from the first start to the makespan.
+/// O(steps log steps + dependencies).
+std::vector<CriticalStep> critical_chain(const Placement& placement, int micro_batches,
+                                         const std::vector<ScheduledBlock>& schedule);
+
+/// The chain in words, a sentence a line: from which step to which, how much of it is work, transfers and
+/// idle time; what binds it: one device whose work it is, the way through the pipeline, the memory of a
+/// device (which micro-batch waits for which to give back), a link.
+std::vector<std::string> explain(const Placement& placement, const std::vector<CriticalStep>& chain);
+
+}  // namespace ostinato
