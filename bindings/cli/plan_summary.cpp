@@ -28,7 +28,7 @@ std::string proof(Nanoseconds value, Nanoseconds bound, bool optimal, bool by_ex
 
 std::string period_line(const Plan& plan) {
   const SteadyState& steady = plan.steady_state;
-  if (steady.count == 0) return line("period", "none: the plan has no repeating part");
+  if (steady.count == 0) return line("period", "none: as it stands, no part of the plan repeats");
   const std::string each =
       steady.unroll == 1 ? "per micro-batch" : fmt::format("for {} micro-batches", steady.unroll);
   return line("period", fmt::format("{} {}, {}", format_time(steady.period), each,

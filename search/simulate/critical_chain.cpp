@@ -202,10 +202,11 @@ class Words {
                       where, format_time(*busiest), share));
       return;
     }
+    const std::string moves = totals_.moves == 1 ? "once" : fmt::format("{} times", totals_.moves);
     lines_.push_back(fmt::format(
         "No single device binds: {} works for {} of it ({}), no other for longer; the chain moves "
-        "between devices {} times, as blocks wait for each other's results.",
-        where, format_time(*busiest), share, totals_.moves));
+        "between devices {}, as blocks wait for each other's results.",
+        where, format_time(*busiest), share, moves));
   }
 
   void say_memory(int d) {
