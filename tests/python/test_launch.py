@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -87,6 +88,18 @@ def test_srun(folder, of_torchrun):
     with ThreadPoolExecutor() as pool:
         said = list(pool.map(lambda task: run(folder, ["ostinato.run", *TRAIN], task), tasks))
     assert losses_in(said[0]) == of_torchrun
+
+
+def test_two_nodes(folder, of_torchrun, tmp_path):
+    """One agent a node, with a rank each, and no folder that both see."""
+    place = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    nodes = [shutil.copytree(folder, tmp_path / f"node{node}") for node in range(2)]
+
+    def agent(node: int) -> str:
+        return run(nodes[node], ["torch.distributed.run", *place, "--node-rank", str(node), "-m", "ostinato.run", *TRAIN], {})
+
+    with ThreadPoolExecutor() as pool:
+        assert losses_in(next(pool.map(agent, range(2)))) == of_torchrun
 
 
 @pytest.mark.parametrize(
