@@ -50,6 +50,8 @@ void bind_program(py::module_& m) {
                     "Pipeline ranks that run it; several: each runs its shard.")
       .def_readonly("first_layer", &ProgramStage::first_layer)
       .def_readonly("end_layer", &ProgramStage::end_layer)
+      .def_readonly("only", &ProgramStage::only,
+                    "Layers that it runs where they are no run from first_layer to end_layer; else empty.")
       .def_readonly("recomputes", &ProgramStage::recomputes,
                     "Its forward keeps its inputs only, and its backward runs it again.")
       .def_readonly("has_backward", &ProgramStage::has_backward)

@@ -65,6 +65,7 @@ struct ProgramStage {
                            ///< several: each runs its shard
   int first_layer = 0;     ///< from the placement's [[stages]]; 0, 0 where it has none
   int end_layer = 0;
+  std::vector<int> only;  ///< the layers among them that it runs; empty: all
   bool recomputes =
       false;  ///< its backward makes again what its forward drops: by [[stages]], or a mode of the plan
   bool has_backward = false;  ///< false: it only runs forward (inference, or a frozen front)

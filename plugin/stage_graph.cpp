@@ -39,7 +39,8 @@ void check_block(const Placement& placement, const Block& block) {
 /// them.
 std::vector<std::string> stage_names(const Placement& placement) {
   std::vector<std::string> names;
-  for (const StageLayers& s : placement.stages) names.push_back(s.name);
+  for (const StageLayers& s : placement.stages)
+    if (names.empty() || names.back() != s.name) names.push_back(s.name);
   if (!names.empty()) return names;
   std::unordered_map<std::string, bool> seen;
   for (const int b : topological_order(placement)) {
@@ -161,10 +162,16 @@ void check_dependencies(const Placement& placement, const StageGraph& graph) {
 }
 
 void take_layers(const Placement& placement, StageGraph& graph) {
-  for (std::size_t s = 0; s < placement.stages.size(); ++s) {
-    graph.stages[s].first_layer = placement.stages[s].first_layer;
-    graph.stages[s].end_layer = placement.stages[s].end_layer;
-    graph.stages[s].recomputes = placement.stages[s].recompute;
+  const auto same = [](const StageLayers& a, const StageLayers& b) { return a.name == b.name; };
+  auto run = placement.stages.begin();
+  for (ProgramStage& stage : graph.stages) {
+    if (run == placement.stages.end()) return;  // it has no [[stages]]
+    const auto end = std::find_if(run, placement.stages.end(), [&](const auto& r) { return !same(r, *run); });
+    stage.first_layer = run->first_layer;
+    stage.end_layer = (end - 1)->end_layer;
+    stage.recomputes = run->recompute;
+    for (const bool several = end - run > 1; run != end; ++run)
+      for (int l = run->first_layer; several && l < run->end_layer; ++l) stage.only.push_back(l);
   }
 }
 

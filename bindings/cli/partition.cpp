@@ -83,9 +83,6 @@ void print(const StageCuts& cuts, const Placement& placement, const std::string&
                         cuts.exact() ? "optimal (proved)"
                                      : fmt::format("proven bound {}, gap {}", format_time(cuts.lower_bound),
                                                    gap(cuts.busiest, cuts.lower_bound)));
-  if (placement.stages.empty())
-    io.out
-        << "  stages over the graph that are no runs of layers: the file has no [[stages]] to train from\n";
   io.out << "  written to " << output << '\n';
 }
 

@@ -104,7 +104,8 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   const int status = to_int(choice.interrupted ? ExitStatus::interrupted : status_of(*best.plan, guard));
   double seconds = 0;
   for (const Candidate& candidate : choice.candidates) seconds += candidate.seconds;
-  print(choice, baselines(profile, wanted.partition), outputs, seconds, line.json, status, io);
+  print(choice, baselines(profile, wanted.partition, wanted.search.objective), outputs, seconds, line.json,
+        status, io);
   return status;
 }
 

@@ -15,15 +15,15 @@
 namespace ostinato::cli {
 namespace {
 
-std::optional<Baseline> one_f_one_b(const Placement& placement, int micro_batches) {
-  for (const Reference& r : references(placement, micro_batches, Objective::makespan)) {
-    if (r.name == "1f1b") return Baseline{r.makespan, r.fits};
+std::optional<Baseline> one_f_one_b(const Placement& placement, int micro_batches, Objective objective) {
+  for (const Reference& r : references(placement, micro_batches, objective)) {
+    if (r.name == "1f1b") return Baseline{r.value, r.makespan, r.fits};
   }
   return std::nullopt;
 }
 
 struct Row {
-  std::string mark, name, bound, makespan, ratio, memory, note;
+  std::string mark, name, bound, value, ratio, memory, note;
 };
 
 std::string format_rows(const std::vector<Row>& rows) {
@@ -32,7 +32,7 @@ std::string format_rows(const std::vector<Row>& rows) {
   std::string text;
   for (const Row& row : rows) {
     std::string line = fmt::format("{:1} {:<{}} {:>12} {:>12} {:>7} {:>12}   {}", row.mark, row.name, width,
-                                   row.bound, row.makespan, row.ratio, row.memory, row.note);
+                                   row.bound, row.value, row.ratio, row.memory, row.note);
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }
@@ -49,11 +49,14 @@ Row candidate_row(const Candidate& candidate, bool wins, Nanoseconds best) {
       candidate.why_not};
   if (!candidate.plan) return row;
   const Plan& plan = *candidate.plan;
-  row.makespan = format_time(plan.makespan);
-  row.ratio = ratio(plan.makespan, best);
+  const bool makespan = plan.objective == Objective::makespan;
+  const Nanoseconds bound = makespan ? plan.lower_bound.makespan : plan.lower_bound.objective;
+  row.value = format_time(candidate.value());
+  row.ratio = ratio(candidate.value(), best);
   row.memory = format_memory(*std::max_element(plan.peak_memory.begin(), plan.peak_memory.end()));
-  row.note = plan.optimal.makespan ? "optimal for it (proved)"
-                                   : "gap to its bound " + gap(plan.makespan, plan.lower_bound.makespan);
+  row.note = (makespan ? plan.optimal.makespan : plan.optimal.objective)
+                 ? "optimal for it (proved)"
+                 : "gap to its bound " + gap(candidate.value(), bound);
   row.note += fmt::format(", busiest device {}", format_time(busiest_device(*candidate.placement)));
   return row;
 }
@@ -61,7 +64,7 @@ Row candidate_row(const Candidate& candidate, bool wins, Nanoseconds best) {
 void add_baseline(std::vector<Row>& rows, const std::string& name, const std::optional<Baseline>& baseline,
                   Nanoseconds best) {
   if (!baseline) return;
-  rows.push_back({"", name, "", format_time(baseline->makespan), ratio(baseline->makespan, best), "",
+  rows.push_back({"", name, "", format_time(baseline->value), ratio(baseline->value, best), "",
                   baseline->fits ? "" : "does not fit the memory"});
 }
 
@@ -83,9 +86,9 @@ std::string reason(const JointChoice& choice, const Baselines& base) {
   } else {
     text += fmt::format("the next best, {}, takes {} more", next->name, gap(next->value(), best.value()));
   }
-  if (base.even && best.plan->makespan > 0) {
+  if (base.even && best.value() > 0) {
     text += fmt::format(".\n1F1B on an even split of the layers takes {} times as long{}",
-                        ratio(base.even->makespan, best.plan->makespan),
+                        ratio(base.even->value, best.value()),
                         base.even->fits ? "" : ", and does not fit the memory");
   }
   return text + ".\n";
@@ -93,7 +96,7 @@ std::string reason(const JointChoice& choice, const Baselines& base) {
 
 Json baseline_json(const std::optional<Baseline>& baseline) {
   if (!baseline) return nullptr;
-  return {{"makespan", baseline->makespan}, {"fits", baseline->fits}};
+  return {{"makespan", baseline->makespan}, {"objective_value", baseline->value}, {"fits", baseline->fits}};
 }
 
 Json candidate_json(const Candidate& c) {
@@ -107,6 +110,7 @@ Json candidate_json(const Candidate& c) {
                {"lower_bound", c.bound}};
   if (c.plan) {
     json["makespan"] = c.plan->makespan;
+    json["objective_value"] = c.value();
     json["peak_memory"] = c.plan->peak_memory;
     json["seconds"] = c.seconds;
   } else {
@@ -117,7 +121,7 @@ Json candidate_json(const Candidate& c) {
 
 }  // namespace
 
-Baselines baselines(const Profile& profile, const PartitionOptions& options) {
+Baselines baselines(const Profile& profile, const PartitionOptions& options, Objective objective) {
   PartitionOptions one_chunk = options;
   one_chunk.chunks = 1;
   one_chunk.sharded.clear();
@@ -125,9 +129,9 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options) {
   Baselines result;
   const std::size_t devices = cluster_of(one_chunk).devices.size();
   if (profile.layers.size() < devices) return result;
-  result.even = one_f_one_b(even_split(profile, one_chunk), options.micro_batches);
+  result.even = one_f_one_b(even_split(profile, one_chunk), options.micro_batches, objective);
   try {
-    result.balanced = one_f_one_b(partition_chain(profile, one_chunk), options.micro_batches);
+    result.balanced = one_f_one_b(partition_chain(profile, one_chunk), options.micro_batches, objective);
   } catch (const InfeasibleError&) {
     // Then there is nothing to compare with, and the candidates say why.
   }
@@ -135,8 +139,10 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options) {
 }
 
 std::string choice_text(const JointChoice& choice, const Baselines& base) {
-  const Nanoseconds best = choice.candidates[choice.winner].plan->makespan;
-  std::vector<Row> rows = {{"", "placement", "bound", "makespan", "ratio", "peak memory", ""}};
+  const Candidate& winner = choice.candidates[choice.winner];
+  const Nanoseconds best = winner.value();
+  std::vector<Row> rows = {
+      {"", "placement", "bound", to_string(winner.plan->objective), "ratio", "peak memory", ""}};
   for (std::size_t i = 0; i < choice.candidates.size(); ++i)
     rows.push_back(candidate_row(choice.candidates[i], i == choice.winner, best));
   add_baseline(rows, "1F1B on the best stages, 1 chunk", base.balanced, best);

@@ -1,6 +1,6 @@
 #pragma once
-// What `ostinato plan` says of its choice: every candidate with its bound, makespan and memory, or why it was
-// dropped, beside 1F1B on the stages that nobody and somebody balanced.
+// What `ostinato plan` says of its choice: every candidate with its bound, objective and memory, or why it
+// was dropped, beside 1F1B on the stages that nobody and somebody balanced.
 
 #include <optional>
 #include <string>
@@ -12,6 +12,7 @@ namespace ostinato::cli {
 
 /// 1F1B on a placement that was not chosen for it.
 struct Baseline {
+  Nanoseconds value = 0;  ///< of the objective
   Nanoseconds makespan = 0;
   bool fits = false;  ///< the memory
 };
@@ -21,7 +22,7 @@ struct Baselines {
   std::optional<Baseline> balanced;  ///< the best partition into one chunk per device; absent: none fits
 };
 
-Baselines baselines(const Profile& profile, const PartitionOptions& options);
+Baselines baselines(const Profile& profile, const PartitionOptions& options, Objective objective);
 
 /// The table, and a sentence that says why the winner won.
 std::string choice_text(const JointChoice& choice, const Baselines& base);

@@ -23,7 +23,9 @@ def model_digest(layers: Iterable[tuple[str, Iterable[Parameter]]]) -> str:
 
 
 def layer_name(index: int, layer) -> str:
-    """`3:Block`. `layer` is a LayerSpec, a module, or any callable."""
+    """`3:Block`; `3:text` of a layer that ostinato.deepspeed.graph() named. `layer` is a LayerSpec, a module, or any callable."""
+    if hasattr(layer, "reads"):
+        return f"{index}:{layer.name}"
     if isinstance(layer, functools.partial):
         return layer_name(index, layer.func)
     kind = getattr(layer, "typename", None)  # of a LayerSpec

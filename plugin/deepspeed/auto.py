@@ -19,7 +19,8 @@ from ostinato.profile.settings import read_settings
 
 from ostinato import _profiler
 
-from .layer_clock import LayerClock, cost_of
+from .graph_model import is_graph, layers_read
+from .layer_clock import LayerClock, Measured, cost_of
 from .parameter_groups import Snapshot
 from .rebuild import random_state_kept
 
@@ -122,9 +123,18 @@ def _profile(engine, clock: LayerClock) -> str:
     profile.model, profile.timer = "measured by ostinato inside DeepSpeed", "cpu"
     profile.warm_up, profile.repeats = WARM_UP, PASSES
     profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
-    profile.layers = [cost_of(layers[index]) for index in sorted(layers)]
+    profile.layers = _rows([layers[index] for index in sorted(layers)], engine.module._layer_specs)
     profile.completeness.complete = True
     return profile.json()
+
+
+def _rows(layers: list[Measured], specs: list) -> list[Any]:
+    """As profiles hold them; of a model with branches, with what each layer reads."""
+    rows = [cost_of(layer) for layer in layers]
+    if is_graph(specs):
+        for row, reads in zip(rows, layers_read(specs), strict=True):
+            row.after = [_profiler.LayerInput(source, layers[source].output_bytes) for source in reads]
+    return rows
 
 
 def _switch(engine, profile: str) -> None:

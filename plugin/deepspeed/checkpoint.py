@@ -21,7 +21,7 @@ CONVERT = '; to convert, ds_to_universal --inject_missing_state, then "checkpoin
 def layers_of_ranks(chunks: list[Chunk]) -> list[list[int]]:
     """Per pipeline rank its layers, in model order."""
     ranks = 1 + max(rank for chunk in chunks for rank in chunk.ranks)
-    return [sorted({i for c in chunks if c.on(rank) for i in range(c.first, c.end)}) for rank in range(ranks)]
+    return [sorted({i for c in chunks if c.on(rank) for i in c.layers}) for rank in range(ranks)]
 
 
 def write(save_dir: str, tag: str, chunks: list[Chunk]) -> None:

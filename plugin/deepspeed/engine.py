@@ -254,7 +254,7 @@ class PlanEngine:
         outputs = self.forward_chunk(chunk, copies * micro_batch + chunk.copy, inputs)
         if not chunk.ends:
             if isinstance(outputs, tuple) and len(outputs) == 1:
-                raise OstinatoError(f"layer {chunk.end - 1} returns a tuple of one tensor: return the tensor itself")
+                raise OstinatoError(f"layer {chunk.layers[-1]} returns a tuple of one tensor: return the tensor itself")
             return outputs
         loss = self.scale(self.loss / self.gradient_accumulation_steps())
         self.loss = self.loss.detach()  # the executor frees the graph when the backward is done

@@ -47,6 +47,15 @@ class Node(nn.Module):
         kept = tuple(values[name] for name in self.wires.kept)
         return kept if len(kept) > 1 else kept[0]
 
+    def taken(self, state) -> tuple:
+        """Of what forward() is given, what the layer reads."""
+        values = dict(zip(self.wires.given, state if isinstance(state, tuple) else (state,), strict=True))
+        return tuple(values[name] for name in self.reads)
+
+    def made(self, state):
+        """Of what forward() returns, the layer's own output."""
+        return state[self.wires.kept.index(self.name)] if isinstance(state, tuple) else state
+
     @property
     def split(self) -> dict[str, int]:
         """ostinato.nn: how the tensors of a part are cut."""
@@ -107,6 +116,12 @@ def is_graph(specs: list) -> bool:
     return bool(specs) and all(isinstance(spec, NodeSpec) for spec in specs)
 
 
+def layers_read(specs: list[NodeSpec]) -> list[list[int]]:
+    """By layer, the layers whose outputs it reads, rising."""
+    index = {spec.name: i for i, spec in enumerate(specs)}
+    return [sorted({index[name] for name in spec.reads if name in index}) for spec in specs]
+
+
 @dataclass(frozen=True)
 class StageWires:
     """What flows through one stage. `takes`: elements of the batch's inputs that its layers read."""
@@ -118,14 +133,14 @@ class StageWires:
 def stage_wires(specs: list[NodeSpec], chunks: list) -> dict[int, StageWires]:
     """By stage, where the stages of `chunks` are not a chain. A stage hands the same values to all that it feeds."""
     inputs = specs[0].inputs
-    made = {chunk.stage: [spec.name for spec in specs[chunk.first : chunk.end]] for chunk in chunks}
+    made = {chunk.stage: [specs[i].name for i in chunk.layers] for chunk in chunks}
     results = {}
     for chunk in chunks:
-        outside = {r for i, spec in enumerate(specs) if not chunk.first <= i < chunk.end for r in spec.reads}
+        outside = {r for i, spec in enumerate(specs) if i not in chunk.layers for r in spec.reads}
         results[chunk.stage] = tuple(name for name in made[chunk.stage] if name in outside) or (made[chunk.stage][-1],)
     wires = {}
     for chunk in chunks:
-        own = specs[chunk.first : chunk.end]
+        own = [specs[i] for i in chunk.layers]
         read = {r for spec in own for r in spec.reads}
         takes = tuple(i for i, name in enumerate(inputs) if name in read)
         given = (*(inputs[i] for i in takes), *(name for stage in chunk.inputs for name in results[stage]))
@@ -136,8 +151,8 @@ def stage_wires(specs: list[NodeSpec], chunks: list) -> dict[int, StageWires]:
 
 def feeds(specs: list[NodeSpec], chunks: list) -> dict[int, set[int]]:
     """By stage, the stages whose layers its own layers read."""
-    maker = {specs[i].name: chunk.stage for chunk in chunks for i in range(chunk.first, chunk.end)}
+    maker = {specs[i].name: chunk.stage for chunk in chunks for i in chunk.layers}
     return {
-        chunk.stage: {maker[r] for spec in specs[chunk.first : chunk.end] for r in spec.reads if r in maker} - {chunk.stage}
+        chunk.stage: {maker[r] for i in chunk.layers for r in specs[i].reads if r in maker} - {chunk.stage}
         for chunk in chunks
     }

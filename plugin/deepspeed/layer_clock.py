@@ -26,6 +26,8 @@ from ostinato.profile.tensors import bytes_of, tensors
 
 from ostinato import _profiler
 
+from .graph_model import Node
+
 
 class Meter:
     """Bytes in use: of the accelerator's allocator, or of the processor's (counted from now on)."""
@@ -128,6 +130,9 @@ class LayerClock:
             return
         measured.forward.append(time)
         measured.kept = max(measured.kept, kept)
+        function = self._original[0][layer]
+        if isinstance(function, Node):  # what rides along for later layers is not this one's
+            inputs, outputs = function.taken(inputs), function.made(outputs)
         measured.input_bytes, measured.output_bytes = bytes_of(inputs), bytes_of(outputs)
 
     def _watch(self, layer: int, outputs: Any) -> None:

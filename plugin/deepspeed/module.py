@@ -27,10 +27,11 @@ class ChunkedLayers:
             return
         self._put_away()
         self._shown = view
-        self.forward_funcs = self._local_funcs[view.begin : view.begin + chunk.end - chunk.first]
+        self.forward_funcs = view.functions
         self.micro_offset = view.micro_offset
         self.is_checkpointable_results = view.checkpointable
-        self._set_bounds(chunk.first, chunk.end)
+        self._shown_layers = chunk.layers
+        self._set_bounds(chunk.first, chunk.layers[-1] + 1)
         if chunk.recomputes and torch.is_grad_enabled():
             self._recompute(chunk)
 
@@ -39,13 +40,23 @@ class ChunkedLayers:
         self._put_away()
         self._shown = None
         self.forward_funcs = self._local_funcs
-        first, last = (self._chunks[0], self._chunks[-1])
-        self._set_bounds(first.first, last.end)
+        self._shown_layers = self._local_layers
+        self._set_bounds(self._local_layers[0], self._local_layers[-1] + 1)
+
+    @property
+    def curr_layer(self) -> int:
+        """The layer that runs; it seeds dropout where seed_layers is on."""
+        return self._running
+
+    @curr_layer.setter
+    def curr_layer(self, counted: int) -> None:
+        """DeepSpeed counts on from the first layer; a stage over a graph may leave some out."""
+        self._running = self._shown_layers[counted - self._local_start]
 
     def _recompute(self, chunk: Chunk) -> None:
         """Until another chunk is shown: its forward keeps its inputs only, as DeepSpeed checkpoints all its layers at once."""
         self._own_checkpointing = self.activation_checkpoint_interval, self.activation_checkpoint_func
-        self.activation_checkpoint_interval = chunk.end - chunk.first
+        self.activation_checkpoint_interval = len(chunk.layers)
         self.activation_checkpoint_func = checkpointing.non_reentrant_checkpoint  # takes inputs without a gradient, too
         self.is_checkpointable_results = [True]
 
@@ -121,8 +132,8 @@ class ChunkedLayers:
 class _View:
     """What changes with the chunk that is shown."""
 
-    def __init__(self, begin: int):
-        self.begin = begin  # in forward_funcs of the resting state
+    def __init__(self, functions: list):
+        self.functions = functions  # what its chunk runs, in order
         self.micro_offset = 0  # per chunk: it seeds the layers of a micro-batch where seed_layers is on
         self.checkpointable = []
 
@@ -150,7 +161,8 @@ def adopt(model, owners: list[int], chunks: list[Chunk], shards: dict[int, Shard
     chunks = sorted(chunks, key=lambda chunk: chunk.first)
     model._owners, model._chunks, model._shards, model._others_write = owners, chunks, shards, others_write
     model._local_funcs = model.forward_funcs
-    model._local_layers = sorted({layer for chunk in chunks for layer in range(chunk.first, chunk.end)})
-    model._views = {chunk.stage: _View(model._local_layers.index(chunk.first)) for chunk in chunks}
+    model._local_layers = sorted({layer for chunk in chunks for layer in chunk.layers})
+    functions = dict(zip(model._local_layers, model._local_funcs, strict=True))
+    model._views = {chunk.stage: _View([functions[layer] for layer in chunk.layers]) for chunk in chunks}
     model._shown = model._own_checkpointing = None
     model.show_all()

@@ -1,5 +1,6 @@
 """The plan as the DeepSpeed side needs it: lowered, checked against the model and the configuration."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .config import Paths
@@ -8,7 +9,7 @@ from .errors import OstinatoError, Unsupported
 
 @dataclass(frozen=True)
 class Chunk:
-    """One stage: layers [first, end) of the model, run by the pipeline ranks `ranks`; several of them hold a shard each.
+    """One stage: `layers` of the model, rising, run by the pipeline ranks `ranks`; several of them hold a shard each.
 
     `copy`: where the plan runs the model in two directions, each has weights of its own; copy c runs the batches i with
     i % copies == c. `takes`: elements of the batch's inputs that the stage reads where stages are not a chain.
@@ -17,13 +18,16 @@ class Chunk:
 
     stage: int
     ranks: tuple[int, ...]
-    first: int
-    end: int
+    layers: Sequence[int]
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     copy: int = 0
     takes: tuple[int, ...] | None = None
     recomputes: bool = False
+
+    @property
+    def first(self) -> int:
+        return self.layers[0]
 
     @property
     def rank(self) -> int:
@@ -71,10 +75,15 @@ def chunks_of(program) -> list[Chunk]:
     copies = _connected(program.stages)
     return [
         Chunk(
-            index, tuple(s.ranks), s.first_layer, s.end_layer, tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes
+            index, tuple(s.ranks), _layers(s), tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes
         )
         for index, (s, copy) in enumerate(zip(program.stages, copies, strict=True))
     ]
+
+
+def _layers(stage) -> Sequence[int]:
+    """Rising; empty where the placement has no [[stages]]."""
+    return tuple(stage.only) or range(stage.first_layer, stage.end_layer)
 
 
 def _connected(stages: list) -> list[int]:
@@ -100,8 +109,13 @@ def is_chain(chunks: list[Chunk]) -> bool:
 
 
 def of_copy(chunks: list[Chunk], copy: int) -> list[Chunk]:
-    """One copy of the model, in model order."""
-    return sorted((chunk for chunk in chunks if chunk.copy == copy), key=lambda chunk: chunk.first)
+    """One copy of the model: each stage behind those that feed it, else by its first layer."""
+    waiting, order = [chunk for chunk in chunks if chunk.copy == copy], []
+    while waiting:
+        late = {chunk.stage for chunk in waiting}
+        order.append(min((chunk for chunk in waiting if not late & set(chunk.inputs)), key=lambda chunk: tuple(chunk.layers[:1])))
+        waiting.remove(order[-1])
+    return order
 
 
 def wired(chunks: list[Chunk], specs: list) -> list[Chunk]:
@@ -149,23 +163,22 @@ def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -
 
 
 def _check_layers(program, chunks: list[Chunk], specs: list) -> None:
-    """The stages of one copy must cover the layers once, in order, and take what their layers read."""
-    name, next_layer = program.placement_name, 0
-    for chunk in chunks:
-        stage = program.stages[chunk.stage].name
-        if chunk.end <= chunk.first:
-            raise OstinatoError(
-                f'placement "{name}" does not say which layers stage "{stage}" holds: give it [[stages]], as '
-                "ostinato partition does"
-            )
-        if chunk.first != next_layer:
-            raise OstinatoError(f'placement "{name}": stage "{stage}" begins at layer {chunk.first}, not at {next_layer}')
-        next_layer = chunk.end
-    if next_layer != len(specs):
+    """The stages of one copy must cover the layers once, and take what their layers read."""
+    name = program.placement_name
+    if unsaid := [program.stages[chunk.stage].name for chunk in chunks if not chunk.layers]:
         raise OstinatoError(
-            f'placement "{name}" is for a model of {next_layer} layers, and this PipelineModule has {len(specs)}: partition '
-            "this model"
+            f'placement "{name}" does not say which layers stage "{unsaid[0]}" holds: give it [[stages]], as '
+            "ostinato partition does"
         )
+    count = 1 + max(chunk.layers[-1] for chunk in chunks)
+    if count != len(specs):
+        raise OstinatoError(
+            f'placement "{name}" is for a model of {count} layers, and this PipelineModule has {len(specs)}: partition this model'
+        )
+    held = sorted((layer, program.stages[chunk.stage].name) for chunk in chunks for layer in chunk.layers)
+    for expected, (layer, stage) in enumerate(held):
+        if layer != expected:
+            raise OstinatoError(f'placement "{name}": stage "{stage}" holds layer {layer} where layer {expected} is next')
     if not is_chain(chunks):
         _check_branches(program, chunks, specs)
 

@@ -70,7 +70,8 @@ def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shar
     Raises OstinatoError on every rank where a layer cannot be moved.
     """
     before = [model.stage_owner(layer) for layer in range(model._num_layers)]
-    stages = [chunk for chunk in of_copy(chunks, 0) for _ in range(chunk.first, chunk.end)]
+    of_layer = {layer: chunk for chunk in of_copy(chunks, 0) for layer in chunk.layers}
+    stages = [of_layer[layer] for layer in range(model._num_layers)]
     holders = [_holders(chunks, layer) for layer in range(model._num_layers)]
     mine = [chunk for chunk in chunks if chunk.on(model.stage_id)]
     moves = holders != [(rank,) for rank in before]
@@ -89,7 +90,7 @@ def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shar
 
 def _holders(chunks: list[Chunk], layer: int) -> tuple[int, ...]:
     """Pipeline ranks that hold the layer, ascending."""
-    return tuple(sorted({rank for c in chunks if c.first <= layer < c.end for rank in c.ranks}))
+    return tuple(sorted({rank for c in chunks if layer in c.layers for rank in c.ranks}))
 
 
 def _wire(model, chunks: list[Chunk]) -> None:
@@ -99,7 +100,7 @@ def _wire(model, chunks: list[Chunk]) -> None:
     wires = stage_wires(model._layer_specs, chunks)
     nodes = dict(zip(model._local_layers, model.forward_funcs, strict=True))
     for chunk in chunks:
-        for layer, wire in enumerate(wires[chunk.stage].layers, chunk.first):
+        for layer, wire in zip(chunk.layers, wires[chunk.stage].layers, strict=True):
             if layer in nodes:
                 nodes[layer].wires = wire
 

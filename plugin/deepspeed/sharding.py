@@ -17,7 +17,7 @@ def check_layers(specs: list, chunks: list[Chunk]) -> None:
     from .graph_model import NodeSpec
 
     for chunk in chunks:
-        for layer in range(chunk.first, chunk.end) if chunk.sharded else ():
+        for layer in chunk.layers if chunk.sharded else ():
             spec = specs[layer]
             where = f"stage {chunk.stage} is sharded over pipeline ranks {list(chunk.ranks)}, and its layer {layer}"
             if isinstance(spec, TiedLayerSpec):
@@ -42,7 +42,7 @@ def shards_of(grid, chunks: list[Chunk], timeout_s: float) -> dict[int, Shard]:
         layer: Shard(chunk.ranks.index(rank), len(chunk.ranks), groups[chunk.ranks])
         for chunk in chunks
         if chunk.sharded and chunk.on(rank)
-        for layer in range(chunk.first, chunk.end)
+        for layer in chunk.layers
     }
 
 

@@ -13,6 +13,7 @@
 #include "search/partition/chain.h"
 #include "search/partition/even_split.h"
 #include "search/partition/joint_candidates.h"
+#include "search/partition/latency.h"
 #include "search/partition/stages.h"
 #include "search/placement/quantity.h"
 
@@ -109,7 +110,9 @@ class Chooser {
     try {
       candidate.cuts = candidate.even    ? cut_evenly(profile_, candidate.options)
                        : candidate.graph ? cut_graph(profile_, candidate.options)
-                                         : cut_chain(profile_, candidate.options);
+                       : candidate.quick
+                           ? cut_for_latency(profile_, candidate.options, !options_.fewer_devices)
+                           : cut_chain(profile_, candidate.options);
     } catch (const InfeasibleError& error) {
       return refuse(candidate, error.what(), true);
     } catch (const InputError& error) {

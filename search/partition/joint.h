@@ -11,7 +11,7 @@
 // than kMostShardSets allow) x { one chunk per device; stages over the graph where the profile has branches;
 // 2 to max_chunks chunks, looped and as a wave } x { keep all activations; recompute where keeping them would
 // leave fewer micro-batches in flight }; the even split of the layers, so that the winner is never behind
-// 1F1B on it; and one chunk on fewer devices.
+// 1F1B on it; one chunk on fewer devices; and, where the latency is made small, stages for that.
 //
 // Three bounds drop a candidate, each proved: N times the least that its busiest device takes, before it is
 // partitioned; the bounds of docs/bounds.md on its placement; and, where its search ends, the plan itself.
@@ -42,6 +42,7 @@ struct Candidate {
   PartitionOptions options;  ///< with the choices filled in
   bool graph = false;        ///< stages over the graph (branches.h), else of the chain
   bool even = false;         ///< as many layers on each device (even_split.h)
+  bool quick = false;        ///< stages for a short latency (latency.h)
   std::optional<StageCuts> cuts;
   std::optional<Placement> placement;
   Nanoseconds bound = 0;  ///< proven, of the objective; 0: not computed

@@ -70,6 +70,8 @@ std::vector<Candidate> list_candidates(const Profile& profile, const JointOption
     add("1 chunk per device", 1, ChunkLayout::looped);
     if (sharded.empty()) add("even split of the layers", 1, ChunkLayout::looped).even = true;
     if (branches) add("stages over the graph", 1, ChunkLayout::looped).graph = true;
+    if (sharded.empty() && options.search.objective == Objective::latency)
+      add("stages for a short latency", 1, ChunkLayout::looped).quick = true;
     const long devices = static_cast<long>(cluster_of(options.partition).devices.size());
     const long layers = static_cast<long>(profile.layers.size() - sharded.size());
     for (int chunks = 2; chunks <= options.max_chunks; ++chunks) {

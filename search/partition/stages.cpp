@@ -13,10 +13,6 @@ namespace {
 using chain::Model;
 using chain::StageCost;
 
-bool is_run(const std::vector<int>& layers) {
-  return layers.back() - layers.front() + 1 == static_cast<int>(layers.size());
-}
-
 /// Adds blocks stage by stage: all forwards first, then all backwards from the last stage to the first.
 class Builder {
  public:
@@ -30,7 +26,7 @@ class Builder {
     add_devices();
     model_.links.write(placement_);
     connect();
-    add_ranges();
+    add_layers();
     for (int s = 0; s < count(); ++s) add_forward(s);
     for (int s = count() - 1; s >= 0; --s) add_backward(s);
   }
@@ -73,12 +69,19 @@ class Builder {
     }
   }
 
-  void add_ranges() {
-    if (!std::all_of(stages_.begin(), stages_.end(), [](const ModelStage& s) { return is_run(s.layers); }))
-      return;
-    for (int s = 0; s < count(); ++s)
-      placement_.stages.push_back(
-          {name(s), stages_[s].layers.front(), stages_[s].layers.back() + 1, stages_[s].recompute});
+  /// In the order in which a list of layers runs them, where there is one.
+  void add_layers() {
+    bool runs = true;
+    for (int s = 0; s < count(); ++s) {
+      const std::vector<int>& layers = stages_[s].layers;
+      for (std::size_t i = 0; i < layers.size(); ++i) {
+        const bool begins = i == 0 || layers[i] != layers[i - 1] + 1;
+        runs = runs && (i == 0 || !begins);
+        if (begins) placement_.stages.push_back({name(s), layers[i], 0, stages_[s].recompute});
+        placement_.stages.back().end_layer = layers[i] + 1;
+      }
+    }
+    if (!runs) return;
     std::sort(placement_.stages.begin(), placement_.stages.end(),
               [](const StageLayers& a, const StageLayers& b) { return a.first_layer < b.first_layer; });
   }

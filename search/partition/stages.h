@@ -10,9 +10,9 @@ namespace ostinato {
 /// where the backward is split; that of a sharded stage is whole). A block waits for the blocks of the stages
 /// that its layers read from, with the bytes that they read.
 ///
-/// [[stages]] is written where every stage is a run of layers, which is what runs in a list of layers (as
-/// DeepSpeed has it); stages over a graph may not be. The stages must cover every layer once, and come in an
-/// order in which a stage stands behind those that it reads from.
+/// [[stages]] says which layers each stage runs; in several runs where those of a stage over a graph are
+/// no run in the order of the profile. The stages must cover every layer once, and come in an order in which
+/// a stage stands behind those that it reads from.
 Placement place_stages(const Profile& profile, const PartitionOptions& options,
                        const std::vector<ModelStage>& stages);
 

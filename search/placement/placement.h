@@ -63,8 +63,8 @@ struct Block {
   std::vector<Dependency> after;
 };
 
-/// Optional `[[stages]]` of a placement: which layers of the model a stage runs. The plugin needs it, the
-/// search not.
+/// Optional `[[stages]]` of a placement: a run of layers that a stage runs. A stage over a graph may have more
+/// than one: rows of one name, in rising order. The plugin needs it, the search not.
 struct StageLayers {
   std::string name;     ///< as in Block::stage
   int first_layer = 0;  ///< layers [first_layer, end_layer) of the model

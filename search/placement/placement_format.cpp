@@ -99,11 +99,7 @@ class Writer {
       link(override);
     }
     for (const Device& d : placement_.devices) device(d);
-    for (const StageLayers& stage : placement_.stages) {
-      line("\n[[stages]]\nname = {}\nlayers = [{}, {}]", toml_string(stage.name), stage.first_layer,
-           stage.end_layer);
-      if (stage.recompute) line("recompute = true");
-    }
+    for (auto s = placement_.stages.begin(); s != placement_.stages.end();) s = stage(s);
     for (const Block& b : placement_.blocks) block(b);
     format_choices(text_, placement_, time_, memory_);
     return std::move(text_);
@@ -114,6 +110,18 @@ class Writer {
   void line(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
     text_ += '\n';
+  }
+
+  /// All runs of one stage; returns the first of the next.
+  std::vector<StageLayers>::const_iterator stage(std::vector<StageLayers>::const_iterator first) {
+    auto end = first;
+    std::string runs;
+    for (; end != placement_.stages.end() && end->name == first->name; ++end)
+      runs += fmt::format("{}[{}, {}]", end == first ? "" : ", ", end->first_layer, end->end_layer);
+    line("\n[[stages]]\nname = {}", toml_string(first->name));
+    line("layers = {}", end - first > 1 ? "[" + runs + "]" : runs);
+    if (first->recompute) line("recompute = true");
+    return end;
   }
 
   void link(const Link& link) {

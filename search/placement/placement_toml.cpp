@@ -42,6 +42,7 @@ class PlacementReader {
   void devices(const Value* list);
   void links(const Value* list);
   void stages(const Value* list);
+  void run_of_layers(const Fields& fields, const Value& run, StageLayers& stage) const;
   Link link(const Fields& fields) const;
   std::vector<int> block_devices(const Value& list, const std::string& name) const;
   void inputs(const Value& list, int block);
@@ -123,25 +124,36 @@ void PlacementReader::links(const Value* list) {
 }
 
 void PlacementReader::stages(const Value* list) {
-  constexpr std::int64_t largest = std::numeric_limits<int>::max();
   std::unordered_set<std::string> seen;
   for (const Value& value : elements(list, file_, "stages")) {
     const Fields fields(value, file_, "[[stages]]", {"name", "layers", "recompute"});
     StageLayers stage;
     stage.name = fields.text("name");
-    const Value& layers = fields.need("layers", ValueKind::array);
-    if (layers.items.size() != 2) fields.fail(&layers, "'layers' must be [first, end): two whole numbers");
-    stage.first_layer = static_cast<int>(integer_in(layers.items[0], file_, "the first layer", 0, largest));
-    stage.end_layer =
-        static_cast<int>(integer_in(layers.items[1], file_, "the end of the layers", 0, largest));
     stage.recompute = fields.find("recompute") != nullptr && fields.boolean("recompute");
-    if (stage.first_layer >= stage.end_layer)
-      fields.fail(&layers, "stage " + in_quotes(stage.name) + " has no layers");
     if (!seen.insert(stage.name).second)
       fields.fail(nullptr, "duplicate stage name " + in_quotes(stage.name));
-    placement_.stages.push_back(std::move(stage));
-    lines_.stages.push_back(value.line);
+    const Value& layers = fields.need("layers", ValueKind::array);
+    const bool several = !layers.items.empty() && layers.items[0].kind == ValueKind::array;
+    for (const Value& run : several ? layers.items : std::vector{layers}) {
+      const bool first = placement_.stages.empty() || placement_.stages.back().name != stage.name;
+      const int before = first ? -1 : placement_.stages.back().end_layer;
+      run_of_layers(fields, run, stage);
+      if (stage.first_layer <= before)
+        fields.fail(&run, "the runs of 'layers' must rise, with a layer left out between two of them");
+      placement_.stages.push_back(stage);
+      lines_.stages.push_back(value.line);
+    }
   }
+}
+
+void PlacementReader::run_of_layers(const Fields& fields, const Value& run, StageLayers& stage) const {
+  constexpr std::int64_t largest = std::numeric_limits<int>::max();
+  if (run.kind != ValueKind::array || run.items.size() != 2)
+    fields.fail(&run, "'layers' must be [first, end): two whole numbers, or a list of such runs");
+  stage.first_layer = static_cast<int>(integer_in(run.items[0], file_, "the first layer", 0, largest));
+  stage.end_layer = static_cast<int>(integer_in(run.items[1], file_, "the end of the layers", 0, largest));
+  if (stage.first_layer >= stage.end_layer)
+    fields.fail(&run, "stage " + in_quotes(stage.name) + " has no layers");
 }
 
 void PlacementReader::block(const Value& value) {

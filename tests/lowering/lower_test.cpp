@@ -66,6 +66,17 @@ TEST(Lower, StagesFollowTheModelOrderOfThePlacement) {
   EXPECT_EQ(program.stages[1].ranks, std::vector<int>{1});
 }
 
+TEST(Lower, AStageOverAGraphMayLeaveLayersOut) {
+  Placement p = chain({0, 1});
+  p.stages = {{"0", 0, 2}, {"0", 4, 5}, {"1", 2, 4}};
+  const Program program = lower(backward_first(p, 1), p);
+  ASSERT_EQ(program.stages.size(), 2u);
+  EXPECT_EQ(program.stages[0].only, (std::vector<int>{0, 1, 4}));
+  EXPECT_EQ(program.stages[0].end_layer, 5);
+  EXPECT_EQ(program.stages[1].only, std::vector<int>{});
+  EXPECT_EQ(program.stages[1].first_layer, 2);
+}
+
 TEST(Lower, SplitBackwardSendsTheGradientAfterItsInputHalf) {
   EXPECT_EQ(transfers(chain({0, 1}, true), 1),
             "0F0,0SEND_F0,0RECV_B0,0I0,0W0\n1RECV_F0,1F0,1I0,1SEND_B0,1W0\n");

@@ -317,7 +317,13 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"layers_type", stages("3", "[1, 2]"),
                 "p.toml:6: 'layers' must be a list, not a whole number"},
         Refusal{"layers_size", stages("[0]", "[1, 2]"),
-                "p.toml:6: 'layers' must be [first, end): two whole numbers"},
+                "p.toml:6: 'layers' must be [first, end): two whole numbers, or a list of such runs"},
+        Refusal{"runs_that_touch", stages("[[0, 1], [1, 2]]", "[2, 3]"),
+                "p.toml:6: the runs of 'layers' must rise, with a layer left out between two of them"},
+        Refusal{"runs_that_overlap", stages("[[0, 1], [2, 3]]", "[1, 3]"),
+                "p.toml:6: stage 's' overlaps stage 't' in part, from layer 2"},
+        Refusal{"a_run_of_one", stages("[[0, 1], [2]]", "[1, 2]"),
+                "p.toml:6: 'layers' must be [first, end): two whole numbers, or a list of such runs"},
         Refusal{"layers_negative", stages("[-1, 1]", "[1, 2]"),
                 "p.toml:6: the first layer is -1, out of range: from 0 to 2147483647"},
         Refusal{"no_layers", stages("[0, 1]", "[1, 1]"), "p.toml:9: stage 't' has no layers"},
@@ -344,6 +350,18 @@ INSTANTIATE_TEST_SUITE_P(
                     kBlock,
                 "p.toml:7: duplicate stage name 's'"}),
     [](const auto& info) { return info.param.what; });
+
+TEST(PlacementTomlTest, AStageMayRunSeveralRunsOfLayers) {
+  const std::string text = stages("[[0, 2], [3, 4]]", "[2, 3]");
+  const Placement p = parse(text);
+  ASSERT_EQ(p.stages.size(), 3u);
+  EXPECT_EQ(p.stages[0].name, "s");
+  EXPECT_EQ(p.stages[1].name, "s");
+  EXPECT_EQ(p.stages[1].first_layer, 3);
+  EXPECT_EQ(p.stages[1].end_layer, 4);
+  EXPECT_NE(format_placement(p).find("layers = [[0, 2], [3, 4]]\n"), std::string::npos);
+  EXPECT_EQ(parse(format_placement(p)).stages.size(), 3u);
+}
 
 std::string repeated(const std::string& text, int times) {
   std::string all;

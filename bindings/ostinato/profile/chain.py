@@ -1,13 +1,13 @@
-"""The chain of layers, built one at a time, with the real input of each.
+"""The layers, built one at a time, with the real input of each: a chain, or the graph that ostinato.deepspeed.graph() describes.
 
-Every layer is run once, without gradients, so that the next one gets its shapes. A layer that is the same as an earlier
+Every layer is run once, without gradients, so that those that read it get its shapes. A layer that is the same as an earlier
 one, on an input of the same shape, is neither built nor run again: it gets that one's output.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,19 +113,80 @@ def with_loss(run: Callable, job: Job) -> Callable:
     return lambda inputs: job.loss_fn(run(inputs), labels)
 
 
+class Line:
+    """What flows along a chain: each layer takes the output of the one before it."""
+
+    reads = after = None
+
+    def __init__(self, inputs: Any, _layers: Sequence[Any]):
+        self.value, self.learns = inputs, False
+
+    def taken(self, _spec: Any) -> tuple[Any, bool]:
+        """What the layer takes, and whether its backward reaches that."""
+        return self.value, self.learns and any(map(differentiable, tensors(self.value)))
+
+    def give(self, _spec: Any, outputs: Any) -> None:
+        self.value, self.learns = outputs, True
+
+    def called(self, run: Callable) -> Callable:
+        return run
+
+    def itself(self, spec: Any) -> Any:
+        return spec
+
+
+class Branches:
+    """What flows through a graph of layers: each takes the values that it names, and no more."""
+
+    def __init__(self, inputs: Any, layers: Sequence[Any]):
+        given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+        names = layers[0].inputs
+        if len(names) != len(given):
+            raise ProfileError(f"graph() names {len(names)} inputs ({', '.join(names)}), and a batch has {len(given)}")
+        self.values: dict[str, Any] = dict(zip(names, given, strict=True))
+        self.rows: dict[str, int] = {}  # of values that layers made
+        self.reads: list[list[Source]] = []
+        self.after: list[dict[int, int]] = []
+
+    def taken(self, spec: Any) -> tuple[Any, bool]:
+        rows = {name: self.rows[name] for name in spec.reads if name in self.rows}
+        self.reads.append([(rows[name], 0) if name in rows else None for name in spec.reads])
+        self.after.append({row: bytes_of(self.values[name]) for row, name in sorted((row, name) for name, row in rows.items())})
+        return tuple(self.values[name] for name in spec.reads), any(differentiable(self.values[name]) for name in rows)
+
+    def give(self, spec: Any, outputs: Any) -> None:
+        if not isinstance(outputs, torch.Tensor):
+            raise ProfileError(f'layer "{spec.name}" of graph() must return one tensor, got {type(outputs).__name__}')
+        self.values[spec.name], self.rows[spec.name] = outputs, len(self.rows)
+
+    def called(self, run: Callable) -> Callable:
+        return lambda inputs: run.layer(*inputs)
+
+    def itself(self, spec: Any) -> Any:
+        return spec.layer
+
+
+def has_branches(layers: Sequence[Any]) -> bool:
+    """Whether they are those of ostinato.deepspeed.graph()."""
+    return all(hasattr(layer, "reads") for layer in layers)
+
+
 def build_chain(job: Job, settings: Settings) -> Chain:
     if not len(job.layers):
         raise ProfileError("the model has no layers")
-    chain, builder = Chain(), Builder(settings, job.device)
+    inputs = moved(map_tensors(torch.Tensor.detach, job.inputs), job.device)
+    flow = (Branches if has_branches(job.layers) else Line)(inputs, job.layers)
+    chain, builder = Chain(reads=flow.reads, after=flow.after), Builder(settings, job.device)
     known: dict[Any, Layer] = {}
-    value, last = moved(map_tensors(torch.Tensor.detach, job.inputs), job.device), len(job.layers) - 1
+    last = len(job.layers) - 1
     for index, spec in enumerate(job.layers):
         name = layer_name(index, spec)
-        takes_gradient = index > 0 and any(map(differentiable, tensors(value)))
-        key = (layer_key(spec), shape_key(value), takes_gradient, index == last)
+        value, takes_gradient = flow.taken(spec)
+        key = (layer_key(flow.itself(spec)), shape_key(value), takes_gradient, index == last)
         layer = known.get(key)
         if layer is None:
             run, module = builder.build(name, spec)
+            run = flow.called(run)
             parameters = [p for p in module.parameters() if p.requires_grad] if isinstance(module, nn.Module) else []
             outputs = run_once(name, run, value)
             if index == last and job.loss_fn is not None:
@@ -139,6 +200,6 @@ def build_chain(job: Job, settings: Settings) -> Chain:
         else:
             builder.describe_again(name, layer.index)
         chain.rows.append((name, layer))
-        value = layer.outputs
+        flow.give(spec, layer.outputs)
     chain.digest = model_digest(builder.described)
     return chain

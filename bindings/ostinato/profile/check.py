@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ostinato.profile.chain import Builder, Chain, Layer, build_chain, with_loss
+from ostinato.profile.chain import Builder, Chain, Layer, build_chain, has_branches, with_loss
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.job import Job
 from ostinato.profile.kept import freed_outputs
@@ -167,8 +167,8 @@ def check_stage(job: Job, chain: Chain, profile: Any, stage: Layer, last: int, h
 
 def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_progress) -> list[Check]:
     """Measures the job again as that many stages of about equal time. Raises ProfileError as profile_layers() does."""
-    if job.module is not None:
-        raise ProfileError("stages are measured as a whole where the model is a chain of layers, not a graph of operators")
+    if job.module is not None or has_branches(job.layers):
+        raise ProfileError("stages are measured as a whole where the model is a chain of layers, not a graph")
     settings, checks = read_settings(job.config, job.optimizer), []
     weights = [row.forward.median + row.backward.median for row in profile.layers]
     cuts = balanced(weights, stages)

@@ -23,6 +23,7 @@ class Stage:
     first_layer: int  # of the placement's [[stages]]; 0, 0 where it has none
     end_layer: int
     shard: Shard | None
+    only: tuple[int, ...] = ()  # the layers among them that it runs; empty: all
     recompute: bool = False  # its backward runs the forward again (layers() sees to it; your own module must do so itself)
 
 
@@ -40,6 +41,11 @@ def layers(chain: Sequence[nn.Module]) -> Build:
             raise ValueError(
                 f'stage "{stage.name}" holds layers [{stage.first_layer}, {stage.end_layer}), and the chain has '
                 f"{len(chain)}: the placement needs [[stages]] for this model"
+            )
+        if stage.only:
+            raise ValueError(
+                f'stage "{stage.name}" runs layers {stage.only}, a part of a model with branches, and layers() makes '
+                "a chain: build its module yourself"
             )
         mine = chain[stage.first_layer : stage.end_layer]
         if stage.shard is None:
@@ -68,5 +74,5 @@ def own_stages(program, rank: int, ranks: list[int]) -> list[Stage]:
                 groups[members] = dist.new_group([ranks[r] for r in members], use_local_synchronization=True)
             shard = Shard(members.index(rank), len(members), groups[members])
         if rank in members:
-            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard, stage.recomputes))
+            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard, tuple(stage.only), stage.recomputes))
     return stages
