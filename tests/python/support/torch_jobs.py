@@ -121,13 +121,30 @@ def infer(case: Case) -> list:
     return results
 
 
-def train_on_torch(case: Case) -> dict:
-    """The same plan on torch's own schedule runtime."""
+def own_schedule(case: Case, kind: str):
+    """torch's own schedule of this name, for the stages that the plan's placement has."""
+    from ostinato.torch.pipeline import lowered, place_in
+    from ostinato.torch.stages import own_stages
+    from torch.distributed.pipelining import PipelineStage, schedules
+
+    program, made = lowered(case.plan, None), getattr(schedules, kind)
+    mine, count = own_stages(program, *place_in(None, program)), len(program.stages)
+    stages = [PipelineStage(build(case)(stage), stage.index, count, torch.device("cpu")) for stage in mine]
+    one_each = issubclass(made, schedules.PipelineScheduleSingle)
+    return made(stages[0] if one_each else stages, program.micro_batches, loss_fn=loss), stages
+
+
+def train_on_torch(case: Case, kind: str = "") -> dict:
+    """The same plan on torch's own schedule runtime; or torch's own schedule of this name."""
     from ostinato.torch import schedule
 
-    made = schedule(case.plan, build(case), loss)
-    first = any(stage.is_first for stage in made._stages)
-    last = any(stage.is_last for stage in made._stages)
+    if kind:
+        made, stages = own_schedule(case, kind)
+    else:
+        made = schedule(case.plan, build(case), loss)
+        stages = made._stages
+    first = any(stage.is_first for stage in stages)
+    last = any(stage.is_last for stage in stages)
     losses, gradients = [], []
     for step in range(case.steps):
         tokens, _, targets = batch(step)
@@ -135,7 +152,7 @@ def train_on_torch(case: Case) -> dict:
         made.step(*([tokens] if first else []), **({"target": targets, "losses": of_step} if last else {}))
         losses.append(sum(value.item() for value in of_step) / MICRO_BATCHES if last else None)
         gradients.append({})
-        for stage in made._stages:
+        for stage in stages:
             for name, p in stage.submod.named_parameters():
                 gradients[-1][f"{stage.stage_index}/{name}"] = p.grad.clone()
                 p.grad = None
