@@ -10,6 +10,7 @@
 #include "plugin/executor/c10d_channel.h"
 #include "plugin/executor/error.h"
 #include "plugin/executor/executor.h"
+#include "plugin/executor/host_channel.h"
 
 namespace ostinato {
 namespace {
@@ -80,9 +81,9 @@ class PythonExecutor {
  public:
   PythonExecutor(const Program& program, int rank, c10::intrusive_ptr<c10d::ProcessGroup> group,
                  std::vector<int> ranks, double timeout_s, std::optional<at::Device> device,
-                 bool dynamic_shapes)
-      : channel_(make_c10d_channel(check_group(program, rank, std::move(group), ranks), ranks,
-                                   device.value_or(at::Device(at::kCPU)))),
+                 bool dynamic_shapes, bool shared_memory)
+      : channel_(make_channel(check_group(program, rank, std::move(group), ranks), ranks,
+                              device.value_or(at::Device(at::kCPU)), shared_memory)),
         executor_(program, rank, *channel_,
                   {.timeout = nanoseconds(timeout_s), .dynamic_shapes = dynamic_shapes}) {}
 
@@ -119,6 +120,13 @@ class PythonExecutor {
   std::string position() const { return executor_.position(); }
 
  private:
+  static std::unique_ptr<Channel> make_channel(c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                               std::vector<int> ranks, at::Device device,
+                                               bool shared_memory) {
+    auto channel = make_c10d_channel(std::move(group), std::move(ranks), device);
+    return shared_memory ? make_host_channel(std::move(channel)) : std::move(channel);
+  }
+
   static c10::intrusive_ptr<c10d::ProcessGroup> check_group(const Program& program, int rank,
                                                             c10::intrusive_ptr<c10d::ProcessGroup> group,
                                                             const std::vector<int>& ranks) {
@@ -152,10 +160,14 @@ void bind_executor(py::module_& m) {
   py::register_local_exception<TimeoutError>(m, "StepTimeout", failed);
   py::class_<PythonExecutor>(m, "Executor", "Runs one rank's list of a program, one training step per run().")
       .def(py::init<const Program&, int, c10::intrusive_ptr<c10d::ProcessGroup>, std::vector<int>, double,
-                    std::optional<at::Device>, bool>(),
+                    std::optional<at::Device>, bool, bool>(),
+           py::call_guard<py::gil_scoped_release>(),  // it waits for the executors of the other ranks
            py::arg("program"), py::arg("rank"), py::arg("process_group"), py::arg("ranks"),
            py::arg("timeout_s") = 300.0, py::arg("device") = py::none(), py::arg("dynamic_shapes") = false,
-           "ranks[d] is the rank within process_group of the pipeline's device d.")
+           py::arg("shared_memory") = true,
+           "ranks[d] is the rank within process_group of the pipeline's device d. Every rank must make its "
+           "executor: ranks wait for those that they exchange tensors with. shared_memory=False: everything "
+           "goes over process_group, also between ranks of one host.")
       .def("set_stage", &PythonExecutor::set_stage, py::arg("stage"), py::arg("forward"),
            py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),
            py::arg("may_split") = true,

@@ -2,24 +2,33 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <algorithm>
+
 #include "plugin/executor/error.h"
 
 namespace ostinato {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
 
+/// One c10d operation for each tensor of the message.
 class C10dTransfer : public Transfer {
  public:
-  C10dTransfer(c10::intrusive_ptr<c10d::Work> work, at::Tensor tensor)
-      : work_(std::move(work)), tensor_(std::move(tensor)) {}
+  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  C10dTransfer(Works works, std::vector<at::Tensor> tensors)
+      : works_(std::move(works)), tensors_(std::move(tensors)) {}
 
   bool wait(std::chrono::nanoseconds timeout) override {
     // A backend of an accelerator only orders its stream here and returns; the host goes on issuing work.
     const auto begin = Clock::now();
-    const auto limit = std::chrono::ceil<std::chrono::milliseconds>(timeout);
     try {
-      return work_->wait(limit);
+      for (const auto& work : works_) {
+        const auto left = std::max<std::chrono::nanoseconds>(timeout - (Clock::now() - begin), {});
+        if (!work->wait(std::chrono::ceil<std::chrono::milliseconds>(left) + 1ms)) return false;
+      }
+      return true;
     } catch (const std::exception& error) {
       // Backends name a time-out in words only, each in its own.
       if (Clock::now() - begin >= timeout) return false;
@@ -28,8 +37,8 @@ class C10dTransfer : public Transfer {
   }
 
  private:
-  c10::intrusive_ptr<c10d::Work> work_;
-  at::Tensor tensor_;
+  Works works_;
+  std::vector<at::Tensor> tensors_;
 };
 
 class C10dChannel : public Channel {
@@ -37,20 +46,30 @@ class C10dChannel : public Channel {
   C10dChannel(c10::intrusive_ptr<c10d::ProcessGroup> group, std::vector<int> ranks, at::Device device)
       : group_(std::move(group)), ranks_(std::move(ranks)), device_(device) {}
 
-  std::unique_ptr<Transfer> send(const at::Tensor& tensor, int rank) override {
-    std::vector<at::Tensor> tensors{tensor};
-    return std::make_unique<C10dTransfer>(group_->send(tensors, ranks_[rank], kTag), tensor);
+  std::unique_ptr<Transfer> send(std::vector<at::Tensor> tensors, int rank) override {
+    return transfer(std::move(tensors),
+                    [&](std::vector<at::Tensor>& one) { return group_->send(one, ranks_[rank], kTag); });
   }
 
-  std::unique_ptr<Transfer> receive(const at::Tensor& tensor, int rank) override {
-    std::vector<at::Tensor> tensors{tensor};
-    return std::make_unique<C10dTransfer>(group_->recv(tensors, ranks_[rank], kTag), tensor);
+  std::unique_ptr<Transfer> receive(std::vector<at::Tensor> tensors, int rank) override {
+    return transfer(std::move(tensors),
+                    [&](std::vector<at::Tensor>& one) { return group_->recv(one, ranks_[rank], kTag); });
   }
 
   bool posts_ahead() const override { return device_.is_cpu(); }
   at::Device device() const override { return device_; }
 
  private:
+  template <typename Issue>
+  static std::unique_ptr<Transfer> transfer(std::vector<at::Tensor> tensors, Issue issue) {
+    C10dTransfer::Works works;
+    for (const at::Tensor& tensor : tensors) {
+      std::vector<at::Tensor> one{tensor};
+      works.push_back(issue(one));
+    }
+    return std::make_unique<C10dTransfer>(std::move(works), std::move(tensors));
+  }
+
   static constexpr int kTag = 0;  ///< one tag keeps its order; NCCL knows none
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::vector<int> ranks_;

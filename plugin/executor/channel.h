@@ -1,28 +1,31 @@
 #pragma once
-// How tensors travel between ranks. c10d_channel.h carries them over a process group; tests carry them
-// between threads.
+// How messages travel between ranks. c10d_channel.h carries them over a process group, host_channel.h through
+// the memory of one host; tests carry them between threads.
 //
-//   auto sent = channel.send(tensor, 1);          // returns at once
-//   auto arrived = channel.receive(buffer, 1);
+//   channel.open({{1, 4}}, timeout);              // once; rank 1 does the same
+//   auto sent = channel.send({tensor}, 1);        // returns at once
+//   auto arrived = channel.receive({buffer}, 1);
 //   if (!arrived->wait(std::chrono::seconds(300))) ...
 //
-// Between a directed pair of ranks the k-th send meets the k-th receive. Nothing else is promised: a send may
-// need its receive to complete (rendezvous).
+// Between a directed pair of ranks the k-th send meets the k-th receive, whose tensors have as many bytes,
+// one by one. Nothing else is promised: a send may need its receive to complete (rendezvous).
 
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
+#include <vector>
 
 namespace ostinato {
 
-/// One send or receive on its way. It keeps its tensor alive. Destroying it early leaves the channel out of
-/// step.
+/// One message on its way. It keeps its tensors alive as long as they are needed. Destroying it early leaves
+/// the channel out of step.
 class Transfer {
  public:
   virtual ~Transfer() = default;
 
-  /// True when the tensor may be used (a receive) or changed (a send) by what follows on this thread and its
+  /// True when the tensors may be used (a receive) or changed (a send) by what follows on this thread and its
   /// stream; false when the time is up. Throws ExecutionError where the peer is gone.
   virtual bool wait(std::chrono::nanoseconds timeout) = 0;
 };
@@ -31,10 +34,14 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
-  /// `tensor` must be contiguous and is not copied. `rank` is a pipeline rank (a device index of the
-  /// placement).
-  virtual std::unique_ptr<Transfer> send(const at::Tensor& tensor, int rank) = 0;
-  virtual std::unique_ptr<Transfer> receive(const at::Tensor& tensor, int rank) = 0;
+  /// Before the first transfer, on all ranks: whom there will be transfers with, and how many messages to
+  /// each can be on their way at once. May wait for these ranks. Throws TimeoutError where one does not come.
+  virtual void open(const std::map<int, int>& /*messages*/, std::chrono::nanoseconds /*timeout*/) {}
+
+  /// One message. Its tensors must be contiguous, and not changed before the transfer is over. `rank` is a
+  /// pipeline rank (a device index of the placement).
+  virtual std::unique_ptr<Transfer> send(std::vector<at::Tensor> tensors, int rank) = 0;
+  virtual std::unique_ptr<Transfer> receive(std::vector<at::Tensor> tensors, int rank) = 0;
 
   /// May a receive be posted ahead of sends that stand before it in the program? Not where a pair of ranks
   /// shares one in-order stream for both directions (NCCL): there the program's global order must be kept.

@@ -38,8 +38,9 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  /// Copies the program. `channel` must outlive the executor. Throws ExecutionError, before anything runs,
-  /// for a program that fails prove_deadlock_free() or a rank that it does not have.
+  /// Copies the program. `channel` must outlive the executor, and is opened for it: that may wait until the
+  /// peers make theirs. Throws ExecutionError, before anything runs, for a program that fails
+  /// prove_deadlock_free() or a rank that it does not have; TimeoutError where a peer does not come.
   Executor(Program program, int rank, Channel& channel, ExecutorOptions options = {});
   ~Executor();
 

@@ -1,5 +1,6 @@
 #include "plugin/executor/itinerary.h"
 
+#include <algorithm>
 #include <cassert>
 #include <map>
 #include <tuple>
@@ -106,6 +107,21 @@ PeerView view_of(const List& peer, int rank) {
   return view;
 }
 
+std::map<int, int> most_sends_of(const List& list, const Itinerary& known) {
+  std::map<int, int> issued, over, most;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const int peer = list[i].peer;
+    for (const int receive : known.needs[i]) {
+      if (receive < 0) continue;
+      int& known_over = over[list[receive].peer];
+      known_over = std::max(known_over, known.sends_over[receive]);
+    }
+    if (is_send(list[i].action)) ++issued[peer];
+    if (!is_compute(list[i].action)) most[peer] = std::max(most[peer], issued[peer] - over[peer]);
+  }
+  return most;
+}
+
 }  // namespace
 
 Itinerary itinerary(const Program& program, int rank, bool post_ahead) {
@@ -127,6 +143,7 @@ Itinerary itinerary(const Program& program, int rank, bool post_ahead) {
     while (over < static_cast<int>(view.consumers.size()) && view.consumers[over] < sent_at) ++over;
     result.sends_over[i] = over;
   }
+  result.most_sends = most_sends_of(list, result);
   return result;
 }
 

@@ -2,6 +2,7 @@
 // What one rank can know of its transfers before the first step: which receives a compute waits for, how
 // early each may be posted, and when a send is certainly over.
 
+#include <map>
 #include <vector>
 
 #include "plugin/program.h"
@@ -27,6 +28,9 @@ struct Itinerary {
   /// arrived, because the peer consumed them before it sent. No send has to be waited for or polled (gloo
   /// cannot poll) before the end of the step, and no buffer of one is kept much longer than needed.
   std::vector<int> sends_over;
+
+  /// Per peer that this rank has transfers with: the most sends to it that are not certainly over at a time.
+  std::map<int, int> most_sends;
 };
 
 /// Asserts that the program passes prove_deadlock_free(). O(instructions).

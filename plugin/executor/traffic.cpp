@@ -15,6 +15,8 @@ namespace {
 constexpr std::int64_t kUnchanged = 0;
 constexpr std::int64_t kAnnounced = 1;
 
+constexpr int kMessagesOfSend = 3;  ///< at most: which of the two, shapes, tensors
+
 std::string seconds(std::chrono::nanoseconds time) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
@@ -33,7 +35,11 @@ Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono
       dynamic_(dynamic),
       itinerary_(ostinato::itinerary(program, rank, channel.posts_ahead())),
       pool_(channel.device(), meter),
-      inbound_(program.ranks[rank].size()) {}
+      inbound_(program.ranks[rank].size()) {
+  std::map<int, int> messages = itinerary_.most_sends;
+  for (auto& [peer, count] : messages) count *= kMessagesOfSend;
+  channel_.open(messages, timeout);
+}
 
 void Traffic::Edge::learn(MessageSpec spec) {
   backward = gradient_of(spec);
@@ -75,7 +81,7 @@ std::string Traffic::name(int index) const {
          ", instruction " + std::to_string(index);
 }
 
-void Traffic::complete(std::vector<std::unique_ptr<Transfer>>& transfers, int index) {
+void Traffic::complete(Transfers& transfers, int index) {
   if (transfers.empty()) return;
   waiting_(index);
   for (auto& transfer : transfers) {
@@ -108,11 +114,13 @@ void Traffic::post_before(int index) {
     const Edge& e = edge(i);
     if (!is_known(next_post_)) return;  // post() takes it at its place
     Inbound& inbound = inbound_[next_post_].emplace();
+    std::vector<at::Tensor> tensors;
     for (const TensorSpec& spec : spec_of(i, e)) {
       Buffer buffer = spec.present ? pool_.take(spec) : Buffer();
-      if (spec.bytes() > 0) inbound.transfers.push_back(channel_.receive(buffer.tensor(), i.peer));
+      if (spec.bytes() > 0) tensors.push_back(buffer.tensor());
       inbound.buffers.push_back(std::move(buffer));
     }
+    if (!tensors.empty()) inbound.transfers.push_back(channel_.receive(std::move(tensors), i.peer));
   }
 }
 
@@ -127,12 +135,16 @@ void Traffic::post(int index) {
   post_before(index + 1);
 }
 
+void Traffic::receive_now(const at::Tensor& tensor, int index) {
+  Transfers transfers;
+  transfers.push_back(channel_.receive({tensor}, at(index).peer));
+  complete(transfers, index);
+}
+
 void Traffic::read_flag(int index) {
   const Instruction& i = at(index);
   const at::Tensor flag = at::empty({1}, at::TensorOptions().dtype(at::kLong).device(channel_.device()));
-  std::vector<std::unique_ptr<Transfer>> transfers;
-  transfers.push_back(channel_.receive(flag, i.peer));
-  complete(transfers, index);
+  receive_now(flag, index);
   Edge& e = edge(i);
   if (flag.item<std::int64_t>() == kAnnounced) {
     read_announcement(index);
@@ -148,9 +160,7 @@ void Traffic::read_flag(int index) {
 void Traffic::read_announcement(int index) {
   const at::Tensor header =
       at::empty({kHeaderLength}, at::TensorOptions().dtype(at::kLong).device(channel_.device()));
-  std::vector<std::unique_ptr<Transfer>> transfers;
-  transfers.push_back(channel_.receive(header, at(index).peer));
-  complete(transfers, index);
+  receive_now(header, index);
   edge(at(index)).learn(decode(header.cpu()));
 }
 
@@ -179,12 +189,12 @@ void Traffic::announce(const Instruction& i, Edge& edge, const std::vector<at::T
   if (dynamic_) {
     const at::Tensor flag =
         at::full({1}, known ? kUnchanged : kAnnounced, at::TensorOptions().dtype(at::kLong));
-    out.transfers.push_back(channel_.send(flag.to(channel_.device()), i.peer));
+    out.transfers.push_back(channel_.send({flag.to(channel_.device())}, i.peer));
     edge.of_micro_batch[i.micro_batch] = edge.backward;
   }
   if (known) return;
   edge.announced_to[i.peer] = *edge.forward;
-  out.transfers.push_back(channel_.send(encode(*edge.forward).to(channel_.device()), i.peer));
+  out.transfers.push_back(channel_.send({encode(*edge.forward).to(channel_.device())}, i.peer));
 }
 
 void Traffic::send(int index, const std::vector<at::Tensor>& tensors) {
@@ -196,16 +206,17 @@ void Traffic::send(int index, const std::vector<at::Tensor>& tensors) {
     check(i, *e.forward, tensors);
   }
   const MessageSpec& spec = spec_of(i, e);
+  std::vector<at::Tensor> message;
   for (std::size_t t = 0; t < spec.size(); ++t) {
     if (spec[t].bytes() == 0) continue;
     // A stage that does not use an input has no gradient for it; its peer waits for one all the same.
-    const at::Tensor tensor =
+    message.push_back(
         tensors[t].defined()
             ? tensors[t].detach().contiguous()
-            : at::zeros(spec[t].sizes, at::TensorOptions().dtype(spec[t].dtype).device(channel_.device()));
+            : at::zeros(spec[t].sizes, at::TensorOptions().dtype(spec[t].dtype).device(channel_.device())));
     out.bytes += spec[t].bytes();
-    out.transfers.push_back(channel_.send(tensor, i.peer));
   }
+  if (!message.empty()) out.transfers.push_back(channel_.send(std::move(message), i.peer));
   meter_.add(out.bytes);
   outbound_[i.peer].push_back(std::move(out));
 }

@@ -34,7 +34,8 @@ namespace ostinato {
 
 class Traffic {
  public:
-  /// `waiting` is told the index of the instruction that is waited for, and -1 when it is over.
+  /// Opens the channel, which may wait for the peers to do the same. `waiting` is told the index of the
+  /// instruction that is waited for, and -1 when it is over. Throws TimeoutError or ExecutionError.
   Traffic(const Program& program, int rank, Channel& channel, std::chrono::nanoseconds timeout, Meter& meter,
           std::function<void(int)> waiting, bool dynamic = false);
 
@@ -67,14 +68,15 @@ class Traffic {
   std::string partner(int index) const;
 
  private:
+  using Transfers = std::vector<std::unique_ptr<Transfer>>;
   struct Inbound {
     std::vector<Buffer> buffers;
-    std::vector<std::unique_ptr<Transfer>> transfers;
+    Transfers transfers;  ///< one, or none where nothing travels
   };
   struct Outbound {
     int index = 0;
     std::int64_t bytes = 0;  ///< held for this send alone
-    std::vector<std::unique_ptr<Transfer>> transfers;
+    Transfers transfers;  ///< the message, and before it what kind it is and its shapes where they are told
   };
 
   /// What a message along an edge of the stage graph looks like; one for both directions.
@@ -98,7 +100,8 @@ class Traffic {
   void announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors, Outbound& out);
   void check(const Instruction& i, const MessageSpec& spec, const std::vector<at::Tensor>& tensors) const;
   std::string name(int index) const;
-  void complete(std::vector<std::unique_ptr<Transfer>>& transfers, int index);
+  void receive_now(const at::Tensor& tensor, int index);
+  void complete(Transfers& transfers, int index);
   void release_sends(int peer, int count);
 
   const Program& program_;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "plugin/executor/error.h"
+#include "plugin/executor/host_channel.h"
 #include "plugin/lower.h"
 #include "tests/plugin/support/layers.h"
 #include "tests/plugin/support/thread_channel.h"
@@ -25,14 +26,23 @@ Program program_of(const Placement& placement, int micro_batches, int in_flight 
   return lower(backward_first(placement, micro_batches, in_flight), placement);
 }
 
+/// How the ranks' messages travel: between threads, there with every call blocking, or through memory.
+enum class Way { threads, blocking, memory };
+
+std::unique_ptr<Channel> channel_of(Exchange& exchange, int rank, Way way) {
+  auto channel =
+      std::make_unique<ThreadChannel>(exchange, rank, way == Way::blocking ? Blocking::yes : Blocking::no);
+  return way == Way::memory ? make_host_channel(std::move(channel)) : std::move(channel);
+}
+
 /// Runs one rank; what it threw, in words.
 template <typename Module>
-std::string run_rank(const Program& program, int rank, Exchange& exchange, Blocking blocking,
+std::string run_rank(const Program& program, int rank, Exchange& exchange, Way way,
                      std::map<int, Module>& modules, int steps, ExecutorOptions options,
                      std::vector<std::int64_t>* peaks = nullptr) {
-  ThreadChannel channel(exchange, rank, blocking);
+  const std::unique_ptr<Channel> channel = channel_of(exchange, rank, way);
   try {
-    Executor executor(program, rank, channel, options);
+    Executor executor(program, rank, *channel, options);
     for (auto& [s, module] : modules) {
       if (program.stages[s].on(rank)) executor.set_stage(s, module);
     }
@@ -47,14 +57,14 @@ std::string run_rank(const Program& program, int rank, Exchange& exchange, Block
 }
 
 template <typename Module>
-std::vector<std::string> run_all(const Program& program, std::map<int, Module>& modules, Blocking blocking,
+std::vector<std::string> run_all(const Program& program, std::map<int, Module>& modules, Way way,
                                  int steps = 1, ExecutorOptions options = {.timeout = 60s}) {
   Exchange exchange;
   std::vector<std::string> failures(program.ranks.size());
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < program.ranks.size(); ++r) {
     threads.emplace_back([&, r] {
-      failures[r] = run_rank(program, static_cast<int>(r), exchange, blocking, modules, steps, options);
+      failures[r] = run_rank(program, static_cast<int>(r), exchange, way, modules, steps, options);
     });
   }
   for (auto& thread : threads) thread.join();
@@ -69,16 +79,16 @@ struct Case {
   int in_flight;
 };
 
-class BitForBit : public ::testing::TestWithParam<std::tuple<Case, Blocking>> {};
+class BitForBit : public ::testing::TestWithParam<std::tuple<Case, Way>> {};
 
 TEST_P(BitForBit, GradientsEqualThoseOfOneThread) {
-  const auto& [c, blocking] = GetParam();
+  const auto& [c, way] = GetParam();
   const Placement p =
       c.edges.empty() ? chain(c.device_of) : testing::graph({.device_of = c.device_of, .edges = c.edges});
   const Program program = program_of(p, c.micro_batches, c.in_flight);
   ASSERT_TRUE(keeps_order(program));
   auto layers = testing::make_layers(program);
-  for (const std::string& failure : run_all(program, layers, blocking, 3)) EXPECT_EQ(failure, "");
+  for (const std::string& failure : run_all(program, layers, way, 3)) EXPECT_EQ(failure, "");
   auto reference = testing::make_layers(program);
   for (int step = 0; step < 3; ++step) testing::run_reference(program, reference);
   for (auto& [s, layer] : reference) {
@@ -100,24 +110,26 @@ const Case kCases[] = {
     {"branches", {0, 1, 0}, {{0, 2}, {1, 2}}, 4, 0},
 };
 
+std::string name_of(const ::testing::TestParamInfo<std::tuple<Case, Way>>& info) {
+  const auto& [c, way] = info.param;
+  return c.name + std::string(way == Way::threads ? "" : way == Way::blocking ? "Blocking" : "Memory");
+}
+
 INSTANTIATE_TEST_SUITE_P(Executor, BitForBit,
                          ::testing::Combine(::testing::ValuesIn(kCases),
-                                            ::testing::Values(Blocking::no, Blocking::yes)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param).name) +
-                                  (std::get<1>(info.param) == Blocking::yes ? "Blocking" : "");
-                         });
+                                            ::testing::Values(Way::threads, Way::blocking, Way::memory)),
+                         name_of);
 
-class SplitBackwards : public ::testing::TestWithParam<Case> {};
+class SplitBackwards : public ::testing::TestWithParam<std::tuple<Case, Way>> {};
 
 TEST_P(SplitBackwards, GradientsEqualThoseOfOneThread) {
-  const Case& c = GetParam();
+  const auto& [c, way] = GetParam();
   const Placement p = c.edges.empty()
                           ? chain(c.device_of, true)
                           : testing::graph({.device_of = c.device_of, .edges = c.edges, .split = true});
   const Program program = program_of(p, c.micro_batches, c.in_flight);
   auto layers = testing::make_layers(program);
-  for (const std::string& failure : run_all(program, layers, Blocking::no, 3)) EXPECT_EQ(failure, "");
+  for (const std::string& failure : run_all(program, layers, way, 3)) EXPECT_EQ(failure, "");
   auto reference = testing::make_layers(program);
   for (int step = 0; step < 3; ++step) testing::run_reference(program, reference);
   for (auto& [s, layer] : reference) {
@@ -126,8 +138,10 @@ TEST_P(SplitBackwards, GradientsEqualThoseOfOneThread) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Executor, SplitBackwards, ::testing::ValuesIn(kCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Executor, SplitBackwards,
+                         ::testing::Combine(::testing::ValuesIn(kCases),
+                                            ::testing::Values(Way::threads, Way::memory)),
+                         name_of);
 
 TEST(Executor, RecordsEveryInstructionOnce) {
   const Program program = program_of(chain({0, 0}), 3);
@@ -152,7 +166,7 @@ TEST(Executor, RecordsEveryInstructionOnce) {
 TEST(Executor, KeepsNoOutputLongerThanItIsNeeded) {
   const Program program = program_of(chain({0, 1}), 6, 1);
   auto layers = testing::make_layers(program);
-  for (const std::string& failure : run_all(program, layers, Blocking::no, 2)) EXPECT_EQ(failure, "");
+  for (const std::string& failure : run_all(program, layers, Way::memory, 2)) EXPECT_EQ(failure, "");
   EXPECT_EQ(layers.at(0).most_alive, 1);
   EXPECT_EQ(layers.at(1).most_alive, 1);
 }
@@ -162,8 +176,8 @@ TEST(Executor, ReusesItsBuffers) {
   auto layers = testing::make_layers(program);
   Exchange exchange;
   std::vector<std::int64_t> peaks;
-  std::thread other([&] { run_rank(program, 0, exchange, Blocking::no, layers, 20, {.timeout = 60s}); });
-  EXPECT_EQ(run_rank(program, 1, exchange, Blocking::no, layers, 20, {.timeout = 60s}, &peaks), "");
+  std::thread other([&] { run_rank(program, 0, exchange, Way::threads, layers, 20, {.timeout = 60s}); });
+  EXPECT_EQ(run_rank(program, 1, exchange, Way::threads, layers, 20, {.timeout = 60s}, &peaks), "");
   other.join();
   // Two activations received at once, and gradients whose receipt is not proven yet; whatever it is, it does
   // not grow.
@@ -176,7 +190,7 @@ TEST(Executor, TimeoutNamesBothInstructions) {
   const Program program = program_of(chain({0, 1}), 2, 2);
   auto layers = testing::make_layers(program);
   Exchange exchange;  // rank 0 never comes
-  const std::string failure = run_rank(program, 1, exchange, Blocking::no, layers, 1, {.timeout = 50ms});
+  const std::string failure = run_rank(program, 1, exchange, Way::threads, layers, 1, {.timeout = 50ms});
   EXPECT_NE(
       failure.find(
           "rank 1 waited 0.0 s for 1RECV_F0 from rank 0, instruction 0, which waits for 0SEND_F0 of rank "
@@ -240,7 +254,7 @@ TEST(Executor, TuplesIntegersNoneAndUnusedInputs) {
     const Program program = program_of(chain(devices), 3);
     std::map<int, Mixed> modules;
     for (int s = 0; s < 2; ++s) modules.emplace(s, Mixed(s));
-    for (const std::string& failure : run_all(program, modules, Blocking::no, 2)) EXPECT_EQ(failure, "");
+    for (const std::string& failure : run_all(program, modules, Way::memory, 2)) EXPECT_EQ(failure, "");
     // d loss / d weight = m * 2 for m = 0, 1, 2, in two steps.
     EXPECT_TRUE(at::equal(modules.at(0).weight().grad(), at::full({3}, 12.0)));
   }
@@ -263,7 +277,7 @@ TEST(Executor, RefusesShapesThatChange) {
   const Program program = program_of(chain({0, 1}), 2);
   std::map<int, Growing> modules;
   for (int s = 0; s < 2; ++s) modules.emplace(s, Growing(s));
-  const auto failures = run_all(program, modules, Blocking::no, 1, {.timeout = 200ms});
+  const auto failures = run_all(program, modules, Way::threads, 1, {.timeout = 200ms});
   EXPECT_NE(
       failures[0].find("0SEND_F1 carries (Float[2] with gradient), but stage '0' announced (Float[1] with "
                        "gradient)"),
@@ -293,18 +307,18 @@ class Stretching : public StageModule {
 };
 
 TEST(Executor, ShapesMayChangeWhereItIsTold) {
-  const auto gradients = [](const std::vector<int>& devices, Blocking blocking) {
+  const auto gradients = [](const std::vector<int>& devices, Way way) {
     const Program program = program_of(chain(devices), 4, 3);
     std::map<int, Stretching> modules;
     for (int s = 0; s < 3; ++s) modules.emplace(s, Stretching(s, 3));
     const ExecutorOptions options{.timeout = 60s, .dynamic_shapes = true};
-    for (const std::string& failure : run_all(program, modules, blocking, 5, options)) EXPECT_EQ(failure, "");
+    for (const std::string& failure : run_all(program, modules, way, 5, options)) EXPECT_EQ(failure, "");
     return std::vector{modules.at(0).gradient(), modules.at(1).gradient(), modules.at(2).gradient()};
   };
-  const auto expected = gradients({0, 0, 0}, Blocking::no);
-  EXPECT_EQ(gradients({0, 1, 2}, Blocking::no), expected);
-  EXPECT_EQ(gradients({0, 1, 2}, Blocking::yes), expected);
-  EXPECT_EQ(gradients({0, 1, 0}, Blocking::no), expected);
+  const auto expected = gradients({0, 0, 0}, Way::threads);
+  for (const Way way : {Way::threads, Way::blocking, Way::memory})
+    EXPECT_EQ(gradients({0, 1, 2}, way), expected);
+  EXPECT_EQ(gradients({0, 1, 0}, Way::threads), expected);
 }
 
 TEST(Executor, RefusesWhatItCannotRun) {

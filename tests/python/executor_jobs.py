@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -59,11 +60,11 @@ def reference(stages: int, micro_batches: int, steps: int):
 class Rank:
     """The stages of one pipeline rank behind an executor."""
 
-    def __init__(self, program, rank: int, group, timeout_s: float = 120.0):
+    def __init__(self, program, rank: int, group, timeout_s: float = 120.0, shared_memory: bool = True):
         from ostinato import _plugin
 
         self.step, self.losses, self.program = 0, [], program
-        self.executor = _plugin.Executor(program, rank, group, list(range(program.ranks)), timeout_s)
+        self.executor = _plugin.Executor(program, rank, group, list(range(program.ranks)), timeout_s, shared_memory=shared_memory)
         self.modules = {}
         for s, stage in enumerate(program.stages):
             if rank in stage.ranks:
@@ -100,13 +101,13 @@ def start(rank: int, world: int, folder: str):
     return dist.distributed_c10d._get_default_group()
 
 
-def train_job(rank: int, world: int, folder: str, cases: dict, steps: int):
+def train_job(rank: int, world: int, folder: str, cases: dict, steps: int, shared_memory: bool):
     """Every case one after the other; leaves folder/<case>.<rank>.pt with losses and weights."""
     from ostinato import _plugin
 
     group = start(rank, world, folder)
     for name, files in cases.items():
-        run = Rank(_plugin.lower(*files), rank, group)
+        run = Rank(_plugin.lower(*files), rank, group, shared_memory=shared_memory)
         run.train(steps)
         torch.save({
             "losses": run.losses,
@@ -118,6 +119,12 @@ def train_job(rank: int, world: int, folder: str, cases: dict, steps: int):
     dist.destroy_process_group()
 
 
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def timeout_job(rank: int, world: int, folder: str, files):
     """Rank 0 never starts its step; rank 1 leaves the error and the positions it was seen at."""
     from ostinato import _plugin
@@ -126,10 +133,7 @@ def timeout_job(rank: int, world: int, folder: str, files):
     run = Rank(_plugin.lower(*files), rank, group, timeout_s=2.0)
     done = Path(folder) / "timeout.pt"
     if rank == 0:
-        deadline = time.monotonic() + 120
-        while not done.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return
+        return wait_for(done)
     seen, over = [], threading.Event()
 
     def watch():
@@ -145,3 +149,35 @@ def timeout_job(rank: int, world: int, folder: str, files):
         watcher.join()
         torch.save({"error": str(error), "seen": seen}, done.with_suffix(".part"))
         os.replace(done.with_suffix(".part"), done)
+
+
+def lost_job(rank: int, world: int, folder: str, files, shared_memory: bool):
+    """Rank 0 ends without a word in the third forward of its second step; rank 1 leaves what it is told then."""
+    from ostinato import _plugin
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent sends it to rank 1 when it sees the end of rank 0
+
+    group = start(rank, world, folder)
+    run = Rank(_plugin.lower(*files), rank, group, shared_memory=shared_memory)
+    if rank == 0:
+        forward = run.forward_of(run.modules[0])
+        run.executor.set_stage(0, lambda m, inputs: os._exit(3) if (run.step, m) == (1, 2) else forward(m, inputs))
+        run.train(2)
+    try:
+        run.train(2)
+    except _plugin.ExecutionError as error:
+        (Path(folder) / "lost.txt").write_text(str(error))
+    os._exit(0)
+
+
+def absent_job(rank: int, world: int, folder: str, files):
+    """Rank 0 comes without an executor; rank 1 leaves what it is told."""
+    from ostinato import _plugin
+
+    group, said = start(rank, world, folder), Path(folder) / "absent.txt"
+    if rank == 0:
+        return wait_for(said)
+    try:
+        Rank(_plugin.lower(*files), rank, group, timeout_s=0.5)
+    except _plugin.StepTimeout as error:
+        said.write_text(str(error))

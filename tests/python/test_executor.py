@@ -34,13 +34,13 @@ def spawn(job, world, folder, *arguments):
     torch.multiprocessing.spawn(job, (world, str(folder), *arguments), nprocs=world, join=True)
 
 
-@pytest.fixture(scope="module", params=sorted(CASES))
+@pytest.fixture(scope="module", params=[(2, True), (2, False), (4, True)], ids=["2ranks", "2ranks_gloo_only", "4ranks"])
 def trained(request, tmp_path_factory):
-    """All cases of so many ranks, trained in one set of processes: {case: results of each rank}."""
-    world = request.param
+    """All cases of so many ranks, trained in one set of processes, which use the host's memory or do not: {case: results of each rank}."""
+    world, shared_memory = request.param
     folder = tmp_path_factory.mktemp(f"ranks{world}")
     files = {name: write_chain(folder / name, **case) for name, case in CASES[world].items()}
-    spawn(jobs.train_job, world, folder, files, STEPS)
+    spawn(jobs.train_job, world, folder, files, STEPS, shared_memory)
     return world, files, {
         name: [torch.load(folder / f"{name}.{r}.pt") for r in range(world)] for name in CASES[world]
     }
@@ -87,6 +87,20 @@ def test_timeout_names_instruction_peer_and_position(tmp_path):
     assert "0SEND_F0 of rank 0 (its instruction 1)" in result["error"]
     assert "rank 1 is in step 1 at instruction 0 of 8 (1RECV_F0)" in result["error"]
     assert any("ms for 1RECV_F0" in position for position in result["seen"])
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_the_end_of_a_rank_is_noticed_by_its_peer(tmp_path, shared_memory):
+    with pytest.raises(torch.multiprocessing.ProcessExitedException):  # rank 0, in the middle of its second step
+        spawn(jobs.lost_job, 2, tmp_path, write_chain(tmp_path / "plan", [0, 1], 4, 2), shared_memory)
+    error = (tmp_path / "lost.txt").read_text()
+    assert "rank 1: 1RECV_F2 from rank 0, instruction" in error
+    assert not shared_memory or "the other rank's process has ended" in error
+
+
+def test_a_rank_that_makes_no_executor_is_named(tmp_path):
+    spawn(jobs.absent_job, 2, tmp_path, write_chain(tmp_path / "plan", [0, 1], 2, 2))
+    assert "rank 0 has not made its executor in time" in (tmp_path / "absent.txt").read_text()
 
 
 # What follows needs one rank only, and no process group.

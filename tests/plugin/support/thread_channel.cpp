@@ -1,5 +1,6 @@
 #include "tests/plugin/support/thread_channel.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -14,13 +15,16 @@ namespace {
 
 class ThreadTransfer : public Transfer {
  public:
-  ThreadTransfer(Exchange& exchange, std::shared_ptr<Pending> pending)
+  ThreadTransfer(Exchange& exchange, std::vector<std::shared_ptr<Pending>> pending)
       : exchange_(exchange), pending_(std::move(pending)) {}
-  bool wait(std::chrono::nanoseconds timeout) override { return exchange_.wait(*pending_, timeout); }
+  bool wait(std::chrono::nanoseconds timeout) override {
+    return std::all_of(pending_.begin(), pending_.end(),
+                       [&](const auto& p) { return exchange_.wait(*p, timeout); });
+  }
 
  private:
   Exchange& exchange_;
-  std::shared_ptr<Pending> pending_;
+  std::vector<std::shared_ptr<Pending>> pending_;  ///< one for each tensor of the message
 };
 
 void copy(const at::Tensor& from, const at::Tensor& to) {
@@ -53,20 +57,23 @@ bool Exchange::wait(const Pending& pending, std::chrono::nanoseconds timeout) {
   return met_.wait_for(lock, timeout, [&] { return pending.done; });
 }
 
-std::unique_ptr<Transfer> ThreadChannel::post(int from, int to, const at::Tensor& tensor, bool send) {
-  auto transfer = std::make_unique<ThreadTransfer>(exchange_, exchange_.post(from, to, tensor, send));
-  if (blocking_ == Blocking::yes && !transfer->wait(std::chrono::seconds(60))) {
-    throw std::logic_error("blocked for ever");
+std::unique_ptr<Transfer> ThreadChannel::post(int from, int to, const std::vector<at::Tensor>& tensors,
+                                              bool send) {
+  std::vector<std::shared_ptr<Pending>> pending;
+  for (const at::Tensor& tensor : tensors) {
+    pending.push_back(exchange_.post(from, to, tensor, send));
+    if (blocking_ == Blocking::yes && !exchange_.wait(*pending.back(), std::chrono::seconds(60)))
+      throw std::logic_error("blocked for ever");
   }
-  return transfer;
+  return std::make_unique<ThreadTransfer>(exchange_, std::move(pending));
 }
 
-std::unique_ptr<Transfer> ThreadChannel::send(const at::Tensor& tensor, int rank) {
-  return post(rank_, rank, tensor, true);
+std::unique_ptr<Transfer> ThreadChannel::send(std::vector<at::Tensor> tensors, int rank) {
+  return post(rank_, rank, tensors, true);
 }
 
-std::unique_ptr<Transfer> ThreadChannel::receive(const at::Tensor& tensor, int rank) {
-  return post(rank, rank_, tensor, false);
+std::unique_ptr<Transfer> ThreadChannel::receive(std::vector<at::Tensor> tensors, int rank) {
+  return post(rank, rank_, tensors, false);
 }
 
 }  // namespace ostinato::testing

@@ -40,13 +40,13 @@ class ThreadChannel : public Channel {
   ThreadChannel(Exchange& exchange, int rank, Blocking blocking)
       : exchange_(exchange), rank_(rank), blocking_(blocking) {}
 
-  std::unique_ptr<Transfer> send(const at::Tensor& tensor, int rank) override;
-  std::unique_ptr<Transfer> receive(const at::Tensor& tensor, int rank) override;
+  std::unique_ptr<Transfer> send(std::vector<at::Tensor> tensors, int rank) override;
+  std::unique_ptr<Transfer> receive(std::vector<at::Tensor> tensors, int rank) override;
   bool posts_ahead() const override { return blocking_ == Blocking::no; }
   at::Device device() const override { return at::kCPU; }
 
  private:
-  std::unique_ptr<Transfer> post(int from, int to, const at::Tensor& tensor, bool send);
+  std::unique_ptr<Transfer> post(int from, int to, const std::vector<at::Tensor>& tensors, bool send);
 
   Exchange& exchange_;
   int rank_;
