@@ -1,0 +1,209 @@
+"""A training step against its plan: DeepSpeed's engine with ostinato and without, on the same layers, ranks and order (1F1B).
+
+    PYTHONPATH=build/python python tests/bench/step_bench.py [--forward 10] [--backward 10] [--micro-batches 8] [--steps 8]
+
+Four ranks, one layer each. A layer computes for real, and then waits until its forward or backward has taken the given milliseconds: so
+blocks take what the plan says, and what is measured beyond the plan is the engine's. Both engines live in the same processes and take
+turns. A step is cut into what the plan speaks of (forwards, backwards, transfers; from the common begin to the end of the last rank),
+DeepSpeed's work after it (reduction of gradients, optimizer), and the rest of train_batch (loss to all ranks, timers, ...).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+from support.worlds import World  # noqa: E402
+
+RANKS, WIDTH, BATCH = 4, 16, 4
+PARTS = ("in the plan", "after it", "the rest", "step")
+NAPS_END = 3e-4  # seconds before the end from which one looks at the clock: a sleep ends late
+
+
+def wait_until(end: float) -> None:
+    while (left := end - time.perf_counter()) > 0:
+        time.sleep(left - NAPS_END if left > NAPS_END else 0)
+
+
+class Begin(torch.autograd.Function):
+    """The identity; tells the layer when its backward begins."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.layer.begun = time.perf_counter()
+        return gradient, None
+
+
+class End(torch.autograd.Function):
+    """The identity; its backward ends when that of the layer shall have ended."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        wait_until(ctx.layer.begun + ctx.layer.backward_s)
+        return gradient, None
+
+
+class Timed(nn.Module):
+    def __init__(self, forward_s: float, backward_s: float):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.forward_s, self.backward_s, self.begun = forward_s, backward_s, 0.0
+
+    def forward(self, x):
+        end = time.perf_counter() + self.forward_s
+        # The weight: the first layer's input takes no gradient.
+        y = functional.linear(x, End.apply(self.linear.weight, self), self.linear.bias)
+        y = Begin.apply(torch.tanh(y), self)
+        wait_until(end)
+        return y
+
+
+def batches():
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        yield torch.randn(BATCH, WIDTH, generator=generator), torch.randn(BATCH, WIDTH, generator=generator)
+
+
+def make_engine(forward_s: float, backward_s: float, micro_batches: int, plan: str | None):
+    import deepspeed
+    from deepspeed.pipe import LayerSpec, PipelineModule
+
+    torch.manual_seed(dist.get_rank())
+    config = {
+        "train_micro_batch_size_per_gpu": BATCH,
+        "gradient_accumulation_steps": micro_batches,
+        "steps_per_print": 10**9,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+    } | ({"ostinato": {"plan": plan}} if plan else {})
+    layers = [LayerSpec(Timed, forward_s, backward_s)] * RANKS
+    model = PipelineModule(layers, num_stages=RANKS, loss_fn=functional.mse_loss, partition_method="uniform")
+    return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)[0]
+
+
+class Stopwatch:
+    """Cuts the steps of an engine into PARTS, in seconds."""
+
+    def __init__(self, engine):
+        from deepspeed.runtime.pipe import schedule
+
+        self.engine, self.data, self.after_s, self.schedule_s = engine, batches(), 0.0, 0.0
+        self._schedule = engine._exec_schedule
+        engine._exec_schedule = self._timed_schedule
+        engine._INSTRUCTION_MAP = dict(engine._INSTRUCTION_MAP)
+        for kind in (schedule.ReduceTiedGrads, schedule.ReduceGrads, schedule.OptimizerStep):
+            engine._INSTRUCTION_MAP[kind] = self._timed(engine._INSTRUCTION_MAP[kind])
+
+    def _timed(self, function):
+        def timed(*args, **kwargs):
+            begin = time.perf_counter()
+            function(*args, **kwargs)
+            self.after_s += time.perf_counter() - begin
+
+        return timed
+
+    def _timed_schedule(self, pipe_schedule):
+        begin = time.perf_counter()
+        self._schedule(pipe_schedule)
+        self.schedule_s = time.perf_counter() - begin
+
+    def step(self) -> dict:
+        """Seconds of one step, its loss, and the seconds that this process computed in it."""
+        self.after_s = 0.0
+        dist.barrier()
+        begin, cpu = time.perf_counter(), time.process_time()
+        loss = self.engine.train_batch(self.data).item()
+        whole, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        seconds = (self.schedule_s - self.after_s, self.after_s, whole - self.schedule_s, whole)
+        return dict(zip(PARTS, seconds, strict=True)) | {"loss": loss, "cpu": cpu}
+
+
+def train(forward_s: float, backward_s: float, micro_batches: int, steps: int, plan: str) -> dict[str, list[dict]]:
+    """By engine, its steps but the first two."""
+    watches = {
+        "DeepSpeed": Stopwatch(make_engine(forward_s, backward_s, micro_batches, None)),
+        "ostinato": Stopwatch(make_engine(forward_s, backward_s, micro_batches, plan)),
+    }
+    taken = {name: [] for name in watches}
+    for _ in range(steps + 2):
+        for name, watch in watches.items():
+            taken[name].append(watch.step())
+    return {name: steps[2:] for name, steps in taken.items()}
+
+
+def placement(forward_s: float, backward_s: float) -> str:
+    text = 'format = "ostinato-placement/1"\nname = "chain"\ntime_unit = "s"\n'
+    text += "".join(f'[[devices]]\nname = "rank{r}"\n' for r in range(RANKS))
+    text += "".join(f'[[stages]]\nname = "{r}"\nlayers = [{r}, {r + 1}]\n' for r in range(RANKS))
+    for r in range(RANKS):
+        before, after = [f"{r - 1}.F"] * (r > 0), [f"{r}.F"] + [f"{r + 1}.B"] * (r + 1 < RANKS)
+        for letter, kind, seconds, needs in (("F", "forward", forward_s, before), ("B", "backward", backward_s, after)):
+            text += f'[[blocks]]\nname = "{r}.{letter}"\nstage = "{r}"\nkind = "{kind}"\ndevices = [{r}]\n'
+            text += f"time = {seconds:.9f}\nafter = {json.dumps(needs)}\n"
+    return text
+
+
+def plan_of(folder: Path, text: str, micro_batches: int) -> tuple[str, float]:
+    """Path and makespan in seconds of 1F1B."""
+    from ostinato import _search
+
+    (folder / "placement.toml").write_text(text)
+    path = folder / "plan.json"
+    arguments = ["search", str(folder / "placement.toml"), "--micro-batches", str(micro_batches), "--output", str(path)]
+    assert _search.main([*arguments, "--method", "1f1b"]) == 0
+    return str(path), json.loads(path.read_text())["makespan"] / 1e9
+
+
+def report(ranks: list[dict[str, list[dict]]], makespan: float) -> None:
+    print(f"planned {makespan * 1e3:.1f} ms; medians of {len(ranks[0]['ostinato'])} steps in turns, of each the rank that is done last")
+    print(f"{'ms':12}" + "".join(f"{part:>14}" for part in PARTS) + f"{'in the plan / planned':>24}{'cpu of 4 ranks':>16}")
+    medians = {}
+    for name in ("ostinato", "DeepSpeed"):
+        steps = list(zip(*(rank[name] for rank in ranks), strict=True))
+        last = [max(step, key=lambda rank: rank[PARTS[0]]) for step in steps]  # the others wait for it in what comes after
+        medians[name] = {part: statistics.median(rank[part] for rank in last) for part in PARTS}
+        cpu = statistics.median(sum(r["cpu"] for r in step) for step in steps)
+        figures = "".join(f"{medians[name][part] * 1e3:14.2f}" for part in PARTS)
+        print(f"{name:12}{figures}{medians[name]['in the plan'] / makespan:24.4f}{cpu * 1e3:16.1f}")
+    ours, theirs = medians["ostinato"], medians["DeepSpeed"]
+    print(f"DeepSpeed's step takes {theirs['step'] / ours['step']:.4f} times as long, its part in the plan "
+          f"{theirs['in the plan'] / ours['in the plan']:.4f} times")  # fmt: skip
+    losses = [[step["loss"] for step in ranks[0][name]] for name in ("ostinato", "DeepSpeed")]
+    assert losses[0] == losses[1], "the two must lose alike, bit for bit"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--forward", type=float, default=10.0, help="milliseconds of a forward")
+    parser.add_argument("--backward", type=float, default=10.0, help="milliseconds of a backward")
+    parser.add_argument("--micro-batches", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=8)
+    args = parser.parse_args()
+    times = args.forward / 1e3, args.backward / 1e3
+    with tempfile.TemporaryDirectory() as folder, World(RANKS) as world:
+        plan, makespan = plan_of(Path(folder), placement(*times), args.micro_batches)
+        report(world.run(train, *times, args.micro_batches, args.steps, plan), makespan)
+
+
+if __name__ == "__main__":
+    main()
