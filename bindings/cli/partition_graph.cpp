@@ -4,31 +4,41 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "bindings/cli/interrupt.h"
+#include "bindings/cli/profile_arguments.h"
 #include "search/files/file.h"
 #include "search/partition/graph_best.h"
 #include "search/partition/graph_bound.h"
 #include "search/partition/graph_csv.h"
 #include "search/partition/graph_simulate.h"
 #include "search/partition/graph_strategies.h"
+#include "search/partition/layer_operators.h"
+#include "search/partition/profile_json.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato::cli {
 namespace {
 
 struct Arguments {
-  std::string graph, devices, output;
+  std::string graph, devices, output, memory = "unlimited";
   std::string strategy = "best", schedule = "pct";
   std::uint64_t seed = 0;
   int runs = 0;
   double time_limit = 0;
-  bool published = false;
+  bool published = false, incomplete = false;
 
   explicit Arguments(CLI::App& app) {
-    app.add_option("graph", graph, "Operator graph (CSV)")->required()->type_name("GRAPH.csv");
-    app.add_option("--devices", devices, "Devices and rates between them (CSV)")
+    app.add_option("graph", graph, "Operator graph (CSV), or a profile (JSON) whose layers are the operators")
         ->required()
-        ->type_name("DEVICES.csv");
+        ->type_name("GRAPH");
+    app.add_option("--devices", devices,
+                   "Devices and rates between them (CSV); for a profile how many, or a device file (TOML)")
+        ->required()
+        ->type_name("DEVICES");
+    app.add_option("--device-memory", memory, "For a profile: memory of each device, with a unit: 40GiB");
+    app.add_flag("--allow-incomplete", incomplete, "Accept a profile that lost events");
     app.add_option("--strategy", strategy,
                    "hash, batch-split, critical-path, mite, dfs, heft or best (the default)");
     app.add_option("--schedule", schedule,
@@ -47,6 +57,51 @@ struct Arguments {
   }
 };
 
+bool ends_in(const std::string& word, const char* suffix) {
+  return word.size() > std::string_view(suffix).size() && word.ends_with(suffix);
+}
+
+/// What is assigned, and how its times are written.
+struct Problem {
+  OperatorGraph graph;
+  GraphDevices devices;
+  std::optional<LayerOperators> of_profile;  ///< whose times are nanoseconds
+
+  std::string text(Ticks t) const {
+    return of_profile ? fmt::format("{:>10}", format_time(of_profile->nanoseconds(t)))
+                      : fmt::format("{:10.1f}", to_units(t));
+  }
+  Json number(Ticks t) const { return of_profile ? Json(of_profile->nanoseconds(t)) : Json(to_units(t)); }
+  /// "12.345678901": exact; of a profile whole nanoseconds.
+  std::string exact(Ticks t) const {
+    return of_profile ? std::to_string(of_profile->nanoseconds(t))
+                      : fmt::format("{}.{:09}", t / kTicksPerUnit, t % kTicksPerUnit);
+  }
+};
+
+Problem read_problem(const Arguments& a) {
+  if (!ends_in(a.graph, ".json")) return {read_graph_csv(a.graph), read_devices_csv(a.devices), std::nullopt};
+  PartitionOptions options = partition_devices(a.devices, a.memory);
+  options.allow_incomplete = a.incomplete;
+  const Profile profile = read_profile(a.graph);
+  check_partition(profile, options);
+  Problem problem;
+  problem.of_profile.emplace(chain::Model(profile, options));
+  problem.graph = problem.of_profile->graph();
+  problem.devices = problem.of_profile->devices();
+  return problem;
+}
+
+/// The memory of a profile's operators is an estimate: what does not fit them is not proved to be impossible.
+GraphCosts costs_of(const Problem& problem, const Arguments& a) {
+  try {
+    return GraphCosts(problem.graph, problem.devices);
+  } catch (const InfeasibleError& error) {
+    if (problem.of_profile) throw InputError(a.graph, 0, error.what());
+    throw;
+  }
+}
+
 struct Outcome {
   Assignment assignment;
   std::vector<Ticks> start;
@@ -56,11 +111,6 @@ struct Outcome {
   std::vector<GraphCandidate> candidates;  ///< of best
   bool cut = false, interrupted = false;
 };
-
-/// "12.345678901": exact.
-std::string decimal(Ticks ticks) {
-  return fmt::format("{}.{:09}", ticks / kTicksPerUnit, ticks % kTicksPerUnit);
-}
 
 [[noreturn]] void refuse(const Arguments& a, const std::string& reason) {
   throw InputError(a.graph, 0,
@@ -114,18 +164,20 @@ Outcome run_strategy(const GraphCosts& costs, const Arguments& a) {
   return outcome;
 }
 
-void write_assignment(const GraphCosts& costs, const Outcome& o, const std::string& path) {
+void write_assignment(const Problem& problem, const GraphCosts& costs, const Outcome& o,
+                      const std::string& path) {
   std::string text = "id,device,start,end\n";
   for (int v = 0; v < costs.graph().size(); ++v)
     text += fmt::format("{},{},{},{}\n", costs.graph().ids[v], costs.devices().devices[o.assignment[v]].id,
-                        decimal(o.start[v]), decimal(o.start[v] + costs.execution(v, o.assignment[v])));
+                        problem.exact(o.start[v]),
+                        problem.exact(o.start[v] + costs.execution(v, o.assignment[v])));
   write_file(path, text);
 }
 
-double mean(const std::vector<Ticks>& makespans) {
-  double sum = 0;
-  for (const Ticks m : makespans) sum += to_units(m);
-  return sum / static_cast<double>(makespans.size());
+Ticks mean(const std::vector<Ticks>& makespans) {
+  __int128 sum = 0;
+  for (const Ticks m : makespans) sum += m;
+  return static_cast<Ticks>(sum / static_cast<std::int64_t>(makespans.size()));
 }
 
 int devices_used(const Outcome& o) {
@@ -139,40 +191,40 @@ double gap_percent(const Outcome& o) {
   return 100 * (to_units(o.makespans.front()) / to_units(o.lower_bound) - 1);
 }
 
-Json json_of(const Outcome& o, int status) {
+Json json_of(const Problem& problem, const Outcome& o, int status) {
   const auto [low, high] = std::minmax_element(o.makespans.begin(), o.makespans.end());
   Json json = {{"status", status},
                {"method", o.method},
-               {"makespan", to_units(*low)},
-               {"lower_bound", to_units(o.lower_bound)},
+               {"makespan", problem.number(*low)},
+               {"lower_bound", problem.number(o.lower_bound)},
                {"gap_percent", gap_percent(o)},
                {"devices_used", devices_used(o)},
                {"cut_by_limit", o.cut}};
   if (o.makespans.size() > 1)
-    json["runs"] = {{"count", o.makespans.size()}, {"mean", mean(o.makespans)}, {"highest", to_units(*high)}};
+    json["runs"] = {{"count", o.makespans.size()},
+                    {"mean", problem.number(mean(o.makespans))},
+                    {"highest", problem.number(*high)}};
   for (const GraphCandidate& c : o.candidates)
-    json["starts"].push_back({{"name", c.name}, {"makespan", to_units(c.makespan)}});
+    json["starts"].push_back({{"name", c.name}, {"makespan", problem.number(c.makespan)}});
   return json;
 }
 
-std::string text_of(const GraphCosts& costs, const Outcome& o) {
+std::string text_of(const Problem& problem, const GraphCosts& costs, const Outcome& o) {
   const auto [low, high] = std::minmax_element(o.makespans.begin(), o.makespans.end());
   std::string text =
       fmt::format("{}: {} vertices, {} edges on {} of {} devices\n", o.method, costs.graph().size(),
                   costs.graph().successors.values.size(), devices_used(o), costs.device_count());
-  text += fmt::format("  makespan     {:10.1f}\n", to_units(*low));
+  text += fmt::format("  makespan     {}\n", problem.text(*low));
   if (o.makespans.size() > 1)
-    text += fmt::format("  {} runs       mean {:.1f}, longest {:.1f}\n", o.makespans.size(),
-                        mean(o.makespans), to_units(*high));
-  text += fmt::format("  proven bound {:10.1f}   gap {:.1f} %\n", to_units(o.lower_bound), gap_percent(o));
+    text += fmt::format("  {} runs       mean{}, longest{}\n", o.makespans.size(),
+                        problem.text(mean(o.makespans)), problem.text(*high));
+  text += fmt::format("  proven bound {}   gap {:.1f} %\n", problem.text(o.lower_bound), gap_percent(o));
   for (std::size_t i = 0; i < std::min<std::size_t>(o.candidates.size(), 5); ++i)
-    text += fmt::format("  {} {:10.1f}   {}\n", i == 0 ? "starts from " : "            ",
-                        to_units(o.candidates[i].makespan), o.candidates[i].name);
+    text += fmt::format("  {} {}   {}\n", i == 0 ? "starts from " : "            ",
+                        problem.text(o.candidates[i].makespan), o.candidates[i].name);
   if (o.cut) text += "  stopped early: this is the best so far\n";
   return text;
 }
-
-bool ends_in_csv(const std::string& word) { return word.size() > 4 && word.ends_with(".csv"); }
 
 }  // namespace
 
@@ -181,34 +233,34 @@ bool asks_for_graph(const std::vector<std::string>& args) {
     if (arg == "--strategy" || arg.starts_with("--strategy=")) return true;
   const auto file =
       std::find_if(args.begin(), args.end(), [](const std::string& a) { return !a.starts_with("-"); });
-  return file != args.end() && ends_in_csv(*file);
+  return file != args.end() && ends_in(*file, ".csv");
 }
 
 int partition_graph_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "partition",
       "Assigns the vertices of an operator graph to devices of different kind, speed and memory, and\n"
-      "simulates one iteration. Times are in the unit of the file (operations / speed).",
+      "simulates one iteration. Times are in the unit of the file (operations / speed). Of a profile, the\n"
+      "forward and the backward of each layer are the vertices, and an iteration is one micro-batch.",
       "partition graph.csv --devices devices.csv --strategy critical-path --schedule pct");
   const Arguments a(line.app);
   if (!line.parse(args, io)) return 0;
   const bool best = a.strategy == "best";
   if (!best) parse_graph_strategy(a.strategy);
   parse_graph_schedule(a.schedule);
-  const OperatorGraph graph = read_graph_csv(a.graph);
-  const GraphDevices devices = read_devices_csv(a.devices);
-  const GraphCosts costs(graph, devices);
+  const Problem problem = read_problem(a);
+  const GraphCosts costs = costs_of(problem, a);
   const Outcome outcome = best ? run_best(costs, a) : run_strategy(costs, a);
-  if (!a.output.empty()) write_assignment(costs, outcome, a.output);
+  if (!a.output.empty()) write_assignment(problem, costs, outcome, a.output);
   const int status = to_int(outcome.interrupted ? ExitStatus::interrupted
                             : outcome.cut       ? ExitStatus::stopped_at_limit
                                                 : ExitStatus::done);
   if (line.json) {
-    Json json = json_of(outcome, status);
+    Json json = json_of(problem, outcome, status);
     if (!a.output.empty()) json["output"] = a.output;
     print_json(json, io);
   } else {
-    io.out << text_of(costs, outcome);
+    io.out << text_of(problem, costs, outcome);
     if (!a.output.empty()) io.out << "  written to " << a.output << '\n';
   }
   return status;

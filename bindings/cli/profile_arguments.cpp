@@ -62,11 +62,16 @@ ProfileArguments::ProfileArguments(CommandLine& line, bool micro_batches_require
 PartitionOptions ProfileArguments::partition_options(const OptionSet& options) const {
   if (micro_batches < 0)
     throw UsageError(fmt::format("--micro-batches needs at least 1, got {}", micro_batches));
-  PartitionOptions result;
+  PartitionOptions result = partition_devices(devices, options.text("device_memory"));
   result.micro_batches = micro_batches;
   result.split_backward = options.flag("split_backward");
   result.allow_incomplete = options.flag("allow_incomplete");
-  result.device_memory = device_memory(options.text("device_memory"));
+  return result;
+}
+
+PartitionOptions partition_devices(const std::string& devices, const std::string& memory) {
+  PartitionOptions result;
+  result.device_memory = device_memory(memory);
   if (const std::optional<int> number = whole_number(devices)) {
     if (*number < 1) throw UsageError(fmt::format("--devices needs at least 1, got {}", *number));
     result.devices = *number;

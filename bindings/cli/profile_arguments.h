@@ -22,6 +22,9 @@ struct ProfileArguments {
   PartitionOptions partition_options(const OptionSet& options) const;
 };
 
+/// Of --devices and --device-memory alone: a number, or a device file and the profiles that it names.
+PartitionOptions partition_devices(const std::string& devices, const std::string& memory);
+
 /// Time of the busiest device for one micro-batch.
 Nanoseconds busiest_device(const Placement& placement);
 

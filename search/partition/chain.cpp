@@ -151,11 +151,13 @@ class Levels {
   Found solve(const Problem& problem, long nodes) const {
     if (options_.chunks == 1) return solve_single(problem);
     if (!problem.may_keep || !problem.may_recompute) return solve_chunks(problem, nodes);
-    // All stages recompute only where keeping everything does not fit.
     Problem keeping = problem, recomputing = problem;
     keeping.may_recompute = recomputing.may_keep = false;
     const Found kept = solve_chunks(keeping, nodes / 2);
-    return kept.ends.empty() ? solve_chunks(recomputing, nodes / 2) : kept;
+    if (!kept.ends.empty()) return kept;
+    Found found = solve_chunks(recomputing, nodes / 2);
+    if (!found.ends.empty()) keep_what_fits(problem, found);
+    return found;
   }
 
   Nanoseconds least_period(int cap) const { return (chain_ + cap - 1) / cap; }

@@ -37,7 +37,8 @@ namespace ostinato {
 /// tight, whatever the order of uneven devices along the chain (while there are few enough kinds, see
 /// chain_kinds.cpp), and each stage recomputes or not for itself. Several chunks: local search from several
 /// starts, then branch and bound over the cuts up to a fixed number of nodes; devices in the order of the
-/// cluster, and all stages recompute or none; `lower_bound` tells whether the cuts were proved the best.
+/// cluster; where memory needs it all stages recompute, but for those for which there is room to keep;
+/// `lower_bound` tells whether the cuts were proved the best.
 /// Among the best of one chunk: the least transfer time, then the smallest sum of squared loads. The same
 /// input gives the same cuts.
 ///

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "search/partition/chain_problem.h"
 
@@ -85,6 +86,24 @@ Found solve_chunks(const Problem& problem, long nodes) {
   }
   if (!found.ends.empty()) found.busiest = busiest_of(problem, found.ends);
   return found;
+}
+
+void keep_what_fits(const Problem& problem, Found& found) {
+  std::vector<Nanoseconds> forward;
+  for (int s = 0, first = 0; s < problem.stages(); first = found.ends[s++])
+    forward.push_back(problem.sums(problem.device_of[s]).forward(first, found.ends[s]));
+  std::vector<int> order(forward.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return forward[a] > forward[b]; });
+  for (const int s : order) {
+    found.recompute[s] = 0;
+    const int device = problem.device_of[s];
+    if (!problem.fits(loads_of(problem, found.ends, found.recompute)[device], device)) found.recompute[s] = 1;
+  }
+  found.busiest = 0;
+  for (const Load& load : loads_of(problem, found.ends, found.recompute))
+    found.busiest = std::max(found.busiest, load.time);
+  found.lower_bound = std::min(found.busiest, simple_bound(problem));
 }
 
 }  // namespace ostinato::chain

@@ -85,6 +85,10 @@ Nanoseconds longest_load(const Problem& problem) {
 }
 
 std::vector<Load> loads_of(const Problem& problem, const Ends& ends) {
+  return loads_of(problem, ends, std::vector<char>(problem.device_of.size(), problem.may_keep ? 0 : 1));
+}
+
+std::vector<Load> loads_of(const Problem& problem, const Ends& ends, const std::vector<char>& recompute) {
   std::vector<Load> loads(static_cast<std::size_t>(problem.devices()));
   const auto& shards = problem.costs.shards();
   std::size_t shard = 0;
@@ -97,7 +101,7 @@ std::vector<Load> loads_of(const Problem& problem, const Ends& ends) {
   for (int s = 0; s < problem.stages(); ++s) {
     add_shards(first);
     const int device = problem.device_of[s];
-    loads[device] = problem.add(loads[device], device, s, first, ends[s], !problem.may_keep);
+    loads[device] = problem.add(loads[device], device, s, first, ends[s], recompute[s] != 0);
     first = ends[s];
   }
   add_shards(problem.costs.layers());

@@ -90,8 +90,13 @@ std::vector<char> reachable_ends(const Problem& problem, int device, int stage,
 /// Upper end of every bisection on the busiest device.
 Nanoseconds longest_load(const Problem& problem);
 
-/// Several stages per device: see cut_chain(). `nodes`: of branch and bound, all its runs together.
+/// Several stages per device: see cut_chain(). All of them keep, or all recompute. `nodes`: of branch and
+/// bound, all its runs together.
 Found solve_chunks(const Problem& problem, long nodes);
+
+/// Of stages that all recompute, those keep again for which there is memory, longest forward first.
+/// O(stages^2 + layers).
+void keep_what_fits(const Problem& problem, Found& found);
 
 /// Branch and bound over the cuts: the first partition whose busiest device takes at most `limit`, with
 /// layers given out from the front. `nodes` is counted down; where it reaches 0 the answer is open
@@ -106,7 +111,9 @@ Searched search_cuts(const Problem& problem, Nanoseconds limit, long& nodes);
 /// bytes over the cuts) smaller, compared in this order.
 Ends improve_cuts(const Problem& problem, Ends ends);
 
-/// What a device carries under these cuts, one entry per device. Stages recompute where they may not keep.
+/// What a device carries under these cuts, one entry per device. `recompute`: per stage; without it, stages
+/// recompute where they may not keep.
+std::vector<Load> loads_of(const Problem& problem, const Ends& ends, const std::vector<char>& recompute);
 std::vector<Load> loads_of(const Problem& problem, const Ends& ends);
 
 /// Whether every device holds what these cuts give it.

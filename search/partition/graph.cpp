@@ -21,11 +21,11 @@ GraphCosts::GraphCosts(const OperatorGraph& graph, const GraphDevices& devices)
     if (fastest(g) >= 0) continue;
     const int v = graph.groups[g].front(), kind = graph.group_kind[g];
     const std::size_t others = graph.groups[g].size() - 1;
-    throw InfeasibleError(
-        fmt::format("{}:{}: vertex {}{} needs {} of memory on one {}, and no device of {} has it",
-                    graph.source, graph.lines[v], graph.ids[v],
-                    others == 0 ? "" : fmt::format(" with the {} that must share its device", others),
-                    graph.group_memory[g], kind < 0 ? "device" : graph.kinds[kind], devices.source));
+    throw InfeasibleError(fmt::format(
+        "{}: vertex {}{} needs {} of memory on one {}, and no device of {} has it",
+        graph.lines[v] > 0 ? fmt::format("{}:{}", graph.source, graph.lines[v]) : graph.source, graph.ids[v],
+        others == 0 ? "" : fmt::format(" with the {} that must share its device", others),
+        graph.group_memory[g], kind < 0 ? "device" : graph.kinds[kind], devices.source));
   }
   check_sums();
 }

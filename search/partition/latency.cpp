@@ -8,6 +8,7 @@
 
 #include "search/files/error.h"
 #include "search/partition/graph_best.h"
+#include "search/partition/layer_operators.h"
 #include "search/partition/stage_cost.h"
 #include "search/partition/stages.h"
 
@@ -21,108 +22,8 @@ using chain::StageCost;
 constexpr std::int64_t kWorkPerLayer = 20'000;
 /// Positions at which a stage may be parted for an idle device, fewest bytes first.
 constexpr int kMostParts = 256;
-/// Speeds are counted in thousandths of that of the first kind.
-constexpr std::int64_t kFirstSpeed = 1000;
 
 [[noreturn]] void refuse(const std::string& message) { throw InputError("", 0, message); }
-
-/// How many of these units the operator graph can count with: its numbers are small.
-std::int64_t unit_for(std::int64_t largest) { return largest / (kMaxGraphNumber / 2) + 1; }
-
-std::int64_t in_units(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit; }
-
-/// The layers as an operator graph: vertex l runs the forward of layer l, vertex layers + l its backward.
-class LayerOperators {
- public:
-  explicit LayerOperators(const Model& model)
-      : model_(model), layers_(model.graph.layers()), graph_(build_graph(rows(), model.profile.model)) {
-    for (int d = 0; d < model_.devices(); ++d) {
-      const Bytes memory = model_.memory_of(d);
-      devices_.devices.push_back(
-          {.id = d,
-           .memory = memory == kUnlimited ? kMaxGraphNumber * kMaxGraphNumber : memory / bytes_unit_,
-           .speed = speed_of(model_.kind_of(d)),
-           .kind = ""});
-    }
-    for (int from = 0; from < model_.devices(); ++from)
-      for (int to = 0; to < model_.devices(); ++to) devices_.rates.push_back(rate(from, to));
-  }
-
-  const OperatorGraph& graph() const { return graph_; }
-  const GraphDevices& devices() const { return devices_; }
-
- private:
-  StageCost cost(int layer, int kind) const { return cost_on_kind(model_, kind, {layer}); }
-  Nanoseconds backward(const StageCost& cost) const {
-    return model_.split ? cost.backward_input + cost.backward_weight : cost.backward;
-  }
-
-  /// All layers in turn on this kind of device.
-  Nanoseconds total(int kind) const {
-    Nanoseconds sum = 0;
-    for (int l = 0; l < layers_; ++l) sum += cost(l, kind).forward + backward(cost(l, kind));
-    return sum;
-  }
-  std::int64_t speed_of(int kind) const {
-    const __int128 first = static_cast<__int128>(total(0)) * kFirstSpeed;
-    const auto speed = static_cast<std::int64_t>(first / std::max<Nanoseconds>(1, total(kind)));
-    return std::clamp<std::int64_t>(speed, 1, kMaxGraphNumber);
-  }
-
-  std::vector<GraphVertex> rows() {
-    time_unit_ = unit_for(total(0));
-    Bytes largest = 0, sum = 0;
-    for (int l = 0; l < layers_; ++l) {
-      const StageCost c = cost(l, 0);
-      largest = std::max({largest, c.fixed + c.kept + c.input, model_.profile.layers[l].output_bytes});
-      for (const LayerInput& input : model_.graph.inputs(l)) {
-        largest = std::max(largest, input.bytes);
-        sum += input.bytes, ++edges_;
-      }
-    }
-    bytes_unit_ = unit_for(largest);
-    usual_bytes_ = edges_ > 0 ? sum / edges_ : 0;
-    std::vector<GraphVertex> rows(static_cast<std::size_t>(2 * layers_));
-    for (int l = 0; l < layers_; ++l) add(l, rows);
-    return rows;
-  }
-
-  void add(int l, std::vector<GraphVertex>& rows) const {
-    const StageCost c = cost(l, 0);
-    GraphVertex &forward = rows[l], &back = rows[layers_ + l];
-    forward.id = l;
-    forward.operations = in_units(c.forward, time_unit_);
-    forward.memory = in_units(c.fixed + c.kept + c.input, bytes_unit_);
-    back.id = layers_ + l;
-    back.operations = in_units(backward(c), time_unit_);
-    back.after.push_back(l);
-    back.together.push_back(l);
-    for (const LayerInput& input : model_.graph.inputs(l)) {
-      forward.after.push_back(input.layer);
-      rows[layers_ + input.layer].after.push_back(layers_ + l);
-      const std::int64_t bytes = in_units(input.bytes, bytes_unit_);
-      rows[input.layer].tensor = std::max(rows[input.layer].tensor, bytes);
-      back.tensor = std::max(back.tensor, bytes);
-    }
-  }
-
-  /// That at which a transfer of the usual size takes what the link says, latency included.
-  std::int64_t rate(int from, int to) const {
-    if (from == to) return kMaxGraphNumber;
-    const Nanoseconds time = model_.links.between(from, to).time(usual_bytes_);
-    if (time <= 0) return kMaxGraphNumber;
-    const __int128 per_unit =
-        static_cast<__int128>(std::max<Bytes>(1, usual_bytes_)) * time_unit_ * kFirstSpeed;
-    return static_cast<std::int64_t>(std::clamp<__int128>(per_unit / time / bytes_unit_, 1, kMaxGraphNumber));
-  }
-
-  const Model& model_;
-  const int layers_;
-  std::int64_t time_unit_ = 1, bytes_unit_ = 1, edges_ = 0;
-  Bytes usual_bytes_ = 0;
-  OperatorGraph graph_;
-  GraphDevices devices_;
-};
 
 /// One micro-batch, every device in the order of the blocks.
 Nanoseconds latency_in_order(const Placement& placement) {

@@ -17,11 +17,11 @@
 
 namespace ostinato {
 
-/// `options.chunks`, `layout`, `sharded` and `recompute` do not count. `all_devices`: none may be idle. Of
-/// devices whose kinds have profiles of their own, the search counts with the ratio of the sums; what comes
-/// out is timed layer by layer. O(work of graph_best.h + layers * (layers + edges)). Throws InputError as
-/// check_partition(), for more devices than layers where all are to be used, for more than
-/// kMostLatencyLayers layers, and where no assignment was found that fits the memory.
+/// `options.chunks`, `layout`, `sharded` and `recompute` do not count. `all_devices`: none may be idle. The
+/// search counts with the estimates of layer_operators.h; what comes out is timed layer by layer. O(work of
+/// graph_best.h + layers * (layers + edges)). Throws InputError as check_partition(), for more devices than
+/// layers where all are to be used, for more than kMostLatencyLayers layers, and where no assignment was
+/// found that fits the memory.
 StageCuts cut_for_latency(const Profile& profile, const PartitionOptions& options, bool all_devices);
 
 inline constexpr int kMostLatencyLayers = 1024;

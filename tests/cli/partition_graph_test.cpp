@@ -89,6 +89,25 @@ TEST_F(PartitionGraphCommand, BadInputNamesFileAndLine) {
   EXPECT_NE(typo.err.find("did you mean mite?"), std::string::npos) << typo.err;
 }
 
+TEST_F(PartitionGraphCommand, EveryStrategyTakesAProfile) {
+  const std::string profile = folder_.write("profile.json", profile_text({2000, 1000, 3000}));
+  for (const char* strategy : {"hash", "batch-split", "critical-path", "mite", "dfs", "heft", "best"}) {
+    const Result result =
+        ostinato_run({"partition", profile, "--devices", "2", "--strategy", strategy, "--json"});
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(result.json()["lower_bound"], 18'000) << strategy;  // a chain, there and back
+    EXPECT_GE(result.json()["makespan"], 18'000) << strategy;
+  }
+  const Result best = ostinato_run(
+      {"partition", profile, "--devices", "2", "--strategy=best", "--output", folder_ / "out.csv"});
+  EXPECT_NE(best.out.find("makespan          18 us"), std::string::npos) << best.out;
+  EXPECT_EQ(read_text(folder_ / "out.csv").substr(0, 35), "id,device,start,end\n0,0,0,2000\n1,0,");
+  const Result none =
+      ostinato_run({"partition", profile, "--devices", "2", "--strategy=best", "--device-memory", "1B"});
+  EXPECT_EQ(none.status, 3);  // an estimate is no proof
+  EXPECT_NE(none.err.find("of memory on one device"), std::string::npos) << none.err;
+}
+
 TEST_F(PartitionGraphCommand, AProfileStillGoesToTheOtherHalf) {
   const std::string profile = folder_.write("profile.json", profile_text({1000, 1000}));
   EXPECT_EQ(ostinato_run({"partition", profile, "--devices", "2", "--output", folder_ / "p.toml"}).status, 0);

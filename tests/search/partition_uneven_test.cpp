@@ -213,6 +213,23 @@ TEST(PartitionRecompute, AlwaysAndNever) {
   for (const ModelStage& stage : cut_chain(keeping(), options).stages) EXPECT_FALSE(stage.recompute);
 }
 
+TEST(PartitionRecompute, OfSeveralChunksThoseKeepForWhichThereIsRoom) {
+  // Keeping all: 44 + 22 bytes on device 0, 33 + 11 on device 1. The first chunks recompute: 4 + 10 + 22, 3 +
+  // 10 + 11.
+  const PartitionOptions options{
+      .devices = 2, .chunks = 2, .device_memory = 40, .micro_batches = 8, .recompute = Recompute::needed};
+  const StageCuts cuts = cut_chain(keeping(), options);
+  ASSERT_EQ(cuts.stages.size(), 4u);
+  EXPECT_TRUE(cuts.stages[0].recompute);
+  EXPECT_TRUE(cuts.stages[1].recompute);
+  EXPECT_FALSE(cuts.stages[2].recompute);
+  EXPECT_FALSE(cuts.stages[3].recompute);
+  EXPECT_EQ(cuts.busiest, 14);
+  EXPECT_LE(cuts.lower_bound, cuts.busiest);
+  const Placement p = place_stages(keeping(), options, cuts.stages);
+  test::expect_holds(test::searched(p, 8), p);
+}
+
 TEST(PartitionRecompute, ASplitBackwardHoldsWhatWasComputedAgain) {
   Profile profile = keeping();
   for (LayerCost& cost : profile.layers) cost.backward_input = cost.backward_weight = {2, 2, 2, 3};
