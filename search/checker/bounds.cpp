@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "search/checker/cut_out.h"
+#include "search/checker/idle.h"
 #include "search/checker/shared.h"
 
 namespace ostinato::checker {
@@ -53,12 +55,14 @@ Bound Bounds::makespan(int n, Wide enough) const {
   if (best.value < enough) memory(n, true, best);
   if (best.value < enough) windows(n, best);
   if (best.value < enough) several_devices(n, enough, best);
+  if (best.value < enough) around_several_devices(n, best);
   return best;
 }
 
 Bound Bounds::makespan_by_windows(int n) const {
   Bound best;
   windows(n, best);
+  around_several_devices(n, best);
   return best;
 }
 
@@ -84,6 +88,10 @@ Bound Bounds::span(int n, Wide enough, std::int64_t most_work) const {
     for (int e = 0; e < graph_.devices(); ++e) {
       raise_to(best, windows.least_end_of(e), [&] {
         return fmt::format("S4: the work of device {} from device {}'s first start to its last end", e, d);
+      });
+      raise_to(best, idle_bound(graph_, windows, n, e), [&] {
+        return fmt::format(
+            "S5: the work of device {} and its idle time for memory, from device {}'s first start", e, d);
       });
     }
   }
@@ -158,6 +166,25 @@ void Bounds::windows(int n, Bound& best) const {
   for (int d = 0; d < graph_.devices() && windows.known(); ++d) {
     raise_to(best, windows.least_end_of(d), [&] {
       return fmt::format("M5: the work of device {} between the earliest starts and what must follow", d);
+    });
+    raise_to(best, idle_bound(graph_, windows, n, d), [&] {
+      return fmt::format("M6: the work of device {} and its idle time while memory fills and empties", d);
+    });
+  }
+}
+
+void Bounds::around_several_devices(int n, Bound& best) const {
+  for (const std::vector<int>& cut : sets_to_cut_out(graph_)) {
+    Wide time = 0;
+    for (const int b : cut) time += n * static_cast<Wide>(graph_.block(b).time);
+    const Placement rest = without(graph_, cut);
+    const Bounds bounds(rest);
+    Bound beside;
+    bounds.memory(n, true, beside);
+    bounds.windows(n, beside);
+    raise_to(best, time + beside.value, [&] {
+      return fmt::format("M7: the work of {} blocks on several devices, and beside it {}", cut.size(),
+                         beside.why);
     });
   }
 }

@@ -31,13 +31,14 @@ class Bounds {
   /// The placement must have no cycle; it must outlive this.
   explicit Bounds(const Placement& placement);
 
-  /// M1 to M5: no schedule of n micro-batches ends earlier. Stops at the first bound that reaches `enough`.
+  /// M1 to M7: no schedule of n micro-batches ends earlier. Stops at the first bound that reaches `enough`.
   Bound makespan(int n, Wide enough) const;
   /// P1, P2: nothing that repeats `unroll` micro-batches for ever has a smaller period.
   Bound period(int unroll) const;
-  /// S1 to S4. S4 stops at the first bound that reaches `enough`, and after `most_work` (Windows::work).
+  /// S1 to S5. S4 and S5 stop at the first bound that reaches `enough`, and after `most_work`
+  /// (Windows::work).
   Bound span(int n, Wide enough, std::int64_t most_work = kMostSpanWork) const;
-  /// M5 alone.
+  /// M5 to M7 alone.
   Bound makespan_by_windows(int n) const;
   /// L1.
   Bound latency() const;
@@ -52,7 +53,8 @@ class Bounds {
   void one_device(int n, Bound& best) const;                    // M2
   void several_devices(int n, Wide enough, Bound& best) const;  // M3
   void memory(int n, bool borders, Bound& best) const;          // M4, without borders S3
-  void windows(int n, Bound& best) const;                       // M5
+  void windows(int n, Bound& best) const;                       // M5, M6
+  void around_several_devices(int n, Bound& best) const;        // M7
   void between_own_blocks(int n, Bound& best) const;            // S1, S2
 
   Graph graph_;

@@ -1,0 +1,79 @@
+#include "search/checker/cut_out.h"
+
+#include <gtest/gtest.h>
+
+#include "search/checker/bounds.h"
+#include "search/placement/shapes.h"
+#include "tests/search/all_orders.h"
+#include "tests/search/small.h"
+
+namespace ostinato {
+namespace {
+
+using test::add;
+using test::Dice;
+using test::on_devices;
+
+constexpr checker::Wide kAll = checker::kUnbounded;
+
+TEST(CheckerCutOutTest, WhatCannotRunBesideTheCutKeepsItsTime) {
+  Placement p = on_devices(3);
+  p.link.latency = 4;
+  const int all = add(p, "all", {0, 1}, 2);
+  const int own = add(p, "own", {1}, 3, {.after = {all}});
+  const int far = add(p, "far", {2}, 5, {.after = {own}});
+  const checker::Graph graph(p);
+  const std::vector<std::vector<int>> sets = checker::sets_to_cut_out(graph);
+  ASSERT_EQ(sets, (std::vector<std::vector<int>>{{all}}));
+  const Placement rest = checker::without(graph, sets[0]);
+  EXPECT_EQ(rest.blocks[all].time, 0);
+  EXPECT_EQ(rest.blocks[own].time, 3);
+  EXPECT_EQ(rest.blocks[far].time, 0);
+  EXPECT_EQ(rest.link.latency, 0);
+}
+
+/// There and back over two devices in little memory, behind a block on both.
+Placement behind_a_shared_block(Dice& random) {
+  Placement p = on_devices(2, 1 + random.below(2));
+  p.link.latency = random.below(2);
+  add(p, "all", {0, 1}, 1 + random.below(4));
+  add(p, "F0", {0}, 1 + random.below(4), {.memory = 1, .after = {0}});
+  add(p, "F1", {1}, 1 + random.below(4), {.memory = 1, .after = {1}});
+  add(p, "B1", {1}, 1 + random.below(4), {.memory = -1, .after = {2}});
+  add(p, "B0", {0}, 1 + random.below(4), {.memory = -1, .after = {3}});
+  return p;
+}
+
+TEST(CheckerCutOutTest, NoOrderEndsSooner) {
+  Dice random(11);
+  int tight = 0, by_cut = 0;
+  for (int i = 0; i < 150; ++i) {
+    SCOPED_TRACE(i);
+    const Placement p = behind_a_shared_block(random);
+    const std::optional<Nanoseconds> least = test::AllOrders(p, 3).least();
+    ASSERT_TRUE(least);
+    const checker::Bound bound = checker::Bounds(p).makespan(3, kAll);
+    ASSERT_LE(bound.value, *least) << bound.why;
+    tight += bound.value == *least ? 1 : 0;
+    by_cut += bound.why.substr(0, 2) == "M7" ? 1 : 0;
+  }
+  EXPECT_GE(tight, 40);
+  EXPECT_GE(by_cut, 20);
+}
+
+TEST(CheckerCutOutTest, NoOrderOfAnyGraphEndsSooner) {
+  Dice random(12);
+  for (int i = 0; i < 400; ++i) {
+    SCOPED_TRACE(i);
+    const int n = 1 + random.below(3);
+    Placement p = test::any_small(random, test::most_blocks[n]);
+    test::add_memory(random, p);
+    const std::optional<Nanoseconds> least = test::AllOrders(p, n).least();
+    if (!least) continue;
+    const checker::Bound bound = checker::Bounds(p).makespan_by_windows(n);
+    ASSERT_LE(bound.value, *least) << bound.why;
+  }
+}
+
+}  // namespace
+}  // namespace ostinato
