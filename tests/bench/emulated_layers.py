@@ -1,0 +1,93 @@
+"""Layers that sleep for their times and are real beside that: parameters, tokens, transfers, collectives, gradients.
+
+On a machine with fewer cores than ranks, ranks that sleep do not compete: the schedule alone decides the time of a step.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+VOCABULARY, WIDTH, LENGTH = 64, 16, 8
+
+
+class Sleep(torch.autograd.Function):
+    """The identity, which takes `forward` seconds, and `backward` on the way back."""
+
+    @staticmethod
+    def forward(ctx, x, forward, backward):
+        ctx.seconds = backward
+        time.sleep(forward)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(ctx.seconds)
+        return gradient, None, None
+
+
+class Slow(nn.Module):
+    """A layer that takes `seconds` beside its own work, and twice that backward."""
+
+    def __init__(self, make, sizes: tuple, seconds: float):
+        super().__init__()
+        self.layer, self.seconds = make(*sizes), seconds
+
+    def forward(self, x, *others):
+        if x.is_floating_point():
+            return self.layer(Sleep.apply(x, self.seconds, 2 * self.seconds), *others)
+        return Sleep.apply(self.layer(x), self.seconds, 2 * self.seconds)
+
+
+class SlowInParts(Slow):
+    """One that may be cut: each of n ranks takes the n-th part of its time."""
+
+    def sharded(self, shard):
+        from ostinato.nn import sharded
+        from ostinato.nn.layers import split_of
+
+        made = Slow(nn.Identity, (), self.seconds / shard.count)
+        made.layer = sharded(self.layer, shard, last=isinstance(self.layer, nn.Linear))
+        made.split = {f"layer.{name}": dimension for name, dimension in split_of(made.layer).items()}
+        return made
+
+
+class Block(nn.Module):
+    """Reads the layer before it; a decoder's reads the encoder's output as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, memory=None):
+        return x + torch.tanh(self.mix(x if memory is None else x + memory))
+
+
+class Sum(nn.Module):
+    """Two branches become one. It has no weights: ranks that share it all add."""
+
+    def forward(self, a, b):
+        return a + b
+
+    def sharded(self, shard):
+        return Sum()
+
+
+class Scale(nn.Module):
+    """x times a weight: keeps x. `seconds` forward, as much for the gradient of x, as much for that of the weight: both halves of a
+    split backward sleep. Of a model's first layer, whose x has no gradient, the second sleeps for both."""
+
+    def __init__(self, width: int, seconds: float):
+        super().__init__()
+        self.weight, self.seconds = nn.Parameter(torch.ones(width)), seconds
+
+    def forward(self, x):
+        weight = Sleep.apply(self.weight, 0.0, self.seconds if x.requires_grad else 2 * self.seconds)
+        return Sleep.apply(x, self.seconds, self.seconds) * weight
+
+
+def loss(logits, targets):
+    return functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))

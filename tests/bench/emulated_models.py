@@ -1,0 +1,186 @@
+"""The models of the benchmarks against DeepSpeed, and a training script of each for `ostinato profile`:
+
+    ostinato profile tests/bench/emulated_models.py --output profile.json -- --model encoder-decoder --unit 4
+
+Costs are those of a forward in units; backwards take twice as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from emulated_layers import LENGTH, VOCABULARY, WIDTH, Block, Scale, Slow, SlowInParts, Sum, loss  # noqa: E402
+
+ROWS, COLUMNS = 128, 128  # of a micro-batch of a chain: 64 KiB are kept by every layer
+
+
+@dataclass(frozen=True)
+class Model:
+    """`layers(unit)`: for a PipelineModule, where a forward of cost 1 takes `unit` seconds. `batches()`: endless."""
+
+    costs: tuple[int, ...]
+    layers: Callable[[float], list]
+    batches: Callable[[], Iterator]
+    loss: Callable = loss
+
+
+def embedding(seconds: float):
+    from deepspeed.pipe import LayerSpec
+
+    return LayerSpec(SlowInParts, nn.Embedding, (VOCABULARY, WIDTH), seconds)
+
+
+def head(seconds: float):
+    from deepspeed.pipe import LayerSpec
+
+    return LayerSpec(SlowInParts, nn.Linear, (WIDTH, VOCABULARY), seconds)
+
+
+def block(seconds: float):
+    from deepspeed.pipe import LayerSpec
+
+    return LayerSpec(Slow, Block, (), seconds)
+
+
+def meeting(seconds: float):
+    from deepspeed.pipe import LayerSpec
+
+    return LayerSpec(SlowInParts, Sum, (), seconds)
+
+
+def tokens(count: int) -> Iterator[torch.Tensor]:
+    """Endless (count, 1, LENGTH)."""
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        yield torch.randint(VOCABULARY, (count, 1, LENGTH), generator=generator)
+
+
+# ---- M: a GPT whose vocabulary makes embedding and head as heavy as several layers
+
+GPT_COSTS = (8, 2, 2, 2, 2, 2, 2, 2, 2, 16)
+
+
+def gpt(unit: float) -> list:
+    kinds = [embedding, *[block] * 8, head]
+    return [kind(unit * cost) for kind, cost in zip(kinds, GPT_COSTS, strict=True)]
+
+
+def next_tokens() -> Iterator:
+    return ((x[0], (x[0] + 1) % VOCABULARY) for x in tokens(1))
+
+
+# ---- NN: an encoder and a decoder, each with an embedding that is heavier than all its layers; every layer of the decoder reads
+# the encoder's output
+
+TRANSLATION = {  # name: what makes it, its cost, what it reads
+    "source": (embedding, 20, "source_tokens"),
+    "e1": (block, 2, "source"),
+    "e2": (block, 2, "e1"),
+    "e3": (block, 2, "e2"),
+    "e4": (block, 2, "e3"),
+    "target": (embedding, 20, "target_tokens"),
+    "d1": (block, 3, "target", "e4"),
+    "d2": (block, 3, "d1", "e4"),
+    "d3": (block, 3, "d2", "e4"),
+    "d4": (block, 3, "d3", "e4"),
+    "head": (head, 4, "d4"),
+}
+
+# ---- K: two branches that meet
+
+BRANCHES = {
+    "text": (embedding, 2, "tokens"),
+    "text1": (block, 4, "text"),
+    "text2": (block, 4, "text1"),
+    "text3": (block, 4, "text2"),
+    "image": (embedding, 2, "pixels"),
+    "image1": (block, 4, "image"),
+    "image2": (block, 4, "image1"),
+    "image3": (block, 4, "image2"),
+    "both": (meeting, 4, "text3", "image3"),
+    "head": (head, 8, "both"),
+}
+
+
+def graph_of(described: dict, inputs: tuple[str, ...], unit: float) -> list:
+    import ostinato.deepspeed
+
+    return ostinato.deepspeed.graph(
+        {name: (make(unit * cost), *reads) for name, (make, cost, *reads) in described.items()}, inputs
+    )
+
+
+def pairs() -> Iterator:
+    return (((x[0], x[1]), (x[0] + x[1]) % VOCABULARY) for x in tokens(2))
+
+
+# ---- chains of layers that scale, for V placements
+
+EVEN = (2,) * 16
+UNEVEN = (4, 1, 2, 2, 3, 3, 1, 2, 4, 4, 2, 3, 1, 5, 3, 4)
+
+
+def chain(costs: tuple[int, ...]) -> Model:
+    def layers(unit: float) -> list:
+        from deepspeed.pipe import LayerSpec
+
+        return [LayerSpec(Scale, COLUMNS, unit * cost) for cost in costs]
+
+    def batches() -> Iterator:
+        generator = torch.Generator().manual_seed(0)
+        while True:
+            yield torch.rand(ROWS, COLUMNS, generator=generator), torch.rand(ROWS, COLUMNS, generator=generator)
+
+    return Model(costs, layers, batches, functional.mse_loss)
+
+
+def of_graph(described: dict, inputs: tuple[str, ...]) -> Model:
+    costs = tuple(cost for _, cost, *_ in described.values())
+    return Model(costs, lambda unit: graph_of(described, inputs, unit), pairs)
+
+
+MODELS = {
+    "gpt": Model(GPT_COSTS, gpt, next_tokens),
+    "encoder-decoder": of_graph(TRANSLATION, ("source_tokens", "target_tokens")),
+    "two-branches": of_graph(BRANCHES, ("tokens", "pixels")),
+    "even": chain(EVEN),
+    "uneven": chain(UNEVEN),
+}
+
+
+def configuration(micro_batches: int) -> dict:
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": micro_batches,
+        "steps_per_print": 10**9,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+    }
+
+
+def main():
+    import deepspeed
+    from deepspeed.pipe import PipelineModule
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, required=True)
+    parser.add_argument("--unit", type=float, default=5.0, help="milliseconds of a forward of cost 1")
+    args = parser.parse_args()
+    model = MODELS[args.model]
+    torch.set_num_threads(1)
+    deepspeed.init_distributed("gloo")
+    module = PipelineModule(model.layers(args.unit / 1e3), num_stages=1, loss_fn=model.loss)
+    engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=configuration(1))
+    engine.train_batch(model.batches())
+
+
+if __name__ == "__main__":
+    main()
