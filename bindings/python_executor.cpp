@@ -73,7 +73,7 @@ class PythonStage : public StageModule {
 
 std::chrono::nanoseconds nanoseconds(double seconds) {
   if (!(seconds > 0 && seconds < 1e9))
-    throw py::value_error("timeout_s must be a positive number of seconds");
+    throw py::value_error("timeout_s and setup_timeout_s must be positive numbers of seconds");
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
@@ -81,11 +81,13 @@ class PythonExecutor {
  public:
   PythonExecutor(const Program& program, int rank, c10::intrusive_ptr<c10d::ProcessGroup> group,
                  std::vector<int> ranks, double timeout_s, std::optional<at::Device> device,
-                 bool dynamic_shapes, bool shared_memory)
+                 bool dynamic_shapes, bool shared_memory, double setup_timeout_s)
       : channel_(make_channel(check_group(program, rank, std::move(group), ranks), ranks,
                               device.value_or(at::Device(at::kCPU)), shared_memory)),
         executor_(program, rank, *channel_,
-                  {.timeout = nanoseconds(timeout_s), .dynamic_shapes = dynamic_shapes}) {}
+                  {.timeout = nanoseconds(timeout_s),
+                   .dynamic_shapes = dynamic_shapes,
+                   .setup_timeout = nanoseconds(setup_timeout_s)}) {}
 
   void set_stage(int stage, py::object forward, py::object before, py::object after, bool may_split) {
     const auto& stages = executor_.program().stages;
@@ -160,14 +162,15 @@ void bind_executor(py::module_& m) {
   py::register_local_exception<TimeoutError>(m, "StepTimeout", failed);
   py::class_<PythonExecutor>(m, "Executor", "Runs one rank's list of a program, one training step per run().")
       .def(py::init<const Program&, int, c10::intrusive_ptr<c10d::ProcessGroup>, std::vector<int>, double,
-                    std::optional<at::Device>, bool, bool>(),
+                    std::optional<at::Device>, bool, bool, double>(),
            py::call_guard<py::gil_scoped_release>(),  // it waits for the executors of the other ranks
            py::arg("program"), py::arg("rank"), py::arg("process_group"), py::arg("ranks"),
            py::arg("timeout_s") = 300.0, py::arg("device") = py::none(), py::arg("dynamic_shapes") = false,
-           py::arg("shared_memory") = true,
+           py::arg("shared_memory") = true, py::arg("setup_timeout_s") = 300.0,
            "ranks[d] is the rank within process_group of the pipeline's device d. Every rank must make its "
-           "executor: ranks wait for those that they exchange tensors with. shared_memory=False: everything "
-           "goes over process_group, also between ranks of one host.")
+           "executor, with the same arguments: ranks wait up to setup_timeout_s for those that they exchange "
+           "tensors with. shared_memory=False: everything goes over process_group, also between ranks of one "
+           "host.")
       .def("set_stage", &PythonExecutor::set_stage, py::arg("stage"), py::arg("forward"),
            py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),
            py::arg("may_split") = true,

@@ -43,7 +43,9 @@ Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions 
             waits_for_ = index;
           },
           options.dynamic_shapes),
-      trace_(program_.ranks[rank], rank) {}
+      trace_(program_.ranks[rank], rank) {
+  channel.open(traffic_.messages(), options.setup_timeout);
+}
 
 Executor::~Executor() = default;
 

@@ -34,6 +34,8 @@ struct ExecutorOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(300);  ///< longest wait for one transfer
   bool dynamic_shapes =
       false;  ///< outputs may change their shapes at any time (traffic.h says what it costs)
+  std::chrono::nanoseconds setup_timeout =
+      std::chrono::seconds(300);  ///< for the peers' executors to be made
 };
 
 class Executor {

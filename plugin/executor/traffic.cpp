@@ -35,10 +35,12 @@ Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono
       dynamic_(dynamic),
       itinerary_(ostinato::itinerary(program, rank, channel.posts_ahead())),
       pool_(channel.device(), meter),
-      inbound_(program.ranks[rank].size()) {
+      inbound_(program.ranks[rank].size()) {}
+
+std::map<int, int> Traffic::messages() const {
   std::map<int, int> messages = itinerary_.most_sends;
   for (auto& [peer, count] : messages) count *= kMessagesOfSend;
-  channel_.open(messages, timeout);
+  return messages;
 }
 
 void Traffic::Edge::learn(MessageSpec spec) {

@@ -34,12 +34,14 @@ namespace ostinato {
 
 class Traffic {
  public:
-  /// Opens the channel, which may wait for the peers to do the same. `waiting` is told the index of the
-  /// instruction that is waited for, and -1 when it is over. Throws TimeoutError or ExecutionError.
+  /// `waiting` is told the index of the instruction that is waited for, and -1 when it is over.
   Traffic(const Program& program, int rank, Channel& channel, std::chrono::nanoseconds timeout, Meter& meter,
           std::function<void(int)> waiting, bool dynamic = false);
 
   const Itinerary& itinerary() const { return itinerary_; }
+
+  /// What the channel is opened with: per peer, the most messages to it that are on their way at once.
+  std::map<int, int> messages() const;
 
   /// What stage `from` of this rank made for stage `to` of a micro-batch, or handed to it on this rank: a
   /// gradient along that edge may come from or go to a peer all the same, where one of the two stages is on

@@ -60,11 +60,11 @@ def reference(stages: int, micro_batches: int, steps: int):
 class Rank:
     """The stages of one pipeline rank behind an executor."""
 
-    def __init__(self, program, rank: int, group, timeout_s: float = 120.0, shared_memory: bool = True):
+    def __init__(self, program, rank: int, group, timeout_s: float = 120.0, **options):
         from ostinato import _plugin
 
         self.step, self.losses, self.program = 0, [], program
-        self.executor = _plugin.Executor(program, rank, group, list(range(program.ranks)), timeout_s, shared_memory=shared_memory)
+        self.executor = _plugin.Executor(program, rank, group, list(range(program.ranks)), timeout_s, **options)
         self.modules = {}
         for s, stage in enumerate(program.stages):
             if rank in stage.ranks:
@@ -178,6 +178,6 @@ def absent_job(rank: int, world: int, folder: str, files):
     if rank == 0:
         return wait_for(said)
     try:
-        Rank(_plugin.lower(*files), rank, group, timeout_s=0.5)
+        Rank(_plugin.lower(*files), rank, group, setup_timeout_s=0.5)
     except _plugin.StepTimeout as error:
         said.write_text(str(error))
