@@ -2,9 +2,9 @@
 
     PYTHONPATH=build/release/python python tests/bench/executor_bench.py [--steps 60] [--ranks 2] [--no-deepspeed]
 
-All run the same 1F1B order of the same layers over gloo, forwards and backwards only (no optimizer), in the same processes and
-in turns, so that what else the machine does hits all of them. Ranks share the machine's cores: only the ratios count.
-Also printed: what an instruction costs beside the operators, on one rank without transfers.
+All run the same 1F1B order of the same layers on one host, forwards and backwards only (no optimizer), in the same processes and
+in turns, so that what else the machine does hits all of them; ours twice, once over gloo alone, as the others. Ranks share the
+machine's cores: only the ratios count. Also printed: what an instruction costs beside the operators, on one rank without transfers.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 from plan_files import write_chain  # noqa: E402
 
 WIDTH, BATCH, MICRO_BATCHES = 16, 4, 8
+OURS = "ostinato"
 
 
 def layers(ranks: int) -> list[nn.Module]:
@@ -41,10 +42,11 @@ def batch():
     return torch.randn(MICRO_BATCHES * BATCH, WIDTH), torch.randn(MICRO_BATCHES * BATCH, WIDTH)
 
 
-def ostinato_step(program, rank, module):
+def executor_of(program, rank, module, shared_memory=True):
     from ostinato import _plugin
 
-    executor = _plugin.Executor(program, rank, dist.distributed_c10d._get_default_group(), list(range(program.ranks)))
+    group = dist.distributed_c10d._get_default_group()
+    executor = _plugin.Executor(program, rank, group, list(range(program.ranks)), shared_memory=shared_memory)
     x, y = (t.chunk(MICRO_BATCHES) for t in batch())
 
     def forward(m, inputs):
@@ -52,7 +54,7 @@ def ostinato_step(program, rank, module):
         return loss_fn(out, y[m]) / MICRO_BATCHES if rank == program.ranks - 1 else out
 
     executor.set_stage(rank, forward)
-    return executor.run
+    return executor
 
 
 def torch_step(program, rank, module, folder):
@@ -109,7 +111,9 @@ def run(rank: int, ranks: int, folder: str, files, steps: int, with_deepspeed: b
     from ostinato import _plugin
 
     program = _plugin.lower(*files)
-    runners = {"ostinato": ostinato_step(program, rank, layers(ranks)[rank]),
+    executor = executor_of(program, rank, layers(ranks)[rank])
+    runners = {OURS: executor.run,
+               "ostinato over gloo alone": executor_of(program, rank, layers(ranks)[rank], shared_memory=False).run,
                "torch schedule runtime": torch_step(program, rank, layers(ranks)[rank], folder)}
     if with_deepspeed:
         runners["deepspeed engine"] = deepspeed_step(ranks)
@@ -117,23 +121,40 @@ def run(rank: int, ranks: int, folder: str, files, steps: int, with_deepspeed: b
     for turn in range(steps + 3):
         for name, step in runners.items():
             dist.barrier()
-            begin = time.perf_counter()
+            begin, cpu = time.perf_counter(), time.process_time()
             step()
             if turn >= 3:
-                times[name].append(time.perf_counter() - begin)
+                times[name].append((time.perf_counter() - begin, time.process_time() - cpu))
+    cpu = torch.tensor([[c for _, c in values] for values in times.values()])  # of all threads, gloo's too
+    dist.all_reduce(cpu)
+    costs = transfers(program, rank, executor, steps)
     if rank == 0:
-        report(times, len(program.instructions(0)))
+        walls = {name: [w for w, _ in values] for name, values in times.items()}
+        report(walls, cpu.median(dim=1).values.tolist(), len(program.instructions(0)))
+        print(costs)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def report(times, instructions):
-    ours = statistics.median(times["ostinato"])
-    print(f"rank 0, {instructions} instructions a step, {len(next(iter(times.values())))} steps in turns")
-    print(f"{'':26}{'median':>10}{'fastest':>10}{'to ours':>9}")
-    for name, values in times.items():
+def transfers(program, rank, executor, steps: int) -> str:
+    """What this rank's transfers cost it."""
+    actions = [i.action for i in program.instructions(rank)]
+    taken = {"SEND": [], "RECV": []}
+    for _ in range(steps):
+        executor.run()
+        for index, begin, end in executor.records():
+            if (kind := actions[index][:4]) in taken:
+                taken[kind].append((end - begin) / 1e3)
+    return f"a send takes {statistics.median(taken['SEND']):.1f} us, a receive of what is there {min(taken['RECV']):.1f} us"
+
+
+def report(walls, cpus, instructions):
+    ours = statistics.median(walls[OURS])
+    print(f"rank 0, {instructions} instructions a step, {len(walls[OURS])} steps in turns")
+    print(f"{'':26}{'median':>10}{'fastest':>10}{'to ours':>9}{'cpu of all ranks':>18}")
+    for (name, values), cpu in zip(walls.items(), cpus, strict=True):
         median = statistics.median(values)
-        print(f"{name:26}{median * 1e3:8.2f} ms{min(values) * 1e3:8.2f} ms{median / ours:8.2f}x")
+        print(f"{name:26}{median * 1e3:8.2f} ms{min(values) * 1e3:8.2f} ms{median / ours:8.2f}x{cpu * 1e3:15.2f} ms")
 
 
 def instruction_cost(folder: Path, steps: int):
@@ -166,19 +187,25 @@ def instruction_cost(folder: Path, steps: int):
                 value.backward(grad)
                 grad = leaf[0].grad if leaf else None
 
-    def fastest(step):
-        best = []
+    def typical(step):
         for _ in range(steps):
-            begin = time.perf_counter()
             step()
-            best.append(time.perf_counter() - begin)
-        return statistics.median(best)
+        return statistics.median(timed(step) for _ in range(steps))
 
-    for step in (executor.run, plain):
-        fastest(step)
-    ours, theirs, count = fastest(executor.run), fastest(plain), len(program.instructions(0))
-    print(f"one rank, {count} computes: executor {ours / count * 1e6:.1f} us an instruction, the same operators in a plain "
-          f"Python loop {theirs / count * 1e6:.1f} us")
+    def beside():
+        """Of one step: what is not inside a forward or a backward, which are the operators and the calls that start them."""
+        return timed(executor.run) - sum(end - start for _, start, end in executor.records()) / 1e9
+
+    count = len(program.instructions(0))
+    ours, theirs, own = (typical(executor.run), typical(plain), statistics.median(beside() for _ in range(steps)))
+    print(f"one rank, {count} computes: executor {ours / count * 1e6:.2f} us an instruction, {own / count * 1e6:.2f} us of them beside "
+          f"forwards and backwards; the same operators in a plain Python loop {theirs / count * 1e6:.2f} us")
+
+
+def timed(step) -> float:
+    begin = time.perf_counter()
+    step()
+    return time.perf_counter() - begin
 
 
 def main():

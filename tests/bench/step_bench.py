@@ -4,7 +4,7 @@
 
 Four ranks, one layer each. A layer computes for real, and then waits until its forward or backward has taken the given milliseconds: so
 blocks take what the plan says, and what is measured beyond the plan is the engine's. Both engines live in the same processes and take
-turns. A step is cut into what the plan speaks of (forwards, backwards, transfers; from the common begin to the end of the last rank),
+turns with a third, the executor without DeepSpeed (forwards and backwards only): what it takes beyond the plan is ours. A step is cut into what the plan speaks of (forwards, backwards, transfers; from the common begin to the end of the last rank),
 DeepSpeed's work after it (reduction of gradients, optimizer), and the rest of train_batch (loss to all ranks, timers, ...).
 """
 
@@ -28,7 +28,7 @@ from support.worlds import World  # noqa: E402
 
 RANKS, WIDTH, BATCH = 4, 16, 4
 PARTS = ("in the plan", "after it", "the rest", "step")
-NAPS_END = 3e-4  # seconds before the end from which one looks at the clock: a sleep ends late
+NAPS_END = 1e-4  # seconds before the end from which one looks at the clock: a sleep ends late
 
 
 def wait_until(end: float) -> None:
@@ -138,11 +138,36 @@ class Stopwatch:
         return dict(zip(PARTS, seconds, strict=True)) | {"loss": loss, "cpu": cpu}
 
 
-def train(forward_s: float, backward_s: float, micro_batches: int, steps: int, plan: str) -> dict[str, list[dict]]:
-    """By engine, its steps but the first two."""
+class Bare:
+    """The executor on the same layers, without DeepSpeed around it."""
+
+    def __init__(self, forward_s: float, backward_s: float, files: tuple[str, str]):
+        from ostinato import _plugin
+
+        program, rank = _plugin.lower(*files), dist.get_rank()
+        layer, data = Timed(forward_s, backward_s), [next(batches()) for _ in range(program.micro_batches)]
+
+        def forward(m, inputs):
+            output = layer(data[m][0] if inputs is None else inputs[0])
+            return functional.mse_loss(output, data[m][1]) / program.micro_batches if rank == RANKS - 1 else output
+
+        self.executor = _plugin.Executor(program, rank, dist.new_group(list(range(RANKS))), list(range(RANKS)))
+        self.executor.set_stage(rank, forward)
+
+    def step(self) -> dict:
+        dist.barrier()
+        begin, cpu = time.perf_counter(), time.process_time()
+        self.executor.run()
+        whole, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        return dict(zip(PARTS, (whole, 0.0, 0.0, whole), strict=True)) | {"cpu": cpu}
+
+
+def train(forward_s: float, backward_s: float, micro_batches: int, steps: int, files: tuple[str, str]) -> dict[str, list[dict]]:
+    """By engine, its steps but the first two. `files`: of the plan and its placement."""
     watches = {
+        "executor": Bare(forward_s, backward_s, files),
         "DeepSpeed": Stopwatch(make_engine(forward_s, backward_s, micro_batches, None)),
-        "ostinato": Stopwatch(make_engine(forward_s, backward_s, micro_batches, plan)),
+        "ostinato": Stopwatch(make_engine(forward_s, backward_s, micro_batches, files[0])),
     }
     taken = {name: [] for name in watches}
     for _ in range(steps + 2):
@@ -163,28 +188,29 @@ def placement(forward_s: float, backward_s: float) -> str:
     return text
 
 
-def plan_of(folder: Path, text: str, micro_batches: int) -> tuple[str, float]:
-    """Path and makespan in seconds of 1F1B."""
+def plan_of(folder: Path, text: str, micro_batches: int) -> tuple[tuple[str, str], float]:
+    """1F1B: paths of its plan and placement, and its makespan in seconds."""
     from ostinato import _search
 
-    (folder / "placement.toml").write_text(text)
-    path = folder / "plan.json"
-    arguments = ["search", str(folder / "placement.toml"), "--micro-batches", str(micro_batches), "--output", str(path)]
+    plan, placement = folder / "plan.json", folder / "placement.toml"
+    placement.write_text(text)
+    arguments = ["search", str(placement), "--micro-batches", str(micro_batches), "--output", str(plan)]
     assert _search.main([*arguments, "--method", "1f1b"]) == 0
-    return str(path), json.loads(path.read_text())["makespan"] / 1e9
+    return (str(plan), str(placement)), json.loads(plan.read_text())["makespan"] / 1e9
 
 
 def report(ranks: list[dict[str, list[dict]]], makespan: float) -> None:
     print(f"planned {makespan * 1e3:.1f} ms; medians of {len(ranks[0]['ostinato'])} steps in turns, of each the rank that is done last")
-    print(f"{'ms':12}" + "".join(f"{part:>14}" for part in PARTS) + f"{'in the plan / planned':>24}{'cpu of 4 ranks':>16}")
+    columns = (*PARTS, "in the plan / planned", "step / planned", "cpu of 4 ranks")
+    print(f"{'ms':12}" + "".join(f"{column:>{max(14, len(column) + 2)}}" for column in columns))
     medians = {}
-    for name in ("ostinato", "DeepSpeed"):
+    for name in ("executor", "ostinato", "DeepSpeed"):
         steps = list(zip(*(rank[name] for rank in ranks), strict=True))
         last = [max(step, key=lambda rank: rank[PARTS[0]]) for step in steps]  # the others wait for it in what comes after
         medians[name] = {part: statistics.median(rank[part] for rank in last) for part in PARTS}
         cpu = statistics.median(sum(r["cpu"] for r in step) for step in steps)
         figures = "".join(f"{medians[name][part] * 1e3:14.2f}" for part in PARTS)
-        print(f"{name:12}{figures}{medians[name]['in the plan'] / makespan:24.4f}{cpu * 1e3:16.1f}")
+        print(f"{name:12}{figures}{medians[name][PARTS[0]] / makespan:23.4f}{medians[name][PARTS[-1]] / makespan:16.4f}{cpu * 1e3:16.1f}")
     ours, theirs = medians["ostinato"], medians["DeepSpeed"]
     print(f"DeepSpeed's step takes {theirs['step'] / ours['step']:.4f} times as long, its part in the plan "
           f"{theirs['in the plan'] / ours['in the plan']:.4f} times")  # fmt: skip
@@ -201,8 +227,8 @@ def main():
     args = parser.parse_args()
     times = args.forward / 1e3, args.backward / 1e3
     with tempfile.TemporaryDirectory() as folder, World(RANKS) as world:
-        plan, makespan = plan_of(Path(folder), placement(*times), args.micro_batches)
-        report(world.run(train, *times, args.micro_batches, args.steps, plan), makespan)
+        files, makespan = plan_of(Path(folder), placement(*times), args.micro_batches)
+        report(world.run(train, *times, args.micro_batches, args.steps, files), makespan)
 
 
 if __name__ == "__main__":
