@@ -12,8 +12,10 @@
 
 #include "profiler/counting_allocator.h"
 #include "profiler/cupti_status.h"
+#include "profiler/device/allocation_hook.h"
 #include "profiler/device/device_timer.h"
 #include "profiler/link_fit.h"
+#include "profiler/memory_log.h"
 #include "profiler/nvtx_range.h"
 #include "profiler/operator_recorder.h"
 #include "profiler/operator_rows.h"
@@ -75,7 +77,8 @@ void bind_costs(py::module_& m) {
       .def_property_readonly("latency", [](const TransferCost& cost) { return cost.link.latency; })
       .def_property_readonly("bytes_per_second",
                              [](const TransferCost& cost) { return cost.link.bytes_per_second; })
-      .def_readonly("residual", &TransferCost::residual);
+      .def_readonly("residual", &TransferCost::residual)
+      .def_readonly("backend", &TransferCost::backend);
 }
 
 void set_device(Profile& profile, const std::string& name, const std::string& kind, const std::string& driver,
@@ -118,7 +121,7 @@ void bind_profile(py::module_& m) {
 }
 
 void bind_recorder(py::module_& m) {
-  py::class_<OperatorRecorder>(m, "OperatorRecorder",
+  py::class_<OperatorRecorder>(m, "OperatorRecorder", py::dynamic_attr(),
                                "Records the operators that torch runs (operator_recorder.h).")
       .def(py::init([](int events_per_thread, int threads) {
              return std::make_unique<OperatorRecorder>(RecorderOptions{events_per_thread, threads});
@@ -127,10 +130,11 @@ void bind_recorder(py::module_& m) {
            py::arg("threads") = RecorderOptions{}.threads)
       .def(
           "start",
-          [](OperatorRecorder& recorder, bool flops, DeviceTimer* timer) {
-            recorder.start({flops, timer});
+          [](const py::object& self, bool flops, const py::object& timer) {
+            self.cast<OperatorRecorder&>().start({flops, timer.cast<DeviceTimer*>()});
+            self.attr("timer") = timer;  // kept alive until the next start, and no longer
           },
-          py::arg("flops") = false, py::arg("timer") = nullptr, py::keep_alive<1, 3>())
+          py::arg("flops") = false, py::arg("timer") = py::none())
       .def("stop", &OperatorRecorder::stop)
       .def("clear", &OperatorRecorder::clear)
       .def("begin_pass", &OperatorRecorder::begin_pass, py::arg("layer"), py::arg("phase"),
@@ -197,6 +201,47 @@ void bind_memory(py::module_& m) {
   m.def("reset_peak", &reset_peak);
 }
 
+/// A log, and the hook that devices report to while it runs, on the thread that starts it.
+class HookedLog {
+ public:
+  explicit HookedLog(std::size_t events) : log_({.events = events}) {}
+
+  void start() {
+    log_.start();
+    hook_ = std::make_unique<AllocationHook>();
+  }
+
+  void stop() {
+    hook_.reset();
+    log_.stop();
+  }
+
+  /// (time, address, change, live)
+  std::vector<std::tuple<Nanoseconds, std::uintptr_t, Bytes, Bytes>> events() const {
+    std::vector<std::tuple<Nanoseconds, std::uintptr_t, Bytes, Bytes>> rows;
+    for (const MemoryEvent& event : log_.events())
+      rows.emplace_back(event.at, event.address, event.change, event.live);
+    return rows;
+  }
+
+  std::int64_t dropped() const { return log_.dropped(); }
+
+ private:
+  MemoryLog log_;
+  std::unique_ptr<AllocationHook> hook_;
+};
+
+void bind_memory_log(py::module_& m) {
+  py::class_<HookedLog>(m, "MemoryLog", "Allocations and frees while it runs (memory_log.h).")
+      .def(py::init<std::size_t>(), py::arg("events") = MemoryLog::Options{}.events)
+      .def("start", &HookedLog::start)
+      .def("stop", &HookedLog::stop)
+      .def_property_readonly(
+          "events", &HookedLog::events,
+          "(nanoseconds of the steady clock, address, bytes or -bytes, live bytes) of each.")
+      .def_property_readonly("dropped", &HookedLog::dropped);
+}
+
 /// A range as a Python context manager.
 class Range {
  public:
@@ -209,7 +254,8 @@ class Range {
   std::optional<NvtxRange> range_;
 };
 
-TransferCost fit(int source, int target, const std::vector<std::pair<Bytes, Nanoseconds>>& samples) {
+TransferCost fit(int source, int target, const std::vector<std::pair<Bytes, Nanoseconds>>& samples,
+                 const std::string& backend) {
   if (samples.empty()) throw py::value_error("fit_link() needs at least one sample");
   std::vector<TransferSample> list;
   for (const auto& [bytes, time] : samples) {
@@ -217,7 +263,9 @@ TransferCost fit(int source, int target, const std::vector<std::pair<Bytes, Nano
       throw py::value_error("a transfer has at least 0 bytes and takes at least 1 ns");
     list.push_back({bytes, time});
   }
-  return fit_link(source, target, list);
+  TransferCost cost = fit_link(source, target, list);
+  cost.backend = backend;
+  return cost;
 }
 
 py::dict status_of_cupti() {
@@ -245,10 +293,11 @@ PYBIND11_MODULE(_profiler, m) {
   bind_profile(m);
   bind_recorder(m);
   bind_memory(m);
+  bind_memory_log(m);
   bind_device_timer(m);
   m.def("now", &now, "Nanoseconds of the steady clock.");
   m.def("spread_of", &spread_of, py::arg("samples"));
-  m.def("fit_link", &fit, py::arg("source"), py::arg("target"), py::arg("samples"),
+  m.def("fit_link", &fit, py::arg("source"), py::arg("target"), py::arg("samples"), py::arg("backend") = "",
         "latency + bytes / bandwidth, fitted to (bytes, nanoseconds) pairs (link_fit.h).");
   m.def("cupti_status", &status_of_cupti);
   py::class_<Range>(m, "Range", "with Range('3:Block F 7'): a range that NVTX tools show (nvtx_range.h).")

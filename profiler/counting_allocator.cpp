@@ -7,6 +7,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "profiler/memory_log.h"
+
 namespace ostinato {
 namespace {
 
@@ -17,12 +19,19 @@ std::atomic<Bytes> live{0};
 std::atomic<Bytes> peak{0};
 thread_local Bytes allocated_here = 0;
 
-void count_allocation(Bytes bytes) {
+void count_allocation(const void* data, Bytes bytes) {
   allocated_here += bytes;
-  const Bytes now = live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  Bytes highest = peak.load(std::memory_order_relaxed);
-  while (now > highest && !peak.compare_exchange_weak(highest, now, std::memory_order_relaxed)) {
-  }
+  logged(data, bytes, [bytes] {
+    const Bytes now = live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    Bytes highest = peak.load(std::memory_order_relaxed);
+    while (now > highest && !peak.compare_exchange_weak(highest, now, std::memory_order_relaxed)) {
+    }
+    return now;
+  });
+}
+
+void count_free(const void* data, Bytes bytes) {
+  logged(data, -bytes, [bytes] { return live.fetch_sub(bytes, std::memory_order_relaxed) - bytes; });
 }
 
 /// The context of a block is its data pointer, as c10::Allocator::raw_allocate() asks.
@@ -31,7 +40,7 @@ void release(void* data) {
   char* block = static_cast<char*>(data) - kHeader;
   Bytes bytes = 0;
   std::memcpy(&bytes, block, sizeof bytes);
-  live.fetch_sub(bytes, std::memory_order_relaxed);
+  count_free(data, bytes);  // first: once it is free, another thread may be given the same address
   c10::free_cpu(block);
 }
 
@@ -43,8 +52,8 @@ class Counting final : public c10::Allocator {
     char* block = static_cast<char*>(c10::alloc_cpu(size + kHeader));
     const Bytes bytes = static_cast<Bytes>(size);
     std::memcpy(block, &bytes, sizeof bytes);
-    count_allocation(bytes);
     void* data = block + kHeader;
+    count_allocation(data, bytes);
     return {data, data, &release, cpu};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }

@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 4 -m ostinato.devices --output devices.toml      # or keep the file
 
 Every rank says its host, its kind of device and its memory. A link within a node is measured between the first two ranks of
-each node, one between nodes between the first ranks of neighbours, the slowest of which counts; over gloo, as `ostinato
-profile` measures transfers. Rank 0 has the result, the other ranks end.
+each node, one between nodes between the first ranks of neighbours, the slowest of which counts; over NCCL where each rank has a
+GPU of its own, else gloo, as `ostinato profile` measures transfers. Rank 0 has the result, the other ranks end.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ import torch
 import torch.distributed as dist
 
 from ostinato.files import write_text
+from ostinato.profile.device import device_of_this_process
 from ostinato.profile.launched import file_of_kind, world
-from ostinato.profile.transfers import fitted, gloo, measure_pairs
+from ostinato.profile.transfers import fitted, measure_pairs
+from ostinato.profile.wire import joined
 
 BAD_INPUT = 3
 LAUNCH = "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), once a rank"
@@ -113,7 +115,7 @@ def describe(profile: Path | None = None, stages: int = 0) -> str | None:
     if stages < 0 or (stages and count % stages):
         raise ValueError(f"{count} ranks were started, which {stages} stages do not divide")
     torch.set_num_threads(1)
-    with gloo(rank, count, "env://"):
+    with joined(rank, count, "env://", device_of_this_process()) as wire:
         hosts: list[str] = [""] * count
         dist.all_gather_object(hosts, socket.gethostname())
         everyone: list[Any] = [None] * count
@@ -122,11 +124,11 @@ def describe(profile: Path | None = None, stages: int = 0) -> str | None:
         ranks = [everyone[r] for r in chosen]
         pairs = [(chosen[a], chosen[b]) for a, b in pairs_to_measure(nodes_of(ranks))]
         rows: list[Any] = [None] * count
-        dist.all_gather_object(rows, measure_pairs(rank, pairs))
+        dist.all_gather_object(rows, measure_pairs(wire, rank, pairs))
     if rank != 0:
         return None
     place = {global_rank: index for index, global_rank in enumerate(chosen)}
-    costs = fitted([[place[a], place[b], samples] for part in rows for a, b, samples in part])
+    costs = fitted([[place[a], place[b], *measured] for part in rows for a, b, *measured in part])
     return device_file(ranks, costs, profile)
 
 

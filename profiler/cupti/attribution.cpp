@@ -81,6 +81,7 @@ Losses& Losses::operator+=(const Losses& other) {
     this->*count += other.*count;
   }
   buffers.not_returned += other.buffers.not_returned;
+  buffers.untouched += other.buffers.untouched;
   buffers.overwritten += other.buffers.overwritten;
   buffers.foreign += other.buffers.foreign;
   buffers.allocated = std::max(buffers.allocated, other.buffers.allocated);

@@ -1,9 +1,18 @@
 #include "profiler/cupti/buffers.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 namespace ostinato::cupti {
+namespace {
+
+/// Where a buffer's first record has its kind, which is never 0. CUPTI's threads may be writing it.
+std::atomic_ref<std::uint32_t> first_kind(const BufferPool::Buffer& buffer) {
+  return std::atomic_ref(*reinterpret_cast<std::uint32_t*>(buffer.data.get()));
+}
+
+}  // namespace
 
 void BufferPool::begin(std::size_t bytes, std::size_t limit) {
   const std::scoped_lock lock(mutex_);
@@ -40,6 +49,7 @@ BufferPool::Buffer& BufferPool::take() {
   auto buffer = empty_buffer();
   buffer->session = session_;
   buffer->valid = 0;
+  first_kind(*buffer).store(0, std::memory_order_relaxed);
   held_.push_back(std::move(buffer));
   return *held_.back();
 }
@@ -95,8 +105,11 @@ BufferCounts BufferPool::counts() const {
 
 BufferCounts BufferPool::counts_locked() const {
   BufferCounts counts;
-  counts.not_returned =
-      std::count_if(held_.begin(), held_.end(), [&](const auto& b) { return b->session == session_; });
+  for (const auto& buffer : held_) {
+    if (buffer->session != session_) continue;
+    const bool written = first_kind(*buffer).load(std::memory_order_relaxed) != 0;
+    ++(written ? counts.not_returned : counts.untouched);
+  }
   counts.overwritten = overwritten_;
   counts.foreign = foreign_;
   counts.allocated = static_cast<std::int64_t>(held_.size() + filled_.size() + empty_.size()) + reading_;

@@ -21,7 +21,8 @@
 namespace ostinato::cupti {
 
 struct BufferCounts {
-  std::int64_t not_returned = 0;  ///< CUPTI has them, since this session began
+  std::int64_t not_returned = 0;  ///< CUPTI has them, since this session began, with records in them
+  std::int64_t untouched = 0;     ///< CUPTI has them and has written nothing into them: no loss
   std::int64_t overwritten = 0;   ///< filled, and taken again before they were read
   std::int64_t foreign = 0;       ///< came back without having been handed out: another profiler's
   std::int64_t allocated = 0;     ///< buffers that exist now

@@ -1,5 +1,6 @@
 #include "profiler/cupti/records.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "profiler/cupti/launches.h"
@@ -30,11 +31,13 @@ void RecordReader::read(std::uint8_t* data, std::size_t valid) {
     ++records_.seen;
     read_record(last, valid - static_cast<std::size_t>(last - data));
   }
-  // CUPTI ends a buffer that was cut inside a record like a whole one, so see whether the last record is at
-  // its end.
-  const std::size_t left = last ? valid - static_cast<std::size_t>(last - data) : valid;
-  const bool whole = last ? record_size(last, left) == left : left == 0;
-  if (result != abi::kMaxLimitReached || !whole) ++records_.cut_buffers;
+  // CUPTI ends a buffer that was cut inside a record like a whole one, so see what follows the last record:
+  // nothing, or zeros, which are no kind of record (valid bytes may be rounded up), or a piece of another.
+  const std::size_t read = last ? static_cast<std::size_t>(last - data) : 0;
+  const std::size_t end = last ? read + record_size(last, valid - read) : 0;
+  const bool whole = std::all_of(data + end, data + valid, [](std::uint8_t byte) { return byte == 0; });
+  const bool ended = result == abi::kMaxLimitReached || (result == abi::kInvalidKind && end < valid);
+  if (!ended || !whole) ++records_.cut_buffers;
 }
 
 /// The smallest number of valid bytes in which CUPTI accepts the record: its size in this library.

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/profiler/orchestration/observer.h>
 
+#include "profiler/memory_log.h"
+
 namespace ostinato {
 namespace {
 
@@ -15,8 +17,12 @@ class Hook final : public observer::ProfilerStateBase {
   Hook()
       : ProfilerStateBase(
             observer::ProfilerConfig(observer::ProfilerState::Disabled, false, /*profile_memory=*/true)) {}
-  void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device device) override {
-    if (bytes > 0 && device.type() != c10::DeviceType::CPU) given_here += bytes;  // < 0: given back
+  /// `bytes` < 0: given back. `total`: what the device's allocator has given, with this.
+  void reportMemoryUsage(void* block, std::int64_t bytes, std::size_t total, std::size_t,
+                         c10::Device device) override {
+    if (device.type() == c10::DeviceType::CPU) return;
+    if (bytes > 0) given_here += bytes;
+    logged(block, bytes, [total] { return static_cast<Bytes>(total); });
   }
   observer::ActiveProfilerType profilerType() override { return observer::ActiveProfilerType::NONE; }
 };

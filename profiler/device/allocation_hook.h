@@ -1,7 +1,8 @@
 #pragma once
 // Bytes that the allocators of devices give to each thread. A device's caching allocator reports to whoever
 // stands in the thread-local debug information, which torch hands on to the threads of a backward; the CPU's
-// bytes are counted by CountingAllocator instead, and left out here. Takes the place that torch.profiler uses
+// bytes are counted by CountingAllocator instead, and left out here. A memory log that runs notes each of
+// them (memory_log.h). Takes the place that torch.profiler uses
 // for memory: not both.
 
 #include <c10/util/ThreadLocalDebugInfo.h>

@@ -25,7 +25,7 @@ namespace ostinato {
 class EventTimer final : public DeviceTimer {
  public:
   struct Limits {
-    int marks_per_thread = 1 << 16;
+    int marks_per_thread = 1 << 17;  ///< four times the events that a recorder keeps of a thread: two each
     int threads = 8;
   };
 

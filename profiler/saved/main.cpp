@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <exception>
 #include <iostream>
+#include <optional>
 
+#include "profiler/saved/loss.h"
 #include "profiler/saved/sample_input.h"
 #include "profiler/saved/saved_profile.h"
 #include "search/files/error.h"
@@ -23,6 +26,8 @@ struct Arguments {
   std::vector<std::string> inputs;
   int depth = -1;
   bool evaluate = false;
+  std::string loss;
+  std::optional<double> latency, bandwidth;
   SavedProfileOptions options;
 };
 
@@ -51,11 +56,32 @@ void declare(CLI::App& app, Arguments& arguments) {
                  "fp32 numbers that the optimizer keeps for each parameter: 2 for Adam, 0 for SGD")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  app.add_option(
+         "--loss", arguments.loss,
+         "What training does with the output, as a last step with made-up labels (default: the output's own "
+         "gradient is given)")
+      ->check(CLI::IsMember(loss_names()));
+  app.add_option("--latency", arguments.latency,
+                 "Of a transfer between two devices, for the profile's transfers")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("US");
+  app.add_option("--bandwidth", arguments.bandwidth, "Of such a transfer, in 10^9 bytes per second")
+      ->check(CLI::PositiveNumber)
+      ->type_name("GB/S");
   app.add_flag("--eval", arguments.evaluate, "Run the program as in evaluation, not as in training");
 }
 
 int micro_batch_size(const std::vector<at::Tensor>& inputs) {
   return inputs[0].dim() > 0 ? static_cast<int>(inputs[0].size(0)) : 1;
+}
+
+/// Empty where nothing was said: a placement made from the profile has free transfers then.
+std::optional<Link> link_of(const Arguments& arguments) {
+  if (!arguments.latency && !arguments.bandwidth) return std::nullopt;
+  Link link;
+  link.latency = std::llround(arguments.latency.value_or(0) * 1e3);
+  link.bytes_per_second = std::llround(arguments.bandwidth.value_or(0) * 1e9);
+  return link;
 }
 
 void show_progress(int done, int all) {
@@ -68,9 +94,11 @@ int run(Arguments& arguments) {
   for (const std::string& words : arguments.inputs) inputs.push_back(sample_input(words));
   LoadOptions how{.depth = std::nullopt, .train = !arguments.evaluate};
   if (arguments.depth >= 0) how.depth = arguments.depth;
+  how.loss = arguments.loss;
   const Program program = load_program(arguments.model, inputs, how);
   arguments.options.name = std::filesystem::path(arguments.model).stem().string();
   arguments.options.micro_batch_size = micro_batch_size(inputs);
+  arguments.options.link = link_of(arguments);
   const Profile profile = profile_program(program, arguments.options, show_progress);
   write_file(arguments.output, format_profile(profile));
   std::cout << profile.layers.size() << " steps, "

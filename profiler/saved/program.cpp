@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "profiler/saved/ivalues.h"
+#include "profiler/saved/loss.h"
 #include "search/files/error.h"
 
 namespace ostinato {
@@ -105,6 +106,9 @@ class Tracer {
   /// The result of a method whose first argument is its module. `prefix` names the submodules, "encoder."
   /// say.
   c10::IValue visit(const torch::jit::Method& method, Values arguments, const std::string& prefix, int level);
+
+  /// A last step that reads what the program gives.
+  void add_loss(const std::string& name, const c10::IValue& result);
 
  private:
   using Known = std::unordered_map<const Value*, c10::IValue>;
@@ -212,6 +216,14 @@ void Tracer::call_method(const Node& node, Values inputs, Known& known, const st
   known[node.output()] = add_step(std::move(step), std::move(inputs))[0];
 }
 
+void Tracer::add_loss(const std::string& name, const c10::IValue& result) {
+  Step step;
+  step.name = step.identity = "loss (" + name + ")";
+  const std::vector<at::Tensor> outputs = tensors_of({result});
+  step.run = [loss = make_loss(name, outputs)](Values values) { return Values{loss(tensors_of(values))}; };
+  add_step(std::move(step), {outputs.begin(), outputs.end()});
+}
+
 TensorSource Tracer::source_of(const at::Tensor& tensor) const {
   const auto found = sources_.find(tensor.unsafeGetTensorImpl());
   return found == sources_.end() ? TensorSource{} : found->second;
@@ -277,7 +289,9 @@ Program load_program(const std::filesystem::path& path, const std::vector<at::Te
   arguments.insert(arguments.end(), inputs.begin(), inputs.end());
   {
     const at::NoGradGuard no_gradients;
-    Tracer(file, options, program).visit(*forward, arguments, "", 0);
+    Tracer tracer(file, options, program);
+    const c10::IValue result = tracer.visit(*forward, arguments, "", 0);
+    if (!options.loss.empty() && !program.steps.empty()) tracer.add_loss(options.loss, result);
   }
   if (program.steps.empty()) throw InputError(file, 0, "the program runs no operators");
   return program;

@@ -49,6 +49,7 @@ bool is_state(const Step& step, const at::Tensor& tensor);
 struct LoadOptions {
   std::optional<int> depth;  ///< levels of submodules to look into; empty: to where something calls several
   bool train = true;         ///< the program runs as in training (dropout, batch statistics)
+  std::string loss = "";     ///< of its output, as a last step (loss.h); "": none
 };
 
 struct Program {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <utility>
 
 #include "profiler/counting_allocator.h"
 #include "profiler/operator_rows.h"
@@ -52,6 +53,12 @@ void run_passes(const Step& step, int layer, int passes, OperatorRecorder* recor
   recorder->stop();
 }
 
+HalfTimes half_times(const Step& step) {
+  StepRun run(step);
+  run.forward(nullptr, 0);
+  return run.halves();
+}
+
 class ProgramProfiler {
  public:
   ProgramProfiler(const Program& program, const SavedProfileOptions& options)
@@ -77,14 +84,17 @@ class ProgramProfiler {
 };
 
 LayerCost ProgramProfiler::layer_cost(const Step& step) {
-  std::vector<Nanoseconds> forward, backward;
+  std::vector<Nanoseconds> forward, backward, inputs, parameters;
   LayerCost cost;
   for (int repeat = -options_.warm_up; repeat < options_.repeats; ++repeat) {
+    const HalfTimes halves = half_times(step);
     StepRun run(step);
     const StepCost there = run.forward(nullptr, 0), back = run.backward(nullptr, 0);
     if (repeat < 0) continue;
     forward.push_back(there.time);
     backward.push_back(back.time);
+    inputs.push_back(halves.inputs);
+    parameters.push_back(halves.parameters);
     const Bytes kept = std::max<Bytes>(0, there.kept);
     cost.kept = std::max(cost.kept, kept);
     cost.forward_workspace = std::max(cost.forward_workspace, there.peak - kept);
@@ -92,6 +102,8 @@ LayerCost ProgramProfiler::layer_cost(const Step& step) {
   }
   cost.forward = spread_of(std::move(forward));
   cost.backward = spread_of(std::move(backward));
+  cost.backward_input = spread_of(std::move(inputs));
+  cost.backward_weight = spread_of(std::move(parameters));
   cost.parameters = bytes(step.parameters, false) + bytes(step.buffers, false);
   cost.gradients = bytes(step.parameters, true);
   cost.optimizer_state = trained_numbers(step.parameters) * options_.optimizer_numbers * kNumber;
@@ -191,6 +203,10 @@ void ProgramProfiler::describe() {
   profile_.warm_up = options_.warm_up;
   profile_.repeats = options_.repeats;
   profile_.micro_batch_size = options_.micro_batch_size;
+  if (!options_.link) return;
+  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)}) {
+    profile_.transfers.push_back({.from = from, .to = to, .link = *options_.link, .backend = "given"});
+  }
 }
 
 void judge(Completeness& state, std::int64_t unfinished) {

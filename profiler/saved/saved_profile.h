@@ -1,10 +1,11 @@
 #pragma once
 // The profile of a saved program, measured on the CPU without Python.
 //
-// Times, memory, operators, FLOPs and edges are those of docs/profiler.md. Left out: the halves of a split
-// backward (repeats 0), the loss, transfers, and what a DeepSpeed configuration would say of precision.
+// Times, memory, operators, FLOPs and edges are those of docs/profiler.md. What cannot be measured here is
+// asked for: the loss (LoadOptions), the link between devices, and the optimizer's numbers.
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "profiler/saved/program.h"
@@ -19,6 +20,7 @@ struct SavedProfileOptions {
   int repeats = 20;
   int micro_batch_size = 1;
   int optimizer_numbers = 2;  ///< fp32 numbers that the optimizer keeps for each parameter: 2 for Adam
+  std::optional<Link> link;   ///< between any two devices; empty: the profile has no transfers
 };
 
 /// (steps measured, steps in all)

@@ -11,6 +11,7 @@
 #include "profiler/counting_allocator.h"
 #include "profiler/nvtx_range.h"
 #include "profiler/saved/ivalues.h"
+#include "profiler/saved/step_halves.h"
 #include "search/files/error.h"
 
 namespace ostinato {
@@ -20,6 +21,17 @@ Nanoseconds now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+std::vector<at::Tensor> ones_like(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> ones;
+  for (const at::Tensor& tensor : tensors) ones.push_back(at::ones_like(tensor));
+  return ones;
+}
+
+bool learns(const Step& step) {
+  return std::any_of(step.parameters.begin(), step.parameters.end(),
+                     [](const at::Tensor& parameter) { return parameter.requires_grad(); });
 }
 
 std::vector<at::Tensor> with_gradient(const std::vector<c10::IValue>& outputs) {
@@ -35,7 +47,8 @@ StepRun::StepRun(const Step& step) : step_(step) {
     if (is_state(step, tensor)) return tensor;
     const at::Tensor leaf = tensor.detach().clone();
     if (!step.takes_gradient || !tensor.is_floating_point()) return leaf;
-    return leaf.requires_grad_(true).clone();  // a leaf refuses to be worked on in place
+    leaves_.push_back(leaf.requires_grad_(true));
+    return leaf.clone();  // a leaf refuses to be worked on in place
   };
   for (const c10::IValue& value : step.inputs) inputs_.push_back(map_tensors(value, copy));
   for (const at::Tensor& parameter : step.parameters) {
@@ -69,12 +82,22 @@ StepCost StepRun::forward(OperatorRecorder* recorder, int layer) {
 }
 
 StepCost StepRun::backward(OperatorRecorder* recorder, int layer) {
-  const std::vector<at::Tensor> roots = with_gradient(outputs_);
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& root : roots) gradients.push_back(at::ones_like(root));
+  const std::vector<at::Tensor> roots = with_gradient(outputs_), gradients = ones_like(roots);
   return measured(recorder, layer, "backward", [&] {
     if (!roots.empty()) torch::autograd::backward(roots, gradients);
   });
+}
+
+HalfTimes StepRun::halves() {
+  const std::vector<at::Tensor> roots = with_gradient(outputs_);
+  if (leaves_.empty() || roots.empty()) return {.inputs = 0, .parameters = backward(nullptr, 0).time};
+  if (!learns(step_)) return {.inputs = backward(nullptr, 0).time, .parameters = 0};
+  StepHalves halves(roots, ones_like(roots), leaves_);
+  HalfTimes times;
+  times.inputs = measured(nullptr, 0, "backward_input", [&] { halves.run_inputs(); }).time;
+  halves.cut();
+  times.parameters = measured(nullptr, 0, "backward_weight", [&] { halves.run_parameters(); }).time;
+  return times;
 }
 
 namespace {

@@ -16,6 +16,11 @@ struct StepCost {
   Bytes peak = 0;        ///< largest number of bytes above those before it
 };
 
+struct HalfTimes {
+  Nanoseconds inputs = 0;
+  Nanoseconds parameters = 0;
+};
+
 /// A step ready to run: copies of its inputs, which it may work on in place.
 class StepRun {
  public:
@@ -24,6 +29,10 @@ class StepRun {
   /// `recorder` may be null; else each is a pass of layer `layer`. Throw InputError with the step's name.
   StepCost forward(OperatorRecorder* recorder, int layer);
   StepCost backward(OperatorRecorder* recorder, int layer);
+
+  /// The backward in two halves instead (step_halves.h), after a forward. Where there is but one of them it
+  /// is the whole backward, and the other takes 0.
+  HalfTimes halves();
 
   std::vector<c10::IValue> take_inputs() { return std::move(inputs_); }
   std::vector<c10::IValue> take_outputs() { return std::move(outputs_); }
@@ -34,6 +43,7 @@ class StepRun {
 
   const Step& step_;
   std::vector<c10::IValue> inputs_, outputs_;
+  std::vector<at::Tensor> leaves_;  ///< get the gradients of the inputs
 };
 
 /// What a step's memory is of, for the question which outputs outlive the steps that read them (kept.py).

@@ -66,6 +66,7 @@ struct TransferCost {
   int to = 0;
   Link link;
   double residual = 0;  ///< largest relative error of the fit over the measured sizes
+  std::string backend = "";  ///< that it was measured over: "gloo", "nccl"; "given" by the user; "": not known
 };
 
 struct Completeness {

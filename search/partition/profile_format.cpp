@@ -50,11 +50,13 @@ Json json(const OperatorCost& row) {
 }
 
 Json json(const TransferCost& row) {
-  return {{"from", row.from},
-          {"to", row.to},
-          {"latency", row.link.latency},
-          {"bytes_per_second", row.link.bytes_per_second},
-          {"residual", row.residual}};
+  Json object = {{"from", row.from},
+                 {"to", row.to},
+                 {"latency", row.link.latency},
+                 {"bytes_per_second", row.link.bytes_per_second},
+                 {"residual", row.residual}};
+  if (!row.backend.empty()) object["backend"] = row.backend;
+  return object;
 }
 
 Json json(const Completeness& completeness) {

@@ -168,13 +168,14 @@ void ProfileReader::operator_row(const Value& value) {
 }
 
 void ProfileReader::transfer(const Value& value) {
-  const Fields fields(value, file_, "a transfer", {"from", "to", "latency", "bytes_per_second", "residual"});
+  const Fields fields(value, file_, "a transfer", {"from", "to", "latency", "bytes_per_second", "residual", "backend"});
   TransferCost row;
   row.from = count(fields, "from", 0);
   row.to = count(fields, "to", 0);
   row.link = {.latency = fields.integer("latency", 0),
               .bytes_per_second = fields.integer("bytes_per_second", 0)};
   row.residual = fields.decimal("residual");
+  if (fields.find("backend") != nullptr) row.backend = fields.text("backend");
   const auto same_pair = [&](const TransferCost& other) {
     return other.from == row.from && other.to == row.to;
   };

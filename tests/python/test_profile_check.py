@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.check import balanced, check_profile, launch_share, predict
+from ostinato.profile.check import check_profile, launch_share, predict
+from ostinato.profile.stage import balanced
 
 FP32 = 4
 

@@ -71,7 +71,7 @@ def test_a_chain_costs_what_its_layers_cost(tmp_path):
         for figure in ("kept", "forward_workspace", "parameters", "gradients", "input_bytes", "output_bytes"):
             assert getattr(mine, figure) == getattr(theirs, figure), (mine.name, figure)
         assert mine.optimizer_state == 2 * mine.gradients and mine.forward.median > 0 and mine.backward.median > 0
-        assert mine.forward.repeats == 2 and mine.backward_input.repeats == 0
+        assert mine.forward.repeats == mine.backward_input.repeats == 2
     assert saved.completeness.complete and saved.completeness.seen == saved.completeness.expected > 0
     assert saved.timer == "cpu" and saved.micro_batch_size == 8 and saved.device_name
 
@@ -96,6 +96,74 @@ def test_branches_are_steps_with_their_edges(tmp_path):
     assert saved.layers[1].same_as == 0
     whole = profile_layers(Job(layers=[Towers()], inputs=torch.randn(4, 16), repeats=1, warm_up=1)).layers[0]
     assert sum(row.kept for row in saved.layers) == whole.kept
+
+
+def halves(row):
+    return row.backward_input.median, row.backward_weight.median
+
+
+def test_the_backward_is_measured_in_its_halves_too(tmp_path):
+    """First the embedding, whose input takes no gradient, then blocks with both halves, then one without parameters."""
+    saved = run(tmp_path, nn.Sequential(nn.Embedding(50, 16), Block(16), nn.Tanh(), nn.Linear(16, 4)), "8x6:int64:50")
+    assert all(row.backward_input.repeats == row.backward_weight.repeats == 2 for row in saved.layers)
+    embedding, block, tanh, head = map(halves, saved.layers)
+    assert embedding[0] == tanh[1] == 0
+    assert embedding[1] > 0 and tanh[0] > 0 and min(*block, *head) > 0
+
+
+class Shared(nn.Module):
+    """Uses one weight twice: the second half of its backward must not run the first again."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.inner(torch.tanh(self.inner(x)))
+
+
+def test_a_weight_that_is_used_twice_is_split_too(tmp_path):
+    saved = run(tmp_path, nn.Sequential(nn.Linear(8, 8), Shared(), nn.Linear(8, 8)), "4x8")
+    row = next(row for row in saved.layers if row.parameters == (64 + 8) * 4 and row.index == 1)
+    assert min(halves(row)) > 0
+
+
+@pytest.mark.parametrize(("loss", "bytes_kept"), [("sum", 0), ("mean", 0), ("mse", 0), ("cross-entropy", 8 * 6 * 4 * 4)])
+def test_the_loss_is_a_last_step(tmp_path, loss, bytes_kept):
+    saved = run(tmp_path, Wrapped(chain()), "8x6:int64:50", options=("--loss", loss))
+    last = saved.layers[-1]
+    assert last.name == f"4:loss ({loss})" and [source.layer for source in last.after] == [3]
+    assert last.input_bytes == 8 * 6 * 4 * 4 and last.output_bytes == 4
+    assert last.forward.median > 0 and last.backward.median > 0 and last.kept >= bytes_kept
+    assert saved.completeness.complete
+
+
+def test_a_link_that_is_given_is_in_the_profile(tmp_path):
+    saved = run(tmp_path, Wrapped(chain()), "8x6:int64:50", options=("--latency", "20", "--bandwidth", "12.5"))
+    found = [(c.source, c.target, c.latency, c.bytes_per_second, c.residual, c.backend) for c in saved.transfers]
+    assert found == [(a, b, 20_000, 12_500_000_000, 0, "given") for a, b in ((0, 1), (1, 0))]
+
+
+def test_from_a_saved_program_to_a_plan_that_is_checked(tmp_path):
+    """profile, plan with split backwards over the given link, verify: as a user would type it."""
+    blocks = nn.Sequential(nn.Embedding(50, 16), *(Block(16) for _ in range(6)), nn.Linear(16, 50))
+    run(tmp_path, Wrapped(blocks), "8x6:int64:50", options=("--loss", "cross-entropy", "--latency", "5", "--bandwidth", "10"))
+    ours = Path(ostinato.__file__).parents[2] / "bindings" / "ostinato"
+    command = [str(ours)] if ours.exists() else [sys.executable, "-m", "ostinato"]
+
+    def ostinato_does(*words):
+        done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    placement, plan = tmp_path / "placement.toml", tmp_path / "plan.json"
+    ostinato_does("partition", tmp_path / "profile.json", "--devices", 2, "--output", placement, "--split-backward")
+    ostinato_does("plan", tmp_path / "profile.json", "--devices", 2, "--micro-batches", 4, "--split-backward",
+                  "--time-limit", 5, "--placement-output", placement, "--output", plan)  # fmt: skip
+    ostinato_does("verify", placement, plan)
+    text = placement.read_text()
+    assert 'kind = "backward_input"' in text and 'kind = "backward_weight"' in text
+    assert "bandwidth = 10" in text and json.loads(plan.read_text())["makespan"] > 0
 
 
 def test_it_looks_as_deep_as_it_is_told(tmp_path):
@@ -134,6 +202,18 @@ class Branching(nn.Module):
 )
 def test_what_cannot_be_profiled_is_said(tmp_path, make, inputs, status, message):
     assert message in run(tmp_path, make(), *inputs, status=status)
+
+
+class Counts(nn.Module):
+    def forward(self, x):
+        return torch.argmax(x, -1)
+
+
+def test_losses_that_cannot_be_are_said(tmp_path):
+    assert "no output of the program is floating point" in run(tmp_path, Counts(), "2x4", options=("--loss", "sum"), status=2)
+    narrow = nn.Linear(4, 1)
+    assert "whose last dimension is the classes" in run(tmp_path, narrow, "2x4", options=("--loss", "cross-entropy"), status=2)
+    assert "--loss" in run(tmp_path, narrow, "2x4", options=("--loss", "hinge"), status=2)
 
 
 def refused(path):

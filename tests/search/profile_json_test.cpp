@@ -104,6 +104,13 @@ TEST(ProfileJsonTest, ReadsWhatItWrites) {
   EXPECT_TRUE(read.completeness.complete);
 }
 
+TEST(ProfileJsonTest, TheBackendOfATransferIsOptional) {
+  const std::string text = replaced("\"residual\":0.125", "\"residual\":0.125,\"backend\":\"nccl\"");
+  const Profile read = parse_profile(text, "profile.json");
+  EXPECT_EQ(read.transfers[0].backend, "nccl");
+  EXPECT_EQ(format_profile(read), text);
+}
+
 TEST(ProfileJsonTest, AnEmptyProfileRoundTrips) {
   Profile empty;
   empty.timer = "device-events";

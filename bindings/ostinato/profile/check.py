@@ -10,22 +10,23 @@ by one, in turns with the stage, and `drift` says how their time has changed: a 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
-from ostinato.profile.chain import Builder, Chain, Layer, build_chain, has_branches, with_loss
+from ostinato import _profiler
+from ostinato.profile.chain import Builder, Chain, Layer, build_chain, has_branches
+from ostinato.profile.device_times import measure_whole
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.job import Job
 from ostinato.profile.kept import freed_outputs
 from ostinato.profile.measure import Samples, repeat_once
+from ostinato.profile.operators import EVENTS
 from ostinato.profile.run import Progress, counted_memory, no_progress
 from ostinato.profile.settings import read_settings
-from ostinato.profile.tensors import bytes_of
+from ostinato.profile.stage import build_stage, cuts_of, whole_of
 
 
 @dataclass
@@ -47,19 +48,6 @@ class Check:
     operators_forward: int  # ns, from operator rows
     operators_backward: int
     drift: float  # time of its layers now over their time in the profile
-
-
-def balanced(weights: Sequence[int], stages: int) -> list[tuple[int, int]]:
-    """Cuts of a chain where the running sum passes an equal share; every stage gets at least one layer."""
-    stages = min(stages, len(weights))
-    total, passed, cuts = sum(weights), 0, [0]
-    for index, weight in enumerate(weights[:-1], start=1):
-        passed += weight
-        left = stages - len(cuts)
-        due = passed * stages >= total * len(cuts) or len(weights) - index == left
-        if left and due:
-            cuts.append(index)
-    return list(zip(cuts, [*cuts[1:], len(weights)], strict=True))
 
 
 def predict(rows: Sequence[Any], held_output: int) -> Figures:
@@ -115,36 +103,21 @@ def from_operators(profile: Any, rows: Sequence[Any], phase: str) -> int:
     return sum(time for time, _ in costs) + rest * sum(calls for _, calls in costs) // max(1, all_calls)
 
 
-def run_all(steps: Sequence[tuple[Callable, bool]], inputs: Any) -> Any:
-    for run, checkpointed in steps:
-        inputs = checkpoint(run, inputs, use_reentrant=False) if checkpointed else run(inputs)
-    return inputs
-
-
-def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int) -> Layer:
-    """Layers [first, last) as one: what `measure` measures."""
-    steps, parameters, held = [], [], 0
-    for index in range(first, last):
-        name, known = chain.rows[index]
-        run, module = builder.build(name, job.layers[index])
-        if index == len(job.layers) - 1 and job.loss_fn is not None:
-            run = with_loss(run, job)
-        steps.append((run, known.checkpointed))
-        if isinstance(module, torch.nn.Module):
-            parameters += [p for p in module.parameters() if p.requires_grad]
-            held += bytes_of([*module.parameters(), *module.buffers()])
-    start, end = chain.rows[first][1], chain.rows[last - 1][1]
-    name = f"layers {first} to {last - 1}"
-    run, takes_gradient = functools.partial(run_all, steps), start.takes_gradient
-    return Layer(first, name, run, start.inputs, end.outputs, parameters, held, takes_gradient, False, job.device)
+def in_turns(layers: Sequence[Layer], job: Job) -> list[Samples]:
+    samples = [Samples() for _ in layers]
+    for number in range(job.warm_up + job.repeats):
+        for layer, into in zip(layers, samples, strict=True):
+            repeat_once(layer, number - job.warm_up, into if number >= job.warm_up else None, split=False)
+    return samples
 
 
 def measure_stage(stage: Layer, layers: Sequence[Layer], job: Job) -> tuple[Figures, list[Samples]]:
-    """The stage as a whole, and each of its layers by itself, in turns."""
-    together, alone = Samples(), [Samples() for _ in layers]
-    for number in range(job.warm_up + job.repeats):
-        for layer, into in zip([stage, *layers], [together, *alone], strict=True):
-            repeat_once(layer, number - job.warm_up, into if number >= job.warm_up else None, split=False)
+    """The stage as a whole, and each of its layers by itself: in turns, or by a device's own clock in sessions of their own."""
+    if job.device.own_clock:
+        recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
+        together, *alone = (measure_whole(layer, job, recorder, EVENTS) for layer in [stage, *layers])
+    else:
+        together, *alone = in_turns([stage, *layers], job)
     workspace = max(together.forward_workspace(), together.backward_workspace())
     times = (together.spread(phase).median for phase in ("forward", "backward"))
     return Figures(*times, together.kept(), workspace), alone
@@ -170,13 +143,12 @@ def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_p
     if job.module is not None or has_branches(job.layers):
         raise ProfileError("stages are measured as a whole where the model is a chain of layers, not a graph")
     settings, checks = read_settings(job.config, job.optimizer), []
-    weights = [row.forward.median + row.backward.median for row in profile.layers]
-    cuts = balanced(weights, stages)
+    cuts = cuts_of(profile, stages)
     with torch.enable_grad(), counted_memory(job.device):
         chain = build_chain(job, settings)
         freed = freed_outputs(chain)
         for number, (first, last) in enumerate(cuts, start=1):
-            stage = build_stage(job, chain, Builder(settings, job.device), first, last)
+            stage = whole_of(job, chain, build_stage(job, chain, Builder(settings, job.device), first, last))
             checks.append(check_stage(job, chain, profile, stage, last, freed[last - 1]))
             progress("stages measured as a whole", number, len(cuts))
     return checks

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ from rich.progress import Progress
 from ostinato import _profiler
 from ostinato.files import write_text
 from ostinato.profile.check import Check, check_profile
+from ostinato.profile.device import device_of_this_process
 from ostinato.profile.errors import BAD_INPUT, CHECK_FAILED, ProfileError
 from ostinato.profile.exported import ARCHIVE, TORCHSCRIPT, load_exported
 from ostinato.profile.job import Job
 from ostinato.profile.launched import Part, file_of_kind, meet, world
+from ostinato.profile.memory import Recording, record_memory
 from ostinato.profile.page import html
 from ostinato.profile.perfetto import perfetto
 from ostinato.profile.run import profile_layers
@@ -65,8 +67,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--warm-up", type=natural, default=3, help="rounds before them that do not count (%(default)s)")
     ranks = "processes whose transfers are measured, pair by pair; two stand for all (%(default)s)"
     p.add_argument("--ranks", type=positive, default=2, help=ranks)
-    kind = "kind of the device that is measured, as a placement's devices name it (%(default)s)"
-    p.add_argument("--kind", default=os.environ.get("OSTINATO_DEVICE_KIND") or "cpu", help=kind)
+    kind = "kind of the device that is measured, as a placement's devices name it ($OSTINATO_DEVICE_KIND, else the GPU's name, or cpu)"
+    p.add_argument("--kind", default=os.environ.get("OSTINATO_DEVICE_KIND"), help=kind)
     p.add_argument("--no-transfers", action="store_true", help="do not measure transfers")
     again = "measure the model once more as STAGES stages, and print it beside what the profile predicts"
     p.add_argument("--check", type=positive, metavar="STAGES", help=again)
@@ -124,32 +126,44 @@ def job_of(path: Path, script_arguments: list[str]) -> Job:
     return capture(path, script_arguments)
 
 
-def profile_script(args: argparse.Namespace, script_arguments: list[str], part: Part) -> tuple[Any, list[Check]]:
+def ranks_drawn(args: argparse.Namespace) -> int:
+    return args.draw_ranks or args.check or 1
+
+
+@dataclass
+class Result:
+    profile: Any
+    checks: list[Check]
+    recordings: list[Recording | None]  # one a rank that is drawn; empty: nothing is
+
+
+def profile_script(args: argparse.Namespace, script_arguments: list[str], part: Part) -> Result:
     with script_output_aside():
         job = job_of(args.script, script_arguments)
         job.repeats, job.warm_up, job.kind = args.repeats, args.warm_up, args.kind
         with shown_progress() as progress:
             profile = profile_layers(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []
+            drawn = record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
         if part.transfers or args.no_transfers:
             profile.transfers = part.transfers
         else:
-            profile.transfers = measure_transfers(args.ranks)
-    return profile, checks
+            profile.transfers = measure_transfers(args.ranks, job.device)
+    return Result(profile, checks, drawn)
 
 
 def my_part(args: argparse.Namespace) -> Part:
     rank, ranks = world()
     if ranks < 2:
         return Part(True, [args.kind], [])
-    return meet(rank, ranks, args.kind, not args.no_transfers)
+    return meet(rank, ranks, args.kind, device_of_this_process(), not args.no_transfers)
 
 
-def write(profile: Any, args: argparse.Namespace) -> list[Path]:
+def write(result: Result, args: argparse.Namespace) -> list[Path]:
     """The files that were asked for, written whole or not at all."""
-    ranks = args.draw_ranks or args.check or 1
-    views = {args.html: lambda: html(profile, ranks), args.perfetto: lambda: perfetto(profile, ranks)}
-    wanted = {args.output: profile.json, **views}
+    shown = result.profile, ranks_drawn(args), result.recordings
+    views = {args.html: lambda: html(*shown), args.perfetto: lambda: perfetto(*shown)}
+    wanted = {args.output: result.profile.json, **views}
     files = {path: text for path, text in wanted.items() if path is not None}
     for path, text in files.items():
         write_text(path, text())
@@ -172,17 +186,18 @@ def main(argv: list[str]) -> int:
     ours, script_arguments = split_arguments(argv)
     args = parser().parse_args(ours)
     try:
+        args.kind = args.kind or device_of_this_process().kind
         part = my_part(args)
         if not part.profiles:
             return 0
         args.output = file_of_kind(args.output, args.kind, part.kinds)
-        profile, checks = profile_script(args, script_arguments, part)
-        files = write(profile, args)
+        result = profile_script(args, script_arguments, part)
+        files = write(result, args)
     except (ProfileError, _profiler.InputError) as error:
         print(f"ostinato profile: {error}", file=sys.stderr)
         return getattr(error, "status", BAD_INPUT)
     except KeyboardInterrupt:
         print("ostinato profile: interrupted, nothing was written", file=sys.stderr)
         return INTERRUPTED
-    report(profile, checks, files, args)
-    return 0 if profile.completeness.complete else CHECK_FAILED
+    report(result.profile, result.checks, files, args)
+    return 0 if result.profile.completeness.complete else CHECK_FAILED

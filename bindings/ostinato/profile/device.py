@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,15 @@ def cpu_name() -> str:
     return cpu_fields().get("model name") or platform.processor() or platform.machine()
 
 
+def memory_available() -> int:
+    """Bytes, as /proc/meminfo estimates them; 0 where there is none."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 0)
+
+
 def cpu_clocks() -> str:
     """Frequency now, its governor where the system tells, and threads of an operator."""
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -45,6 +55,15 @@ class Cpu:
 
     place = torch.device("cpu")
     own_clock = False  # whether a DeviceTimer tells its times (device/device_timer.h)
+    kind = "cpu"  # as a placement's devices name it, unless the user gives another name
+
+    def identity(self) -> str:
+        """Tells apart the devices of a host that ranks can have for themselves; empty: they share it."""
+        return ""
+
+    def active(self) -> AbstractContextManager:
+        """While it lasts this is the device that streams and events belong to."""
+        return nullcontext()
 
     def description(self) -> dict[str, str]:
         """The profile's `device`, but for its kind and torch."""
@@ -61,6 +80,10 @@ class Cpu:
 
     def reset_peak(self) -> None:
         _profiler.reset_peak()
+
+    def free_bytes(self) -> int:
+        """That this process could have. Where the system does not tell, as much as there could be."""
+        return memory_available() or 1 << 62
 
     @contextmanager
     def counted_memory(self) -> Iterator[None]:
@@ -80,6 +103,18 @@ def driver_version() -> str:
     return next((word for word in line.split() if word[:1].isdigit() and "." in word), "")
 
 
+def clocks_of_gpu(uuid: str) -> str:
+    """As nvidia-smi tells them; empty where it does not."""
+    fields = "clocks.sm,clocks.max.sm,clocks.mem"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", f"--id=GPU-{uuid}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        now, most, memory = (word.strip() for word in done.stdout.strip().split(","))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+    return f"{now} MHz of at most {most} MHz, memory {memory} MHz"
+
+
 class Cuda:
     """Work runs behind the caller: times are device timestamps, memory is the caching allocator's own count."""
 
@@ -88,12 +123,25 @@ class Cuda:
     def __init__(self, index: int = 0):
         self.place = torch.device("cuda", index)
 
+    @property
+    def kind(self) -> str:
+        return torch.cuda.get_device_properties(self.place).name
+
+    def identity(self) -> str:
+        """By its UUID: two ranks may each call their GPU number 0, where CUDA_VISIBLE_DEVICES shows each another one."""
+        return str(getattr(torch.cuda.get_device_properties(self.place), "uuid", self.place.index))
+
+    def active(self) -> AbstractContextManager:
+        return torch.cuda.device(self.place)
+
+    def event(self) -> torch.cuda.Event:
+        """One that tells its time. Record it while the device is active()."""
+        return torch.cuda.Event(enable_timing=True)
+
     def description(self) -> dict[str, str]:
-        properties = torch.cuda.get_device_properties(self.place)
-        rate = getattr(properties, "clock_rate", 0)  # kHz
         return {
-            "name": properties.name, "driver": driver_version(), "cuda": torch.version.cuda or "",
-            "clocks": f"at most {rate // 1000} MHz" if rate else "unknown",
+            "name": self.kind, "driver": driver_version(), "cuda": torch.version.cuda or "",
+            "clocks": clocks_of_gpu(self.identity()) or "unknown",
         }  # fmt: skip
 
     def synchronize(self) -> None:
@@ -108,10 +156,15 @@ class Cuda:
     def reset_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.place)
 
+    def free_bytes(self) -> int:
+        """What the driver has, and what the allocator holds for nobody."""
+        cached = torch.cuda.memory_reserved(self.place) - torch.cuda.memory_allocated(self.place)
+        return torch.cuda.mem_get_info(self.place)[0] + cached
+
     @contextmanager
     def counted_memory(self) -> Iterator[None]:
         """The allocator counts always. Only what this process has on its own device is seen."""
-        with torch.cuda.device(self.place):
+        with self.active():
             yield
 
 
@@ -119,4 +172,5 @@ def device_of_this_process() -> Any:
     """The GPU of this rank where there is one, unless DS_ACCELERATOR says that training runs on the CPU."""
     if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
         return Cpu()
-    return Cuda(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    local = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+    return Cuda(int(local) % torch.cuda.device_count())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -70,6 +70,28 @@ def add_losses(losses: Any, into: Operators) -> None:
     into.lost = state.reason
 
 
+@dataclass
+class Session:
+    """What one session of the device's timer measured of one layer. `timer` and `note` are the profile's."""
+
+    samples: Samples
+    times: Any
+    timer: str
+    note: str
+
+
+def session(layer: Layer, recorder: Any, repeats: int, split: bool = True) -> Session:
+    timer, note = choose_timer(layer)
+    samples = Samples()
+    with recording(recorder, timer=timer):
+        for repeat in range(repeats):
+            repeat_once(layer, repeat, samples, split, passes_of(recorder, layer, repeat))
+            layer.device.synchronize()
+            timer.flush()
+    times = timer.stop()
+    return Session(timed(samples, times), times, timer.name, note)
+
+
 class DeviceTimes:
     """Of a whole chain. `timer` and `note` are the profile's."""
 
@@ -84,24 +106,15 @@ class DeviceTimes:
             repeat_once(layer, -1, None)
         flops = flops_of(layer, self.recorder)
         repeats = repeats_that_fit(self.recorder, layer, self.job.repeats, self.room)
-        samples, times = self._session(layer, repeats)
-        self.samples.append(timed(samples, times))
-        self.operators.rows += with_flops(self.recorder.rows(times), flops)
+        measured = session(layer, self.recorder, repeats)
+        self.timer, self.note = measured.timer, measured.note
+        self.samples.append(measured.samples)
+        self.operators.rows += with_flops(self.recorder.rows(measured.times), flops)
         self.operators.add_counts(self.recorder)
-        self.losses += times.losses
+        self.losses += measured.times.losses
         expected, seen = count(layer, self.recorder)
         self.operators.expected += expected
         self.operators.seen += seen
-
-    def _session(self, layer: Layer, repeats: int) -> tuple[Samples, Any]:
-        timer, self.note = choose_timer(layer)
-        self.timer, samples = timer.name, Samples()
-        with recording(self.recorder, timer=timer):
-            for repeat in range(repeats):
-                repeat_once(layer, repeat, samples, passes=passes_of(self.recorder, layer, repeat))
-                layer.device.synchronize()
-                timer.flush()
-        return samples, timer.stop()
 
 
 def warm_up_timer(chain: Chain, recorder: Any) -> None:
@@ -112,6 +125,13 @@ def warm_up_timer(chain: Chain, recorder: Any) -> None:
         repeat_once(layer, -1, None)
         layer.device.synchronize()
     timer.stop()
+
+
+def measure_whole(layer: Layer, job: Job, recorder: Any, room: int) -> Samples:
+    """Forward and whole backward of a layer or stage, by the device's clock."""
+    for _ in range(job.warm_up):
+        repeat_once(layer, -1, None, split=False)
+    return session(layer, recorder, repeats_that_fit(recorder, layer, job.repeats, room), split=False).samples
 
 
 def measure_on_device(job: Job, chain: Chain, recorder: Any, room: int, progress: Callable) -> DeviceTimes:

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 -m ostinato.profile train.py -- --deepspeed_config ds_config.json
 
-All ranks measure the transfers between them over gloo, pair by pair. Then the first rank of each device kind profiles the model
+All ranks measure the transfers between them, pair by pair, over the backend that they will train with (wire.py). Then the first rank of each device kind profiles the model
 by itself, and the others end. With one kind, rank 0 writes the profile; with several, each kind's goes to a file of its own.
 """
 
@@ -16,7 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ostinato.profile.transfers import all_pairs, fitted, gloo, measure_pairs
+from ostinato.profile.transfers import all_pairs, fitted, measure_pairs
+from ostinato.profile.wire import joined
 
 
 @dataclass
@@ -38,14 +39,14 @@ def world() -> tuple[int, int]:
     return 0, 1
 
 
-def meet(rank: int, ranks: int, kind: str, with_transfers: bool) -> Part:
+def meet(rank: int, ranks: int, kind: str, device: Any, with_transfers: bool) -> Part:
     """Called by every rank of a launch. The process group lasts for this call alone."""
     torch.set_num_threads(1)
-    with gloo(rank, ranks, "env://"):
+    with joined(rank, ranks, "env://", device) as wire:
         kinds: list[str] = [""] * ranks
         dist.all_gather_object(kinds, kind)
         pairs: list[Any] = [None] * ranks
-        dist.all_gather_object(pairs, measure_pairs(rank, all_pairs(ranks)) if with_transfers else [])
+        dist.all_gather_object(pairs, measure_pairs(wire, rank, all_pairs(ranks)) if with_transfers else [])
     transfers = fitted([row for rows in pairs for row in rows])
     return Part(kinds.index(kind) == rank, list(dict.fromkeys(kinds)), transfers)
 

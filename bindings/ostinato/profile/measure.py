@@ -37,12 +37,15 @@ class Sample:
     peak: int  # largest number of bytes above those before it
 
 
-def measure(device: Any, name: str, function: Callable[[], Any]) -> tuple[Any, Sample]:
-    """The function's result and cost. `name` is that of the range that NVTX tools show."""
+def measure(
+    device: Any, name: str, function: Callable[[], Any], around: AbstractContextManager = NOTHING
+) -> tuple[Any, Sample]:
+    """The function's result and cost. `name` is that of the range that NVTX tools show; `around` is entered for the call alone:
+    a range of the device's timer must not hold the host's own time before it."""
     device.synchronize()
     before = device.live_bytes()
     device.reset_peak()
-    with _profiler.Range(name):
+    with _profiler.Range(name), around:
         start = _profiler.now()
         result = function()
         time = _profiler.now() - start
@@ -106,8 +109,7 @@ def forward(layer: Layer, label: str, around: AbstractContextManager = NOTHING) 
     """`around` is entered for the call alone."""
     leaves, inputs = prepare(layer)
     try:
-        with around:
-            outputs, sample = measure(layer.device, label, lambda: call(layer, inputs))
+        outputs, sample = measure(layer.device, label, lambda: call(layer, inputs), around)
     except Exception as error:
         raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its forward: {error}") from error
     check_shapes(layer, outputs)
@@ -121,8 +123,7 @@ def backward(layer: Layer, started: Started, label: str, around: AbstractContext
             torch.autograd.backward(started.outputs, started.gradients)
 
     try:
-        with around:
-            return measure(layer.device, label, run)[1]
+        return measure(layer.device, label, run, around)[1]
     except Exception as error:
         raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its backward: {error}") from error
 
@@ -140,12 +141,11 @@ def split_backward(
     groups = parameter_groups(started.outputs, started.leaves, layer.parameters)
     if groups is None:
         return None
-    with passes("backward_input"):
-        (_, arrived), first = measure(
-            layer.device, f"{label} I", lambda: input_half(started.outputs, started.gradients, started.leaves, groups)
-        )
-    with passes("backward_weight"):
-        _, second = measure(layer.device, f"{label} W", lambda: weight_half(groups, arrived))
+    (_, arrived), first = measure(
+        layer.device, f"{label} I", lambda: input_half(started.outputs, started.gradients, started.leaves, groups),
+        passes("backward_input"),
+    )  # fmt: skip
+    _, second = measure(layer.device, f"{label} W", lambda: weight_half(groups, arrived), passes("backward_weight"))
     return first, second
 
 

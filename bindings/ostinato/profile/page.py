@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
+from ostinato.profile.memory import GRADIENTS, PARAMETERS, RECEIVED, WORKSPACE, Recording
 from ostinato.profile.table import milliseconds, size
-from ostinato.profile.timeline import PHASES, WORKSPACE, LayerRun, Rank, Slice, ranks_of, runs_of
+from ostinato.profile.timeline import OPTIMIZER, PHASES, LayerRun, Rank, Slice, ranks_of, runs_of
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #fdfdfc; --ink: #1d2126; --soft: #667080; --line: #d8dce2; }
@@ -46,39 +47,38 @@ def flame(runs: list[LayerRun], total: int) -> Iterator[str]:
             yield bar(part, 2, "operator", total, f" in {part.calls} calls")
 
 
-COLOURS = {WORKSPACE: "#9aa4b2", "parameters": "#4b5a70", "gradients": "#6f7f96", "optimizer state": "#8797ad"}
+COLOURS = {WORKSPACE: "#9aa4b2", RECEIVED: "#c3a16b", PARAMETERS: "#4b5a70", GRADIENTS: "#6f7f96", OPTIMIZER: "#8797ad"}
+OTHER = "#b58ac0"
 
 
-def columns(rank: Rank, total: int) -> Iterator[tuple[float, float, list[tuple[str, int]], str]]:
-    """(where, how wide, who holds what, when): a layer run at its peak, and what waits until the rank's next one."""
-    ends = [run.slice.start for run in rank.runs[1:]] + [total]
-    for run, end in zip(rank.runs, ends, strict=True):
-        start, stop = run.slice.start, run.slice.start + run.slice.time
-        yield start, stop - start, rank.held_during(run), f"during the {run.phase} of {run.row.name}"
-        if end > stop:
-            yield stop, end - stop, [*rank.static, *run.held], f"after the {run.phase} of {run.row.name}"
-
-
-def memory(rank: Rank, total: int) -> Iterator[str]:
-    """Stacked: what is always in use at the bottom, then layers in model order, then workspace."""
+def memory(rank: Rank) -> Iterator[str]:
+    """Stacked: what is always in use at the bottom, then layers in model order, then what they received and workspace."""
     highest = max(1, rank.peak())
     colours = COLOURS | {row.name: f"hsl({47 * row.index % 360} 55% 60%)" for row in rank.rows}
-    for start, time, held, when in columns(rank, total):
-        base, x, width = 100.0, 1000 * start / total, 1000 * time / total
-        for owner, kept in held:
+    for moment in (moment for moment in rank.moments() if moment.time):
+        base, x, width = 100.0, 1000 * moment.start / rank.total, 1000 * moment.time / rank.total
+        for owner, kept in moment.held:
             height = 100 * kept / highest
             base -= height
-            title = escape(f"{owner}: {size(kept)}B {when}")
+            title = escape(f"{owner}: {size(kept)}B {moment.when}")
             box = f'x="{x:.3f}" y="{base:.3f}" width="{width:.3f}" height="{height:.3f}"'
-            yield f'<rect {box} fill="{colours[owner]}"><title>{title}</title></rect>'
+            yield f'<rect {box} fill="{colours.get(owner, OTHER)}"><title>{title}</title></rect>'
 
 
-def memory_of_rank(rank: Rank, total: int) -> Iterator[str]:
+def source_of(rank: Rank) -> str:
+    """Where the figures come from."""
+    if rank.recording is None:
+        return "as the profile's rows say"
+    lost = f", {rank.recording.dropped} changes lost" if rank.recording.dropped else ""
+    return f"recorded from the allocator in {len(rank.recording.changes)} changes{lost}, the optimizer's state computed"
+
+
+def memory_of_rank(rank: Rank) -> Iterator[str]:
     layers = f"layers {rank.rows[0].index} to {rank.rows[-1].index}"
     owners = ", ".join(f"{owner} {size(held)}B" for owner, held in rank.static) or "nothing"
-    yield f"<p>Rank {rank.number}, {layers}: at most {size(rank.peak())}B; always in use: {owners}</p>"
+    yield f"<p>Rank {rank.number}, {layers}: at most {size(rank.peak())}B; always in use: {owners}; {source_of(rank)}</p>"
     yield '<svg viewBox="0 0 1000 100" preserveAspectRatio="none">'
-    yield from memory(rank, total)
+    yield from memory(rank)
     yield "</svg>"
 
 
@@ -91,10 +91,10 @@ def layer_rows(profile: Any) -> Iterator[str]:
         yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
-def html(profile: Any, ranks: int = 1) -> str:
+def html(profile: Any, ranks: int = 1, recordings: Sequence[Recording | None] = ()) -> str:
     runs = list(runs_of(profile))
     total = max(1, sum(run.slice.time for run in runs))
-    on_ranks = (line for rank in ranks_of(profile, ranks) for line in memory_of_rank(rank, total))
+    on_ranks = (line for rank in ranks_of(profile, ranks, recordings) for line in memory_of_rank(rank))
     state = profile.completeness
     complete = "complete" if state.complete else f"NOT complete: {state.reason}"
     about = f"{profile.device_name}, a micro-batch of {profile.micro_batch_size}, timer {profile.timer}, {complete}"

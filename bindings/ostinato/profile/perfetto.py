@@ -4,10 +4,11 @@ the memory of each."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ostinato.profile.timeline import LayerRun, Rank, Slice, ranks_of
+from ostinato.profile.memory import Recording
+from ostinato.profile.timeline import Rank, Slice, ranks_of
 
 TRACKS = ("layers", "operators")
 
@@ -18,12 +19,13 @@ def complete(rank: int, track: int, part: Slice, category: str, args: dict) -> d
     return {"ph": "X", "pid": rank, "tid": track, "name": part.name, "cat": category, **times, "args": args}
 
 
-def memory(rank: Rank, run: LayerRun) -> Iterator[dict]:
-    """By owner: at the layer's peak from when it starts, and what is left when it ends."""
+def memory(rank: Rank) -> Iterator[dict]:
+    """By owner, from when each moment starts; what is there when the micro-batch ends, last."""
     counter = {"ph": "C", "pid": rank.number, "name": "memory"}
-    yield {**counter, "ts": run.slice.start / 1e3, "args": dict(rank.held_during(run))}
-    after = dict([*rank.static, *run.held]) or {"none": 0}
-    yield {**counter, "ts": (run.slice.start + run.slice.time) / 1e3, "args": after}
+    moments = rank.moments()
+    owners = {owner for moment in moments for owner, _ in moment.held} or {"none"}
+    for moment in moments:  # all owners each time: a viewer keeps the last value of one that is left out
+        yield {**counter, "ts": moment.start / 1e3, "args": dict.fromkeys(sorted(owners), 0) | dict(moment.held)}
 
 
 def events_of(profile: Any, rank: Rank) -> Iterator[dict]:
@@ -36,9 +38,9 @@ def events_of(profile: Any, rank: Rank) -> Iterator[dict]:
         yield complete(rank.number, 0, run.slice, run.phase, about)
         for part in run.operators:
             yield complete(rank.number, 1, part, run.phase, {"layer": run.row.index, "calls": part.calls})
-        yield from memory(rank, run)
+    yield from memory(rank)
 
 
-def perfetto(profile: Any, ranks: int = 1) -> str:
-    events = [event for rank in ranks_of(profile, ranks) for event in events_of(profile, rank)]
+def perfetto(profile: Any, ranks: int = 1, recordings: Sequence[Recording | None] = ()) -> str:
+    events = [event for rank in ranks_of(profile, ranks, recordings) for event in events_of(profile, rank)]
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}) + "\n"

@@ -103,7 +103,7 @@ def transfer_lines(profile: Any) -> list[str]:
     if not profile.transfers:
         return ["transfers: not measured (a placement made from this has free transfers)"]
     lines = [
-        f"transfer {row.source} -> {row.target}: {row.latency / 1e3:.0f} us + bytes / "
+        f"transfer {row.source} -> {row.target}{f' over {row.backend}' if row.backend else ''}: {row.latency / 1e3:.0f} us + bytes / "
         f"{row.bytes_per_second / 1e9:.2f} GB/s, off by at most {row.residual * 100:.0f} %"
         for row in profile.transfers
     ]

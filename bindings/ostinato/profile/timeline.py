@@ -1,19 +1,22 @@
 """One micro-batch as the profile has it: every layer forwards, then backwards, with what is held and by whom.
 
 Layers stand one after another with their median times, as on one device. Inside a layer its operators stand by falling self
-time, for a profile does not keep their order; what they leave of the layer's time is the launching of operators.
+time, for a profile does not keep their order; what they leave of the layer's time is the launching of operators. Memory is what
+was recorded of each rank (memory.py), put to where the rank's forward and backward stand; without a recording, what the rows say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ostinato.profile.check import balanced
+from ostinato.profile.memory import BACKWARD, FORWARD, GRADIENTS, PARAMETERS, WORKSPACE, Recording
+from ostinato.profile.stage import cuts_of
 
-PHASES = ("forward", "backward")
-WORKSPACE = "workspace"  # as an owner of memory
+PHASES = (FORWARD, BACKWARD)
+OPTIMIZER = "optimizer state"
+MOMENTS = 240  # of a recording that are shown, at most; the highest is always among them
 
 
 @dataclass
@@ -65,6 +68,19 @@ def runs_of(profile: Any) -> Iterator[LayerRun]:
 
 
 @dataclass
+class Moment:
+    """Who holds what of a rank's memory, from `start` for `time`."""
+
+    start: int  # ns from the start of the micro-batch
+    time: int
+    held: list[tuple[str, int]]  # in the order in which they are drawn, from the bottom
+    when: str
+
+    def total(self) -> int:
+        return sum(size for _, size in self.held)
+
+
+@dataclass
 class Rank:
     """What one rank runs and holds where the layers are cut into stages of about equal time."""
 
@@ -72,6 +88,8 @@ class Rank:
     rows: list[Any]  # its layers
     static: list[tuple[str, int]]  # bytes that are always in use, by owner
     runs: list[LayerRun]  # of its layers; `held` is what they keep
+    total: int  # ns of the whole micro-batch
+    recording: Recording | None = None
 
     def held_always(self) -> int:
         return sum(size for _, size in self.static)
@@ -81,18 +99,78 @@ class Rank:
         inside = [(run.row.name, run.row.kept)] if run.phase == "backward" and run.row.kept else []
         return [*self.static, *run.held, *inside, (WORKSPACE, run.workspace)]
 
+    def moments(self) -> list[Moment]:
+        return list(thinned(recorded(self)) if self.recording else from_rows(self))
+
     def peak(self) -> int:
-        return max((sum(size for _, size in self.held_during(run)) for run in self.runs), default=self.held_always())
+        return max((moment.total() for moment in self.moments()), default=self.held_always())
 
 
-STATIC = {"parameters": "parameters", "gradients": "gradients", "optimizer state": "optimizer_state"}
+def from_rows(rank: Rank) -> Iterator[Moment]:
+    """A layer run at its peak, and what waits until the rank's next one."""
+    ends = [run.slice.start for run in rank.runs[1:]] + [rank.total]
+    for run, end in zip(rank.runs, ends, strict=True):
+        start, stop = run.slice.start, run.slice.start + run.slice.time
+        yield Moment(start, stop - start, rank.held_during(run), f"during the {run.phase} of {run.row.name}")
+        yield Moment(stop, end - stop, [*rank.static, *run.held], f"after the {run.phase} of {run.row.name}")
 
 
-def ranks_of(profile: Any, stages: int) -> list[Rank]:
+def place_of(rank: Rank, at: int) -> int:
+    """A time of the recording, on the micro-batch's axis: forward and backward are stretched to the times of the rows."""
+    place = 0
+    for phase in PHASES:
+        runs, (begin, end) = [run for run in rank.runs if run.phase == phase], rank.recording.phase(phase)
+        if at < begin:
+            break
+        first, last = runs[0].slice.start, runs[-1].slice.start + runs[-1].slice.time
+        place = first + (last - first) * min(at - begin, end - begin) // max(1, end - begin)
+    return place
+
+
+def not_recorded(rank: Rank) -> dict[str, int]:
+    """What no micro-batch allocates: the optimizer's state, and gradients in another precision than the parameters'."""
+    computed, recording = dict(rank.static), rank.recording
+    more = {GRADIENTS: computed.get(GRADIENTS, 0) - recording.held.get(GRADIENTS, 0), OPTIMIZER: computed.get(OPTIMIZER, 0)}
+    return {owner: size for owner, size in more.items() if size > 0}
+
+
+def recorded(rank: Rank) -> Iterator[Moment]:
+    """One for each change."""
+    recording, held = rank.recording, not_recorded(rank)
+    for owner, size in recording.held.items():
+        held[owner] = held.get(owner, 0) + size
+    order = [PARAMETERS, GRADIENTS, OPTIMIZER, *(row.name for row in rank.rows)]
+    places = {owner: place for place, owner in enumerate(order)}
+
+    def by_owner() -> list[tuple[str, int]]:
+        return sorted(((o, size) for o, size in held.items() if size), key=lambda item: (places.get(item[0], len(order)), item[0]))
+
+    starts = [place_of(rank, change.at) for change in recording.changes]
+    yield Moment(0, starts[0] if starts else rank.total, by_owner(), "before its forward")
+    for change, start, end in zip(recording.changes, starts, [*starts[1:], rank.total]):
+        held[change.owner] = held.get(change.owner, 0) + change.bytes
+        yield Moment(start, max(0, end - start), by_owner(), f"when {change.owner} {'took' if change.bytes > 0 else 'gave back'} "
+                     f"{abs(change.bytes)} B")  # fmt: skip
+
+
+def thinned(moments: Iterator[Moment], most: int = MOMENTS) -> Iterator[Moment]:
+    """Of each stretch of time, the moment with most memory in it, drawn over all of it."""
+    every = list(moments)
+    size = -(-len(every) // most) or 1
+    for first in range(0, len(every), size):
+        part = every[first : first + size]
+        end = part[-1].start + part[-1].time
+        yield replace(max(part, key=Moment.total), start=part[0].start, time=end - part[0].start)
+
+
+STATIC = {PARAMETERS: "parameters", GRADIENTS: "gradients", OPTIMIZER: "optimizer_state"}
+
+
+def ranks_of(profile: Any, stages: int, recordings: Sequence[Recording | None] = ()) -> list[Rank]:
     """One micro-batch through so many ranks, by their profile: times of transfers are left out."""
-    weights = [row.forward.median + row.backward.median for row in profile.layers]
     runs, ranks = list(runs_of(profile)), []
-    for number, (first, last) in enumerate(balanced(weights, stages)):
+    total = max(1, sum(run.slice.time for run in runs))
+    for number, (first, last) in enumerate(cuts_of(profile, stages)):
         rows = profile.layers[first:last]
         own = {row.name for row in rows}
         static = [(owner, sum(getattr(row, field) for row in rows)) for owner, field in STATIC.items()]
@@ -101,5 +179,6 @@ def ranks_of(profile: Any, stages: int) -> list[Rank]:
             for run in runs
             if first <= run.row.index < last
         ]
-        ranks.append(Rank(number, rows, [(owner, size) for owner, size in static if size], here))
+        recording = recordings[number] if recordings else None
+        ranks.append(Rank(number, rows, [(owner, size) for owner, size in static if size], here, total, recording))
     return ranks

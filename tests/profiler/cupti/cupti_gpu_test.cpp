@@ -1,6 +1,7 @@
 // On a real GPU with the real libcupti; skipped with the reason elsewhere. `ninja gpu` runs these alone, and
 // docs/gpu-runs.md keeps what they said when they last ran.
 
+#include <chrono>
 #include <iostream>
 #include <memory>
 
@@ -34,12 +35,13 @@ class CuptiGpu : public testing::Test {
   /// For docs/gpu-runs.md.
   static void print(const Collector& collector, const DeviceTimes& times) {
     const Losses& lost = times.losses;
-    std::cout << "libcupti " << collector.library().version << ": records " << lost.records << ", launches "
+    std::cout << "gpu-run: libcupti " << collector.library().version << " (" << collector.library().path
+              << (collector.library().shared ? ", as it was loaded" : "") << "): records " << lost.records << ", launches "
               << lost.launches_matched << " of " << lost.launches << ", dropped " << lost.dropped
               << ", out of range " << lost.out_of_range << ", untimed " << lost.untimed << ", unknown "
               << lost.unknown << ", cut " << lost.cut_buffers << ", not returned "
-              << lost.buffers.not_returned << ", overwritten " << lost.buffers.overwritten << "; overhead "
-              << times.overhead << " ns\n";
+              << lost.buffers.not_returned << ", untouched " << lost.buffers.untouched << ", overwritten "
+              << lost.buffers.overwritten << "; overhead " << times.overhead << " ns\n";
   }
 
   std::unique_ptr<Gpu> gpu_;
@@ -86,6 +88,37 @@ TEST_F(CuptiGpu, EveryOfManyLaunchesIsAccountedFor) {
   EXPECT_EQ(times.losses.launches, kSteps * kLaunches);
   EXPECT_EQ(times.losses.launches_matched, kSteps * kLaunches);
   EXPECT_EQ(times.ranges.size(), static_cast<std::size_t>(kSteps * kLaunches));
+  EXPECT_TRUE(completeness(times.losses).complete) << completeness(times.losses).reason;
+}
+
+/// Nanoseconds of the host for each call.
+template <typename Call>
+std::int64_t cost_of(int calls, Call call) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < calls; ++i) call(i);
+  const auto took = std::chrono::steady_clock::now() - begin;
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(took).count() / calls;
+}
+
+TEST_F(CuptiGpu, WhatRangesAndRecordsCostTheHost) {
+  constexpr int kCalls = 2000;
+  const auto launch = [&](int) { gpu_->launch(); };
+  cost_of(kCalls, launch);  // caches
+  gpu_->synchronize();
+  const std::int64_t bare = cost_of(kCalls, launch);
+  gpu_->synchronize();
+  Collector collector(CollectorOptions{});
+  const std::int64_t range = cost_of(kCalls, [&](int i) { ScopedRange of(collector, forward(i, 0)); });
+  const std::int64_t both = cost_of(kCalls, [&](int i) {
+    ScopedRange of(collector, forward(i, 0));
+    gpu_->launch();
+  });
+  gpu_->synchronize();
+  const DeviceTimes times = collector.stop();
+  print(collector, times);
+  std::cout << "gpu-run: a launch takes the host " << bare << " ns, a range " << range
+            << " ns, a launch in a range while recording " << both << " ns\n";
+  EXPECT_EQ(times.losses.launches_matched, kCalls);
   EXPECT_TRUE(completeness(times.losses).complete) << completeness(times.losses).reason;
 }
 

@@ -76,6 +76,15 @@ TEST_F(CuptiRecords, ABufferCutInsideItsLastRecord) {
   EXPECT_EQ(read(432).cut_buffers, 0);  // empty
 }
 
+TEST_F(CuptiRecords, ZerosAfterTheLastRecordAreNoRecord) {
+  append_kernel(216, 100, 170, 5);
+  append(0, 40);
+  const Records records = read();
+  EXPECT_EQ(records.activities.size(), 1u);
+  EXPECT_EQ(records.cut_buffers, 0);
+  EXPECT_EQ(read(3).cut_buffers, 0);
+}
+
 TEST_F(CuptiRecords, ABrokenRecordLosesTheRestOfItsBuffer) {
   append_kernel(216, 100, 170, 5);
   append(4711, 64);
