@@ -201,14 +201,14 @@ void bind_memory(py::module_& m) {
   m.def("reset_peak", &reset_peak);
 }
 
-/// A log, and the hook that devices report to while it runs, on the thread that starts it.
+/// A log and, where devices are to report to it, the hook that they report to, on the thread that starts it.
 class HookedLog {
  public:
   explicit HookedLog(std::size_t events) : log_({.events = events}) {}
 
-  void start() {
+  void start(bool devices) {
     log_.start();
-    hook_ = std::make_unique<AllocationHook>();
+    if (devices) hook_ = std::make_unique<AllocationHook>();
   }
 
   void stop() {
@@ -234,7 +234,8 @@ class HookedLog {
 void bind_memory_log(py::module_& m) {
   py::class_<HookedLog>(m, "MemoryLog", "Allocations and frees while it runs (memory_log.h).")
       .def(py::init<std::size_t>(), py::arg("events") = MemoryLog::Options{}.events)
-      .def("start", &HookedLog::start)
+      .def("start", &HookedLog::start, py::arg("devices"),
+           "`devices`: note what their allocators give; else only the CPU's, as CountingAllocator counts it.")
       .def("stop", &HookedLog::stop)
       .def_property_readonly(
           "events", &HookedLog::events,

@@ -11,6 +11,7 @@
       "output": "out/ostinato",       // folder for what was searched; there "auto" finds it again instead of searching
       "timeout_s": 300,               // a rank that waits longer says for which instruction of which peer, and stops
       "trace": "out/trace",           // folder for ostinato-trace/1 files; absent: no trace
+      "memory": "out/memory",         // folder for who holds each rank's memory over one step; absent: not recorded
       "require": true                 // false: where this run cannot be combined with a plan, go on under DeepSpeed's 1F1B
     }
 
@@ -46,7 +47,7 @@ class Section(BaseModel):
     """The section as written; paths are still relative."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    PATHS: ClassVar[tuple[str, ...]] = ("plan", "placement", "profile", "output", "trace")
+    PATHS: ClassVar[tuple[str, ...]] = ("plan", "placement", "profile", "output", "trace", "memory")
 
     plan: str | None = Field(default=None, min_length=1)
     placement: str | None = Field(default=None, min_length=1)
@@ -56,6 +57,7 @@ class Section(BaseModel):
     output: str | None = Field(default=None, min_length=1)
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     trace: str | None = Field(default=None, min_length=1)
+    memory: str | None = Field(default=None, min_length=1)
     require: bool = True
 
     @property
@@ -72,6 +74,7 @@ class Paths(BaseModel):
     profile: Path | None
     output: Path | None
     trace: Path | None
+    memory: Path | None
 
 
 def parse_section(section: object, where: str) -> Section:

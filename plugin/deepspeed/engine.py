@@ -6,6 +6,7 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 """
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -25,6 +26,7 @@ from .errors import OstinatoError
 from .evaluation import run_forwards
 from .plans import Chunk
 from .sharding import Courier, couriers_of
+from .step_memory import StepMemory
 from .trace import Trace
 
 # What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
@@ -69,6 +71,7 @@ class Run:
     executor: object = None
     watch: Watch | None = None
     trace: Trace | None = None
+    memory: StepMemory | None = None
     active: Chunk | None = None  # the chunk whose forward or backward runs
     batches: Batches | None = None  # of this step
     loading: bool = False  # a batch is being read
@@ -110,6 +113,8 @@ class PlanEngine:
         )
         if run.paths.trace is not None:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
+        if run.paths.memory is not None:
+            run.memory = StepMemory(run.paths.memory, self.global_rank, self)
 
     def _make_executor(self):
         run = self._ostinato
@@ -184,8 +189,9 @@ class PlanEngine:
 
     def train_batch(self, data_iter=None):
         begin = time.perf_counter()
-        loss = super().train_batch(data_iter)
         run = self._ostinato
+        with run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
+            loss = super().train_batch(data_iter)
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if self.global_steps == 1:
@@ -218,6 +224,8 @@ class PlanEngine:
             self._running_engine_backward = False
             self.module.show_all()
         if not isinstance(pipe_schedule, schedule.InferenceSchedule):
+            if run.memory is not None:
+                run.memory.note()
             for command in self._after_the_plan(pipe_schedule):
                 self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
@@ -251,7 +259,9 @@ class PlanEngine:
     def _train_forward(self, chunk: Chunk, micro_batch: int, inputs: tuple | None):
         """What the executor calls: the outputs of a chunk, or the scaled loss."""
         copies = plans.copies_of(self._ostinato.chunks)
-        outputs = self.forward_chunk(chunk, copies * micro_batch + chunk.copy, inputs)
+        memory, name = self._ostinato.memory, self._ostinato.program.stages[chunk.stage].name
+        with memory.forward(name) if memory else nullcontext():
+            outputs = self.forward_chunk(chunk, copies * micro_batch + chunk.copy, inputs)
         if not chunk.ends:
             if isinstance(outputs, tuple) and len(outputs) == 1:
                 raise OstinatoError(f"layer {chunk.layers[-1]} returns a tuple of one tensor: return the tensor itself")

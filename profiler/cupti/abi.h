@@ -21,7 +21,6 @@ using Result = std::int32_t;
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kMaxLimitReached = 12;      ///< no further record in the buffer
 inline constexpr Result kQueueEmpty = 18;           ///< pop without a push on this thread
-inline constexpr Result kInvalidKind = 21;          ///< the record is broken
 inline constexpr Result kMultipleSubscribers = 39;  ///< another tool holds CUPTI
 
 /// CUpti_ActivityKind, those that the collector turns on.

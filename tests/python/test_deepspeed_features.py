@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import re
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
@@ -240,6 +241,24 @@ def test_trace_and_announcement(world2, plans, tmp_path):
     computed = [i for t in traces for i in t.instructions if i.is_compute]
     assert len(computed) == 2 * 4 * MICRO_BATCHES
     assert all(0 <= i.start <= i.end for i in computed)
+
+
+def test_memory_of_a_step_by_owner(world2, plans, tmp_path):
+    world2.run(traced, Options(section={"plan": plans["wave"], "memory": str(tmp_path / "memory")}))
+    for rank in range(2):
+        recorded = json.loads((tmp_path / "memory" / f"rank-{rank}.json").read_text())
+        counters = [event["args"] for event in recorded["traceEvents"] if event["ph"] == "C"]
+        figures = recorded["otherData"]
+        assert figures["peak"] == figures["counted_peak"] == max(sum(held.values()) for held in counters)
+        assert figures["step"] == 3 and figures["dropped"] == 0
+        forwards = [event["name"] for event in recorded["traceEvents"] if event["ph"] == "X"]
+        stages = set(forwards)
+        assert len(forwards) == 2 * MICRO_BATCHES and len(stages) == 2  # a wave has two stages on each rank
+        assert set(counters[0]) >= {"parameters", "gradients", "optimizer state", "workspace", *stages}
+        assert counters[0]["optimizer state"] > counters[0]["parameters"] > 0  # Adam's two numbers, and the weights
+        assert all(any(held[stage] for held in counters) for stage in stages)
+        assert all(size >= 0 for held in counters for size in held.values())
+        assert sum(counters[-1][stage] for stage in stages) <= 64 * MICRO_BATCHES  # losses and such that DeepSpeed holds on to
 
 
 class Failing(torch.nn.Linear):

@@ -38,12 +38,7 @@ def recorded(the_job, ranks):
 
 
 def held_over_time(recording):
-    """By owner, after each change."""
-    held = dict(recording.held)
-    yield dict(held)
-    for change in recording.changes:
-        held[change.owner] = held.get(change.owner, 0) + change.bytes
-        yield dict(held)
+    return [dict(held) for held in recording.over_time()]
 
 
 def test_a_block_belongs_to_who_left_it():
@@ -60,6 +55,14 @@ def test_a_block_belongs_to_who_left_it():
     ]  # fmt: skip
 
 
+def test_what_somebody_is_seen_to_own_is_theirs():
+    """As a gradient that a training step makes, and drops again."""
+    events = [(1, 1, 100, 0), (2, 2, 50, 0), (5, 1, -100, 0), (6, 1, 30, 0), (7, 3, 8, 0)]
+    noted = [(3, {1: ("gradients", 100)}), (9, {2: ("optimizer state", 50), 9: ("optimizer state", 1)})]
+    changes = attribute(events, [Span("", 0, 9)], {}, noted)
+    assert [change.owner for change in changes] == ["gradients", "optimizer state", "gradients", "workspace", "workspace"]
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_owners_add_up_to_the_peak_that_the_allocator_counted(ranks):
     profile, recordings = recorded(job(), ranks)
@@ -74,7 +77,7 @@ def test_every_owner_holds_what_its_row_says():
     assert rank.held["parameters"] == sum(row.parameters for row in profile.layers)
     assert rank.held["gradients"] == sum(row.gradients for row in profile.layers)
     assert rank.held["received"] == (32 * 8 + 1) * FP32  # the inputs, and the gradient of the loss
-    over_time = list(held_over_time(rank))
+    over_time = held_over_time(rank)
     after_forward = over_time[sum(change.at <= rank.phase("forward")[1] for change in rank.changes)]
     # A linear layer keeps no output of its own: the next one, or the loss, needs it no longer than it runs.
     assert {row.name: after_forward.get(row.name, 0) for row in profile.layers[:4]} == {

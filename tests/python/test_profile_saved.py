@@ -160,7 +160,7 @@ def test_from_a_saved_program_to_a_plan_that_is_checked(tmp_path):
     ostinato_does("partition", tmp_path / "profile.json", "--devices", 2, "--output", placement, "--split-backward")
     ostinato_does("plan", tmp_path / "profile.json", "--devices", 2, "--micro-batches", 4, "--split-backward",
                   "--time-limit", 5, "--placement-output", placement, "--output", plan)  # fmt: skip
-    ostinato_does("verify", placement, plan)
+    ostinato_does("verify", plan, placement)
     text = placement.read_text()
     assert 'kind = "backward_input"' in text and 'kind = "backward_weight"' in text
     assert "bandwidth = 10" in text and json.loads(plan.read_text())["makespan"] > 0

@@ -11,7 +11,7 @@ The log (profiler/memory_log.h) has a fixed size; a recording that lost events s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,9 @@ from ostinato.profile.stage import Stage, Step, build_stage, cuts_of, whole_of
 from ostinato.profile.tensors import bytes_of, tensors
 
 PARAMETERS, GRADIENTS, RECEIVED, WORKSPACE = "parameters", "gradients", "received", "workspace"
+OPTIMIZER = "optimizer state"
 FORWARD, BACKWARD = "forward", "backward"
+END = 1 << 62  # later than every event
 
 
 @dataclass
@@ -67,6 +69,21 @@ class Recording:
     def peak(self) -> int:
         return sum(self.held.values()) + max(itertools.accumulate((c.bytes for c in self.changes), initial=0))
 
+    def over_time(self) -> Iterator[dict[str, int]]:
+        """By owner: before the first change, and after each. One dictionary, which changes."""
+        held = dict(self.held)
+        yield held
+        for change in self.changes:
+            held[change.owner] = held.get(change.owner, 0) + change.bytes
+            yield held
+
+
+def held_in(known: Owned) -> dict[str, int]:
+    held: dict[str, int] = {}
+    for owner, size in known.values():
+        held[owner] = held.get(owner, 0) + size
+    return held
+
 
 @dataclass
 class Block:
@@ -84,12 +101,22 @@ def owner_of(block: Block, spans: Sequence[Span]) -> str:
     return WORKSPACE
 
 
-def attribute(events: Iterable[tuple[int, int, int, int]], spans: Sequence[Span], known: dict[int, tuple[str, int]]) -> list[Change]:
-    """`events`: of a MemoryLog. `known`: by address, the owner and bytes of what was there before it started; what else was
-    there is nobody's of this rank."""
+Owned = dict[int, tuple[str, int]]  # by address: the owner of a block, and its bytes
+
+
+def attribute(
+    events: Iterable[tuple[int, int, int, int]], spans: Sequence[Span], known: Owned, noted: Iterable[tuple[int, Owned]] = ()
+) -> list[Change]:
+    """`events`: of a MemoryLog. `known`: what was there before it started; what else was there is nobody's of this rank. `noted`:
+    (when, what somebody was seen to own then), in order; a block belongs to the first who was."""
     live = {address: Block(*held) for address, held in known.items()}
     steps: list[tuple[int, Block, int]] = []
-    for at, address, change, _ in events:
+    notes = list(noted)
+    for at, address, change, _ in [*events, (END, 0, 0, 0)]:
+        while notes and notes[0][0] <= at:
+            for place, (owner, _) in notes.pop(0)[1].items():
+                if place in live and not live[place].owner:
+                    live[place].owner = owner
         if change > 0:
             block = live[address] = Block("", change, at)
             steps.append((at, block, change))
@@ -100,7 +127,7 @@ def attribute(events: Iterable[tuple[int, int, int, int]], spans: Sequence[Span]
     return [Change(at, block.owner or owner_of(block, spans), size) for at, block, size in steps]
 
 
-def storages(owner: str, values: Iterable[torch.Tensor | None]) -> dict[int, tuple[str, int]]:
+def storages(owner: str, values: Iterable[torch.Tensor | None]) -> Owned:
     """By address; memory that several tensors show counts once."""
     held = (tensor.untyped_storage() for tensor in values if tensor is not None)
     return {storage.data_ptr(): (owner, storage.nbytes()) for storage in held}
@@ -148,16 +175,14 @@ def record_stage(stage: Stage, layer: Layer, log: Any) -> Recording:
         device.synchronize()
         before = device.live_bytes()
         device.reset_peak()
-        log.start()
+        log.start(device.place.type != "cpu")
         try:
             spans = micro_batch(stage, inputs, gradients)
             device.synchronize()
         finally:
             log.stop()
         above = device.peak_bytes() - before
-    held: dict[str, int] = {}
-    for owner, size in known.values():
-        held[owner] = held.get(owner, 0) + size
+    held = held_in(known)
     changes = attribute(log.events, spans, known)
     return Recording(stage.first, stage.last, held, changes, spans, sum(held.values()) + above, log.dropped)
 

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ostinato.profile.memory import BACKWARD, FORWARD, GRADIENTS, PARAMETERS, WORKSPACE, Recording
+from ostinato.profile.memory import BACKWARD, FORWARD, GRADIENTS, OPTIMIZER, PARAMETERS, WORKSPACE, Recording
 from ostinato.profile.stage import cuts_of
 
 PHASES = (FORWARD, BACKWARD)
-OPTIMIZER = "optimizer state"
 MOMENTS = 240  # of a recording that are shown, at most; the highest is always among them
 
 
@@ -136,21 +135,19 @@ def not_recorded(rank: Rank) -> dict[str, int]:
 
 def recorded(rank: Rank) -> Iterator[Moment]:
     """One for each change."""
-    recording, held = rank.recording, not_recorded(rank)
-    for owner, size in recording.held.items():
-        held[owner] = held.get(owner, 0) + size
+    recording, more = rank.recording, not_recorded(rank)
     order = [PARAMETERS, GRADIENTS, OPTIMIZER, *(row.name for row in rank.rows)]
     places = {owner: place for place, owner in enumerate(order)}
 
-    def by_owner() -> list[tuple[str, int]]:
-        return sorted(((o, size) for o, size in held.items() if size), key=lambda item: (places.get(item[0], len(order)), item[0]))
+    def by_owner(held: dict[str, int]) -> list[tuple[str, int]]:
+        owners = sorted({*held, *more}, key=lambda owner: (places.get(owner, len(order)), owner))
+        sizes = ((owner, held.get(owner, 0) + more.get(owner, 0)) for owner in owners)
+        return [(owner, size) for owner, size in sizes if size]
 
-    starts = [place_of(rank, change.at) for change in recording.changes]
-    yield Moment(0, starts[0] if starts else rank.total, by_owner(), "before its forward")
-    for change, start, end in zip(recording.changes, starts, [*starts[1:], rank.total]):
-        held[change.owner] = held.get(change.owner, 0) + change.bytes
-        yield Moment(start, max(0, end - start), by_owner(), f"when {change.owner} {'took' if change.bytes > 0 else 'gave back'} "
-                     f"{abs(change.bytes)} B")  # fmt: skip
+    starts = [0, *(place_of(rank, change.at) for change in recording.changes)]
+    whens = ["before its forward", *(f"when {c.owner} {'took' if c.bytes > 0 else 'gave back'} {abs(c.bytes)} B" for c in recording.changes)]
+    for held, when, start, end in zip(recording.over_time(), whens, starts, [*starts[1:], rank.total], strict=True):
+        yield Moment(start, max(0, end - start), by_owner(held), when)
 
 
 def thinned(moments: Iterator[Moment], most: int = MOMENTS) -> Iterator[Moment]:

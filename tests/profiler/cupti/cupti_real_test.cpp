@@ -54,6 +54,12 @@ TEST(CuptiReal, WalksRecordsOfEveryKindWithTheLibrarysOwnSizes) {
   EXPECT_EQ(whole.records().unknown, 0);
   EXPECT_EQ(whole.records().cut_buffers, 0);
 
+  aligned.resize(aligned.size() + 8);
+  RecordReader padded(library->call, 100);
+  padded.read(reinterpret_cast<std::uint8_t*>(aligned.data()), bytes.size() + 64);
+  EXPECT_EQ(padded.records().seen, 10);
+  EXPECT_EQ(padded.records().cut_buffers, 0);
+
   RecordReader cut(library->call, 100);
   cut.read(reinterpret_cast<std::uint8_t*>(aligned.data()), bytes.size() - 8);
   EXPECT_EQ(cut.records().seen, 9);

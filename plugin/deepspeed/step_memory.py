@@ -1,0 +1,116 @@
+"""Who holds the memory of this rank over one training step, on disk: `"memory"` of the section, a folder.
+
+The third step is recorded: the first makes the optimizer's state, the second warms what caches there are. Each block that the
+allocator hands out has one owner (ostinato/profile/memory.py): `parameters`, `gradients` and `optimizer state` by what is seen to
+hold it before the optimizer steps and at the end, a stage where its forward allocated it and left it for its backward, else
+`workspace` (buffers of transfers too). rank-N.json is a trace for ui.perfetto.dev and chrome://tracing.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from ostinato.files import write_text
+from ostinato.profile.memory import (
+    GRADIENTS,
+    OPTIMIZER,
+    PARAMETERS,
+    Owned,
+    Recording,
+    Span,
+    attribute,
+    held_in,
+    storages,
+)
+
+from ostinato import _profiler
+
+from .layer_clock import Meter
+
+RECORDED = 3  # step
+
+
+def optimizer_tensors(optimizer) -> Iterator[torch.Tensor]:
+    """State and, where it trains copies, those: of the optimizer itself, or of the one that DeepSpeed has wrapped."""
+    while hasattr(optimizer, "optimizer") and not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = optimizer.optimizer
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from (p for p in group["params"] if isinstance(p, torch.Tensor))
+    for state in getattr(optimizer, "state", {}).values():
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+
+class StepMemory:
+    """Of one engine."""
+
+    def __init__(self, folder: Path, rank: int, engine):
+        self._path, self._rank, self._engine = folder / f"rank-{rank}.json", rank, engine
+        self._log = None  # while the step is recorded
+        self._spans: list[Span] = []
+        self._noted: list[tuple[int, Owned]] = []
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """`number`: from 1."""
+        if number != RECORDED:
+            yield
+            return
+        known, self._log = self._owned(), _profiler.MemoryLog()
+        with Meter() as meter:
+            meter.synchronize()
+            before = meter.now()
+            meter.reset()
+            start = _profiler.now()
+            self._log.start(torch.device(self._engine.device).type != "cpu")
+            try:
+                yield
+                meter.synchronize()
+            finally:
+                self._log.stop()
+            above, end = meter.peak() - before, _profiler.now()
+        self.note()
+        recording = self._recording(known, above, start, end)
+        write_text(self._path, json.dumps(self._trace(recording, start)))
+        self._log = None
+
+    @contextmanager
+    def forward(self, stage: str) -> Iterator[None]:
+        """Around each forward of a stage."""
+        start = _profiler.now()
+        try:
+            yield
+        finally:
+            if self._log is not None:
+                self._spans.append(Span(stage, start, _profiler.now()))
+
+    def note(self) -> None:
+        """Who owns what now: called when gradients are there, before the optimizer takes them."""
+        if self._log is not None:
+            self._noted.append((_profiler.now(), self._owned()))
+
+    def _owned(self) -> Owned:
+        module = self._engine.module
+        gradients: Iterable = (parameter.grad for parameter in module.parameters())
+        owned = storages(GRADIENTS, gradients) | storages(OPTIMIZER, optimizer_tensors(self._engine.optimizer))
+        return owned | storages(PARAMETERS, [*module.parameters(), *module.buffers()])
+
+    def _recording(self, known: Owned, above: int, start: int, end: int) -> Recording:
+        spans, held = [*self._spans, Span("", start, end)], held_in(known)
+        changes = attribute(self._log.events, spans, known, self._noted)
+        return Recording(0, 0, held, changes, spans, sum(held.values()) + above, self._log.dropped)
+
+    def _trace(self, recording: Recording, start: int) -> dict:
+        """Times are microseconds in this format."""
+        owners = sorted({*recording.held, *(change.owner for change in recording.changes)})
+        counter = {"ph": "C", "pid": self._rank, "name": "memory"}
+        times = [0, *((change.at - start) / 1e3 for change in recording.changes)]
+        events = [{"ph": "M", "pid": self._rank, "name": "process_name", "args": {"name": f"rank {self._rank}"}}]
+        for span in recording.spans[:-1]:
+            times_of = {"ts": (span.start - start) / 1e3, "dur": (span.end - span.start) / 1e3}
+            events.append({"ph": "X", "pid": self._rank, "tid": 0, "name": span.name, "cat": "forward", **times_of})
+        for at, held in zip(times, recording.over_time(), strict=True):
+            events.append({**counter, "ts": at, "args": dict.fromkeys(owners, 0) | held})
+        figures = {"step": RECORDED, "peak": recording.peak(), "counted_peak": recording.counted_peak, "dropped": recording.dropped}
+        return {"displayTimeUnit": "ms", "otherData": figures, "traceEvents": events}
