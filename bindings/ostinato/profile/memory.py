@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.chain import Builder, Chain, Layer, build_chain, moved, with_loss
+from ostinato.profile.chain import Builder, Chain, Layer, build_chain, has_branches, moved, with_loss
 from ostinato.profile.graph import arguments
 from ostinato.profile.job import Job
 from ostinato.profile.measure import prepare, quiet_collector, repeat_once
@@ -224,9 +224,9 @@ def builder_of_stages(job: Job, settings: Settings, layers: int) -> Callable[[in
 
 def record_memory(job: Job, profile: Any, ranks: int, progress: Progress = no_progress) -> list[Recording | None]:
     """Of each of so many ranks, cut as timeline.ranks_of() cuts them; None: its layers do not fit into this machine's memory, or
-    the model is a graph, which is recorded as one rank only."""
+    the model is a graph: of layers, which is not recorded, or a module, which is recorded as one rank only."""
     cuts, settings = cuts_of(profile, ranks), read_settings(job.config, job.optimizer)
-    if job.module is not None and len(cuts) > 1:
+    if len(cuts) > 1 if job.module is not None else has_branches(job.layers):
         return [None] * len(cuts)
     recordings: list[Recording | None] = []
     log = _profiler.MemoryLog()
