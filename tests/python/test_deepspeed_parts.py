@@ -95,7 +95,7 @@ def test_the_line_promises_no_more_than_holds(text, words):
 
 
 def test_layers_of_ranks():
-    chunks = [Chunk(0, (1,), 0, 2), Chunk(1, (0,), 2, 3), Chunk(2, (0,), 3, 4), Chunk(3, (0, 1), 4, 6)]
+    chunks = [Chunk(0, (1,), range(2)), Chunk(1, (0,), range(2, 3)), Chunk(2, (0,), range(3, 4)), Chunk(3, (0, 1), range(4, 6))]
     assert layers_of_ranks(chunks) == [[2, 3, 4, 5], [0, 1, 4, 5]]
 
 

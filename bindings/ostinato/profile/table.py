@@ -151,10 +151,10 @@ def off(predicted: float, measured: int, drift: float) -> str:
 
 
 def check_table(profile: Any, checks: Sequence[Check]) -> Table:
-    title = "Stages measured as a whole, and how far off the profile's rows are"
+    title = "Stages measured as a whole, and how far off the profile's rows are (rows: of layers, ops: of operators)"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("of layers", no_wrap=True)
-    for column in ("fwd ms", "layers", "operators", "bwd ms", "layers", "operators", "kept", "work", "drift"):
+    table.add_column("layers", no_wrap=True)
+    for column in ("fwd ms", "rows", "ops", "bwd ms", "rows", "ops", "kept", "work", "drift"):
         table.add_column(column, justify="right", no_wrap=True)
     for check in checks:
         measured, rows = check.measured, check.from_layers

@@ -36,10 +36,10 @@ class CuptiGpu : public testing::Test {
   static void print(const Collector& collector, const DeviceTimes& times) {
     const Losses& lost = times.losses;
     std::cout << "gpu-run: libcupti " << collector.library().version << " (" << collector.library().path
-              << (collector.library().shared ? ", as it was loaded" : "") << "): records " << lost.records << ", launches "
-              << lost.launches_matched << " of " << lost.launches << ", dropped " << lost.dropped
-              << ", out of range " << lost.out_of_range << ", untimed " << lost.untimed << ", unknown "
-              << lost.unknown << ", cut " << lost.cut_buffers << ", not returned "
+              << (collector.library().shared ? ", as it was loaded" : "") << "): records " << lost.records
+              << ", launches " << lost.launches_matched << " of " << lost.launches << ", dropped "
+              << lost.dropped << ", out of range " << lost.out_of_range << ", untimed " << lost.untimed
+              << ", unknown " << lost.unknown << ", cut " << lost.cut_buffers << ", not returned "
               << lost.buffers.not_returned << ", untouched " << lost.buffers.untouched << ", overwritten "
               << lost.buffers.overwritten << "; overhead " << times.overhead << " ns\n";
   }
