@@ -45,7 +45,13 @@ class ModeSearch {
  private:
   std::size_t choices() const { return placement_.choices.size(); }
   bool proved() const { return best_ && best_value_ <= bound_.value; }
-  bool done() const { return proved() || cut_ || searches_ >= kMostSearches || bounds_ >= kMostBounds; }
+  bool done() { return proved() || stopped() || searches_ >= kMostSearches || bounds_ >= kMostBounds; }
+  /// Once there is a plan: before that, the first search ends by itself as soon as it has one.
+  bool stopped() {
+    cut_ = cut_ || (best_ && ((options_.stop && options_.stop->load(std::memory_order_relaxed)) ||
+                              (options_.time_limit_seconds > 0 && seconds() > options_.time_limit_seconds)));
+    return cut_;
+  }
 
   Nanoseconds makespan_bound() const {
     if (options_.objective == Objective::makespan) return bound_.value;

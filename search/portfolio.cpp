@@ -49,6 +49,17 @@ constexpr std::int64_t kSparedSteps = 1'000'000;
 constexpr std::int64_t kSparingDispatch = 100'000;
 constexpr std::int64_t kSparingWork = 2'000'000;
 
+/// Pairs of blocks of one device that are compared to find the least interval of a repetition.
+constexpr std::int64_t kComparedBlocks = 1 << 20;
+bool intervals_affordable(const Instance& in) {
+  std::int64_t pairs = 0;
+  for (int d = 0; d < in.devices(); ++d) {
+    const auto blocks = static_cast<std::int64_t>(in.blocks_on(d).size());
+    pairs += blocks * blocks;
+  }
+  return pairs <= kComparedBlocks;
+}
+
 std::string method_of(const Repetend& repetend) { return fmt::format("repetend of {}", repetend.unroll); }
 
 }  // namespace
@@ -63,7 +74,7 @@ Portfolio::Portfolio(const Instance& instance, const Bounds& bounds, const Searc
       micro_batches_(options.method == "auto" ? representative(in_, options.micro_batches)
                                               : options.micro_batches),
       best_(instance, micro_batches_, options.objective, options.micro_batches - micro_batches_),
-      work_left_(kWork / 100 * options.effort) {
+      work_left_(share(kWork)) {
   if (options.objective == Objective::makespan && !few() && Propagation::affordable(in_, micro_batches_)) {
     common_.emplace(in_, mirror_, micro_batches_);
   }
@@ -80,9 +91,8 @@ bool Portfolio::proved() {
 }
 
 bool Portfolio::stopped() {
-  const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
   if ((options_.stop && options_.stop->load(std::memory_order_relaxed)) ||
-      (options_.time_limit_seconds > 0 && seconds > options_.time_limit_seconds)) {
+      (options_.time_limit_seconds > 0 && seconds() > options_.time_limit_seconds)) {
     cut_ = true;
   }
   return cut_;
@@ -90,8 +100,7 @@ bool Portfolio::stopped() {
 
 void Portfolio::report(const char* phase) {
   if (!options_.progress || best_.empty()) return;
-  const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
-  options_.progress({best_.score().objective, bound_, seconds, phase});
+  options_.progress({best_.score().objective, bound_, seconds(), phase});
 }
 
 /// A bound of the objective that the checker proves.
@@ -154,7 +163,7 @@ void Portfolio::run_phases() {
   for (const int width : kWidths) {
     truncated_ = false;
     try_moves(static_cast<std::uint64_t>(width));
-    if (proved() || stopped() || certified(kCertifyingWork)) return;
+    if (proved() || stopped() || certified(share(kCertifyingWork))) return;
     if (exhausted(std::min(kExactWidth, kExactFactor * width))) return;
     round(width);
     if (!truncated_) return;
@@ -175,6 +184,7 @@ void Portfolio::spare_memory() {
       if (stopped()) return;
       JustifyOptions options;
       for (int d = 0; d < in_.devices(); ++d) options.room.push_back(std::min(room, in_.room(d)));
+      options.stop = [this] { return stopped(); };
       best_.offer(justify(in_, mirror_, micro_batches_, rigid, options).sequence, method_of(repetend));
     }
   }
@@ -205,14 +215,17 @@ void Portfolio::try_rigid() {
   options.micro_batches = 1;
   options.objective = Objective::makespan;
   options.progress = {};
+  if (options.time_limit_seconds > 0)
+    options.time_limit_seconds = std::max(1e-3, options.time_limit_seconds - seconds());
   Portfolio one(in_, bounds_, options);
   one.run();
   if (one.best().empty()) return;
   std::vector<Nanoseconds> start(static_cast<std::size_t>(in_.blocks()));
   for (const ScheduledBlock& s : one.best().schedule()) start[s.block] = s.start;
-  Nanoseconds interval = bounds_.period(1);
-  for (bool taken = false; !taken && interval <= one.best().score().makespan; interval += interval / 16 + 1) {
-    interval = least_interval(in_, start, interval);
+  const Nanoseconds after_the_end = one.best().score().makespan;
+  Nanoseconds interval = intervals_affordable(in_) ? bounds_.period(1) : after_the_end;
+  for (bool taken = false; !taken && interval <= after_the_end; interval += interval / 16 + 1) {
+    if (interval < after_the_end) interval = least_interval(in_, start, interval);
     std::vector<ScheduledBlock> schedule;
     for (int i = 0; i < micro_batches_; ++i) {
       for (int b = 0; b < in_.blocks(); ++b) schedule.push_back({b, i, start[b] + i * interval});
@@ -225,11 +238,12 @@ void Portfolio::try_rigid() {
 
 /// Justifies the repetitions of the repetends, and the best schedule of all.
 void Portfolio::try_justified() {
-  std::int64_t left = kJustifiedSteps;
+  std::int64_t left = share(kJustifiedSteps);
   const auto improve = [&](const std::vector<int>& sequence, const std::string& method) {
     for (const bool patient : {false, true}) {
       JustifyOptions options;
       options.patient = patient;
+      options.stop = [this] { return stopped(); };
       options.passes = static_cast<int>(
           std::min<std::int64_t>(options.passes, left / static_cast<std::int64_t>(sequence.size() + 1)));
       if (options.passes == 0 || proved() || stopped()) return;
@@ -252,16 +266,16 @@ void Portfolio::try_justified() {
 void Portfolio::try_moves(std::uint64_t seed) {
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * micro_batches_;
   if (options_.objective != Objective::makespan || micro_batches_ != options_.micro_batches ||
-      best_.empty() || kFewestMoves * steps > kMovingWork || proved() || stopped())
+      best_.empty() || kFewestMoves * steps > share(kMovingWork) || proved() || stopped())
     return;
-  LocalSearchOptions options{.give_up = bound_, .work = kMovingWork, .seed = seed};
+  LocalSearchOptions options{.give_up = bound_, .work = share(kMovingWork), .seed = seed};
   options.stop = [this] { return stopped(); };
   best_.offer(local_search(in_, micro_batches_, best_.sequence(), options).sequence, "local search");
   report("local search");
 }
 
 void Portfolio::try_dispatch() {
-  const std::int64_t most = kDispatchedSteps / 100 * options_.effort;
+  const std::int64_t most = share(kDispatchedSteps);
   std::int64_t steps = 0;
   for (const DispatchRule& rule : dispatch_rules(in_)) {
     for (const bool backwards : {false, true}) {
@@ -270,7 +284,8 @@ void Portfolio::try_dispatch() {
       if (proved() ? !rule.phases || steps > kSparingDispatch : steps > most && !first)
         return report("dispatching");
       if (stopped()) return;
-      std::vector<int> sequence = dispatch(backwards ? mirror_ : in_, micro_batches_, rule);
+      std::vector<int> sequence =
+          dispatch(backwards ? mirror_ : in_, micro_batches_, rule, [this] { return stopped(); });
       if (backwards) std::reverse(sequence.begin(), sequence.end());
       if (!sequence.empty()) best_.offer(sequence, "dispatch");
     }
@@ -281,7 +296,7 @@ void Portfolio::try_dispatch() {
 void Portfolio::find_repetends() {
   if (proved() && static_cast<std::int64_t>(in_.blocks()) * micro_batches_ > kSparedSteps) return;
   RepetendOptions options;
-  options.work = options.work / 100 * options_.effort;
+  options.work = share(options.work);
   options.stop = [this] { return stopped(); };
   repetends_ = repetends_of_growing_rate(in_, bounds_, std::min(kMostUnroll, micro_batches_), options);
   if (repetends_.empty()) return;
@@ -321,7 +336,8 @@ BeamGoal Portfolio::horizon(bool backwards) const {
 
 void Portfolio::certify() {
   look_at_windows();
-  if (!best_.empty() && claims_.objective < best_.score().objective && !cut_) certified(kLastCertifyingWork);
+  if (!best_.empty() && claims_.objective < best_.score().objective && !cut_)
+    certified(share(kLastCertifyingWork));
 }
 
 /// True if the checker's trial of all schedules shows that none is better than the best, well within the work
@@ -331,7 +347,7 @@ bool Portfolio::certified(std::int64_t work) {
   if (options_.objective == Objective::latency || best_.empty() || steps * in_.blocks() > work / kFewestLists)
     return false;
   const Nanoseconds below = best_.score().objective;
-  if (below == not_certified_ && work <= kCertifyingWork) return false;
+  if (below == not_certified_ && work <= share(kCertifyingWork)) return false;
   const checker::Exhaustion tried = checker::try_all(checker::Bounds(in_.placement()), options_.objective,
                                                      options_.micro_batches, below, work);
   not_certified_ = below;

@@ -47,6 +47,8 @@ class Portfolio {
   bool cut() const { return cut_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   /// What one part of a round found: sequences of blocks (the i-th mention is micro-batch i).
   struct Found {
     std::vector<std::vector<int>> sequences;
@@ -77,13 +79,14 @@ class Portfolio {
   std::vector<int> repeated(const Repetend& repetend) const;
   Found completed(const Repetend& repetend, int width);
   bool few() const { return micro_batches_ < options_.micro_batches; }
+  /// Of work that is usual: SearchOptions::effort percent.
+  std::int64_t share(std::int64_t work) const { return work / 100 * options_.effort; }
   bool affordable(std::int64_t work) const { return work <= work_left_; }
   bool proved();
   BeamGoal horizon(bool backwards) const;
   bool stopped();
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
   void report(const char* phase);
-
-  using Clock = std::chrono::steady_clock;
 
   const Instance& in_;
   const Instance mirror_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "search/bounds/one_machine.h"
+
 namespace ostinato {
 namespace {
 
@@ -64,31 +66,48 @@ std::optional<Bounds::Area> area_on(const Instance& in, int d) {
   return area;
 }
 
-/// The sets of M2 and S1 on one device: for every pair of a front and a back value, the blocks that reach
-/// both. Calls visit(members, least front, least back, sum of times).
-template <typename Visit>
-void for_threshold_sets(const Instance& in, const std::vector<int>& blocks,
-                        const std::vector<Nanoseconds>& front, const std::vector<Nanoseconds>& back,
-                        Visit visit) {
-  std::set<Nanoseconds> fronts;
-  std::set<Nanoseconds> backs;
-  for (const int b : blocks) {
-    fronts.insert(front[b]);
-    backs.insert(back[b]);
+/// Limits for large placements (docs/bounds.md, "Large placements"): beyond them less is tried, by a rule
+/// that the checker knows too.
+constexpr std::int64_t kMostOrigins = std::int64_t{1} << 26;
+constexpr Wide kMostSharedWork = Wide{1} << 30;
+constexpr Wide kMostMatching = Wide{1} << 28;
+
+/// Blocks and edges.
+std::int64_t size_of(const Instance& in) {
+  std::int64_t size = in.blocks();
+  for (int b = 0; b < in.blocks(); ++b) size += static_cast<std::int64_t>(in.inputs(b).size());
+  return size;
+}
+
+/// False where the matching of M4 would cost too much.
+bool can_be_matched(const Instance& in, std::int64_t size) {
+  Wide work = 0;
+  for (int d = 0; d < in.devices(); ++d) {
+    if (!in.limited(d)) continue;
+    const auto blocks = in.blocks_on(d);
+    const auto takers = std::count_if(blocks.begin(), blocks.end(), [&](int b) { return in.memory(b) > 0; });
+    const auto givers = std::count_if(blocks.begin(), blocks.end(), [&](int b) { return in.memory(b) < 0; });
+    work += static_cast<Wide>(takers) * (size + 32 * givers);
   }
-  std::vector<int> members;
-  for (const Nanoseconds h : fronts) {
-    for (const Nanoseconds q : backs) {
-      members.clear();
-      Nanoseconds work = 0;
-      for (const int b : blocks) {
-        if (front[b] < h || back[b] < q) continue;
-        members.push_back(b);
-        work += in.time(b);
-      }
-      if (!members.empty()) visit(members, h, q, work);
-    }
-  }
+  return work <= kMostMatching;
+}
+
+/// How many heads and how many tails of the blocks on d make sets for M3.
+std::size_t most_thresholds(const Instance& in, int d, std::size_t widths, std::int64_t size) {
+  const Wide one = static_cast<Wide>(widths) * size * in.devices();
+  std::size_t most = 0;
+  while (most < in.blocks_on(d).size() && static_cast<Wide>((most + 1) * (most + 1)) * one <= kMostSharedWork)
+    ++most;
+  return most;
+}
+
+/// At most `most` of the values, evenly by rank, the least of all first.
+std::vector<Nanoseconds> evenly(const std::set<Nanoseconds>& values, std::size_t most) {
+  const std::vector<Nanoseconds> all(values.begin(), values.end());
+  if (all.size() <= most) return all;
+  std::vector<Nanoseconds> chosen;
+  for (std::size_t i = 0; i < most; ++i) chosen.push_back(all[i * all.size() / most]);
+  return chosen;
 }
 
 }  // namespace
@@ -106,34 +125,45 @@ std::vector<Nanoseconds> distances_from(const Instance& in, int from) {
   return distance;
 }
 
-Bounds::Bounds(const Instance& instance) : in_(instance) {
-  lines_.push_back({in_.critical_path(), 0});
+Bounds::Bounds(const Instance& instance) : in_(instance), size_(size_of(instance)) {
+  areas_.resize(static_cast<std::size_t>(in_.devices()));
+  const bool matched = can_be_matched(in_, size_);
   for (int d = 0; d < in_.devices(); ++d) {
     add_lines(d);
-    areas_.push_back(in_.limited(d) && in_.room(d) > 0 ? area_on(in_, d) : std::nullopt);
+    if (matched && in_.limited(d) && in_.room(d) > 0) areas_[d] = area_on(in_, d);
   }
 }
 
+/// M3 on one device: for pairs of a head and a tail of its blocks, the blocks that reach both.
 void Bounds::add_lines(int d) {
-  std::vector<Nanoseconds> head(static_cast<std::size_t>(in_.blocks()));
-  std::vector<Nanoseconds> tail(head.size());
-  std::vector<int> blocks(in_.blocks_on(d).begin(), in_.blocks_on(d).end());
-  for (const int b : blocks) {
-    head[b] = in_.head(b);
-    tail[b] = in_.tail(b);
+  std::set<Nanoseconds> heads, tails;
+  std::set<std::size_t> widths;
+  for (const int b : in_.blocks_on(d)) {
+    heads.insert(in_.head(b));
+    tails.insert(in_.tail(b));
+    widths.insert(in_.devices_of(b).size());
   }
-  for_threshold_sets(in_, blocks, head, tail,
-                     [&](const std::vector<int>& members, Nanoseconds h, Nanoseconds q, Nanoseconds work) {
-                       lines_.push_back({h + q, work});
-                       add_shared_lines(members, work);
-                     });
+  if (widths.size() < 2) return;  // M2 is all there is
+  const std::size_t most = most_thresholds(in_, d, widths.size(), size_);
+  for (const Nanoseconds h : evenly(heads, most)) {
+    for (const Nanoseconds q : evenly(tails, most)) {
+      std::vector<int> members;
+      Nanoseconds work = 0;
+      for (const int b : in_.blocks_on(d)) {
+        if (in_.head(b) < h || in_.tail(b) < q) continue;
+        members.push_back(b);
+        work += in_.time(b);
+      }
+      if (!members.empty()) add_shared_lines(members, work);
+    }
+  }
 }
 
 /// M3: the idle time around the blocks of `work` that are on few devices.
 void Bounds::add_shared_lines(const std::vector<int>& work, Nanoseconds load) {
   std::set<int> widths;
   for (const int b : work) widths.insert(static_cast<int>(in_.devices_of(b).size()));
-  if (widths.size() < 2) return;  // M2 is all there is
+  if (widths.size() < 2) return;
   Nanoseconds front = 0;
   Nanoseconds back = 0;
   for (const int width : widths) {
@@ -152,6 +182,12 @@ Nanoseconds Bounds::idle_before(const std::vector<int>& work, int width, bool ba
     in_work[b] = 1;
     if (!narrow(b)) shared.push_back(b);
   }
+  const auto devices = [&](int b) { return in_.devices_of(b); };
+  std::sort(shared.begin(), shared.end(),
+            [&](int a, int b) { return std::ranges::lexicographical_compare(devices(a), devices(b)); });
+  shared.erase(std::unique(shared.begin(), shared.end(),
+                           [&](int a, int b) { return std::ranges::equal(devices(a), devices(b)); }),
+               shared.end());                        // one of each set of devices
   std::vector<Nanoseconds> idle(in_work.size(), 0);  // up to and without b
   for (std::size_t i = 0; i < idle.size(); ++i) {
     const int c = in_.topological()[backwards ? idle.size() - 1 - i : i];
@@ -179,9 +215,14 @@ Nanoseconds Bounds::period(int unroll) const {
 }
 
 Nanoseconds Bounds::makespan(int micro_batches) const {
-  Nanoseconds bound = 0;
+  Nanoseconds bound = in_.critical_path();
   for (const Line& line : lines_) bound = std::max(bound, line.fixed + micro_batches * line.work);
+  std::vector<Task> work;
   for (int d = 0; d < in_.devices(); ++d) {
+    work.clear();
+    for (const int b : in_.blocks_on(d))
+      work.push_back({in_.head(b), micro_batches * in_.time(b), in_.tail(b)});
+    bound = std::max(bound, least_end(work));
     if (!areas_[d]) continue;
     const Nanoseconds window = ceil_divide(areas_[d]->bytes_time * micro_batches, in_.room(d));
     bound = std::max(bound, areas_[d]->head + window + areas_[d]->tail);
@@ -190,35 +231,40 @@ Nanoseconds Bounds::makespan(int micro_batches) const {
 }
 
 Nanoseconds Bounds::span(int micro_batches) const {
-  Nanoseconds bound = 0;
-  const std::size_t blocks = static_cast<std::size_t>(in_.blocks());
+  Nanoseconds bound = micro_batches * in_.heaviest_load();
   for (int d = 0; d < in_.devices(); ++d) {
     if (areas_[d]) bound = std::max(bound, ceil_divide(areas_[d]->bytes_time * micro_batches, in_.room(d)));
-    std::vector<Nanoseconds> from(blocks, -1);
-    std::vector<Nanoseconds> to(blocks, -1);
-    for (const int b : in_.blocks_on(d)) from[b] = to[b] = 0;
-    for (std::size_t i = 0; i < blocks; ++i) {
-      const int b = in_.topological()[i];
-      const int last = in_.topological()[blocks - 1 - i];
-      for (const Edge& e : in_.inputs(b)) {
-        if (from[e.block] >= 0) from[b] = std::max(from[b], from[e.block] + in_.time(e.block) + e.transfer);
-      }
-      for (const Edge& e : in_.followers(last)) {
-        if (to[e.block] >= 0) to[last] = std::max(to[last], e.transfer + in_.time(e.block) + to[e.block]);
-      }
+    if (d == 0 || (d + 1) * size_ <= kMostOrigins) bound = std::max(bound, between_starts(d, micro_batches));
+  }
+  return bound;
+}
+
+/// S1 and S2 from device d.
+Nanoseconds Bounds::between_starts(int d, int micro_batches) const {
+  const std::size_t blocks = static_cast<std::size_t>(in_.blocks());
+  std::vector<Nanoseconds> from(blocks, -1);
+  std::vector<Nanoseconds> to(blocks, -1);
+  for (const int b : in_.blocks_on(d)) from[b] = to[b] = 0;
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const int b = in_.topological()[i];
+    const int last = in_.topological()[blocks - 1 - i];
+    for (const Edge& e : in_.inputs(b)) {
+      if (from[e.block] >= 0) from[b] = std::max(from[b], from[e.block] + in_.time(e.block) + e.transfer);
     }
-    for (int e = 0; e < in_.devices(); ++e) {
-      std::vector<int> between;
-      for (const int b : in_.blocks_on(e)) {
-        if (from[b] < 0 || to[b] < 0) continue;
-        between.push_back(b);
-        bound = std::max(bound, from[b] + in_.time(b) + to[b]);
-      }
-      for_threshold_sets(in_, between, from, to,
-                         [&](const std::vector<int>&, Nanoseconds h, Nanoseconds q, Nanoseconds work) {
-                           bound = std::max(bound, h + micro_batches * work + q);
-                         });
+    for (const Edge& e : in_.followers(last)) {
+      if (to[e.block] >= 0) to[last] = std::max(to[last], e.transfer + in_.time(e.block) + to[e.block]);
     }
+  }
+  Nanoseconds bound = 0;
+  std::vector<Task> between;
+  for (int e = 0; e < in_.devices(); ++e) {
+    between.clear();
+    for (const int b : in_.blocks_on(e)) {
+      if (from[b] < 0 || to[b] < 0) continue;
+      between.push_back({from[b], micro_batches * in_.time(b), to[b]});
+      bound = std::max(bound, from[b] + in_.time(b) + to[b]);
+    }
+    bound = std::max(bound, least_end(between));
   }
   return bound;
 }

@@ -15,12 +15,13 @@ namespace ostinato {
 
 class Bounds {
  public:
-  /// O(devices * (k^2 * widths * edges)), k blocks a device, for M3; the others less.
+  /// O(devices * k^2 * widths * edges), k blocks a device, for M3 where a device has blocks of several
+  /// widths; O(takers * edges) for M4. Large placements: at most 2^30 for M3, no M4 from 2^28 on.
   explicit Bounds(const Instance& instance);
 
   Nanoseconds period(int unroll) const;           ///< P1, P2
-  Nanoseconds makespan(int micro_batches) const;  ///< M1 to M4
-  Nanoseconds span(int micro_batches) const;      ///< S1 to S3; O(devices * (edges + blocks * k))
+  Nanoseconds makespan(int micro_batches) const;  ///< M1 to M4; O(blocks log blocks)
+  Nanoseconds span(int micro_batches) const;      ///< S1 to S3; O(devices * (edges + blocks log blocks))
   Nanoseconds latency() const;                    ///< L1
   Nanoseconds of(Objective objective, int micro_batches) const;
 
@@ -41,10 +42,12 @@ class Bounds {
   };
   void add_lines(int d);
   void add_shared_lines(const std::vector<int>& work, Nanoseconds load);
+  Nanoseconds between_starts(int d, int micro_batches) const;
   Nanoseconds idle_before(const std::vector<int>& work, int width, bool backwards) const;
 
   const Instance& in_;
-  std::vector<Line> lines_;  ///< of the makespan (M1 to M3)
+  std::int64_t size_;        ///< blocks and edges
+  std::vector<Line> lines_;  ///< of the makespan (M3)
   std::vector<std::optional<Area>> areas_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "search/files/error.h"
 
@@ -45,58 +46,98 @@ void refuse_what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_
   }
 }
 
+/// Above so many blocks only the first order is looked at: a set of blocks that have run takes a bit for
+/// each.
+constexpr int kMostTried = 1 << 12;
+
 /// Depth-first over the sets of blocks that have run; a set is visited once.
 class OneMicroBatch {
  public:
   explicit OneMicroBatch(const Instance& in) : in_(in) {
     ran_.assign(static_cast<std::size_t>(in.blocks()), false);
     used_.assign(static_cast<std::size_t>(in.devices()), 0);
-    for (int b = 0; b < in.blocks(); ++b) waiting_.push_back(static_cast<int>(in.inputs(b).size()));
+    for (int b = 0; b < in.blocks(); ++b) {
+      waiting_.push_back(static_cast<int>(in.inputs(b).size()));
+      if (waiting_.back() == 0) ready_.insert(place(b));
+    }
   }
 
-  bool find() {
+  bool find() { return in_.blocks() <= kMostTried ? descend() : run_first(); }
+  const std::vector<int>& order() const { return order_; }
+  bool exhausted() const { return exhausted_; }
+
+ private:
+  /// What gives back first, then what takes least.
+  using Place = std::tuple<Bytes, int, int>;  ///< memory, rank, block
+  Place place(int b) const { return {in_.memory(b), in_.rank(b), b}; }
+
+  bool descend() {
     if (order_.size() == ran_.size()) return true;
     if (seen_.size() >= kFeasibleStates) {
       exhausted_ = false;
       return false;
     }
     if (!seen_.insert(ran_).second) return false;
-    std::vector<int> next;
-    for (const int b : in_.topological()) {
-      if (!ran_[b] && waiting_[b] == 0 && fits(b)) next.push_back(b);
-    }
-    // What gives back first, then what takes least.
-    std::stable_sort(next.begin(), next.end(), [&](int a, int b) { return in_.memory(a) < in_.memory(b); });
-    for (const int b : next) {
-      move(b, 1);
-      if (find()) return true;
-      move(b, -1);
+    const std::vector<Place> next(ready_.begin(), ready_.end());
+    for (const auto& [memory, rank, b] : next) {
+      if (!fits(b)) continue;
+      run(b);
+      if (descend()) return true;
+      take_back(b);
       // Running what gives back and needs nothing first is never worse.
-      if (in_.memory(b) <= 0 && in_.workspace(b) == 0) break;
+      if (memory <= 0 && in_.workspace(b) == 0) break;
     }
     return false;
   }
 
-  const std::vector<int>& order() const { return order_; }
-  bool exhausted() const { return exhausted_; }
+  /// Always the first that fits. O(blocks * (log blocks + what is ready and does not fit)).
+  bool run_first() {
+    exhausted_ = false;
+    std::int64_t looked_at = 0;
+    while (order_.size() < ran_.size() && looked_at <= kMostLookedAt) {
+      const auto next = std::find_if(ready_.begin(), ready_.end(), [&](const Place& p) {
+        ++looked_at;
+        return fits(std::get<2>(p));
+      });
+      if (next == ready_.end()) return false;
+      run(std::get<2>(*next));
+    }
+    return order_.size() == ran_.size();
+  }
 
- private:
   bool fits(int b) const {
     const auto devices = in_.devices_of(b);
     return std::all_of(devices.begin(), devices.end(),
                        [&](int d) { return !in_.limited(d) || used_[d] + needed(in_, b) <= in_.room(d); });
   }
-  void move(int b, int sign) {
-    ran_[b] = sign > 0;
-    for (const int d : in_.devices_of(b)) used_[d] += sign * in_.memory(b);
-    for (const Edge& e : in_.followers(b)) waiting_[e.block] -= sign;
-    sign > 0 ? order_.push_back(b) : order_.pop_back();
+
+  void run(int b) {
+    ran_[b] = true;
+    order_.push_back(b);
+    ready_.erase(place(b));
+    for (const int d : in_.devices_of(b)) used_[d] += in_.memory(b);
+    for (const Edge& e : in_.followers(b)) {
+      if (--waiting_[e.block] == 0) ready_.insert(place(e.block));
+    }
   }
+
+  void take_back(int b) {
+    ran_[b] = false;
+    order_.pop_back();
+    ready_.insert(place(b));
+    for (const int d : in_.devices_of(b)) used_[d] -= in_.memory(b);
+    for (const Edge& e : in_.followers(b)) {
+      if (waiting_[e.block]++ == 0) ready_.erase(place(e.block));
+    }
+  }
+
+  static constexpr std::int64_t kMostLookedAt = 1 << 26;
 
   const Instance& in_;
   std::vector<bool> ran_;
   std::vector<Bytes> used_;
   std::vector<int> waiting_;
+  std::set<Place> ready_;
   std::vector<int> order_;
   std::set<std::vector<bool>> seen_;
   bool exhausted_ = true;

@@ -75,6 +75,20 @@ Matching match(const Graph& graph, int device) {
   return result;
 }
 
+bool can_be_matched(const Graph& graph) {
+  Wide work = 0;
+  for (int d = 0; d < graph.devices(); ++d) {
+    if (graph.placement().devices[static_cast<std::size_t>(d)].memory == kUnlimited) continue;
+    Wide takers = 0, givers = 0;
+    for (const int b : graph.on_device(d)) {
+      takers += graph.block(b).memory > 0 ? 1 : 0;
+      givers += graph.block(b).memory < 0 ? 1 : 0;
+    }
+    work += takers * (graph.size() + 32 * givers);
+  }
+  return work <= kMostMatching;
+}
+
 Area area_of(const Graph& graph, int device) {
   const Device& limits = graph.placement().devices[static_cast<std::size_t>(device)];
   if (limits.memory == kUnlimited || limits.memory <= limits.static_memory) return {};

@@ -23,6 +23,11 @@ struct Matching {
 /// O(blocks on the device * (blocks + edges)).
 Matching match(const Graph& graph, int device);
 
+/// False for a placement so large that matching is left out: where takers * (blocks + edges + 32 * givers),
+/// summed over the devices with limited memory, is more than kMostMatching. O(blocks).
+bool can_be_matched(const Graph& graph);
+inline constexpr Wide kMostMatching = 1 << 28;
+
 struct Area {
   Wide bytes_time = 0;  ///< byte-nanoseconds that one micro-batch surely holds
   Wide room = 0;        ///< bytes that all micro-batches have together

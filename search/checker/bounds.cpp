@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <set>
-
 #include "search/checker/cut_out.h"
 #include "search/checker/idle.h"
+#include "search/checker/least_end.h"
 #include "search/checker/shared.h"
 
 namespace ostinato::checker {
@@ -17,35 +15,12 @@ void raise_to(Bound& best, Wide value, Why why) {
   if (value > best.value) best = {value, why()};
 }
 
-/// A block of a device with a time before its start and after its end.
-struct Member {
-  Wide time;
-  Wide before;
-  Wide after;
-};
-
-/// The largest min before + n * time + min after over the sets {before >= h, after >= q}. O(k^2).
-Wide largest_set(std::vector<Member> members, int n) {
-  std::sort(members.begin(), members.end(),
-            [](const Member& a, const Member& b) { return a.after > b.after; });
-  std::set<Wide> befores;
-  for (const Member& member : members) befores.insert(member.before);
-  Wide largest = 0;
-  for (const Wide h : befores) {
-    Wide time = 0;
-    for (const Member& member : members) {
-      if (member.before < h) continue;
-      time += member.time;
-      largest = std::max(largest, h + n * time + member.after);
-    }
-  }
-  return largest;
-}
-
 }  // namespace
 
 Bounds::Bounds(const Placement& placement) : graph_(placement) {
-  for (int d = 0; d < graph_.devices(); ++d) areas_.push_back(area_of(graph_, d));
+  areas_.resize(static_cast<std::size_t>(graph_.devices()));
+  if (!can_be_matched(graph_)) return;
+  for (int d = 0; d < graph_.devices(); ++d) areas_[d] = area_of(graph_, d);
 }
 
 Bound Bounds::makespan(int n, Wide enough) const {
@@ -100,18 +75,24 @@ Bound Bounds::span(int n, Wide enough, std::int64_t most_work) const {
 
 void Bounds::between_own_blocks(int n, Bound& best) const {
   for (int d = 0; d < graph_.devices(); ++d) {
+    if (d > 0 && (d + 1) * graph_.size() > kMostOrigins) {
+      Wide load = 0;
+      for (const int b : graph_.on_device(d)) load += graph_.block(b).time;
+      raise_to(best, n * load, [&] { return fmt::format("S1: the work of device {}", d); });
+      continue;
+    }
     const std::vector<Wide> from = graph_.from_device(d, false);
     const std::vector<Wide> to = graph_.from_device(d, true);
     for (int e = 0; e < graph_.devices(); ++e) {
-      std::vector<Member> members;
+      std::vector<Task<Wide>> work;
       for (const int b : graph_.on_device(e)) {
         if (from[b] == Graph::kNone || to[b] == Graph::kNone) continue;
-        members.push_back({graph_.block(b).time, from[b], to[b]});
+        work.push_back({from[b], static_cast<Wide>(n) * graph_.block(b).time, to[b]});
         raise_to(best, from[b] + graph_.block(b).time + to[b], [&] {
           return fmt::format("S2: block '{}' between blocks of device {}", graph_.block(b).name, d);
         });
       }
-      raise_to(best, largest_set(std::move(members), n),
+      raise_to(best, least_end(std::move(work)),
                [&] { return fmt::format("S1: the work of device {} between blocks of device {}", e, d); });
     }
   }
@@ -136,10 +117,10 @@ void Bounds::one_micro_batch(Bound& best) const {
 
 void Bounds::one_device(int n, Bound& best) const {
   for (int d = 0; d < graph_.devices(); ++d) {
-    std::vector<Member> members;
+    std::vector<Task<Wide>> work;
     for (const int b : graph_.on_device(d))
-      members.push_back({graph_.block(b).time, graph_.head(b), graph_.tail(b)});
-    raise_to(best, largest_set(std::move(members), n),
+      work.push_back({graph_.head(b), static_cast<Wide>(n) * graph_.block(b).time, graph_.tail(b)});
+    raise_to(best, least_end(std::move(work)),
              [&] { return fmt::format("M2: the work of device {} with what comes before and after it", d); });
   }
 }

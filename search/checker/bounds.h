@@ -21,6 +21,9 @@ namespace ostinato::checker {
 /// Work of S4 (Windows::work) after which no further device is looked at: about a second.
 inline constexpr std::int64_t kMostSpanWork = 100'000'000;
 
+/// Devices times (blocks + edges) that S1 and S2 look at as origins.
+inline constexpr Wide kMostOrigins = 1 << 26;
+
 struct Bound {
   Wide value = 0;
   std::string why;  ///< which statement, on which device or block; empty while value is 0

@@ -26,6 +26,7 @@ Graph::Graph(const Placement& placement)
 
 void Graph::connect() {
   for (int b = 0; b < blocks(); ++b) {
+    size_ += 1 + static_cast<Wide>(block(b).after.size());
     for (const int d : block(b).devices) on_device_[d].push_back(b);
     for (const Dependency& input : block(b).after) {
       const Wide transfer = transfer_time(placement_, input, block(b));

@@ -24,6 +24,7 @@ class Graph {
   const Placement& placement() const { return placement_; }
   int blocks() const { return static_cast<int>(placement_.blocks.size()); }
   int devices() const { return static_cast<int>(placement_.devices.size()); }
+  Wide size() const { return size_; }  ///< blocks + edges
   const Block& block(int b) const { return placement_.blocks[static_cast<std::size_t>(b)]; }
   const std::vector<int>& on_device(int d) const { return on_device_[static_cast<std::size_t>(d)]; }
 
@@ -60,6 +61,7 @@ class Graph {
   void compare_device_sets();
 
   const Placement& placement_;
+  Wide size_ = 0;
   std::vector<int> order_;  ///< every block after its inputs
   std::vector<std::vector<Edge>> inputs_;
   std::vector<std::vector<Edge>> outputs_;

@@ -20,13 +20,31 @@ class SharedBound {
       heads.insert(graph_.head(b));
       tails.insert(graph_.tail(b));
     }
-    for (const Wide h : heads) {
-      for (const Wide q : tails) try_set(h, q);
+    const std::size_t most = most_thresholds();
+    for (const Wide h : evenly(heads, most)) {
+      for (const Wide q : evenly(tails, most)) try_set(h, q);
     }
     return best_;
   }
 
  private:
+  /// The largest c with c^2 * widths * (blocks + edges) * devices <= kMostSharedWork.
+  std::size_t most_thresholds() const {
+    const Wide one = static_cast<Wide>(widths_.size()) * graph_.size() * graph_.devices();
+    Wide most = 0;
+    while (most < static_cast<Wide>(all_.size()) && (most + 1) * (most + 1) * one <= kMostSharedWork) ++most;
+    return static_cast<std::size_t>(most);
+  }
+
+  /// At most so many of the values, evenly by rank, the least of all first.
+  static std::vector<Wide> evenly(const std::set<Wide>& values, std::size_t most) {
+    std::vector<Wide> all(values.begin(), values.end());
+    if (all.size() <= most) return all;
+    for (std::size_t i = 0; i < most; ++i) all[i] = all[i * all.size() / most];
+    all.resize(most);
+    return all;
+  }
+
   /// J = {b on the device : head >= h, tail >= q}.
   void try_set(Wide h, Wide q) {
     std::vector<int> set;
@@ -42,56 +60,51 @@ class SharedBound {
     // The sets O1 and O2 are nested, so that any two of them meet: each side takes its best.
     Wide front = 0, back = 0;
     for (const std::size_t width : widths_) {
-      const std::vector<int> narrow = narrow_blocks(set, width);
-      if (narrow.empty()) continue;
-      front = std::max(front, least_idle(set, narrow, false));
-      back = std::max(back, least_idle(set, narrow, true));
+      if (std::none_of(set.begin(), set.end(), [&](int b) { return narrow(b, width); })) continue;
+      front = std::max(front, least_idle(set, width, false));
+      back = std::max(back, least_idle(set, width, true));
     }
     best_ = std::max(best_, work + front + back);
   }
 
-  std::vector<int> narrow_blocks(const std::vector<int>& set, std::size_t width) const {
-    std::vector<int> narrow;
-    for (const int b : set) {
-      if (graph_.block(b).devices.size() <= width) narrow.push_back(b);
-    }
-    return narrow;
-  }
+  /// O1 or O2: the blocks of a set on at most `width` devices.
+  bool narrow(int b, std::size_t width) const { return graph_.block(b).devices.size() <= width; }
 
-  /// Which blocks keep the device from `set` while none of `narrow` has started (or, backwards, after all of
-  /// them).
-  std::vector<char> blocking(const std::vector<int>& set, const std::vector<int>& narrow) const {
-    std::vector<int> wide;  // one block of each device set outside `narrow`
+  /// One block of each set of devices that blocks of `set` outside of O hold.
+  std::vector<int> wide_blocks(const std::vector<int>& set, std::size_t width) const {
+    std::vector<int> wide;
     std::set<int> seen;
     for (const int b : set) {
-      const bool in_narrow = std::find(narrow.begin(), narrow.end(), b) != narrow.end();
-      if (!in_narrow && seen.insert(graph_.device_set(b)).second) wide.push_back(b);
+      if (!narrow(b, width) && seen.insert(graph_.device_set(b)).second) wide.push_back(b);
     }
-    std::vector<char> result;
-    for (int c = 0; c < graph_.blocks(); ++c) {
-      const bool blocks_all =
-          std::all_of(wide.begin(), wide.end(), [&](int b) { return graph_.conflict(b, c); });
-      result.push_back(blocks_all ? 1 : 0);
-    }
-    for (const int b : set) result[b] = 0;
-    return result;
+    return wide;
   }
 
-  /// The least front (backwards: back) over the blocks of `narrow`.
-  Wide least_idle(const std::vector<int>& set, const std::vector<int>& narrow, bool backwards) const {
-    const std::vector<char> counts = blocking(set, narrow);
-    const bool with_transfers = set.size() == narrow.size();
+  /// The least front (backwards: back) over the blocks of O.
+  Wide least_idle(const std::vector<int>& set, std::size_t width, bool backwards) const {
+    const std::vector<int> wide = wide_blocks(set, width);
+    // Which blocks keep the device from `set` while none of O has started (or, backwards, after all of them).
+    std::vector<char> counts;
+    for (int c = 0; c < graph_.blocks(); ++c) {
+      counts.push_back(
+          std::all_of(wide.begin(), wide.end(), [&](int b) { return graph_.conflict(b, c); }) ? 1 : 0);
+    }
+    for (const int b : set) counts[b] = 0;
     std::vector<Wide> longest(counts.size(), 0);
     graph_.walk(backwards, [&](int b, const std::vector<Graph::Edge>& edges) {
       for (const Graph::Edge& edge : edges) {
         const Wide time = counts[edge.block] != 0 ? graph_.block(edge.block).time : 0;
-        longest[b] = std::max(longest[b], longest[edge.block] + time + (with_transfers ? edge.transfer : 0));
+        longest[b] = std::max(longest[b], longest[edge.block] + time + (wide.empty() ? edge.transfer : 0));
       }
     });
-    Wide least = longest[narrow.front()];
-    for (const int b : narrow) least = std::min(least, longest[b]);
+    Wide least = kNever;
+    for (const int b : set) {
+      if (narrow(b, width)) least = std::min(least, longest[b]);
+    }
     return least;
   }
+
+  static constexpr Wide kNever = static_cast<Wide>(1) << 120;
 
   const Graph& graph_;
   const std::vector<int>& all_;

@@ -1,7 +1,6 @@
 #include "search/checker/windows.h"
 
-#include <algorithm>
-#include <queue>
+#include "search/checker/least_end.h"
 
 namespace ostinato::checker {
 namespace {
@@ -18,33 +17,16 @@ bool small_enough(const Graph& graph, int n) {
     edges += static_cast<Wide>(inputs.size());
   });
   const Wide blocks = graph.blocks();
-  return longest <= kLongest / n && blocks * n <= Windows::kMostSteps &&
+  Wide sets = 0;
+  for (int d = 0; d < graph.devices(); ++d) {
+    const auto here = static_cast<Wide>(graph.on_device(d).size());
+    sets += here * here * here;
+  }
+  return sets <= Windows::kMostSets && longest <= kLongest / n && blocks * n <= Windows::kMostSteps &&
          blocks * (blocks + edges) <= Windows::kMostPaths;
 }
 
 }  // namespace
-
-Nanoseconds least_end(std::vector<Task> tasks) {
-  std::sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.head < b.head; });
-  std::priority_queue<std::pair<Nanoseconds, Nanoseconds>> ready;  // tail, time that is left
-  Nanoseconds now = 0, end = 0;
-  for (std::size_t next = 0; next < tasks.size() || !ready.empty();) {
-    if (ready.empty()) now = std::max(now, tasks[next].head);
-    for (; next < tasks.size() && tasks[next].head <= now; ++next) {
-      ready.emplace(tasks[next].tail, tasks[next].time);
-    }
-    auto [tail, left] = ready.top();
-    ready.pop();
-    const Nanoseconds run = next < tasks.size() ? std::min(left, tasks[next].head - now) : left;
-    now += run;
-    if (run < left) {
-      ready.emplace(tail, left - run);
-    } else {
-      end = std::max(end, now + tail);
-    }
-  }
-  return end;
-}
 
 Windows::Windows(const Graph& graph, int n, int origin)
     : graph_(graph),
@@ -61,7 +43,7 @@ Windows::Windows(const Graph& graph, int n, int origin)
 }
 
 Nanoseconds Windows::least_end_of(int device) const {
-  std::vector<Task> tasks;
+  std::vector<Task<Nanoseconds>> tasks;
   for (const int b : graph_.on_device(device)) {
     for (int i = 0; i < n_; ++i) {
       if (earliest(b, i) == kUnknown || after(b, i) == kUnknown) continue;

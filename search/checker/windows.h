@@ -16,22 +16,13 @@
 
 namespace ostinato::checker {
 
-/// A piece of work on one device: it may start at `head`, takes `time`, and `tail` follows it.
-struct Task {
-  Nanoseconds head;
-  Nanoseconds time;
-  Nanoseconds tail;
-};
-
-/// The least time in which one device does all tasks and what follows them, if it may interrupt them: the
-/// largest min head + sum of times + min tail over all sets of tasks. O(n log n). Source: Carlier (1982).
-Nanoseconds least_end(std::vector<Task> tasks);
-
 class Windows {
  public:
-  /// Steps (blocks * micro-batches) and pairs of related blocks from which on nothing is computed.
+  /// Steps (blocks * micro-batches), pairs of related blocks, and cubes of the blocks on a device (its sets
+  /// for W3, and who is in them) from which on nothing is computed.
   static constexpr Wide kMostSteps = 1 << 18;
   static constexpr Wide kMostPaths = 1 << 24;
+  static constexpr Wide kMostSets = 1 << 22;
 
   /// From the start of the schedule to its end; with an `origin`, from that device's first start to its last
   /// end.

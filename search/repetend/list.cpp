@@ -156,6 +156,16 @@ bool fits(const Instance& in, const Repetend& r) {
 
 }  // namespace
 
+bool listable(const Instance& in, int unroll) {
+  constexpr double most = 1 << 26;  // sum of k^3 over the devices
+  double work = 0;
+  for (int d = 0; d < in.devices(); ++d) {
+    const double items = static_cast<double>(in.blocks_on(d).size()) * unroll;
+    work += items * items * items;
+  }
+  return work <= most;
+}
+
 std::optional<Repetend> list_repetend(const Instance& in, int unroll, Nanoseconds period) {
   std::optional<Repetend> best;
   const Instance mirror = in.reversed();

@@ -18,6 +18,10 @@
 
 namespace ostinato {
 
+/// Whether list_repetend() takes no longer than a second: of a device with thousands of blocks there are too
+/// many ways to leave gaps. O(devices).
+bool listable(const Instance& instance, int unroll);
+
 /// The one that holds least (with_least_memory) of those found that fit the memory; nullopt if none does.
 /// O(orders * (items * k^2 + devices)), k items a device; at most kListedItems items in all orders.
 std::optional<Repetend> list_repetend(const Instance& instance, int unroll, Nanoseconds period);

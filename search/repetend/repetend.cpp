@@ -65,8 +65,10 @@ class PeriodSearch {
 };
 
 /// List schedules with growing periods, up to `most`, until one is found.
-std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds least, Nanoseconds most) {
-  for (Nanoseconds period = least; period <= most;
+std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds least, Nanoseconds most,
+                                     const std::function<bool()>& stop) {
+  if (!listable(in, unroll)) return std::nullopt;
+  for (Nanoseconds period = least; period <= most && !(stop && stop());
        period += std::max<Nanoseconds>(1, (period - least) + period / 64)) {
     if (auto listed = list_repetend(in, unroll, period)) return listed;
   }
@@ -78,7 +80,8 @@ std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds
 Repetend find_repetend(const Instance& in, const Bounds& bounds, int unroll, const RepetendOptions& options) {
   Nanoseconds refuted = std::max<Nanoseconds>(1, bounds.period(unroll)) - 1;  // no period up to here exists
   const Nanoseconds most = options.below > 0 ? options.below - 1 : long_enough(in, unroll);
-  Repetend best = first_listed(in, unroll, refuted + 1, most).value_or(Repetend{0, unroll, {}, false, false});
+  Repetend best = first_listed(in, unroll, refuted + 1, most, options.stop)
+                      .value_or(Repetend{0, unroll, {}, false, false});
   if (best.period != refuted + 1 && searchable(in, unroll)) {
     PeriodSearch(in, unroll, options).run(best, refuted, best.period > 0 ? best.period - 1 : most);
   }

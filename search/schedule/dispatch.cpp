@@ -5,20 +5,21 @@
 
 #include "search/placement/phases.h"
 #include "search/schedule/dispatch_clock.h"
+#include "search/schedule/ready_steps.h"
 
 namespace ostinato {
 namespace {
 
 class Dispatcher {
  public:
-  Dispatcher(const Instance& in, int micro_batches, const DispatchRule& rule)
-      : in_(in), rule_(rule), clock_(in, micro_batches) {
+  Dispatcher(const Instance& in, int micro_batches, const DispatchRule& rule,
+             const std::function<bool()>& stop)
+      : in_(in), rule_(rule), stop_(stop), clock_(in, micro_batches), ready_(clock_, in.devices()) {
     left_.assign(static_cast<std::size_t>(micro_batches), in.blocks());
     class_.assign(static_cast<std::size_t>(in.blocks()), 0);
     if (rule.phases) set_classes();
-    for (int b = 0; b < in.blocks(); ++b) {
-      if (in.inputs(b).empty()) sources_.push_back(b);
-    }
+    most_looked_at_ = kLookedAt + kLookedAtStep * static_cast<std::int64_t>(in.blocks()) *
+                                      static_cast<std::int64_t>(micro_batches);
   }
 
   std::vector<int> run() {
@@ -39,8 +40,9 @@ class Dispatcher {
     }
   }
 
-  /// Smaller is sooner.
-  std::tuple<int, Nanoseconds, Nanoseconds> urgency(int b) const {
+  using Urgency = std::tuple<int, Nanoseconds, Nanoseconds>;  ///< smaller is sooner
+
+  Urgency urgency(int b) const {
     const Nanoseconds next = clock_.count(b);
     switch (rule_.priority) {
       case Priority::oldest:
@@ -55,42 +57,61 @@ class Dispatcher {
     return {};
   }
 
-  bool admitted(int b) const {
-    if (clock_.ended(b)) return false;
-    if (rule_.in_flight > 0 && in_.inputs(b).empty() && clock_.count(b) - finished_ >= rule_.in_flight)
-      return false;
-    return clock_.fits(b);
+  /// A micro-batch may not begin yet.
+  bool held_back(int b) const {
+    return rule_.in_flight > 0 && in_.inputs(b).empty() && clock_.count(b) - finished_ >= rule_.in_flight;
   }
 
   void serve(int d, Nanoseconds now) {
-    int best = -1;
-    for (const int b : in_.blocks_on(d)) {
-      if (!admitted(b)) continue;
-      const Nanoseconds at = clock_.arrival(b);
-      if (at == DispatchClock::kNever || at > now) continue;
-      if (best < 0 || std::tuple(urgency(b), b) < std::tuple(urgency(best), best)) best = b;
-    }
+    if (ready_.looked_at() > most_looked_at_ || (++served_ % kServedAtOnce == 0 && stop_ && stop_()))
+      return clock_.give_up();
+    clock_.take_arrived(d, now, [&](int b) {
+      held_back(b) ? held_.push_back({d, b, clock_.count(b)}) : add(d, b);
+    });
+    const int best = ready_.first(d, [&](int b, const Urgency&) { return clock_.fits(b); });
     if (best >= 0 && clock_.start_when_free(best, d, now)) {
       started(clock_.count(best) - 1, now + in_.time(best));
     }
   }
 
+  void add(int d, int b) { ready_.add(d, urgency(b), b, clock_.count(b)); }
+
   void started(int micro_batch, Nanoseconds end) {
     --left_[static_cast<std::size_t>(micro_batch)];
-    while (finished_ < clock_.micro_batches() && left_[static_cast<std::size_t>(finished_)] == 0) {
-      ++finished_;
-      if (rule_.in_flight == 0) continue;
-      for (const int s : sources_) clock_.wake(in_.devices_of(s).front(), end);
-    }
+    const int before = finished_;
+    while (finished_ < clock_.micro_batches() && left_[static_cast<std::size_t>(finished_)] == 0) ++finished_;
+    if (finished_ == before) return;
+    std::erase_if(held_, [&](const Held& held) {
+      if (clock_.count(held.block) != held.micro_batch) return true;
+      if (held_back(held.block)) return false;
+      add(held.device, held.block);
+      clock_.wake(in_.devices_of(held.block).front(), end);
+      return true;
+    });
   }
+
+  struct Held {
+    int device;
+    int block;  ///< without inputs
+    int micro_batch;
+  };
+
+  /// What memory does not admit is looked at again and again; so much of it, and so much a step, is enough.
+  static constexpr std::int64_t kLookedAt = 1 << 24;
+  static constexpr std::int64_t kLookedAtStep = 64;
+  static constexpr std::int64_t kServedAtOnce = 1 << 14;
 
   const Instance& in_;
   const DispatchRule rule_;
+  const std::function<bool()>& stop_;
   DispatchClock clock_;
-  std::vector<int> class_;    ///< per block: lower ones go first, whatever the priority
-  std::vector<int> sources_;  ///< blocks without inputs
-  std::vector<int> left_;     ///< per micro-batch: blocks that have not started
-  int finished_ = 0;          ///< micro-batches of which all blocks have started
+  ReadySteps<Urgency> ready_;
+  std::vector<Held> held_;
+  std::vector<int> class_;  ///< per block: lower ones go first, whatever the priority
+  std::vector<int> left_;   ///< per micro-batch: blocks that have not started
+  int finished_ = 0;        ///< micro-batches of which all blocks have started
+  std::int64_t served_ = 0;
+  std::int64_t most_looked_at_;
 };
 
 }  // namespace
@@ -109,8 +130,9 @@ std::vector<DispatchRule> dispatch_rules(const Instance& in) {
   return rules;
 }
 
-std::vector<int> dispatch(const Instance& in, int micro_batches, const DispatchRule& rule) {
-  return Dispatcher(in, micro_batches, rule).run();
+std::vector<int> dispatch(const Instance& in, int micro_batches, const DispatchRule& rule,
+                          const std::function<bool()>& stop) {
+  return Dispatcher(in, micro_batches, rule, stop).run();
 }
 
 }  // namespace ostinato

@@ -4,6 +4,7 @@
 //
 //   for (const DispatchRule& rule : dispatch_rules(in)) best.offer(dispatch(in, n, rule), "dispatch");
 
+#include <functional>
 #include <vector>
 
 #include "search/placement/instance.h"
@@ -31,7 +32,9 @@ struct DispatchRule {
 std::vector<DispatchRule> dispatch_rules(const Instance& instance);
 
 /// Blocks in the order of their starts (the i-th mention of a block is its micro-batch i). Empty where memory
-/// leads into a deadlock. O(steps * (blocks a device + log devices)).
-std::vector<int> dispatch(const Instance& instance, int micro_batches, const DispatchRule& rule);
+/// leads into a deadlock, where it makes the ready steps of a device be looked at too often, and where `stop`
+/// says so. O(steps * log steps) and what memory makes look at.
+std::vector<int> dispatch(const Instance& instance, int micro_batches, const DispatchRule& rule,
+                          const std::function<bool()>& stop = {});
 
 }  // namespace ostinato

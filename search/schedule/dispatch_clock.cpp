@@ -12,6 +12,18 @@ DispatchClock::DispatchClock(const Instance& instance, int micro_batches)
   used_.assign(free_.size(), 0);
   for (auto& ends : ends_) ends.reserve(static_cast<std::size_t>(micro_batches));
   schedule_.reserve(count_.size() * static_cast<std::size_t>(micro_batches));
+  arrivals_.resize(free_.size());
+  announced_.assign(count_.size(), 0);
+  for (int b = 0; b < in_.blocks(); ++b) announce(b);
+}
+
+/// If the inputs of the next step of b have started, its devices are told, once, when they arrive.
+void DispatchClock::announce(int b) {
+  if (ended(b) || announced_[b] > count_[b]) return;
+  const Nanoseconds at = arrival(b);
+  if (at == kNever) return;
+  const int micro_batch = announced_[b]++;
+  for (const int d : in_.devices_of(b)) arrivals_[d].push({at, b, micro_batch});
 }
 
 Nanoseconds DispatchClock::arrival(int b) const {
@@ -52,7 +64,11 @@ void DispatchClock::start(int b, Nanoseconds now) {
     used_[d] += in_.memory(b);
     wake(d, end);
   }
-  for (const Edge& e : in_.followers(b)) wake(in_.devices_of(e.block).front(), end + e.transfer);
+  announce(b);
+  for (const Edge& e : in_.followers(b)) {
+    announce(e.block);
+    wake(in_.devices_of(e.block).front(), end + e.transfer);
+  }
 }
 
 std::vector<ScheduledBlock> DispatchClock::take_schedule() {

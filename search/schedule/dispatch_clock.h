@@ -3,9 +3,13 @@
 // free and inputs arrive, and what memory is in use.
 //
 //   DispatchClock clock(in, micro_batches);
-//   clock.run([&](int d, Nanoseconds now) { clock.start_when_free(block_chosen_for(d), d, now); });
-//   clock.schedule()      // empty where a step never started
+//   clock.run([&](int d, Nanoseconds now) {
+//     clock.take_arrived(d, now, [&](int b) { ... the next step of b has its inputs from now on ... });
+//     clock.start_when_free(block_chosen_for(d), d, now);
+//   });
+//   clock.take_schedule()      // empty where a step never started
 
+#include <functional>
 #include <queue>
 #include <vector>
 
@@ -31,6 +35,20 @@ class DispatchClock {
     }
   }
 
+  /// Calls visit(block) for each block on d whose next step has had its inputs since the last call. Each step
+  /// is named once to each of its devices, if it has not started by then. O(log blocks) a step.
+  template <typename Visit>
+  void take_arrived(int d, Nanoseconds now, Visit visit) {
+    auto& arrivals = arrivals_[d];
+    while (!arrivals.empty() && arrivals.top().at <= now) {
+      const Arrival arrived = arrivals.top();
+      arrivals.pop();
+      if (count_[arrived.block] == arrived.micro_batch) visit(arrived.block);
+    }
+  }
+  /// Ends run(): no schedule is wanted any more.
+  void give_up() { wakes_ = {}; }
+
   int micro_batches() const { return micro_batches_; }
   int count(int b) const {
     return count_[b];
@@ -55,7 +73,17 @@ class DispatchClock {
  private:
   using Wake = std::pair<Nanoseconds, int>;
 
+  struct Arrival {
+    Nanoseconds at;
+    int block;
+    int micro_batch;
+    friend auto operator<=>(const Arrival&, const Arrival&) = default;
+  };
+  template <typename T>
+  using Queue = std::priority_queue<T, std::vector<T>, std::greater<>>;  ///< the first on top
+
   void start(int b, Nanoseconds now);
+  void announce(int b);
 
   const Instance& in_;
   const int micro_batches_;
@@ -63,7 +91,9 @@ class DispatchClock {
   std::vector<std::vector<Nanoseconds>> ends_;  ///< per block
   std::vector<Nanoseconds> free_;
   std::vector<Bytes> used_;
-  std::priority_queue<Wake, std::vector<Wake>, std::greater<>> wakes_;
+  Queue<Wake> wakes_;                     ///< when to look at which device
+  std::vector<Queue<Arrival>> arrivals_;  ///< per device
+  std::vector<int> announced_;            ///< per block: steps that are in arrivals_, or were
   std::vector<ScheduledBlock> schedule_;
 };
 

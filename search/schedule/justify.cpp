@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "search/schedule/dispatch_clock.h"
+#include "search/schedule/ready_steps.h"
 #include "search/schedule/shift.h"
 
 namespace ostinato {
@@ -17,6 +18,7 @@ class Pass {
         base_(base),
         options_(options),
         clock_(in, micro_batches),
+        ready_(clock_, in.devices()),
         rank_(base.size()),
         order_(static_cast<std::size_t>(in.devices())),
         next_(order_.size(), 0) {
@@ -40,17 +42,10 @@ class Pass {
   Bytes room(int d) const { return options_.room.empty() ? in_.room(d) : options_.room[d]; }
 
   void serve(int d, Nanoseconds now) {
-    int best = -1;
-    int best_rank = 0;
-    for (const int b : in_.blocks_on(d)) {
-      if (clock_.ended(b)) continue;
-      const int rank = rank_[index(b, clock_.count(b))];
-      if (best >= 0 && rank > best_rank) continue;
-      const Nanoseconds at = clock_.arrival(b);
-      if (at == DispatchClock::kNever || at > now || !may_go(b, rank, now)) continue;
-      best = b;
-      best_rank = rank;
-    }
+    if (++served_ % kServedAtOnce == 0 && options_.stop && options_.stop()) return clock_.give_up();
+    clock_.take_arrived(d, now,
+                        [&](int b) { ready_.add(d, rank_[index(b, clock_.count(b))], b, clock_.count(b)); });
+    const int best = ready_.first(d, [&](int b, int rank) { return may_go(b, rank, now); });
     if (best >= 0) clock_.start_when_free(best, d, now);
   }
 
@@ -84,10 +79,14 @@ class Pass {
     return true;
   }
 
+  static constexpr std::int64_t kServedAtOnce = 1 << 10;
+
   const Instance& in_;
   const std::vector<ScheduledBlock>& base_;
   const JustifyOptions& options_;
   DispatchClock clock_;
+  ReadySteps<int> ready_;  ///< by rank
+  std::int64_t served_ = 0;
   std::vector<int> rank_;                ///< place of a step in base
   std::vector<std::vector<int>> order_;  ///< per device: its steps by rank
   std::vector<std::size_t> next_;        ///< per device: the first in its order that has not started

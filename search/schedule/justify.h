@@ -11,6 +11,7 @@
 //   best.offer(better.sequence, "...");
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "search/placement/instance.h"
@@ -24,6 +25,7 @@ struct JustifyOptions {
   bool patient = false;
   /// Per device, beyond static memory; empty: as the placement has it. The schedule must fit it.
   std::vector<Bytes> room = {};
+  std::function<bool()> stop = {};  ///< the best so far is returned
 };
 
 struct Justified {
@@ -33,7 +35,7 @@ struct Justified {
 };
 
 /// The best schedule of all passes, that of `sequence` itself included. `sequence` must be one: inputs before
-/// followers. O(steps * (blocks a device + how far steps go ahead)) a pass.
+/// followers. O(steps * (log steps + what is ready and may not go + how far steps go ahead)) a pass.
 Justified justify(const Instance& instance, const Instance& mirror, int micro_batches,
                   const std::vector<int>& sequence, const JustifyOptions& options);
 
