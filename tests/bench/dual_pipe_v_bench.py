@@ -9,13 +9,14 @@ search as much memory as DualPipeV needs. Then half of that memory, which DualPi
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from emulated_models import MODELS
-from emulated_runs import Entry, json, ostinato, profile, rows_of, show, trainings
+from emulated_runs import Entry, ostinato, profile, rows_of, show, trainings
 from support.worlds import World
 
 MICRO_BATCHES = {2: 8, 4: 12}

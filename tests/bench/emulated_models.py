@@ -8,17 +8,13 @@ Costs are those of a forward in units; backwards take twice as long.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+from emulated_layers import LENGTH, VOCABULARY, WIDTH, Block, Scale, Slow, SlowInParts, Sum, loss
 from torch import nn
 from torch.nn import functional
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from emulated_layers import LENGTH, VOCABULARY, WIDTH, Block, Scale, Slow, SlowInParts, Sum, loss  # noqa: E402
 
 ROWS, COLUMNS = 128, 128  # of a micro-batch of a chain: 64 KiB are kept by every layer
 
@@ -33,28 +29,19 @@ class Model:
     loss: Callable = loss
 
 
-def embedding(seconds: float):
+KINDS = {  # how it is slowed down, the layer, its sizes
+    "embedding": (SlowInParts, nn.Embedding, (VOCABULARY, WIDTH)),
+    "block": (Slow, Block, ()),
+    "sum": (SlowInParts, Sum, ()),
+    "head": (SlowInParts, nn.Linear, (WIDTH, VOCABULARY)),
+}
+
+
+def layer(kind: str, seconds: float):
     from deepspeed.pipe import LayerSpec
 
-    return LayerSpec(SlowInParts, nn.Embedding, (VOCABULARY, WIDTH), seconds)
-
-
-def head(seconds: float):
-    from deepspeed.pipe import LayerSpec
-
-    return LayerSpec(SlowInParts, nn.Linear, (WIDTH, VOCABULARY), seconds)
-
-
-def block(seconds: float):
-    from deepspeed.pipe import LayerSpec
-
-    return LayerSpec(Slow, Block, (), seconds)
-
-
-def meeting(seconds: float):
-    from deepspeed.pipe import LayerSpec
-
-    return LayerSpec(SlowInParts, Sum, (), seconds)
+    slow, made, sizes = KINDS[kind]
+    return LayerSpec(slow, made, sizes, seconds)
 
 
 def tokens(count: int) -> Iterator[torch.Tensor]:
@@ -70,8 +57,8 @@ GPT_COSTS = (8, 2, 2, 2, 2, 2, 2, 2, 2, 16)
 
 
 def gpt(unit: float) -> list:
-    kinds = [embedding, *[block] * 8, head]
-    return [kind(unit * cost) for kind, cost in zip(kinds, GPT_COSTS, strict=True)]
+    kinds = ["embedding", *["block"] * 8, "head"]
+    return [layer(kind, unit * cost) for kind, cost in zip(kinds, GPT_COSTS, strict=True)]
 
 
 def next_tokens() -> Iterator:
@@ -81,33 +68,33 @@ def next_tokens() -> Iterator:
 # ---- NN: an encoder and a decoder, each with an embedding that is heavier than all its layers; every layer of the decoder reads
 # the encoder's output
 
-TRANSLATION = {  # name: what makes it, its cost, what it reads
-    "source": (embedding, 20, "source_tokens"),
-    "e1": (block, 2, "source"),
-    "e2": (block, 2, "e1"),
-    "e3": (block, 2, "e2"),
-    "e4": (block, 2, "e3"),
-    "target": (embedding, 20, "target_tokens"),
-    "d1": (block, 3, "target", "e4"),
-    "d2": (block, 3, "d1", "e4"),
-    "d3": (block, 3, "d2", "e4"),
-    "d4": (block, 3, "d3", "e4"),
-    "head": (head, 4, "d4"),
+TRANSLATION = {  # name: its kind, its cost, what it reads
+    "source": ("embedding", 20, "source_tokens"),
+    "e1": ("block", 2, "source"),
+    "e2": ("block", 2, "e1"),
+    "e3": ("block", 2, "e2"),
+    "e4": ("block", 2, "e3"),
+    "target": ("embedding", 20, "target_tokens"),
+    "d1": ("block", 3, "target", "e4"),
+    "d2": ("block", 3, "d1", "e4"),
+    "d3": ("block", 3, "d2", "e4"),
+    "d4": ("block", 3, "d3", "e4"),
+    "head": ("head", 4, "d4"),
 }
 
 # ---- K: two branches that meet
 
 BRANCHES = {
-    "text": (embedding, 2, "tokens"),
-    "text1": (block, 4, "text"),
-    "text2": (block, 4, "text1"),
-    "text3": (block, 4, "text2"),
-    "image": (embedding, 2, "pixels"),
-    "image1": (block, 4, "image"),
-    "image2": (block, 4, "image1"),
-    "image3": (block, 4, "image2"),
-    "both": (meeting, 4, "text3", "image3"),
-    "head": (head, 8, "both"),
+    "text": ("embedding", 2, "tokens"),
+    "text1": ("block", 4, "text"),
+    "text2": ("block", 4, "text1"),
+    "text3": ("block", 4, "text2"),
+    "image": ("embedding", 2, "pixels"),
+    "image1": ("block", 4, "image"),
+    "image2": ("block", 4, "image1"),
+    "image3": ("block", 4, "image2"),
+    "both": ("sum", 4, "text3", "image3"),
+    "head": ("head", 8, "both"),
 }
 
 
@@ -115,7 +102,7 @@ def graph_of(described: dict, inputs: tuple[str, ...], unit: float) -> list:
     import ostinato.deepspeed
 
     return ostinato.deepspeed.graph(
-        {name: (make(unit * cost), *reads) for name, (make, cost, *reads) in described.items()}, inputs
+        {name: (layer(kind, unit * cost), *reads) for name, (kind, cost, *reads) in described.items()}, inputs
     )
 
 

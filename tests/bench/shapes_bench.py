@@ -10,11 +10,12 @@ Every model goes through the commands that a user types: ostinato profile, ostin
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from pathlib import Path
 
 from emulated_models import MODELS
-from emulated_runs import Entry, best_chain, json, ostinato, profile, rows_of, show, trainings
+from emulated_runs import Entry, best_chain, ostinato, profile, rows_of, show, trainings
 from support.worlds import World
 
 RANKS = 4
