@@ -17,7 +17,7 @@ void raise_to(Bound& best, Wide value, Why why) {
 
 }  // namespace
 
-Bounds::Bounds(const Placement& placement) : graph_(placement) {
+Bounds::Bounds(const Placement& placement, const std::vector<Wide>& longest) : graph_(placement, longest) {
   areas_.resize(static_cast<std::size_t>(graph_.devices()));
   if (!can_be_matched(graph_)) return;
   for (int d = 0; d < graph_.devices(); ++d) areas_[d] = area_of(graph_, d);
@@ -155,18 +155,20 @@ void Bounds::windows(int n, Bound& best) const {
 }
 
 void Bounds::around_several_devices(int n, Bound& best) const {
+  if (!Windows::affordable(graph_, n)) return;
   for (const std::vector<int>& cut : sets_to_cut_out(graph_)) {
-    Wide time = 0;
-    for (const int b : cut) time += n * static_cast<Wide>(graph_.block(b).time);
-    const Placement rest = without(graph_, cut);
-    const Bounds bounds(rest);
-    Bound beside;
-    bounds.memory(n, true, beside);
-    bounds.windows(n, beside);
-    raise_to(best, time + beside.value, [&] {
-      return fmt::format("M7: the work of {} blocks on several devices, and beside it {}", cut.size(),
-                         beside.why);
-    });
+    for (const Nanoseconds stays : times_that_stay(graph_, cut)) {
+      const Rest rest = without(graph_, cut, stays);
+      const Bounds bounds(rest.placement, rest.longest);
+      Bound beside;
+      bounds.memory(n, true, beside);
+      bounds.windows(n, beside);
+      raise_to(best, n * rest.cut_out + beside.value, [&] {
+        return fmt::format(
+            "M7: {} ns of each micro-batch cut out of {} blocks on several devices, beside it {}",
+            static_cast<Nanoseconds>(rest.cut_out), cut.size(), beside.why);
+      });
+    }
   }
 }
 

@@ -32,7 +32,7 @@ struct Bound {
 class Bounds {
  public:
   /// The placement must have no cycle; it must outlive this.
-  explicit Bounds(const Placement& placement);
+  explicit Bounds(const Placement& placement) : Bounds(placement, {}) {}
 
   /// M1 to M7: no schedule of n micro-batches ends earlier. Stops at the first bound that reaches `enough`.
   Bound makespan(int n, Wide enough) const;
@@ -52,6 +52,9 @@ class Bounds {
   Exhaustion exhaust_span(int n, Nanoseconds below, std::int64_t most_work) const;
 
  private:
+  /// Where no transfer from a block takes longer than `longest` says.
+  Bounds(const Placement& placement, const std::vector<Wide>& longest);
+
   void one_micro_batch(Bound& best) const;                      // M1
   void one_device(int n, Bound& best) const;                    // M2
   void several_devices(int n, Wide enough, Bound& best) const;  // M3

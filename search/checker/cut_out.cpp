@@ -23,14 +23,35 @@ std::vector<std::vector<int>> sets_to_cut_out(const Graph& graph) {
   return sets;
 }
 
-Placement without(const Graph& graph, const std::vector<int>& cut) {
-  Placement rest = graph.placement();
-  rest.link = {};
-  rest.links.clear();
+std::vector<Nanoseconds> times_that_stay(const Graph& graph, const std::vector<int>& cut) {
+  Nanoseconds longest = 0;
+  std::set<Nanoseconds> times = {0};
+  for (const int b : cut) {
+    times.insert(graph.block(b).time);
+    longest = std::max(longest, graph.block(b).time);
+  }
+  graph.walk(false, [&](int, const std::vector<Graph::Edge>& inputs) {
+    for (const Graph::Edge& input : inputs) {
+      if (input.transfer < longest) times.insert(static_cast<Nanoseconds>(input.transfer));
+    }
+  });
+  times.erase(times.lower_bound(longest), times.end());
+  std::vector<Nanoseconds> result(times.begin(), times.end());
+  if (result.size() > kMostStays) result.resize(kMostStays);
+  return result;
+}
+
+Rest without(const Graph& graph, const std::vector<int>& cut, Nanoseconds stays) {
+  Rest rest{graph.placement(), std::vector<Wide>(static_cast<std::size_t>(graph.blocks()), stays), 0};
   for (int b = 0; b < graph.blocks(); ++b) {
-    const bool stays =
-        std::all_of(cut.begin(), cut.end(), [&](int c) { return c != b && graph.conflict(b, c); });
-    if (!stays) rest.blocks[static_cast<std::size_t>(b)].time = 0;
+    Nanoseconds& time = rest.placement.blocks[static_cast<std::size_t>(b)].time;
+    if (time == 0) rest.longest[static_cast<std::size_t>(b)] = 0;  // it may end while another runs
+    if (std::find(cut.begin(), cut.end(), b) != cut.end()) {
+      rest.cut_out += std::max<Nanoseconds>(0, time - stays);
+      time = std::min(time, stays);
+    } else if (!std::all_of(cut.begin(), cut.end(), [&](int c) { return graph.conflict(b, c); })) {
+      rest.longest[static_cast<std::size_t>(b)] = time = 0;
+    }
   }
   return rest;
 }

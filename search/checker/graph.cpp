@@ -13,23 +13,24 @@ bool share_a_device(const std::vector<int>& a, const std::vector<int>& b) {
 
 }  // namespace
 
-Graph::Graph(const Placement& placement)
+Graph::Graph(const Placement& placement, const std::vector<Wide>& longest)
     : placement_(placement),
       inputs_(placement.blocks.size()),
       outputs_(placement.blocks.size()),
       on_device_(placement.devices.size()) {
-  connect();
+  connect(longest);
   order_blocks();
   measure_paths();
   compare_device_sets();
 }
 
-void Graph::connect() {
+void Graph::connect(const std::vector<Wide>& longest) {
   for (int b = 0; b < blocks(); ++b) {
     size_ += 1 + static_cast<Wide>(block(b).after.size());
     for (const int d : block(b).devices) on_device_[d].push_back(b);
     for (const Dependency& input : block(b).after) {
-      const Wide transfer = transfer_time(placement_, input, block(b));
+      Wide transfer = transfer_time(placement_, input, block(b));
+      if (!longest.empty()) transfer = std::min(transfer, longest[static_cast<std::size_t>(input.block)]);
       inputs_[b].push_back({input.block, transfer});
       outputs_[input.block].push_back({b, transfer});
     }

@@ -18,8 +18,9 @@ class Graph {
   /// A longest path where there is none.
   static constexpr Wide kNone = -1;
 
-  /// The placement must have no cycle; it must outlive this. O(edges * pairs of their devices).
-  explicit Graph(const Placement& placement);
+  /// The placement must have no cycle; it must outlive this. With `longest` no transfer from a block takes
+  /// longer than it says. O(edges * pairs of their devices).
+  explicit Graph(const Placement& placement, const std::vector<Wide>& longest = {});
 
   const Placement& placement() const { return placement_; }
   int blocks() const { return static_cast<int>(placement_.blocks.size()); }
@@ -55,7 +56,7 @@ class Graph {
   std::vector<Wide> from_device(int device, bool backwards) const;
 
  private:
-  void connect();
+  void connect(const std::vector<Wide>& longest);
   void order_blocks();
   void measure_paths();
   void compare_device_sets();

@@ -8,8 +8,9 @@ namespace {
 /// Sums of times and transfers of all micro-batches stay below this.
 constexpr Wide kLongest = static_cast<Wide>(1) << 60;
 
-/// Whether all sums fit, and the work stays small.
-bool small_enough(const Graph& graph, int n) {
+}  // namespace
+
+bool Windows::affordable(const Graph& graph, int n) {
   Wide longest = 0, edges = 0;
   graph.walk(false, [&](int b, const std::vector<Graph::Edge>& inputs) {
     longest += graph.block(b).time;
@@ -22,18 +23,16 @@ bool small_enough(const Graph& graph, int n) {
     const auto here = static_cast<Wide>(graph.on_device(d).size());
     sets += here * here * here;
   }
-  return sets <= Windows::kMostSets && longest <= kLongest / n && blocks * n <= Windows::kMostSteps &&
-         blocks * (blocks + edges) <= Windows::kMostPaths;
+  return sets <= kMostSets && longest <= kLongest / n && blocks * n <= kMostSteps &&
+         blocks * (blocks + edges) <= kMostPaths;
 }
-
-}  // namespace
 
 Windows::Windows(const Graph& graph, int n, int origin)
     : graph_(graph),
       n_(n),
       origin_(origin),
       blocks_(static_cast<std::size_t>(graph.blocks())),
-      known_(small_enough(graph, n)) {
+      known_(affordable(graph, n)) {
   if (!known_) return;
   for (const bool backwards : {false, true}) {
     EarliestStarts earliest = earliest_starts(graph, n, {backwards, origin});

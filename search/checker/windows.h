@@ -24,11 +24,14 @@ class Windows {
   static constexpr Wide kMostPaths = 1 << 24;
   static constexpr Wide kMostSets = 1 << 22;
 
+  /// Whether the placement is small enough, and its times fit.
+  static bool affordable(const Graph& graph, int n);
+
   /// From the start of the schedule to its end; with an `origin`, from that device's first start to its last
   /// end.
   Windows(const Graph& graph, int n, int origin = kNoDevice);
 
-  /// False where the placement is too large, or its times do not fit: then there are no windows.
+  /// False where it is not affordable: then there are no windows.
   bool known() const { return known_; }
   int origin() const { return origin_; }
   /// Start of micro-batch i of block b; kUnknown where it need not wait for the origin.

@@ -18,24 +18,26 @@ constexpr checker::Wide kAll = checker::kUnbounded;
 
 TEST(CheckerCutOutTest, WhatCannotRunBesideTheCutKeepsItsTime) {
   Placement p = on_devices(3);
-  p.link.latency = 4;
+  p.link.latency = 1;
   const int all = add(p, "all", {0, 1}, 2);
   const int own = add(p, "own", {1}, 3, {.after = {all}});
   const int far = add(p, "far", {2}, 5, {.after = {own}});
   const checker::Graph graph(p);
   const std::vector<std::vector<int>> sets = checker::sets_to_cut_out(graph);
   ASSERT_EQ(sets, (std::vector<std::vector<int>>{{all}}));
-  const Placement rest = checker::without(graph, sets[0]);
-  EXPECT_EQ(rest.blocks[all].time, 0);
-  EXPECT_EQ(rest.blocks[own].time, 3);
-  EXPECT_EQ(rest.blocks[far].time, 0);
-  EXPECT_EQ(rest.link.latency, 0);
+  EXPECT_EQ(checker::times_that_stay(graph, sets[0]), (std::vector<Nanoseconds>{0, 1}));
+  const checker::Rest rest = checker::without(graph, sets[0], 1);
+  EXPECT_EQ(static_cast<int>(rest.cut_out), 1);
+  EXPECT_EQ(rest.placement.blocks[all].time, 1);
+  EXPECT_EQ(rest.placement.blocks[own].time, 3);
+  EXPECT_EQ(rest.placement.blocks[far].time, 0);
+  EXPECT_EQ(rest.longest, (std::vector<checker::Wide>{1, 1, 0}));
 }
 
 /// There and back over two devices in little memory, behind a block on both.
 Placement behind_a_shared_block(Dice& random) {
   Placement p = on_devices(2, 1 + random.below(2));
-  p.link.latency = random.below(2);
+  p.link.latency = random.below(4);
   add(p, "all", {0, 1}, 1 + random.below(4));
   add(p, "F0", {0}, 1 + random.below(4), {.memory = 1, .after = {0}});
   add(p, "F1", {1}, 1 + random.below(4), {.memory = 1, .after = {1}});
