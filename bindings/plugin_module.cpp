@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/python_executor.h"
+#include "plugin/forwards.h"
 #include "plugin/lower.h"
 #include "plugin/program.h"
 #include "plugin/program_text.h"
@@ -80,6 +81,8 @@ void bind_program(py::module_& m) {
           },
           py::arg("rank"), py::arg("transfers") = true,
           "One rank's row, as torch.distributed.pipelining reads it.")
+      .def("forwards", &forwards, py::arg("micro_batches"), py::arg("stages"),
+           "The forwards of its first micro-batches and of some of its stages, which are numbered anew.")
       .def("instructions", [](const Program& p, int rank) {
         check_rank(p, rank);
         return p.ranks[rank];

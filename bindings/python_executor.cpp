@@ -26,11 +26,12 @@ at::Tensor to_tensor(py::handle object, int stage) {
 /// A stage whose forward is a Python callable: forward(micro_batch, inputs) -> tensor or tuple.
 class PythonStage : public StageModule {
  public:
-  PythonStage(int stage, bool takes_inputs, bool may_split, py::object forward, py::object before,
-              py::object after)
+  PythonStage(int stage, bool takes_inputs, bool may_split, bool one_by_one, py::object forward,
+              py::object before, py::object after)
       : stage_(stage),
         takes_inputs_(takes_inputs),
         may_split_(may_split),
+        one_by_one_(one_by_one),
         forward_(std::move(forward)),
         before_(std::move(before)),
         after_(std::move(after)) {}
@@ -48,6 +49,7 @@ class PythonStage : public StageModule {
   }
 
   bool may_split() const override { return may_split_; }
+  bool one_by_one() const override { return one_by_one_; }
   void before_backward(int micro_batch, BackwardPart part) override { call(before_, micro_batch, part); }
   void after_backward(int micro_batch, BackwardPart part) override { call(after_, micro_batch, part); }
 
@@ -67,7 +69,7 @@ class PythonStage : public StageModule {
 
   int stage_;
   bool takes_inputs_;
-  bool may_split_;
+  bool may_split_, one_by_one_;
   py::object forward_, before_, after_;
 };
 
@@ -89,11 +91,12 @@ class PythonExecutor {
                    .dynamic_shapes = dynamic_shapes,
                    .setup_timeout = nanoseconds(setup_timeout_s)}) {}
 
-  void set_stage(int stage, py::object forward, py::object before, py::object after, bool may_split) {
+  void set_stage(int stage, py::object forward, py::object before, py::object after, bool may_split,
+                 bool one_by_one) {
     const auto& stages = executor_.program().stages;
     const bool known = stage >= 0 && stage < static_cast<int>(stages.size());
-    modules_.emplace_back(stage, known && !stages[stage].inputs.empty(), may_split, std::move(forward),
-                          std::move(before), std::move(after));
+    modules_.emplace_back(stage, known && !stages[stage].inputs.empty(), may_split, one_by_one,
+                          std::move(forward), std::move(before), std::move(after));
     executor_.set_stage(stage, modules_.back());
   }
 
@@ -173,12 +176,14 @@ void bind_executor(py::module_& m) {
            "host.")
       .def("set_stage", &PythonExecutor::set_stage, py::arg("stage"), py::arg("forward"),
            py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),
-           py::arg("may_split") = true,
+           py::arg("may_split") = true, py::arg("one_by_one") = false,
            "forward(micro_batch, inputs) -> tensor or tuple; inputs is None for a stage without inputs. The "
            "other "
            "two are called with (micro_batch, part) around each autograd run; part is \"B\", \"I\" or \"W\": "
            "what it "
-           "computes. may_split=False: a backward that the plan splits runs whole in its first half.")
+           "computes. may_split=False: a backward that the plan splits runs whole in its first half. "
+           "one_by_one: a whole backward starts from one output after the other, as Tensor.backward() on "
+           "each.")
       .def("run", &PythonExecutor::run, "One training step: every instruction of this rank.")
       .def("records", &PythonExecutor::records,
            "[(instruction index, start_ns, end_ns)] of the last step, relative to its begin.")

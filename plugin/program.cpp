@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cassert>
+#include <map>
 
 namespace ostinato {
 
@@ -33,10 +34,11 @@ std::string to_string(const Instruction& instruction) {
 
 bool keeps_order(const Program& program) {
   for (const auto& instructions : program.ranks) {
-    std::vector<std::array<int, 2>> next(program.stages.size(), {0, 0});
+    std::vector<std::map<Action, int>> next(
+        program.stages.size());  // micro-batch of the next one of its kind
     for (const Instruction& i : instructions) {
-      if (!is_compute(i.action) || i.action == Action::forward) continue;
-      if (i.micro_batch != next[i.stage][i.action == Action::backward_weight]++) return false;
+      const bool adds = i.action != Action::forward || program.stages[i.stage].outputs.empty();
+      if (is_compute(i.action) && adds && i.micro_batch != next[i.stage][i.action]++) return false;
     }
   }
   return true;

@@ -91,10 +91,10 @@ struct Program {
   std::vector<Bytes> planned_peak;  ///< per device, static memory included
 };
 
-/// True where every stage adds to its weights' gradients in micro-batch order 0, 1, 2, ...: then
-/// floating-point sums are those of 1F1B, bit for bit, but for what a sharded stage sums over its ranks. Of a
-/// split backward both halves must keep it: one that cannot be split adds to its weights in the first.
-/// O(instructions).
+/// True where every stage adds to its weights' gradients in micro-batch order 0, 1, 2, ..., and one that
+/// feeds no other to its losses: then floating-point sums are those of 1F1B, bit for bit, but for what a
+/// sharded stage sums over its ranks. Of a split backward both halves must keep it: one that cannot be split
+/// adds to its weights in the first. O(instructions).
 bool keeps_order(const Program& program);
 
 }  // namespace ostinato

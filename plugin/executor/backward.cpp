@@ -11,7 +11,9 @@ BackwardRoots::BackwardRoots(BackwardRoots&&) noexcept = default;
 BackwardRoots& BackwardRoots::operator=(BackwardRoots&&) noexcept = default;
 BackwardRoots::~BackwardRoots() = default;
 
-BackwardRoots::BackwardRoots(const std::vector<at::Tensor>& outputs) : edges_(std::make_unique<Edges>()) {
+BackwardRoots::BackwardRoots(const std::vector<at::Tensor>& outputs, bool one_by_one)
+    : edges_(std::make_unique<Edges>()) {
+  edges_->one_by_one = one_by_one;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined() || !outputs[i].requires_grad()) continue;
     edges_->roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
@@ -30,14 +32,25 @@ torch::autograd::variable_list BackwardRoots::Edges::pick(const std::vector<at::
   return picked;
 }
 
+void BackwardRoots::Edges::run(const std::vector<at::Tensor>& gradients) const {
+  const torch::autograd::variable_list given = pick(gradients);
+  const auto execute = [](const torch::autograd::edge_list& from, const torch::autograd::variable_list& with,
+                          bool keep_graph) {
+    torch::autograd::Engine::get_default_engine().execute(from, with, keep_graph, /*create_graph=*/false,
+                                                          /*accumulate_grad=*/true);
+  };
+  if (!one_by_one) {
+    if (!roots.empty()) execute(roots, given, /*keep_graph=*/false);
+    return;
+  }
+  for (std::size_t r = 0; r < roots.size(); ++r) execute({roots[r]}, {given[r]}, r + 1 < roots.size());
+}
+
 bool BackwardRoots::empty() const { return !edges_ || edges_->roots.empty(); }
 
 void BackwardRoots::run(const std::vector<at::Tensor>& gradients) {
   const std::unique_ptr<Edges> edges = std::exchange(edges_, nullptr);
-  if (!edges || edges->roots.empty()) return;
-  torch::autograd::Engine::get_default_engine().execute(edges->roots, edges->pick(gradients),
-                                                        /*keep_graph=*/false, /*create_graph=*/false,
-                                                        /*accumulate_grad=*/true);
+  if (edges) edges->run(gradients);
 }
 
 }  // namespace ostinato

@@ -18,15 +18,18 @@ namespace ostinato {
 class BackwardRoots {
  public:
   BackwardRoots();
-  /// Takes the outputs that require a gradient; the others are skipped, here and in run().
-  explicit BackwardRoots(const std::vector<at::Tensor>& outputs);
+  /// Takes the outputs that require a gradient; the others are skipped, here and in run(). `one_by_one`:
+  /// run() starts from one output after the other and not from all at once, as a host does that calls
+  /// Tensor.backward() on each: what several outputs share is computed several times, and gradients are added
+  /// in that host's order, bit for bit.
+  explicit BackwardRoots(const std::vector<at::Tensor>& outputs, bool one_by_one = false);
   BackwardRoots(BackwardRoots&&) noexcept;
   BackwardRoots& operator=(BackwardRoots&&) noexcept;
   ~BackwardRoots();
 
   bool empty() const;
 
-  /// Whole backward from all roots at once. `gradients` has one entry per output, undefined where the output
+  /// Whole backward from all roots. `gradients` has one entry per output, undefined where the output
   /// requires none. The roots are empty afterwards, also when the engine throws.
   void run(const std::vector<at::Tensor>& gradients);
 

@@ -162,13 +162,14 @@ void SplitBackward::Graph::cut() {
 
 void SplitBackward::run_inputs(const std::vector<at::Tensor>& gradients) {
   Graph& g = *graph_;
-  variable_list given = g.roots->pick(gradients);
-  edge_list roots = std::move(g.roots->roots);
   if (g.whole) {
-    if (!roots.empty()) Engine::get_default_engine().execute(roots, given, false, false, true);
+    g.roots->run(gradients);
+    g.roots->roots.clear();
     g.cut();
     return;
   }
+  variable_list given = g.roots->pick(gradients);
+  edge_list roots = std::move(g.roots->roots);
   edge_list now, later;
   variable_list now_given, later_given;
   for (std::size_t r = 0; r < roots.size(); ++r) {

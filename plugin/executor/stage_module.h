@@ -25,7 +25,10 @@ class StageModule {
   /// False where a backward that the plan splits must run whole, in its first half.
   virtual bool may_split() const { return true; }
 
-  /// Around each autograd run of one micro-batch, on the same thread. Gradients of weights grow in every part
+  /// Whether a whole backward starts from one output after the other (BackwardRoots).
+  virtual bool one_by_one() const { return false; }
+
+  /// Around each backward of one micro-batch, on the same thread. Gradients of weights grow in every part
   /// but BackwardPart::inputs.
   virtual void before_backward(int /*micro_batch*/, BackwardPart /*part*/) {}
   virtual void after_backward(int /*micro_batch*/, BackwardPart /*part*/) {}

@@ -64,7 +64,7 @@ std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> 
   const bool last = stage_.outputs.empty();
   kept.seed = last ? seed_of(stage_, outputs) : at::Tensor();
   if (last) outputs.resize(1);
-  kept.roots = BackwardRoots(outputs);
+  kept.roots = BackwardRoots(outputs, module_.one_by_one());
   kept.messages = std::move(messages);
   kept.live = true;
   return outputs;

@@ -182,6 +182,13 @@ TEST(Lower, KeepsOrderLooksAtTheWeightHalf) {
   EXPECT_FALSE(keeps_order(lower(plan, p)));
 }
 
+TEST(Lower, KeepsOrderLooksAtTheLosses) {
+  const Placement p = chain({0});
+  const Plan plan = testing::list_schedule(
+      p, 2, [&](int b, int m) { return p.blocks[b].kind == Kind::forward ? 1 - m : 10 + m; });
+  EXPECT_FALSE(keeps_order(lower(plan, p)));
+}
+
 /// The message with which `placement` is refused.
 std::string refusal(const Placement& placement) {
   Plan plan;
