@@ -9,25 +9,42 @@ def ran_whole(rank: int, stages: list[str]) -> str:
     )
 
 
-def line(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False) -> str:
-    """`regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped by a norm
-    that is summed over other ranks than in DeepSpeed's partition. `copies`: directions in which the plan runs the model. `branches`: its layers come from graph()."""
-    against = f"1F1B {program.one_f_one_b / 1e6:.3f} ms" if program.one_f_one_b else "this placement has no 1F1B"
-    if copies > 1:
-        equal = f"gradients of the {copies} directions are added at the end: equal to 1F1B up to rounding"
-    elif branches:
-        equal = "gradients of what several layers read are added in another order than 1F1B's: equal up to rounding"
-    elif not program.keeps_order:
-        equal = "gradients are added in another order than 1F1B's: equal up to rounding"
-    elif shared := [stage.name for stage in program.stages if len(stage.ranks) > 1]:
-        equal = f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one: equal up to rounding"
-    elif regrouped:
-        equal = f"gradients of layers tied as {', '.join(regrouped)} are added in another order than 1F1B's: equal up to rounding"
-    elif clipped:
-        equal = "gradient clipping sums its norm rank by rank, and layers have moved: equal to 1F1B up to rounding"
-    else:
-        equal = "equal to 1F1B bit for bit"
+def unequal_borders(rank: int, layers: list[int]) -> str:
+    """What a rank says after the first step where several tensors cross a border that DeepSpeed's partition has elsewhere."""
     return (
-        f'ostinato: plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
-        f"micro-batches: predicted step {program.makespan / 1e6:.3f} ms, {against}; {equal}"
+        f"ostinato: rank {rank}: several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where the "
+        "plan and DeepSpeed's own partition do not cut alike: equal to 1F1B up to rounding"
+    )
+
+
+def difference(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False) -> str:
+    """Why the run equals 1F1B up to rounding only; "" where it equals it bit for bit.
+
+    `regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped by a norm that is
+    summed over other ranks than in DeepSpeed's partition. `copies`: directions in which the plan runs the model. `branches`: its
+    stages are not a chain.
+    """
+    if copies > 1:
+        return f"gradients of the {copies} directions are added at the end: equal to 1F1B up to rounding"
+    if branches:
+        return "gradients of what several layers read are added in another order than 1F1B's: equal up to rounding"
+    if not program.keeps_order:
+        return "gradients or losses are added in another order than 1F1B's: equal up to rounding"
+    if shared := [stage.name for stage in program.stages if len(stage.ranks) > 1]:
+        return f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one: equal up to rounding"
+    if regrouped:
+        return f"gradients of layers tied as {', '.join(regrouped)} are added in another order than 1F1B's: equal up to rounding"
+    if clipped:
+        return "gradient clipping sums its norm rank by rank, and layers have moved: equal to 1F1B up to rounding"
+    return ""
+
+
+def line(program, differs: str = "") -> str:
+    """`differs`: as difference() says it."""
+    what = f'ostinato: plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
+    if not any(stage.has_backward for stage in program.stages):
+        return f"{what}requests: predicted {program.makespan / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
+    against = f"1F1B {program.one_f_one_b / 1e6:.3f} ms" if program.one_f_one_b else "this placement has no 1F1B"
+    return (
+        f"{what}micro-batches: predicted step {program.makespan / 1e6:.3f} ms, {against}; {differs or 'equal to 1F1B bit for bit'}"
     )

@@ -24,9 +24,14 @@ def layers_of_ranks(chunks: list[Chunk]) -> list[list[int]]:
     return [sorted({i for c in chunks if c.on(rank) for i in c.layers}) for rank in range(ranks)]
 
 
+def sharded_layers(chunks: list[Chunk]) -> list[int]:
+    """Those of which each of their ranks holds a part."""
+    return sorted({layer for chunk in chunks if chunk.sharded for layer in chunk.layers})
+
+
 def write(save_dir: str, tag: str, chunks: list[Chunk]) -> None:
     """Rank 0 writes it before the rest of the checkpoint."""
-    record = {"format": FORMAT, "layers": layers_of_ranks(chunks), "copies": copies_of(chunks)}
+    record = {"format": FORMAT, "layers": layers_of_ranks(chunks), "copies": copies_of(chunks), "sharded": sharded_layers(chunks)}
     write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
 
 
@@ -40,24 +45,25 @@ def check(load_dir: str, tag: str | None, run) -> None:
         record = json.loads(path.read_text())
         if record.get("format") != FORMAT:
             raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
-        saved, copies, by = record["layers"], record.get("copies", 1), "another placement"
+        saved, by = record["layers"], "another placement"
+        copies, sharded = record.get("copies", 1), record.get("sharded", _several_holders(saved))
     else:
         parts = run.stock_parts
-        saved, copies = [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)], 1
+        saved, copies, sharded = [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)], 1, []
         by = "DeepSpeed's own partition"
-    # Of one copy of the model, a layer that several ranks hold is sharded over them: equal lists are equal shards.
-    if (saved, copies) != (layers_of_ranks(run.chunks), copies_of(run.chunks)):
-        several = _several_holders(layers_of_ranks(run.chunks)) or _several_holders(saved)
-        convert = "" if several else CONVERT
+    held = layers_of_ranks(run.chunks)
+    if (saved, copies, sharded) != (held, copies_of(run.chunks), sharded_layers(run.chunks)):
+        convert = "" if sharded or sharded_layers(run.chunks) else CONVERT
         raise OstinatoError(
             f"{folder} holds optimizer state of {by} (layers of its ranks: {saved}), and this plan's ranks hold "
-            f"{layers_of_ranks(run.chunks)}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
+            f"{held}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
         )
 
 
-def _several_holders(layers: list[list[int]]) -> bool:
+def _several_holders(layers: list[list[int]]) -> list[int]:
+    """Layers that several ranks hold; of one copy of the model they are the sharded ones."""
     held = [layer for of_rank in layers for layer in of_rank]
-    return len(held) != len(set(held))
+    return sorted({layer for layer in held if held.count(layer) > 1})
 
 
 def _folder(load_dir: str, tag: str | None) -> Path | None:

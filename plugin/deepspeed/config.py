@@ -33,7 +33,7 @@ class Search(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    time_limit: float | None = Field(default=None, ge=0)  # seconds for each placement that is tried; 0: none
+    time_limit: float | None = Field(default=None, ge=0)  # seconds for all placements together; 0: none
     threads: int | None = Field(default=None, ge=0)
     seed: int | None = Field(default=None, ge=0)
     objective: Literal["makespan", "span", "latency"] | None = None

@@ -1,6 +1,6 @@
 """Plans that run the model in two directions (X: Chimera, DualPipe), each with weights of its own.
 
-Every layer is on several ranks, the same everywhere: gradients of all copies are added before DeepSpeed reduces them over
+Every layer is on several ranks, the same everywhere, or sharded over the same ranks for all directions: gradients of all copies are added before DeepSpeed reduces them over
 data-parallel replicas, each counts once in norms, and the first holder writes checkpoints. The copies start equal, and stay
 equal, because they add the same numbers and step alike.
 """
@@ -25,10 +25,16 @@ def groups_of(grid, holders: list[tuple[int, ...]]) -> dict[tuple[int, ...], obj
 
 
 class Copies:
-    """The weights that this rank holds together with others. `shared`: (group, parameters) in one order on all of its ranks."""
+    """The weights that this rank holds together with others. `shared`: (group, parameters) in one order on all of its ranks;
+    `elsewhere`: units (rebuild) that another rank holds first.
+    """
 
-    def __init__(self, shared: list[tuple[object, list[torch.nn.Parameter]]]):
-        self._shared = shared
+    def __init__(self, shared: list[tuple[object, list[torch.nn.Parameter]]], elsewhere: set[str]):
+        self._shared, self._elsewhere = shared, elsewhere
+
+    def others_name(self, parameter: str) -> bool:
+        """Whether the parameter of that name stands under another rank's in what is saved for all."""
+        return any(parameter.startswith(f"{unit}.") for unit in self._elsewhere)
 
     def add_gradients(self, engine) -> None:
         """Sums them over all copies, in one exchange a group and dtype."""
@@ -57,7 +63,8 @@ def _gradient(engine, parameter) -> torch.Tensor | None:
 def add_losses(engine, ranks: list[int]) -> None:
     """Brings the losses of every rank that computes some to the first of `ranks`, pipeline ranks in one order everywhere."""
     mine, group = engine.stage_id, engine._ostinato.group
-    if mine not in ranks:
+    ranks = list(dict.fromkeys(ranks))  # one rank may end both directions
+    if mine not in ranks or len(ranks) == 1:
         return
     names = list(engine.total_additional_losses or ())
     own = [engine.total_loss, *(engine.total_additional_losses[name] for name in names)]

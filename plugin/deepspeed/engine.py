@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 
+import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
@@ -19,11 +20,12 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from . import announce, checkpoint, plans
 from .batches import Batches
+from .borders import Borders
 from .clipping import clip_as_partitioned
 from .config import Paths, Section
 from .copies import Copies, add_losses
 from .errors import OstinatoError
-from .evaluation import run_forwards
+from .evaluation import Forwards
 from .plans import Chunk
 from .sharding import Courier, couriers_of
 from .step_memory import StepMemory
@@ -67,8 +69,11 @@ class Run:
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
     copies: Copies | None = None  # the weights that several ranks hold; None where the plan runs in one direction
     couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)  # by stage and DeepSpeed's name of the buffer
-    group: object = None  # process group of this pipeline, for the executor alone
-    executor: object = None
+    group: object = None  # process group of this pipeline, for the executors alone
+    executor: object = None  # of training; None where the plan holds forwards only
+    forwards: Forwards | None = None  # of evaluation
+    borders: Borders | None = None  # where the plan is to equal 1F1B bit for bit
+    working: object = None  # the executor that ran last, or runs
     watch: Watch | None = None
     trace: Trace | None = None
     memory: StepMemory | None = None
@@ -76,6 +81,15 @@ class Run:
     batches: Batches | None = None  # of this step
     loading: bool = False  # a batch is being read
     rest: list = field(default_factory=list)  # DeepSpeed's instructions after the last backward
+
+    @property
+    def trains(self) -> bool:
+        return plans.trains(self.program)
+
+    @property
+    def ready(self) -> bool:
+        """The engine's __init__ is over."""
+        return self.group is not None
 
 
 def _taken(chunk: Chunk, given, made: tuple | None):
@@ -97,18 +111,26 @@ def become_plan_engine(engine, run: Run) -> None:
 class PlanEngine:
     """Mixed in before PipelineEngine."""
 
-    def ostinato_begin(self) -> None:
-        """After __init__: makes the executor and hands it this rank's chunks. All ranks must call it."""
+    def ostinato_begin(self, exact: bool) -> None:
+        """After __init__: makes the executors and hands them this rank's chunks. `exact`: the plan is to equal 1F1B bit for bit. All
+        ranks must call it.
+        """
         run = self._ostinato
+        if exact:
+            halves = {i.stage for i in run.program.instructions(self.stage_id) if i.action == "I"}
+            mine = [chunk for chunk in run.chunks if chunk.on(self.stage_id)]
+            run.borders = Borders(run.stock_parts, {c.stage for c in mine if c.stage in halves and self.module.may_split(c)})
+            run.borders.watch(self.module, mine)
         run.group = self._own_group()
         run.couriers = couriers_of(run.chunks, run.shards, self.device)
-        run.executor = self._make_executor()
+        run.forwards = Forwards(self, self._make_executor)
+        run.executor = self._training_executor() if run.trains else None
         run.watch = Watch(
             _get_default_store(),
             f"engine {next(_engines)}, pipeline of rank {self.grid.pp_group[0]}",
             self.stage_id,
             len(self.grid.pp_group),
-            lambda: run.executor.position(),
+            lambda: "has not begun" if run.working is None else run.working.position(),
             min(1.0, run.section.timeout_s / 4),
         )
         if run.paths.trace is not None:
@@ -116,18 +138,23 @@ class PlanEngine:
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
 
-    def _make_executor(self):
+    def _make_executor(self, program, dynamic_shapes: bool):
+        """For this rank; its stages are still to be set."""
         run = self._ostinato
         ranks = [dist.get_group_rank(run.group, rank) for rank in self.grid.pp_group]
-        executor = plans.compiled().Executor(
-            run.program,
+        return plans.compiled().Executor(
+            program,
             self.stage_id,
             run.group,
             ranks,
             timeout_s=run.section.timeout_s,
             device=self.device,
-            dynamic_shapes=self.module.dynamic_shape,
+            dynamic_shapes=dynamic_shapes,
         )
+
+    def _training_executor(self):
+        run = self._ostinato
+        executor = self._make_executor(run.program, self.module.dynamic_shape)
         for chunk in run.chunks:
             if chunk.on(self.stage_id):
                 executor.set_stage(
@@ -136,6 +163,7 @@ class PlanEngine:
                     before_backward=lambda micro_batch, part, c=chunk: self._before_backward(c, part),
                     after_backward=lambda micro_batch, part: self._after_backward(part),
                     may_split=self.module.may_split(chunk),
+                    one_by_one=run.borders is not None and run.borders.one_by_one(chunk),
                 )
         return executor
 
@@ -152,13 +180,13 @@ class PlanEngine:
 
     def is_first_stage(self):
         run = self._ostinato
-        if run.executor is None:
+        if not run.ready:
             return super().is_first_stage()
         return any(chunk.reads and chunk.rank == self.stage_id for chunk in run.chunks)
 
     def is_last_stage(self):
         run = self._ostinato
-        if run.executor is None:  # __init__ tries its neighbours out, in the order of the ranks
+        if not run.ready:  # __init__ tries its neighbours out, in the order of the ranks
             return super().is_last_stage()
         if run.active is not None:
             return run.active.ends
@@ -188,6 +216,11 @@ class PlanEngine:
     # ---- a step
 
     def train_batch(self, data_iter=None):
+        if not self._ostinato.trains:
+            raise OstinatoError(
+                "train_batch(): the plan holds forwards only, for eval_batch(); to train, search one for a placement with "
+                "backward blocks"
+            )
         begin = time.perf_counter()
         run = self._ostinato
         with run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
@@ -196,7 +229,17 @@ class PlanEngine:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if self.global_steps == 1:
             self._tell_what_ran_whole()
+        if run.borders is not None and run.borders.watching:
+            self._tell_unequal_borders()
         return loss
+
+    def eval_batch(self, *args, **kwargs):
+        begin = time.perf_counter()
+        result = super().eval_batch(*args, **kwargs)
+        run = self._ostinato
+        if run.trace is not None and not run.trains and run.forwards.whole is not None:
+            run.trace.step(time.perf_counter() - begin, run.forwards.whole)
+        return result
 
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""
@@ -205,34 +248,43 @@ class PlanEngine:
         if names and self.grid.get_data_parallel_rank() == 0:
             print(announce.ran_whole(self.global_rank, names), flush=True)
 
+    def _tell_unequal_borders(self) -> None:
+        """After the first step, which shows what layers hand on."""
+        layers = self._ostinato.borders.leave()
+        if layers and self.grid.get_data_parallel_rank() == 0:
+            print(announce.unequal_borders(self.global_rank, layers), flush=True)
+
     def _exec_schedule(self, pipe_schedule):
         self.fwd_outputs = []
         run = self._ostinato
+        evaluates = isinstance(pipe_schedule, schedule.InferenceSchedule)
+        batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
+        self._reserve_pipe_buffers(batches)
+        run.batches = Batches(self, [c for c in run.chunks if c.rank == self.stage_id], plans.copies_of(run.chunks))
+        self.module.whole_logits = not self._compute_loss
         try:
-            if isinstance(pipe_schedule, schedule.InferenceSchedule):
-                chunks = plans.of_copy(run.chunks, 0)
-                self._reserve_pipe_buffers(pipe_schedule.micro_batches)
-                run.batches = Batches(self, [c for c in chunks if c.rank == self.stage_id], 1)
-                run_forwards(self, chunks, pipe_schedule.micro_batches)
+            if evaluates:
+                run.forwards.run(batches)
             else:
-                copies = plans.copies_of(run.chunks)
-                self._reserve_pipe_buffers(self.micro_batches)
-                run.batches = Batches(self, [c for c in run.chunks if c.rank == self.stage_id], copies)
-                self._run_plan()
+                self.ostinato_run(run.executor)
         finally:
             run.active = None
             self._running_engine_backward = False
             self.module.show_all()
-        if not isinstance(pipe_schedule, schedule.InferenceSchedule):
+        if not evaluates:
+            if run.copies is not None:
+                run.copies.add_gradients(self)
             if run.memory is not None:
                 run.memory.note()
             for command in self._after_the_plan(pipe_schedule):
                 self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
-    def _run_plan(self) -> None:
+    def ostinato_run(self, executor) -> None:
+        """Runs all instructions of this rank; an error says where it came from."""
         run = self._ostinato
+        run.working = executor
         try:
-            run.executor.run()
+            executor.run()
         except Exception as error:
             error.add_note(
                 f"ostinato: rank {self.global_rank} (pipeline rank {self.stage_id}), step {self.global_steps + 1}, "
@@ -241,13 +293,18 @@ class PlanEngine:
             if isinstance(error, plans.compiled().StepTimeout):
                 run.watch.give_up()
             raise
-        if run.copies is not None:
-            run.copies.add_gradients(self)
 
     def _aggregate_total_loss(self):
         if self._ostinato.copies is not None:
             add_losses(self, self._loss_ranks())
-        return super()._aggregate_total_loss()
+        stages, self.num_stages = self.num_stages, self._loss_ranks()[0] + 1  # DeepSpeed 0.19.7: the last one has the loss
+        try:
+            return super()._aggregate_total_loss()
+        finally:
+            self.num_stages = stages
+
+    def _bcast_pipe_scalar(self, data, src_rank=None, dtype=torch.float32):
+        return super()._bcast_pipe_scalar(data, self._loss_stage_global_rank() if src_rank is None else src_rank, dtype)
 
     def _after_the_plan(self, pipe_schedule) -> list:
         """DeepSpeed's instructions that follow the last backward. Its schedule is read once."""
@@ -258,13 +315,15 @@ class PlanEngine:
 
     def _train_forward(self, chunk: Chunk, micro_batch: int, inputs: tuple | None):
         """What the executor calls: the outputs of a chunk, or the scaled loss."""
-        copies = plans.copies_of(self._ostinato.chunks)
-        memory, name = self._ostinato.memory, self._ostinato.program.stages[chunk.stage].name
-        with memory.forward(name) if memory else nullcontext():
+        run = self._ostinato
+        copies, name = plans.copies_of(run.chunks), run.program.stages[chunk.stage].name
+        with run.memory.forward(name) if run.memory else nullcontext():
             outputs = self.forward_chunk(chunk, copies * micro_batch + chunk.copy, inputs)
         if not chunk.ends:
             if isinstance(outputs, tuple) and len(outputs) == 1:
                 raise OstinatoError(f"layer {chunk.layers[-1]} returns a tuple of one tensor: return the tensor itself")
+            if run.borders is not None:
+                run.borders.handed_on(chunk, outputs)
             return outputs
         loss = self.scale(self.loss / self.gradient_accumulation_steps())
         self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
@@ -348,7 +407,9 @@ class PlanEngine:
     def reset_activation_shape(self):
         """Shapes change from here on (curriculum learning, say): a new executor announces them anew."""
         super().reset_activation_shape()
-        self._ostinato.executor = self._make_executor()
+        run = self._ostinato
+        run.forwards.forget_shapes()
+        run.executor = self._training_executor() if run.trains else None
 
     # ---- what a plan fixes
 

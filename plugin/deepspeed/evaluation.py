@@ -1,74 +1,95 @@
-"""eval_batch() over the chunks of a placement: forwards only, without a plan.
+"""eval_batch() runs the forwards of the plan: in its order, with its transfers, by the C++ executor.
 
-Wave t holds every (stage, micro-batch m) where the stage is number t - m of the model. A rank computes its part of a wave, in the order of the stages
-(so that ranks which share several sharded stages meet), then all ranks go through the transfers of that wave in one order, sends without blocking; so no two ranks ever wait for each other.
+n micro-batches are rounds of as many as the plan has, and one of the rest. Nothing stands between two rounds: a rank begins the
+next when its own part is done, while ranks behind it still work on this one, so requests are in flight all the time. Where
+the plan runs the model in several directions, batch i goes the way i % copies, as in training.
 """
+
+from itertools import count
+from operator import itemgetter
 
 import torch
 import torch.distributed as dist
 
-from .plans import Chunk
-
-HEADER = 256  # int64 entries: number of tensors, then dtype (NONE: there is none), dimensions and sizes of each
-NONE = -1
+from .plans import copies_of
 
 
-def run_forwards(engine, chunks: list[Chunk], micro_batches: int) -> None:
-    """Runs every stage of this rank on every micro-batch; DeepSpeed collects losses and outputs as it always does.
+class Forwards:
+    """The evaluation side of one engine. `make_executor(program, dynamic_shapes)`: one of the engine's, for this rank."""
 
-    `chunks`: the stages of one copy of the model, in model order; each comes after those that feed it.
-    """
-    place = {chunk.stage: at for at, chunk in enumerate(chunks)}
-    arrived: dict[tuple[int, int, int], tuple] = {}  # by (from, to, micro-batch)
-    for wave in range(len(chunks) + micro_batches - 1):
-        parts = [(c, wave - at) for at, c in enumerate(chunks) if 0 <= wave - at < micro_batches]
-        outputs = {}
-        for chunk, m in parts:
-            if chunk.on(engine.stage_id):
-                inputs = sum((arrived.pop((source, chunk.stage, m)) for source in chunk.inputs), ())
-                outputs[chunk.stage] = engine.forward_chunk(chunk, m, inputs or None)
-        sends = []
-        for chunk, m in parts:
-            for taker in (chunks[place[stage]] for stage in chunk.outputs):
-                key = (chunk.stage, taker.stage, m)
-                for rank in taker.ranks:  # a rank that holds the outputs takes them; the first serves the others
-                    if rank == engine.stage_id and chunk.on(rank):
-                        arrived[key] = _as_tuple(outputs[chunk.stage])
-                    elif rank == engine.stage_id:
-                        arrived[key] = _receive(engine, chunk.rank)
-                    elif chunk.rank == engine.stage_id and not chunk.on(rank):
-                        sends += _send(engine, _as_tuple(outputs[chunk.stage]), rank)
-        for work, _ in sends:
-            work.wait()
+    def __init__(self, engine, make_executor):
+        self._engine, self._make_executor = engine, make_executor
+        self._run = engine._ostinato
+        self._dynamic = self._run.trains or engine.module.dynamic_shape  # evaluations may differ in their shapes
+        self._copies = copies_of(self._run.chunks)
+        self._executors: dict[tuple[int, int], object] = {}  # by micro-batches, and directions that take part
+        self._first = 0  # batch that the round begins with
+        self._ended: dict[int, tuple] = {}  # by batch: its loss or output, and logits where they are asked for
+
+    def run(self, batches: int) -> None:
+        """Runs every stage of this rank on every batch; DeepSpeed finds losses and outputs where it always does."""
+        self._ended = {}
+        for self._first, micro_batches, copies in rounds(batches, self._run.program.micro_batches, self._copies):
+            self._engine.ostinato_run(self._executor(micro_batches, copies))
+        if self._copies > 1:
+            self._bring_together()
+        self._engine.fwd_outputs = [made for _, (made, _) in sorted(self._ended.items(), key=itemgetter(0))]
+        if self._ended and self._engine.eval_return_logits:
+            self._engine.outputs = self._ended[max(self._ended)][1]
+
+    @property
+    def whole(self):
+        """The executor of rounds of all micro-batches of the plan; None where there was none yet."""
+        return self._executors.get((self._run.program.micro_batches, self._copies))
+
+    def forget_shapes(self) -> None:
+        """They are announced anew from here on."""
+        self._executors.clear()
+
+    def _executor(self, micro_batches: int, copies: int):
+        key = (micro_batches, copies)
+        if key not in self._executors:
+            chunks = [chunk for chunk in self._run.chunks if chunk.copy < copies]
+            program = self._run.program.forwards(micro_batches, [chunk.stage for chunk in chunks])
+            executor = self._make_executor(program, self._dynamic)
+            for number, chunk in zip(count(), chunks):
+                if chunk.on(self._engine.stage_id):
+                    executor.set_stage(number, lambda m, inputs, c=chunk: self._forward(c, m, inputs))
+            self._executors[key] = executor
+        return self._executors[key]
+
+    def _forward(self, chunk, micro_batch: int, inputs: tuple | None):
+        """What the executor calls."""
+        engine, batch = self._engine, self._first + self._copies * micro_batch + chunk.copy
+        outputs = engine.forward_chunk(chunk, batch, inputs)
+        if not chunk.ends:
+            return outputs
+        self._ended[batch] = (engine.fwd_outputs.pop(), engine.outputs if engine.eval_return_logits else None)
+        return ()
+
+    def _bring_together(self) -> None:
+        """Every rank learns the results of all directions: the one that reports needs them in the order of the batches."""
+        group, device = self._run.group, self._engine.device
+        everyone: list = [None] * dist.get_world_size(group)
+        dist.all_gather_object(everyone, _moved(self._ended, torch.device("cpu")), group=group)
+        for ended in everyone if self._ended else ():
+            self._ended.update(_moved(ended, device))
 
 
-def _as_tuple(outputs) -> tuple:
-    return outputs if isinstance(outputs, tuple) else (outputs,)
+def rounds(batches: int, micro_batches: int, copies: int):
+    """(first batch, micro-batches, directions that take part) of each round of a plan for `micro_batches`."""
+    first = 0
+    while first < batches:
+        left = batches - first
+        several = min(micro_batches, left // copies)
+        yield (first, several, copies) if several else (first, 1, left)
+        first += several * copies if several else left
 
 
-def _send(engine, tensors: tuple, rank: int) -> list:
-    """(work, tensor) pairs: the tensors must live until the work is done. Shapes go first; they may change at any time."""
-    header = [len(tensors)]
-    for tensor in tensors:
-        header += [NONE] if tensor is None else [engine.DTYPE_TO_ID[tensor.dtype], tensor.dim(), *tensor.shape]
-    header += [0] * (HEADER - len(header))
-    group, peer = engine._ostinato.group, engine.grid.stage_to_global(rank)
-    sent = [torch.tensor(header, dtype=torch.int64, device=engine.device), *(t.contiguous() for t in tensors if t is not None)]
-    return [(dist.isend(tensor, peer, group=group), tensor) for tensor in sent]
-
-
-def _receive(engine, rank: int) -> tuple:
-    group, peer = engine._ostinato.group, engine.grid.stage_to_global(rank)
-    header = torch.empty(HEADER, dtype=torch.int64, device=engine.device)
-    dist.recv(header, peer, group=group)
-    entries = iter(header.tolist())
-    tensors = []
-    for _ in range(next(entries)):
-        if (dtype := next(entries)) == NONE:
-            tensors.append(None)
-            continue
-        sizes = [next(entries) for _ in range(next(entries))]
-        tensors.append(torch.empty(sizes, dtype=engine.ID_TO_DTYPE[dtype], device=engine.device))
-    for tensor in (t for t in tensors if t is not None):
-        dist.recv(tensor, peer, group=group)
-    return tuple(tensors)
+def _moved(value, device):
+    """The same with all tensors on `device`."""
+    if isinstance(value, dict):
+        return {key: _moved(item, device) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_moved(item, device) for item in value)
+    return value.to(device) if torch.is_tensor(value) else value

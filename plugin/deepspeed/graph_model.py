@@ -19,7 +19,7 @@ the stages that feed it make, and nothing else.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deepspeed.pipe import LayerSpec
+from deepspeed.pipe import LayerSpec, TiedLayerSpec
 from torch import nn
 
 from .errors import OstinatoError
@@ -79,10 +79,12 @@ class NodeSpec(LayerSpec):
 
 def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[NodeSpec]:
     """Layers for a PipelineModule, in the order of `layers`. Raises OstinatoError for a name that is not there yet, or twice,
-    and for a layer whose output nobody reads.
+    for a layer whose output nobody reads, and for a tied one.
     """
     known, specs = list(inputs), []
-    for name, (_, *reads) in layers.items():
+    for name, (layer, *reads) in layers.items():
+        if isinstance(layer, TiedLayerSpec):
+            raise OstinatoError(f'graph(): layer "{name}" is tied ("{layer.key}"): tied layers have no names for what they read')
         if name in known:
             raise OstinatoError(f'graph(): the name "{name}" is taken by an input')
         if unknown := [r for r in reads if r not in known]:

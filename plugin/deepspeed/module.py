@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 from deepspeed.runtime.activation_checkpointing import checkpointing
-from ostinato.nn import Shard, cut_state, whole_state
+from ostinato.nn import Shard, ShardedLogits, cut_state, whole_state
 from ostinato.nn.layers import split_of
 
 from .plans import Chunk
@@ -19,6 +19,12 @@ from .plans import Chunk
 
 class ChunkedLayers:
     """Mixed in before the model's own class."""
+
+    whole_logits = False  # forward() of a sharded head returns the logits of all its ranks
+
+    def forward(self, forward_input):
+        made = super().forward(forward_input)
+        return made.whole() if self.whole_logits and isinstance(made, ShardedLogits) else made
 
     def show(self, chunk: Chunk) -> None:
         """Makes `chunk` the layers that forward() runs. O(layers of the chunk)."""
@@ -32,8 +38,14 @@ class ChunkedLayers:
         self.is_checkpointable_results = view.checkpointable
         self._shown_layers = chunk.layers
         self._set_bounds(chunk.first, chunk.layers[-1] + 1)
+        for node, wires in zip(self.forward_funcs, self._wires.get(chunk.stage, ()), strict=False):
+            node.wires = wires
         if chunk.recomputes and torch.is_grad_enabled():
             self._recompute(chunk)
+
+    def functions_of(self, chunk: Chunk) -> list:
+        """What the chunk runs, in order; its own list."""
+        return self._views[chunk.stage].functions
 
     def show_all(self) -> None:
         """The resting state: every local layer, in model order."""
@@ -150,16 +162,20 @@ class WholeLayer:
         return self._part.load_state_dict(cut_state(state, self._part, self._shard), strict=strict)
 
 
-def adopt(model, owners: list[int], chunks: list[Chunk], shards: dict[int, Shard], others_write: set[int]) -> None:
+def adopt(
+    model, owners: list[int], chunks: list[Chunk], shards: dict[int, Shard], others_write: set[int], wires: dict[int, list]
+) -> None:
     """Turns `model` into one whose rank runs `chunks`; its forward_funcs already hold their layers in model order.
 
     `owners[i]` is the pipeline rank of layer i, the first of several; `shards` has this rank's part of sharded layers;
-    `others_write`: layers that another rank writes into checkpoints. The class keeps its name, which DeepSpeed looks at.
+    `others_write`: layers that another rank writes into checkpoints; `wires`: by stage, what its layers are given and hand on (graph_model),
+    where stages are not a chain: one layer may serve two directions. The class keeps its name, which DeepSpeed looks at.
     """
     kind = type(model)
     model.__class__ = type(kind.__name__, (ChunkedLayers, kind), {"__module__": kind.__module__})
     chunks = sorted(chunks, key=lambda chunk: chunk.first)
     model._owners, model._chunks, model._shards, model._others_write = owners, chunks, shards, others_write
+    model._wires = wires
     model._local_funcs = model.forward_funcs
     model._local_layers = sorted({layer for chunk in chunks for layer in chunk.layers})
     functions = dict(zip(model._local_layers, model._local_funcs, strict=True))

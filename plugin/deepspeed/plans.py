@@ -103,7 +103,11 @@ def copies_of(chunks: list[Chunk]) -> int:
 
 
 def is_chain(chunks: list[Chunk]) -> bool:
-    """Of one copy: every stage takes what the one before it makes, and nothing else."""
+    """Every stage takes what the one before it in its copy of the model makes, and nothing else."""
+    return all(_is_chain(of_copy(chunks, copy)) for copy in range(copies_of(chunks)))
+
+
+def _is_chain(chunks: list[Chunk]) -> bool:
     before = [(), *((chunk.stage,) for chunk in chunks[:-1])]
     return all(chunk.inputs == expected for chunk, expected in zip(chunks, before, strict=True))
 
@@ -120,7 +124,7 @@ def of_copy(chunks: list[Chunk], copy: int) -> list[Chunk]:
 
 def wired(chunks: list[Chunk], specs: list) -> list[Chunk]:
     """The same stages; where they are not a chain, with what they take from the batch."""
-    if copies_of(chunks) > 1 or is_chain(chunks):
+    if is_chain(chunks):
         return chunks
     from .graph_model import stage_wires
 
@@ -132,7 +136,7 @@ def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -
     """Raises OstinatoError where the plan is for another size or another model. `specs`: layers of the PipelineModule."""
     chunks = chunks_of(program)
     copies = copies_of(chunks)
-    if program.micro_batches * copies != micro_batches:
+    if trains(program) and program.micro_batches * copies != micro_batches:
         ways = "" if copies == 1 else f", each for {copies} directions,"
         needed = "" if micro_batches % copies else f": search again with --micro-batches {micro_batches // copies}"
         raise OstinatoError(
@@ -155,11 +159,19 @@ def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -
             f'the plan recomputes stage "{both[0]}", which is on several devices: its ranks would meet once more; search without '
             "that mode"
         )
-    if copies > 1 and any(chunk.sharded for chunk in chunks):
-        raise Unsupported(
-            f'placement "{program.placement_name}" runs the model in {copies} directions and has stages on several devices: '
-            "one or the other"
-        )
+    _check_shards(program, chunks)
+
+
+def _check_shards(program, chunks: list[Chunk]) -> None:
+    """A rank holds one part of a sharded layer, whatever the direction that it serves."""
+    names = [stage.name for stage in program.stages]
+    for chunk in (c for c in chunks if c.sharded):
+        for other in chunks:
+            if other.copy != chunk.copy and {*chunk.layers} & {*other.layers} and other.ranks != chunk.ranks:
+                raise Unsupported(
+                    f'placement "{program.placement_name}": stages "{names[chunk.stage]}" and "{names[other.stage]}" hold the same '
+                    f"layers for two directions, sharded over devices {list(chunk.ranks)} and {list(other.ranks)}: they must be the same"
+                )
 
 
 def _check_layers(program, chunks: list[Chunk], specs: list) -> None:
@@ -179,7 +191,7 @@ def _check_layers(program, chunks: list[Chunk], specs: list) -> None:
     for expected, (layer, stage) in enumerate(held):
         if layer != expected:
             raise OstinatoError(f'placement "{name}": stage "{stage}" holds layer {layer} where layer {expected} is next')
-    if not is_chain(chunks):
+    if not _is_chain(chunks):
         _check_branches(program, chunks, specs)
 
 
@@ -205,8 +217,6 @@ def _check_branches(program, chunks: list[Chunk], specs: list) -> None:
         raise OstinatoError(f'placement "{name}": stage "{ends[0]}" feeds no other, and is not the last of the model')
 
 
-def check_actions(program) -> None:
-    """Raises OstinatoError where the plan is not one of a training."""
-    actions = {i.action for rank in range(program.ranks) for i in program.instructions(rank)}
-    if not actions & {"B", "I"}:
-        raise OstinatoError("the plan holds forwards only: training needs one with backward blocks")
+def trains(program) -> bool:
+    """False for a plan that holds forwards only."""
+    return any(stage.has_backward for stage in program.stages)

@@ -22,10 +22,11 @@ from ostinato.nn.layers import split_of
 
 from .copies import Copies, groups_of
 from .errors import OstinatoError
-from .graph_model import Node, stage_wires
+from .graph_model import Node, Wires, stage_wires
 from .module import adopt
 from .parameter_groups import GroupMap, position
 from .plans import Chunk, copies_of, of_copy
+from .universal import Part
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,17 @@ class Holdings:
 class Rebuilt:
     """`moved`: parameter names of each pipeline rank before the move; None where no layer changed its rank. `regrouped`:
     keys of tied layers whose gradients are now summed in another order. `copies`: what this rank holds together with others,
-    where the plan runs the model in several directions."""
+    where the plan runs the model in several directions. `parts`: the parameters of which it holds a part."""
 
     moved: list[list[str]] | None
     regrouped: list[str]
     copies: Copies | None
+    parts: list[Part]
 
 
-def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shard]) -> Rebuilt:
-    """Places the layers as `chunks` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages.
+def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shard], optimizes: bool) -> Rebuilt:
+    """Places the layers as `chunks` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages;
+    `optimizes`: there is an optimizer.
 
     Raises OstinatoError on every rank where a layer cannot be moved.
     """
@@ -75,17 +78,17 @@ def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shar
     holders = [_holders(chunks, layer) for layer in range(model._num_layers)]
     mine = [chunk for chunk in chunks if chunk.on(model.stage_id)]
     moves = holders != [(rank,) for rank in before]
-    names, copies = None, None
+    names, copies, parts = None, None, []
     if moves:
         mover = _Mover(model, before, holders, {i for i, chunk in enumerate(stages) if chunk.sharded}, groups, shards)
-        names = mover.move()
+        names = mover.move(optimizes)
+        parts = mover.parts
     several = copies_of(chunks) > 1
     others_write = {i for i, ranks in enumerate(holders) if several and ranks[0] != model.stage_id}
-    adopt(model, [chunk.rank for chunk in stages], mine, shards, others_write)
-    _wire(model, chunks)
+    adopt(model, [chunk.rank for chunk in stages], mine, shards, others_write, _wires(model, chunks))
     if moves:
         copies = mover.share(holders) if several else mover.tie()
-    return Rebuilt(names, [] if several else _regrouped(model, before, stages), copies)
+    return Rebuilt(names, [] if several else _regrouped(model, before, stages), copies, parts)
 
 
 def _holders(chunks: list[Chunk], layer: int) -> tuple[int, ...]:
@@ -93,16 +96,11 @@ def _holders(chunks: list[Chunk], layer: int) -> tuple[int, ...]:
     return tuple(sorted({rank for c in chunks if layer in c.layers for rank in c.ranks}))
 
 
-def _wire(model, chunks: list[Chunk]) -> None:
-    """Where the stages are not a chain: what each layer of this rank is given and hands on."""
+def _wires(model, chunks: list[Chunk]) -> dict[int, list[Wires]]:
+    """Where the stages are not a chain: by stage, what each of its layers is given and hands on."""
     if chunks[0].takes is None:
-        return
-    wires = stage_wires(model._layer_specs, chunks)
-    nodes = dict(zip(model._local_layers, model.forward_funcs, strict=True))
-    for chunk in chunks:
-        for layer, wire in zip(chunk.layers, wires[chunk.stage].layers, strict=True):
-            if layer in nodes:
-                nodes[layer].wires = wire
+        return {}
+    return {stage: wires.layers for stage, wires in stage_wires(model._layer_specs, chunks).items()}
 
 
 def _regrouped(model, before: list[int], stages: list[Chunk]) -> list[str]:
@@ -145,8 +143,9 @@ class _Mover:
         self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
         self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
         self.holders = {self.names[layer]: owners[layer] for layer in cut}  # of sharded units: who has which part
+        self.parts: list[Part] = []  # filled by move()
 
-    def move(self) -> list[list[str]]:
+    def move(self, optimizes: bool) -> list[list[str]]:
         """Builds what arrives, exchanges the weights, and registers the layers in model order.
 
         Returns the names of the parameters that each rank held before.
@@ -159,17 +158,25 @@ class _Mover:
         for unit, source, target in transfers:
             place = self.holders[unit].index(target) if unit in self.holders else None
             _check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self._shard_of(unit, place))
-        self._check_parameters(holdings)
+        if optimizes:
+            self._check_parameters(holdings)
         for unit, source, target in transfers:
             if source == self.rank:
                 self._send(kept[unit], unit, holdings[target], target)
             elif target == self.rank:
                 self._receive(built[unit], unit, holdings[source], source)
+        self.parts = [part for unit in built if unit in self.shards for part in self._parts_of(unit, built[unit], holdings)]
         stay = set(self.new[self.rank]) - set(built)
         lost = {p for unit in self.old[self.rank] if unit not in stay for p in kept[unit].parameters()}
         self._register(kept | built)
         self.groups.apply(self.model, lost)
         return [held.names for held in holdings]
+
+    def _parts_of(self, unit: str, module: torch.nn.Module, holdings: list[Holdings]) -> list[Part]:
+        had = next(held.kept[unit] for held in holdings if unit in held.kept)
+        whole, split = {fact.name: fact.shape for fact in had}, split_of(module)
+        named = ((name, p) for name, p in module.named_parameters() if name in split)
+        return [Part(p, self.shards[unit], split[name], whole[name]) for name, p in named]
 
     def _build_all(self, kept: dict) -> tuple[dict, str]:
         """The units that arrive, and this rank's part of those that it has and shares from now on; why not, where it cannot."""
@@ -204,34 +211,41 @@ class _Mover:
         for parameter in self.model.parameters():
             parameter.ds_pipe_replicated = False
         self.model.tied_comms = self.model._index_tied_modules()
+        self._count_once()
+
+    def _count_once(self) -> None:
+        """In norms, of what the ranks of a sharded stage hold: each part counts, and what is whole everywhere on the first."""
         for unit, shard in self.shards.items():
-            if unit is None or shard.index == 0:
+            if unit is None:
                 continue
             part = self._module(unit)
-            for name, parameter in part.named_parameters():  # what is whole everywhere counts once in a norm
-                parameter.ds_pipe_replicated = name not in split_of(part)
+            for name, parameter in part.named_parameters():
+                parameter.ds_pipe_replicated = shard.index > 0 and name not in split_of(part)
 
     def share(self, holders: list[tuple[int, ...]]) -> Copies:
         """The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in norms: its holders take
-        turns, because DeepSpeed's norms need something to count on every rank.
+        turns, because DeepSpeed's norms need something to count on every rank. A sharded unit serves all directions on each of
+        its ranks, where its gradients add up by themselves.
         """
         of_unit: dict[str, set[int]] = {}
         for name, ranks in zip(self.names, holders, strict=True):
-            if name is not None:
+            if name is not None and name not in self.holders:
                 of_unit.setdefault(name, set()).update(ranks)
         sets = {unit: tuple(sorted(ranks)) for unit, ranks in of_unit.items()}
         groups = groups_of(self.model._grid, list(sets.values()))
         shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
         self.model.tied_comms = {}
+        elsewhere = {unit for unit, ranks in sets.items() if ranks[0] != self.rank}
         turn: Counter = Counter()
-        for unit in self.new[self.rank]:
+        self._count_once()
+        for unit in (u for u in self.new[self.rank] if u not in self.holders):
             ranks, parameters = sets[unit], [p for p in self._module(unit).parameters() if p.requires_grad]
             for parameter in parameters:
                 parameter.ds_pipe_replicated = ranks[turn[ranks] % len(ranks)] != self.rank
             turn[ranks] += bool(parameters)
             if len(ranks) > 1:
                 shared.setdefault(ranks, []).extend(parameters)
-        return Copies([(groups[ranks], shared[ranks]) for ranks in sorted(shared)])
+        return Copies([(groups[ranks], shared[ranks]) for ranks in sorted(shared)], elsewhere)
 
     def _units(self, owners: list[tuple[int, ...]], rank: int) -> list[str]:
         """The units of a rank, in model order."""

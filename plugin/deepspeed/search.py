@@ -31,6 +31,7 @@ from .errors import OstinatoError
 PLAN, PLACEMENT = "plan.json", "placement.toml"
 FOUND = (0, 5)  # exit statuses with a plan: done, and stopped at a limit with the best so far
 NO_LIMIT = timedelta(days=7)
+USUAL_LIMIT = 10  # seconds of a search, where the section says nothing
 _rounds = count()  # every rank makes its engines in the same order
 
 
@@ -104,17 +105,10 @@ def _search(search: Search, profile: Path, size: Size, folder: Path) -> None:
 
 def _options(search: Search) -> list[str]:
     """As `ostinato plan` takes them."""
-    given = {"device_memory": _device_memory(), "max_chunks": _most_chunks(), **search.model_dump(exclude_none=True)}
+    given = {"device_memory": _device_memory(), **search.model_dump(exclude_none=True)}
     flags = ["--allow-incomplete"] if given.pop("allow_incomplete") else []
     words = ((f"--{key.replace('_', '-')}", str(value)) for key, value in given.items() if value is not None)
     return flags + [word for pair in words for word in pair]
-
-
-def _most_chunks() -> int | None:
-    """One where this DeepSpeed takes the loss from the last rank only, as a wave does not have it; else as usual."""
-    from deepspeed.runtime.pipe.engine import PipelineEngine
-
-    return None if hasattr(PipelineEngine, "_loss_stage_global_rank") else 1
 
 
 def _device_memory() -> str | None:
@@ -133,9 +127,9 @@ def _environment() -> dict[str, str]:
 
 def _wait(store, key: str, section: Section) -> None:
     search = section.search or Search()
-    tries = 2 * (search.max_chunks or 4)  # placements: each number of chunks, looped and as a wave
-    patience = timedelta(seconds=section.timeout_s + tries * (10 if search.time_limit is None else search.time_limit))
+    limit = USUAL_LIMIT if search.time_limit is None else search.time_limit
+    patience = timedelta(seconds=section.timeout_s + limit)
     try:
-        store.wait([key], NO_LIMIT if search.time_limit == 0 else patience)
+        store.wait([key], NO_LIMIT if limit == 0 else patience)
     except dist.DistError:
         raise OstinatoError(f"rank 0 has not found a plan within {patience.total_seconds():g} s") from None

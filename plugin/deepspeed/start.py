@@ -10,16 +10,16 @@ from pathlib import Path
 import torch.distributed as dist
 from ostinato.files import write_text
 
-from . import auto, plans
+from . import auto, plans, universal
 from .agreement import Statement, agree
-from .announce import line
+from .announce import difference, line
+from .checkpoint import sharded_layers
 from .config import Paths, Section, parse_section, resolve
 from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
-from .graph_model import is_graph
 from .parameter_groups import GroupMap
 from .rebuild import rebuild
-from .refusals import check_loss_rank, check_run, check_sharded_run
+from .refusals import check_run
 from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
 
@@ -83,17 +83,22 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     model, config, asked = kwargs["model"], kwargs["config_class"], prepared.section
     chunks = plans.wired(plans.chunks_of(prepared.program), model._layer_specs)
     shards = shards_of(model._grid, chunks, asked.timeout_s)
-    rebuilt = rebuild(model, chunks, GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters")), shards)
+    groups = GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters"))
+    rebuilt = rebuild(model, chunks, groups, shards, bool(kwargs.get("optimizer") or config.optimizer_name))
     if rebuilt.moved:
         _flag_parameters(config, model)
     stock = model.partitions()
     run = Run(prepared.program, chunks, stock, rebuilt.moved, asked, prepared.paths, shards, rebuilt.copies)
     become_plan_engine(engine, run)
     original_init(engine, *args, **kwargs)
-    engine.ostinato_begin()
+    copies = plans.copies_of(chunks)
+    branches = copies == 1 and not plans.is_chain(chunks)
+    differs = difference(prepared.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches)
+    others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
+    universal.prepare(engine, rebuilt.parts, sharded_layers(chunks), others_name)
+    engine.ostinato_begin(exact=not differs)
     if dist.get_rank() == 0:
-        clipped, copies = _clips_otherwise(engine, rebuilt), plans.copies_of(chunks)
-        print(line(prepared.program, rebuilt.regrouped, clipped, copies, is_graph(model._layer_specs)), flush=True)
+        print(line(prepared.program, differs), flush=True)
 
 
 def _prepare(section: dict, file: str | None, model, config) -> Prepared:
@@ -115,11 +120,8 @@ def _lower(paths: Paths, model, config):
     program = plans.lower(paths)
     pipeline_ranks = model.topology().get_dim("pipe")
     plans.check_shape(program, config.gradient_accumulation_steps, pipeline_ranks, model._layer_specs)
-    plans.check_actions(program)
     chunks = plans.chunks_of(program)
-    check_loss_rank(next(chunk.rank for chunk in chunks if chunk.ends), pipeline_ranks)
     check_layers(model._layer_specs, chunks)
-    check_sharded_run(chunks, config)
     return program
 
 
