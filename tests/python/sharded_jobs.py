@@ -92,7 +92,7 @@ class Experts(nn.Module):
         self.register_buffer("shift", torch.ones(width))
 
     def forward(self, x):
-        return self.scale * (self.down(torch.tanh(self.up(x))) + self.shift)
+        return self.scale * (self.down(torch.tanh(self.up(x))) + self.shift.to(x.dtype))
 
     def sharded(self, shard):
         return ShardedExperts(self, shard)
@@ -112,7 +112,7 @@ class ShardedExperts(nn.Module):
 
     def forward(self, x):
         y = self.shard.leave(self.down(torch.tanh(self.up(self.shard.enter(x)))))
-        return self.scale * (y + self.shift)
+        return self.scale * (y + self.shift.to(x.dtype))
 
 
 def protocol():

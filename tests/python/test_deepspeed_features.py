@@ -59,7 +59,8 @@ def test_same_as_deepspeed(world2, plans, options, layout):
     assert got == expected
 
 
-def fp16_steps(options: Options) -> dict:
+@contextmanager
+def fp16_on_a_processor():
     """DeepSpeed refuses fp16 on a CPU; its logic runs there all the same."""
     from deepspeed.accelerator import get_accelerator
 
@@ -68,11 +69,16 @@ def fp16_steps(options: Options) -> dict:
     kind.supported_dtypes = lambda self: [torch.float32, torch.float16, torch.bfloat16]
     kind.is_fp16_supported = lambda self: True
     try:
+        yield
+    finally:
+        kind.supported_dtypes, kind.is_fp16_supported = before
+
+
+def fp16_steps(options: Options) -> dict:
+    with fp16_on_a_processor():
         engine = make_engine(options)
         data = data_of(engine)
         losses = [engine.train_batch(data).item() for _ in range(6)]
-    finally:
-        kind.supported_dtypes, kind.is_fp16_supported = before
     return {
         "losses": losses,
         "weights": weights(engine),
@@ -97,7 +103,7 @@ def steps_of_many_lengths(options: Options) -> dict:
     """Micro-batches of 5, 3, 4, 2, 5, ... tokens."""
     engine = make_engine(options)
     lengths = itertools.cycle([5, 3, 4, 2, 5, 5])
-    data = ((x[:, :n], y[:, :n]) for (x, y), n in zip(data_of(engine), lengths, strict=False))
+    data = ((x[:, :n], y[:, :n]) for (x, y), n in zip(engine.batches(7), lengths, strict=False))
     losses = [engine.train_batch(data).item() for _ in range(6)]
     return {"losses": losses, "weights": weights(engine)}
 
@@ -138,9 +144,9 @@ def steps_of_odd_outputs(options: Options) -> dict:
     engine = deepspeed.initialize(
         model=model, model_parameters=list(model.parameters()), config=options.configuration()
     )[0]
-    data = data_of(engine)
+    data = models.micro_batches(7)
     losses = [engine.train_batch(data).item() for _ in range(5)]
-    return {"losses": losses, "weights": weights(engine), "evaluation": engine.eval_batch(data_of(engine, 99)).item()}
+    return {"losses": losses, "weights": weights(engine), "evaluation": engine.eval_batch(models.micro_batches(99)).item()}
 
 
 def test_none_masks_and_what_has_no_gradient_cross_a_border(world2, plans, tmp_path):
@@ -185,12 +191,12 @@ def steps_of_growing_length(options: Options) -> list[float]:
     losses = []
     for length in (2, 3, 5):
         engine.reset_activation_shape()
-        data = ((tokens[:, :length], targets[:, :length]) for tokens, targets in data_of(engine))
+        data = ((tokens[:, :length], targets[:, :length]) for tokens, targets in engine.batches(7))
         losses += [engine.train_batch(data).item() for _ in range(2)]
     return losses
 
 
-def test_shapes_that_change(world2, plans):
+def test_curriculum(world2, plans):
     expected, got = both(world2, steps_of_growing_length, Options(), plans["wave"])
     assert got == expected
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ostinato.deepspeed import hook
-from ostinato.deepspeed.announce import line
+from ostinato.deepspeed.announce import difference, line
 from ostinato.deepspeed.checkpoint import layers_of_ranks
 from ostinato.deepspeed.config import parse_section, resolve
 from ostinato.deepspeed.errors import OstinatoError
@@ -55,6 +55,10 @@ def test_other_keys_are_left_alone(key):
     assert hook.section_of({key: {}}) is None
 
 
+def stage(name, *ranks, has_backward=True):
+    return SimpleNamespace(name=name, ranks=list(ranks), has_backward=has_backward)
+
+
 def program(**changes):
     values = {
         "plan_sha256": "3f2a91c0d4e5b6a7",
@@ -63,39 +67,45 @@ def program(**changes):
         "makespan": 27_000_000,
         "one_f_one_b": 29_100_000,
         "keeps_order": True,
-        "stages": [SimpleNamespace(name="front", ranks=[0]), SimpleNamespace(name="back", ranks=[1])],
+        "stages": [stage("front", 0), stage("back", 1)],
     }
     return SimpleNamespace(**values | changes)
 
 
 def test_the_line():
-    assert line(program(), [], False) == (
+    assert line(program(), difference(program(), [], False)) == (
         'ostinato: plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: predicted step 27.000 ms, 1F1B 29.100 ms; '
         "equal to 1F1B bit for bit"
     )
 
 
 def test_the_line_without_1f1b():
-    assert "27.000 ms, this placement has no 1F1B; equal" in line(program(one_f_one_b=0), [], False)
+    assert "27.000 ms, this placement has no 1F1B; equal" in line(program(one_f_one_b=0))
+
+
+def test_the_line_of_forwards_only():
+    said = line(program(stages=[stage("front", 0, has_backward=False)]))
+    assert "8 requests: predicted 27.000 ms; forwards only" in said and "bit for bit" not in said
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("differs", "words"),
     [
-        (line(program(keeps_order=False), [], False), "another order than 1F1B's: equal up to rounding"),
-        (line(program(), ["embed"], False), "layers tied as embed"),
-        (line(program(stages=[SimpleNamespace(name="head", ranks=[0, 1])]), [], False), "ranks sum their parts of head,"),
-        (line(program(), [], True), "gradient clipping"),
-        (line(program(), [], False, copies=2), "gradients of the 2 directions"),
-        (line(program(), [], False, branches=True), "gradients of what several layers read"),
+        (difference(program(keeps_order=False), [], False), "another order than 1F1B's: equal up to rounding"),
+        (difference(program(), ["embed"], False), "layers tied as embed"),
+        (difference(program(stages=[stage("head", 0, 1)]), [], False), "ranks sum their parts of head,"),
+        (difference(program(), [], True), "gradient clipping"),
+        (difference(program(), [], False, copies=2), "gradients of the 2 directions"),
+        (difference(program(), [], False, branches=True), "gradients of what several layers read"),
     ],
 )
-def test_the_line_promises_no_more_than_holds(text, words):
+def test_the_line_promises_no_more_than_holds(differs, words):
+    text = line(program(), differs)
     assert words in text and "bit for bit" not in text and "\n" not in text
 
 
 def test_layers_of_ranks():
-    chunks = [Chunk(0, (1,), range(2)), Chunk(1, (0,), range(2, 3)), Chunk(2, (0,), range(3, 4)), Chunk(3, (0, 1), range(4, 6))]
+    chunks = [Chunk(0, (1,), range(2)), Chunk(1, (0,), [2]), Chunk(2, (0,), [3]), Chunk(3, (0, 1), [4, 5])]
     assert layers_of_ranks(chunks) == [[2, 3, 4, 5], [0, 1, 4, 5]]
 
 

@@ -6,12 +6,14 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-import test_deepspeed_branches as branches
-import test_deepspeed_sharded as shards
 import torch
+from support import branch_model as branches
 from support import training
+from support import vocabulary_model as shards
+from support.branch_model import Block, Join
+from support.models import BATCH, LENGTH, VOCABULARY, WIDTH
 from support.profiles import write_profile
-from test_deepspeed_branches import BATCH, LENGTH, MICRO_BATCHES, VOCABULARY, WIDTH, Block, Join, Options
+from support.training import MICRO_BATCHES, Options
 from torch import nn
 
 from ostinato import _profiler
@@ -19,6 +21,7 @@ from ostinato.deepspeed import graph
 from ostinato.profile import Job, profile_layers
 
 STEPS = 6
+TOWERS = Options(model="branches", optimizer="SGD", steps=STEPS)
 
 
 def described() -> dict:
@@ -42,10 +45,10 @@ def train(options: Options) -> dict:
     """As the neighbouring file trains its model; with the weights at the beginning and at the end."""
     original, branches.described = branches.described, described
     try:
-        engine = branches.make_engine(options)
+        engine = training.make_engine(options)
     finally:
         branches.described = original
-    data = branches.batches(7)
+    data = branches.micro_batches(7)
     first = training.weights(engine)
     losses = [engine.train_batch(data).item() for _ in range(options.steps)]
     return {"first": first, "losses": losses, "last": training.weights(engine), "kind": type(engine).__mro__[1].__name__}
@@ -64,7 +67,7 @@ def in_one_process(first: dict) -> tuple[list[float], dict]:
     with torch.no_grad():
         for name, parameter in modules.named_parameters():
             parameter.copy_(first[name].view_as(parameter))
-    optimizer, data, losses = torch.optim.SGD(modules.parameters(), lr=0.05), branches.batches(7), []
+    optimizer, data, losses = torch.optim.SGD(modules.parameters(), lr=0.05), branches.micro_batches(7), []
     for _ in range(STEPS):
         optimizer.zero_grad()
         of_step = []
@@ -132,7 +135,7 @@ def test_branches_from_the_profile_to_the_training(request, measured, ranks, obj
         found = json.loads((tmp_path / "plan.json").read_text())
         assert found["optimal"]["latency"] and found["lower_bound"]["latency"] < 10**7
     world = request.getfixturevalue(f"world{ranks}")
-    options = Options(stages=ranks, section=section, steps=STEPS)
+    options = replace(TOWERS, stages=ranks, section=section)
     got, again = (world.run(train, options)[0] for _ in range(2))
     assert got["kind"] == "PlanEngine"
     assert (got["losses"], got["last"]) == (again["losses"], again["last"])
@@ -146,12 +149,12 @@ def test_branches_from_the_profile_to_the_training(request, measured, ranks, obj
 
 def test_auto_measures_branches(world2, tmp_path):
     """The profile that is measured inside DeepSpeed has the edges, and what rides along in a chain is no layer's own."""
-    options = Options(section={"auto": True, "output": str(tmp_path), "search": {"time_limit": 1, "max_chunks": 2}}, steps=STEPS)
+    options = replace(TOWERS, section={"auto": True, "output": str(tmp_path), "search": {"time_limit": 1, "max_chunks": 2}})
     got = world2.run(train, options)[0]
     assert got["kind"] == "PlanEngine"
     rows, carried = json.loads((tmp_path / "profile.json").read_text())["layers"], BATCH * LENGTH * WIDTH * 4
     assert rows[6]["after"] == [{"layer": layer, "bytes": carried} for layer in (0, 4, 5)]
-    assert got["losses"] == pytest.approx(world2.run(train, Options(steps=STEPS))[0]["losses"], rel=1e-5)
+    assert got["losses"] == pytest.approx(world2.run(train, TOWERS)[0]["losses"], rel=1e-5)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -168,6 +171,6 @@ def test_shards_beside_stages_that_recompute(request, ranks, tmp_path):
     assert any(len(block["devices"]) == ranks for block in blocks), "no layer is sharded"
     assert any(stage.get("recompute") for stage in stages), "no stage recomputes"
     world = request.getfixturevalue(f"world{ranks}")
-    options = shards.Options(stages=ranks)
-    expected, got = (world.run(shards.train, o)[0] for o in (options, replace(options, section=section)))
+    options = Options(model="vocabulary", optimizer="SGD", stages=ranks, steps=10)
+    expected, got = (world.run(training.train, o)[0] for o in (options, replace(options, section=section)))
     assert got["losses"] == pytest.approx(expected["losses"], rel=1e-5)

@@ -18,8 +18,8 @@ def profile(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stock(world2):
-    return world2.run(train, BASE)
+def alone(world2, stock):
+    return stock(world2, BASE)
 
 
 def same_numbers(got: list[dict], expected: list[dict]) -> None:
@@ -28,19 +28,19 @@ def same_numbers(got: list[dict], expected: list[dict]) -> None:
             assert mine[key] == theirs[key], key
 
 
-def test_searches_from_a_profile(world2, profile, stock, tmp_path):
+def test_searches_from_a_profile(world2, profile, alone, tmp_path):
     section = {"profile": str(profile), "search": {"time_limit": 1, "seed": 3}, "output": str(tmp_path / "out")}
     got = world2.run(train, replace(BASE, section=section))
-    same_numbers(got, stock)
+    same_numbers(got, alone)
     assert {result["kind"] for result in got} == {"PlanEngine"}
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert plan["search"]["seed"] == 3
     assert 'layers = [0, 4]' not in (tmp_path / "out" / "placement.toml").read_text()  # balanced otherwise than by number
 
 
-def test_enable_searches_too(world2, profile, stock):
+def test_enable_searches_too(world2, profile, alone):
     options = {"profile": str(profile), "search": {"time_limit": 1, "max_chunks": 1}}
-    same_numbers(world2.run(train_enabled, BASE, options), stock)
+    same_numbers(world2.run(train_enabled, BASE, options), alone)
 
 
 QUICK = {"time_limit": 1, "max_chunks": 2}
@@ -54,17 +54,31 @@ AUTO = {
 }
 
 
-def test_auto_measures_and_switches(world2, stock, tmp_path):
+# Memory for the activations of one micro-batch at most: a stage must recompute.
+SHORT = {"time_limit": 2, "max_chunks": 1, "device_memory": f"{4 * 2**20 + 8192}B"}
+
+
+@pytest.mark.parametrize("way", ["profile", "auto"])
+def test_a_searched_plan_that_recomputes(world2, alone, tmp_path, way):
+    costs = write_profile(tmp_path / "profile.json", [4000] * LAYERS, kept=1 << 20)
+    section = {"search": SHORT, "output": str(tmp_path / "out")} | ({"auto": True} if way == "auto" else {"profile": str(costs)})
+    got = world2.run(train_with_costs, replace(BASE, section=section), costs.read_text())
+    assert "recompute = true" in (tmp_path / "out" / "placement.toml").read_text()
+    assert {result["kind"] for result in got} == {"PlanEngine"}
+    same_numbers(got, alone)
+
+
+def test_auto_measures_and_switches(world2, alone, tmp_path):
     section = {"auto": True, "search": QUICK, "output": str(tmp_path)}
     measured = world2.run(train, replace(BASE, section=section))
     assert {result["kind"] for result in measured} == {"PlanEngine"}
-    same_numbers(measured, stock)
+    same_numbers(measured, alone)
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert [row["index"] for row in profile["layers"]] == list(range(LAYERS))
     assert all(row["forward"]["median"] > 0 for row in profile["layers"])
     assert sum(row["backward"]["median"] > 0 for row in profile["layers"]) >= LAYERS - 1  # one is hidden by the next, in place
     (tmp_path / "profile.json").unlink()
-    same_numbers(world2.run(train, replace(BASE, section=section)), stock)
+    same_numbers(world2.run(train, replace(BASE, section=section)), alone)
     assert not (tmp_path / "profile.json").exists()  # the plan was found, and nothing measured again
 
 
@@ -86,10 +100,10 @@ def test_auto_after_loading_weights(world2, tmp_path):
     assert went_on == world2.run(resumed, planned, str(tmp_path / "saved"))
 
 
-def test_auto_goes_on_without_a_plan_where_it_may(world2, stock):
+def test_auto_goes_on_without_a_plan_where_it_may(world2, alone):
     """A placement of another kind than DeepSpeed can run is found out after measuring only."""
     section = {"auto": True, "require": False, "search": {**QUICK, "device_memory": "1GiB"}}
-    same_numbers(world2.run(train_unsupported, replace(BASE, section=section)), stock)
+    same_numbers(world2.run(train_unsupported, replace(BASE, section=section)), alone)
 
 
 @pytest.mark.parametrize(

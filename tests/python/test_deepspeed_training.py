@@ -71,20 +71,6 @@ FOUR_RANKS = {
 }
 
 
-@pytest.fixture(scope="module")
-def stock():
-    """DeepSpeed alone, once for the cases that differ in the placement only."""
-    results = {}
-
-    def run(world, options):
-        key = (world.size, repr(options))
-        if key not in results:
-            results[key] = world.run(train, options)
-        return results[key]
-
-    return run
-
-
 @pytest.mark.parametrize("case", TWO_RANKS)
 def test_two_ranks(case, world2, stock, tmp_path):
     compare(world2, stock, *TWO_RANKS[case], tmp_path)

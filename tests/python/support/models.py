@@ -83,6 +83,10 @@ def layers(tied: bool, in_place: bool) -> list:
     return [first, *middle, last]
 
 
+def layers_of(options) -> list:
+    return layers(options.tied, in_place=not options.checkpoint_interval)
+
+
 def micro_batches(seed: int):
     """Endless (tokens, targets)."""
     generator = torch.Generator().manual_seed(seed)

@@ -54,7 +54,7 @@ def _block(stage: int, letter: str, kind: str, devices: list[int], time: int, af
     )
 
 
-def make_plan(folder: Path, layout: Layout, layers: int, micro_batches: int, method="", text="") -> Path:
+def make_plan(folder: Path, layout: Layout, layers: int, micro_batches: int, method="", text="", objective="makespan") -> Path:
     """Writes placement.toml and plan.json into `folder`; returns the plan. `text`: another placement of that shape."""
     from ostinato import _search
 
@@ -62,6 +62,7 @@ def make_plan(folder: Path, layout: Layout, layers: int, micro_batches: int, met
     placement, plan = folder / "placement.toml", folder / "plan.json"
     placement.write_text(text or placement_text(layout, layers))
     options = ["--micro-batches", str(micro_batches), "--method", method or layout.method, "--time-limit", "2", "--output", str(plan)]
+    options += ["--objective", objective]
     status = _search.main(["search", str(placement), *options])
     assert status in (0, 5), f"ostinato search ended with status {status}"
     return plan

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 import torch
 import torch.distributed as dist
 
-from . import models
+from . import branch_model, models, vocabulary_model
 
 MICRO_BATCHES = 4
+MODELS = {"mixed": models, "branches": branch_model, "vocabulary": vocabulary_model}
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,10 @@ class Options:
     stages: int = 2
     section: dict | None = None
     config: dict = field(default_factory=dict)
+    model: str = "mixed"  # in MODELS
+    changed: tuple[tuple, ...] = ()  # of "vocabulary": (index, function that makes another layer)
     tied: bool = False
-    optimizer: str = "Adam"
+    optimizer: str | None = "Adam"
     own_optimizer: bool = False  # a torch optimizer with two groups, made by the script
     partition: str = "uniform"
     checkpoint_interval: int = 0
@@ -40,7 +43,7 @@ class Options:
             "zero_allow_untested_optimizer": True,
             **self.config,
         }
-        if not self.own_optimizer:
+        if not self.own_optimizer and self.optimizer is not None:
             made["optimizer"] = {"type": self.optimizer, "params": parameters}
         return made | ({"ostinato": self.section} if self.section is not None else {})
 
@@ -49,13 +52,14 @@ def make_model(options: Options):
     from deepspeed.pipe import PipelineModule
 
     torch.manual_seed(1000 + dist.get_rank())  # each rank draws other numbers
-    layers = models.layers(options.tied, in_place=not options.checkpoint_interval)
+    kind = MODELS[options.model]
+    layers = kind.layers_of(options)
     if options.built:
         layers = [layer.build() if hasattr(layer, "build") else layer for layer in layers]
     return PipelineModule(
         layers,
         num_stages=options.stages,
-        loss_fn=models.loss,
+        loss_fn=kind.loss,
         partition_method=options.partition,
         activation_checkpoint_interval=options.checkpoint_interval,
         checkpointable_layers=list(options.checkpointable) if options.checkpointable else None,
@@ -74,6 +78,7 @@ def make_engine(options: Options, configuration=None):
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=configuration or options.configuration(), **given
     )
+    engine.batches = MODELS[options.model].micro_batches  # for data_of()
     return engine
 
 
@@ -86,22 +91,43 @@ def _two_groups(model):
 
 
 def data_of(engine, seed: int = 7):
-    """Other data for each data-parallel replica."""
-    return models.micro_batches(seed + engine.grid.data_parallel_id)
+    """Other data for each data-parallel replica; None on ranks that DeepSpeed does not read from, so that they must be given theirs."""
+    if not (engine.is_first_stage() or engine.is_last_stage()):
+        return None
+    return engine.batches(seed + engine.grid.data_parallel_id)
 
 
 def weights(engine) -> dict[str, bytes]:
-    """Every parameter and buffer by its name and data-parallel replica, as bytes; asserts that its holders agree."""
+    """Every parameter and buffer of the whole model by its name and data-parallel replica, as bytes; parts are put together.
+    Asserts that all that hold the same agree.
+    """
     mine = dict(engine.module.named_parameters()) | dict(engine.module.named_buffers())
+    parts = getattr(engine.module, "sharded_parameters", set)()
     replica = engine.grid.data_parallel_id
-    own = {f"{name}@{replica}": bytes_of(t) for name, t in mine.items()}
+    own = {f"{name}@{replica}": (name in parts, t.detach().clone()) for name, t in mine.items()}
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
     merged: dict[str, bytes] = {}
-    for held in everyone:
-        for name, value in held.items():
-            assert merged.setdefault(name, value) == value, f"two ranks hold different {name}"
+    for name in {name: None for held in everyone for name in held}:
+        values = [held[name] for held in everyone if name in held]
+        if values[0][0]:
+            whole = torch.cat([value for _, value in values], dim=1 if "down.weight" in name else 0)
+            merged[name] = bytes_of(whole)
+        else:
+            merged[name] = bytes_of(values[0][1])
+            assert all(bytes_of(value) == merged[name] for _, value in values), f"two ranks hold different {name}"
     return merged
+
+
+def floats(value: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(value), dtype=torch.float32)
+
+
+def close(ours: dict[str, bytes], theirs: dict[str, bytes], bound: float = 2e-5) -> None:
+    """Asserts that weights are equal up to `bound`, relative to the largest of a tensor where that is above 1."""
+    for name, value in theirs.items():
+        a, b = floats(ours[name]), floats(value)
+        assert (a - b).abs().max() <= bound * max(1.0, float(b.abs().max())), name
 
 
 def bytes_of(tensor) -> bytes:
@@ -121,13 +147,15 @@ def train(options: Options) -> dict:
     before = engine.eval_batch(held_out).item()
     losses = [engine.train_batch(data).item() for _ in range(options.steps)]
     after, logits = engine.eval_batch(held_out, return_logits=True, num_micro_batches=3)
+    clipped = options.config.get("gradient_clipping") and options.config.get("zero_optimization")
     return {
         "random_state": after_start,
         "first": first,
         "losses": losses,
         "last": weights(engine),
         "evaluation": (before, after.item()),
-        "logits": logits is not None,
+        "logits": None if logits is None else logits.detach().clone(),
+        "norm": float(engine.get_global_grad_norm()) if clipped else None,
         "kind": type(engine).__mro__[1].__name__,
     }
 
@@ -173,14 +201,14 @@ def train_unsupported(options: Options) -> dict:
     from ostinato.deepspeed import plans
     from ostinato.deepspeed.errors import Unsupported
 
-    def refuse(program):
+    def refuse(*_):
         raise Unsupported("for a test")
 
-    original, plans.check_actions = plans.check_actions, refuse
+    original, plans.check_shape = plans.check_shape, refuse
     try:
         return train(options)
     finally:
-        plans.check_actions = original
+        plans.check_shape = original
 
 
 def refusal(options: Options, configuration=None, differing: str = "") -> str:

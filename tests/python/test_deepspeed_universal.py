@@ -1,0 +1,114 @@
+"""ds_to_universal carries optimizer state between placements, also where several ranks hold a layer."""
+
+from argparse import Namespace
+from dataclasses import replace
+
+import pytest
+import torch.distributed as dist
+from support.models import LAYERS
+from support.plans import Layout, make_plan
+from support.shapes import placement_text, two_directions
+from support.training import MICRO_BATCHES, Options, make_engine
+from test_deepspeed_branches import K_2
+from test_deepspeed_sharded import M_2
+
+ZERO_1 = {"zero_optimization": {"stage": 1}}
+ALONE = Options(config=ZERO_1)
+WAVE = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
+
+
+def data_after(engine, steps: int):
+    data = engine.batches(7)
+    for _ in range(steps * MICRO_BATCHES):
+        next(data)
+    return data
+
+
+def saved(options: Options, folder: str) -> list[float]:
+    """Trains 3 steps and saves; the losses of 3 more."""
+    engine = make_engine(options)
+    data = data_after(engine, 0)
+    for _ in range(3):
+        engine.train_batch(data)
+    engine.save_checkpoint(folder, tag="three")
+    return [engine.train_batch(data).item() for _ in range(3)]
+
+
+def converted(folder: str) -> str:
+    """What the converter, on rank 0, said against it."""
+    from deepspeed.checkpoint import ds_to_universal
+
+    if dist.get_rank() != 0:
+        return ""
+    paths = {"input_folder": f"{folder}/three", "output_folder": f"{folder}/three_universal"}
+    workers = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False}
+    try:
+        ds_to_universal.main(Namespace(**paths, **workers, strict=True, inject_missing_state=True))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def saved_and_converted(world, options: Options, folder: str) -> list[float]:
+    losses = world.run(saved, options, folder)[0]
+    assert world.run(converted, folder) == ["", ""]
+    return losses
+
+
+def loaded(options: Options, folder: str) -> list[float]:
+    """The losses of 3 steps after loading."""
+    engine = make_engine(replace(options, config={**options.config, "checkpoint": {"load_universal": True}}))
+    engine.load_checkpoint(folder)
+    data = data_after(engine, 3)
+    return [engine.train_batch(data).item() for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    """Sections by name."""
+    folder = tmp_path_factory.mktemp("plans")
+    x = placement_text("x", two_directions((5,), LAYERS))
+    made = {
+        "wave": make_plan(folder / "wave", WAVE, LAYERS, MICRO_BATCHES),
+        "x": make_plan(folder / "x", Layout("x", (), ()), LAYERS, MICRO_BATCHES // 2, text=x),
+        "m": make_plan(folder / "m", M_2, LAYERS, MICRO_BATCHES),
+        "k": make_plan(folder / "k", Layout("k", (), ()), LAYERS, MICRO_BATCHES, text=placement_text("k", K_2)),
+    }
+    return {name: {"plan": str(plan)} for name, plan in made.items()}
+
+
+@pytest.fixture(scope="module")
+def deepspeeds(world2, tmp_path_factory):
+    """(folder, losses) of what DeepSpeed alone has saved and gone on with."""
+    folder = str(tmp_path_factory.mktemp("saved"))
+    return folder, saved_and_converted(world2, ALONE, folder)
+
+
+def test_state_of_deepspeed_under_a_moved_placement(world2, plans, deepspeeds):
+    folder, expected = deepspeeds
+    assert world2.run(loaded, replace(ALONE, section=plans["wave"]), folder)[0] == expected
+
+
+def test_state_of_deepspeed_in_two_directions(world2, plans, deepspeeds):
+    folder, expected = deepspeeds
+    assert world2.run(loaded, replace(ALONE, section=plans["x"]), folder)[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_state_of_two_directions_under_deepspeed(world2, plans, tmp_path):
+    """Each copy is named once."""
+    expected = saved_and_converted(world2, replace(ALONE, section=plans["x"]), str(tmp_path))
+    assert world2.run(loaded, ALONE, str(tmp_path))[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("model", "plan"), [("vocabulary", "m"), ("branches", "k")])
+def test_state_of_deepspeed_in_sharded_stages_and_branches(world2, plans, tmp_path, model, plan):
+    alone = replace(ALONE, model=model)
+    expected = saved_and_converted(world2, alone, str(tmp_path))
+    assert world2.run(loaded, replace(alone, section=plans[plan]), str(tmp_path))[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_parts_are_not_taken_for_the_whole(world2, plans, tmp_path):
+    """The converter has no place for them. (The weights are in the layer files all the same.)"""
+    world2.run(saved, Options(model="vocabulary", config=ZERO_1, section=plans["m"]), str(tmp_path))
+    said, _ = world2.run(converted, str(tmp_path))
+    assert "layer 0: ostinato has sharded it over pipeline ranks" in said, said

@@ -1,0 +1,189 @@
+"""What DeepSpeed's own tests of its pipelines check, with their models and settings, under plans; docs/deepspeed.md has the list.
+
+They ask for losses within some per cent of another run; here a plan must give DeepSpeed's own numbers bit for bit.
+"""
+
+import pytest
+import torch
+from support.plans import Layout, make_plan
+from support.training import bytes_of
+from torch import nn
+
+ADAM = {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 3e-7, "torch_adam": True}}
+
+
+def make_engine(layers: list, stages: int, section: dict | None, config: dict, loss=None, given: dict | None = None, **options):
+    import deepspeed
+    from deepspeed.pipe import PipelineModule
+
+    model = PipelineModule(layers=layers, num_stages=stages, loss_fn=loss, **options)
+    whole = {"steps_per_print": 10**9, "zero_allow_untested_optimizer": True, **config}
+    whole |= {"ostinato": section} if section is not None else {}
+    return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=whole, **(given or {}))[0]
+
+
+def both(world, function, plan, *arguments):
+    """(DeepSpeed's results, ours) by rank."""
+    return world.run(function, None, *arguments), world.run(function, {"plan": str(plan)}, *arguments)
+
+
+def scaled_once(section: dict | None) -> float:
+    layers = [nn.Linear(1, 1, bias=False) for _ in range(2)]
+    for layer in layers:
+        layer.weight.data.fill_(1.0)
+    config = {
+        "train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
+        "gradient_clipping": 0.0,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "pipeline": {"activation_checkpoint_interval": 0},
+    }
+    engine = make_engine(layers, 2, section, config, nn.MSELoss())
+    engine.train_batch(iter([(torch.ones(1, 1), torch.zeros(1, 1))] * 2))
+    return next(engine.module.parameters()).item()
+
+
+def test_gradients_are_scaled_once(world2, tmp_path):
+    plan = make_plan(tmp_path, Layout("swapped", (1,), (1, 0)), 2, 2)
+    expected, got = both(world2, scaled_once, plan)
+    assert got == expected == pytest.approx([0.8, 0.8])
+
+
+# in, out, size, stride, padding of AlexNet's convolutions for small images, and whether their results are pooled
+CONVOLUTIONS = [(3, 64, 11, 4, 5, True), (64, 192, 5, 1, 2, True), (192, 384, 3, 1, 1, False), (384, 256, 3, 1, 1, False), (256, 256, 3, 1, 1, True)]
+
+
+def flat(images):
+    return images.flatten(1)
+
+
+def alexnet() -> list:
+    """15 layers, the same weights on every rank."""
+    torch.manual_seed(3)
+    layers: list = []
+    for *sizes, pooled in CONVOLUTIONS:
+        layers += [nn.Conv2d(*sizes), nn.ReLU(inplace=True), *([nn.MaxPool2d(2)] if pooled else [])]
+    return [*layers, flat, nn.Linear(256, 10)]
+
+
+def images(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield torch.randn(2, 3, 32, 32, generator=generator), torch.randint(10, (2,), generator=generator)
+
+
+def of_images(section: dict | None, stages: int, pipeline: dict) -> dict:
+    config = {
+        "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "optimizer": ADAM,
+        "pipeline": {"seed_layers": True, "activation_checkpoint_interval": 1, **pipeline},
+    }
+    engine = make_engine(alexnet(), stages, section, config, nn.CrossEntropyLoss())
+    data = images(engine.grid.data_parallel_id)
+    losses = [engine.train_batch(data).item() for _ in range(8)]
+    own = {name: bytes_of(p) for name, p in engine.module.named_parameters()}
+    everyone = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(everyone, own)
+    return {"losses": losses, "weights": {name: value for held in everyone for name, value in held.items()}}
+
+
+IMAGES = {
+    "2-stages-of-2-replicas": (2, Layout("wave", (3, 8, 10), (0, 1, 1, 0)), {}),
+    "4-stages": (4, Layout("mixed", (3, 6, 8), (3, 1, 0, 2)), {}),
+    "4-stages-not-reentrant": (4, Layout("mixed", (3, 6, 8), (3, 1, 0, 2)), {"use_reentrant": False}),
+}
+
+
+@pytest.mark.parametrize("case", IMAGES)
+def test_images(world4, tmp_path, case):
+    stages, layout, pipeline = IMAGES[case]
+    expected, got = both(world4, of_images, make_plan(tmp_path, layout, 15, 4), stages, pipeline)
+    assert got == expected and got[0]["losses"][-1] != got[0]["losses"][0]
+
+
+class Noting(nn.Linear):
+    """Knows which shapes it has seen."""
+
+    def __init__(self):
+        super().__init__(16, 16)
+        self.shapes = set()
+
+    def forward(self, x):
+        self.shapes.add(tuple(x.shape))
+        return super().forward(x)
+
+
+class Growing(torch.utils.data.Dataset):
+    """Pairs of 8, 16, 32 or 64 rows, four of a kind after each other."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(5)
+        rows = [(8, 16, 32, 64)[(i // 4) % 4] for i in range(256)]
+        self.pairs = [(torch.randn(n, 16, generator=generator), torch.randn(n, 16, generator=generator)) for n in rows]
+
+    def __len__(self):
+        return len(self.pairs)
+
+    def __getitem__(self, index):
+        return self.pairs[index]
+
+
+def of_many_shapes(section: dict | None, stages: int) -> tuple[list, set]:
+    torch.manual_seed(4)
+    config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "optimizer": ADAM,
+              "pipeline": {"seed_layers": True, "activation_checkpoint_interval": 1}}  # fmt: skip
+    data, layers = Growing(), [Noting() for _ in range(4)]
+    engine = make_engine(layers, stages, section, config, nn.MSELoss(), {"training_data": data}, dynamic_shape=True)
+    losses = [engine.train_batch().item() for _ in range(6)]
+    return losses, {len(m.shapes) for m in engine.module.modules() if isinstance(m, Noting)}
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_shapes_that_change(world4, tmp_path, stages):
+    ranks = (0, 1, 0, 1) if stages == 2 else (2, 0, 3, 1)
+    expected, got = both(world4, of_many_shapes, make_plan(tmp_path, Layout("moved", (1, 2, 3), ranks), 4, 4), stages)
+    assert [losses for losses, _ in got] == [losses for losses, _ in expected]
+    assert all(min(seen) > 1 for _, seen in got)
+
+
+def evaluated(section: dict | None, interval: int) -> tuple[float, float]:
+    """(what the pipeline makes, what one process makes) of one input; the layers are a Sequential, and there is no loss."""
+    torch.manual_seed(6)
+    whole = nn.Sequential(*[nn.Linear(32, 32) for _ in range(8)], nn.Linear(32, 1))
+    x = torch.randn(1, 32)
+    alone = whole(x).item()
+    config = {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "optimizer": ADAM, "pipeline": {"activation_checkpoint_interval": interval}}
+    engine = make_engine(whole, 2, section, config)
+    return engine.eval_batch(iter([(x, torch.zeros(()))] * 2)).item(), alone
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+def test_a_sequential_is_evaluated(world2, tmp_path, interval):
+    plan = make_plan(tmp_path, Layout("wave", (2, 5, 7), (1, 0, 0, 1)), 9, 2)
+    for made, alone in world2.run(evaluated, {"plan": str(plan)}, interval):
+        assert made == alone
+
+
+def of_a_changed_interval(section: dict | None, reentrant: bool) -> tuple:
+    """Checkpointing is switched on after initialize()."""
+    torch.manual_seed(7)
+    layers = [*(nn.ReLU() for _ in range(2)), *(nn.Linear(32, 32) for _ in range(6))]
+    config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "optimizer": ADAM,
+              "pipeline": {"activation_checkpoint_interval": 0, "use_reentrant": reentrant}}  # fmt: skip
+    engine = make_engine(layers, 2, section, config, nn.MSELoss())
+    before = engine._reentrant_activation_checkpointing()
+    engine.module.set_checkpoint_interval(2)
+    generator = torch.Generator().manual_seed(8)
+    data = [(torch.randn(1, 32, generator=generator), torch.randn(1, 32, generator=generator)) for _ in range(6)]
+    batches = iter(data)
+    losses = [engine.train_batch(batches).item() for _ in range(3)]
+    return losses, before, engine._reentrant_activation_checkpointing(), engine.module.activation_checkpoint_interval
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_is_switched_on_later(world2, tmp_path, reentrant):
+    import deepspeed
+
+    if not hasattr(deepspeed.runtime.pipe.engine.PipelineEngine, "_reentrant_activation_checkpointing"):
+        pytest.skip("DeepSpeed 0.19.7 ignores set_checkpoint_interval()")
+    plan = make_plan(tmp_path, Layout("looped", (2, 4, 6), (0, 1, 0, 1)), 8, 2)
+    # DeepSpeed cuts where parameters are even: the first rank of its own has trained layers as well.
+    expected, got = both(world2, of_a_changed_interval, plan, reentrant)
+    assert got == expected and got[0][1:] == (False, reentrant, 2)
