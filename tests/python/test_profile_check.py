@@ -1,5 +1,6 @@
 """Stages measured as a whole beside what the profile's rows say."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from ostinato.profile import Job, profile_layers
 from ostinato.profile.check import check_profile, launch_share, predict
 from ostinato.profile.stage import balanced
+from ostinato.profile.table import launch_lines
 
 FP32 = 4
 
@@ -69,6 +71,23 @@ def test_operator_rows_and_launching_make_up_the_layers():
     operators = sum(r.self_time.median for r in profile.operators if r.phase == "forward")
     assert 0 <= launch_share(profile) <= 1
     assert check.operators_forward >= min(operators, check.from_layers.forward)
+
+
+class SlowHost(nn.Module):
+    """What a busy interpreter does to small operators."""
+
+    def forward(self, x):
+        for _ in range(4):
+            time.sleep(0.01)
+            x = x + 1
+        return x
+
+
+def test_where_launching_dominates_the_report_says_so():
+    profile = profile_layers(Job(layers=[SlowHost(), SlowHost()], inputs=torch.randn(2, 2), repeats=2, warm_up=0))
+    [line] = launch_lines(profile)
+    assert launch_share(profile) > 0.5
+    assert "goes into launching operators" in line and "gain more here than a schedule" in line
 
 
 def test_checkpointed_layers_are_checkpointed_one_by_one():

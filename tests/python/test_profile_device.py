@@ -5,6 +5,8 @@ made-up kernel there. It shows that records reach the right rows, and nothing ab
 """
 
 import ctypes
+import weakref
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,12 @@ from torch import nn
 import ostinato
 from ostinato import _profiler
 from ostinato.profile import Job, ProfileError, profile_layers
+from ostinato.profile.chain import build_chain
+from ostinato.profile.check import check_profile
 from ostinato.profile.device import Cpu, Cuda, device_of_this_process
+from ostinato.profile.measure import repeat_once
+from ostinato.profile.operators import recording
+from ostinato.profile.settings import read_settings
 
 # Of the build tree that ostinato is imported from; of script/test's, where it is installed.
 BUILDS = (Path(ostinato.__file__).parents[2], Path(__file__).parents[2] / "build" / "release")
@@ -94,9 +101,13 @@ class Weighted(nn.Module):
 LAYERS = [nn.Linear(4, 4), Weighted(100, 200, 10, 20), nn.Linear(4, 4), Weighted(1000, 2000, 300, 400)]
 
 
-def profile(stand_in, layers=LAYERS, **options):
+def job(stand_in, layers=LAYERS, **options):
     options = {"repeats": 3, "warm_up": 1, "device": Device(stand_in)} | options
-    return profile_layers(Job(layers=layers, inputs=torch.randn(2, 4), **options))
+    return Job(layers=layers, inputs=torch.randn(2, 4), **options)
+
+
+def profile(stand_in, layers=LAYERS, **options):
+    return profile_layers(job(stand_in, layers, **options))
 
 
 def test_every_launch_is_in_the_row_of_its_operator(stand_in):
@@ -119,6 +130,51 @@ def test_a_layers_time_is_the_span_of_its_kernels(stand_in):
         [0, 0, 0, 0], [110, 220, 200, 20], [0, 0, 0, 0], [1300, 2400, 2000, 400]
     ]  # fmt: skip
     assert all(getattr(row, figure).repeats == 3 for row in rows for figure in figures)
+
+
+@pytest.mark.parametrize(("stages", "forward", "backward"), [(1, [1410], [2620]), (2, [110, 1300], [220, 2400])])
+def test_a_stage_is_checked_by_the_devices_clock(stand_in, stages, forward, backward):
+    checks = check_profile(job(stand_in), profile(stand_in), stages)
+    assert [check.measured.forward for check in checks] == forward
+    assert [check.measured.backward for check in checks] == backward
+    assert all((c.from_layers.forward, c.from_layers.backward) == (c.measured.forward, c.measured.backward) for c in checks)
+    assert all(check.drift == 1 for check in checks)
+
+
+def test_timers_are_freed_layer_by_layer(stand_in):
+    """Each has the records of a whole session."""
+    recorder, timers = _profiler.OperatorRecorder(), []
+    for _ in range(3):
+        timer, _ = _profiler.choose_timer("cpu", "")
+        timers.append(weakref.ref(timer))
+        with recording(recorder, timer=timer):
+            pass
+        timer.stop()
+        del timer
+    assert [made() is None for made in timers] == [True, True, False]  # the last one's recorder may be read still
+
+
+def test_the_hosts_own_time_before_a_call_is_in_no_range(stand_in):
+    """Device events would count it as a gap: waiting for the device and asking for its memory take the host a while."""
+    ranges = []
+
+    class Watched(Device):
+        def synchronize(self):
+            ranges.append(inside)
+            super().synchronize()
+
+    inside = False
+
+    @contextmanager
+    def passed(_phase):
+        nonlocal inside
+        inside = True
+        yield
+        inside = False
+
+    layer = build_chain(job(stand_in, [nn.Linear(4, 4)], device=Watched(stand_in)), read_settings({}, None)).layers[0]
+    repeat_once(layer, 0, None, passes=passed)
+    assert ranges and not any(ranges)
 
 
 def test_kernels_of_launches_are_counted(stand_in):
