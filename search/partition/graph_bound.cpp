@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "search/partition/graph_cone.h"
+
 namespace ostinato {
 namespace {
 
@@ -14,14 +16,26 @@ constexpr Ticks kNever = std::numeric_limits<Ticks>::max() / 2;
 
 class PathBounds {
  public:
-  explicit PathBounds(const GraphCosts& costs)
+  /// `cones`: look at several levels at once (graph_cone.h).
+  PathBounds(const GraphCosts& costs, bool cones)
       : costs_(costs),
         graph_(costs.graph()),
         devices_(costs.device_count()),
+        cones_(cones),
         domains_(graph_.groups.rows()),
-        reach_(static_cast<std::size_t>(graph_.size()) * devices_, 0),
+        reach_(static_cast<std::size_t>(graph_.size()) * devices_, kNever),
         rest_(reach_.size(), 0),
-        arrivals_(graph_.predecessors.values.size() * static_cast<std::size_t>(devices_), 0) {
+        arrivals_(graph_.predecessors.values.size() * static_cast<std::size_t>(devices_), 0),
+        departures_(cones ? arrivals_.size() : 0, 0),
+        after_(reach_.size(), kNever),
+        position_(graph_.size()),
+        backwards_(graph_.size()) {
+    for (int v = 0; v < graph_.size(); ++v)
+      for (int d = 0; d < devices_; ++d) durations_.push_back(costs.execution(v, d));
+    for (int p = 0; p < graph_.size(); ++p) {
+      position_[graph_.order[p]] = p;
+      backwards_[graph_.order[p]] = graph_.size() - p;
+    }
     for (int g = 0; g < graph_.groups.rows(); ++g)
       for (int d = 0; d < devices_; ++d)
         if (costs.allowed(g, d)) domains_[g].push_back(d);
@@ -66,6 +80,8 @@ class PathBounds {
   }
 
   void forward() {
+    GraphCone cone({graph_.predecessors, graph_.group, position_, arrivals_, reach_, durations_, devices_},
+                   graph_.size());
     std::vector<int> filled(graph_.predecessors.begin.begin(), graph_.predecessors.begin.end() - 1);
     for (const int v : graph_.order) {
       const auto inputs = graph_.predecessors[v];
@@ -78,7 +94,7 @@ class PathBounds {
           neighbours_.push_back({arrivals_[edge * devices_ + d], here ? reach_[at(u, d)] : kNever,
                                  here ? costs_.execution(u, d) : 0});
         }
-        reach_[at(v, d)] = join();
+        reach_[at(v, d)] = cones_ ? cone.earliest(v, d, join()) : join();
       }
       send(v, filled);
     }
@@ -101,20 +117,24 @@ class PathBounds {
   }
 
   void backward() {
+    GraphCone cone({graph_.successors, graph_.group, backwards_, departures_, after_, durations_, devices_},
+                   graph_.size());
     for (auto p = graph_.order.rbegin(); p != graph_.order.rend(); ++p) {
       const int v = *p;
       tabulate_transfers(v);
       for (const int d : domains_[graph_.group[v]]) {
         neighbours_.clear();
+        std::size_t edge = graph_.successors.begin[v];
         for (const int w : graph_.successors[v]) {
           Ticks remote = kNever;
           for (const int to : domains_[graph_.group[w]])
             if (to != d) remote = std::min(remote, transfer(d, to) + rest_[at(w, to)]);
           const bool here = holds(w, d);
-          const Ticks duration = here ? costs_.execution(w, d) : 0;
-          neighbours_.push_back({remote, here ? rest_[at(w, d)] - duration : kNever, duration});
+          neighbours_.push_back({remote, here ? after_[at(w, d)] : kNever, here ? durations_[at(w, d)] : 0});
+          if (cones_) departures_[edge++ * devices_ + d] = remote;
         }
-        rest_[at(v, d)] = costs_.execution(v, d) + join();
+        after_[at(v, d)] = cones_ ? cone.earliest(v, d, join()) : join();
+        rest_[at(v, d)] = durations_[at(v, d)] + after_[at(v, d)];
       }
     }
   }
@@ -170,9 +190,14 @@ class PathBounds {
   const GraphCosts& costs_;
   const OperatorGraph& graph_;
   const int devices_;
+  const bool cones_;
   std::vector<std::vector<int>> domains_;  ///< devices that may hold each group, ascending
   std::vector<Ticks> reach_, rest_;        ///< [vertex][device], valid inside the domains
   std::vector<Ticks> arrivals_;            ///< [incoming edge][device]
+  std::vector<Ticks> departures_;          ///< [outgoing edge][device]: over a link, to the end of all
+  std::vector<Ticks> after_;               ///< [vertex][device]: rest_ without the vertex itself
+  std::vector<Ticks> durations_;           ///< [vertex][device]
+  std::vector<int> position_, backwards_;  ///< in the topological order, from either end
   std::vector<int> rate_class_;            ///< [from][to]
   std::vector<std::pair<int, int>> example_;
   std::vector<Ticks> class_time_;
@@ -203,7 +228,7 @@ Ticks graph_lower_bound(const GraphCosts& costs) {
   const double steps = static_cast<double>(costs.graph().successors.values.size() + 1) *
                        costs.device_count() * costs.device_count();
   const Ticks simple = simple_graph_bound(costs);
-  return steps > 4e9 ? simple : std::max(simple, PathBounds(costs).bound());
+  return steps > 4e9 ? simple : std::max(simple, PathBounds(costs, steps < 2.5e8).bound());
 }
 
 }  // namespace ostinato

@@ -6,17 +6,19 @@
 // from its start to the end of all that follows, both by dynamic programming over the graph. At each step the
 // neighbours of v are either on d too, and then one after the other, or elsewhere, and then behind a transfer
 // from the device that suits best; the split that is best for v counts (Colin and Chretienne, Operations
-// Research 39, 1991, for one rate). From them, for each group: on the device that is best for the group as a
-// whole, the longest of these paths, and the group's own vertices one after the other between the reach of
-// the first and what follows the last (Jackson's bound for one machine, over sets of latest vertices). The
-// largest over all groups is the bound.
+// Research 39, 1991, for one rate). Then the same over several levels at once: what must gather on d because
+// it would come too late from elsewhere runs there one after the other (graph_cone.h). From them, for each
+// group: on the device that is best for the group as a whole, the longest of these paths, and the group's own
+// vertices one after the other between the reach of the first and what follows the last (Jackson's bound for
+// one machine, over sets of latest vertices). The largest over all groups is the bound.
 
 #include "search/partition/graph.h"
 
 namespace ostinato {
 
-/// A proven lower bound. O(E * devices^2) time and O(E * devices) memory; beyond 4 * 10^9 such steps only the
-/// longest path at the fastest allowed devices and all operations over all speeds count, O(V + E).
+/// A proven lower bound. O(E * devices^2) time and O(E * devices) memory, and up to kMostForced times that
+/// for the levels, which are left out beyond 2.5 * 10^8 such steps; beyond 4 * 10^9 only the longest path at
+/// the fastest allowed devices and all operations over all speeds count, O(V + E).
 Ticks graph_lower_bound(const GraphCosts& costs);
 
 /// The latter alone.
