@@ -89,23 +89,56 @@ void sort_topologically(OperatorGraph& graph) {
   if (static_cast<int>(graph.order.size()) < graph.size()) refuse_cycle(graph, missing);
 }
 
-/// Joins what is named together; the smallest vertex stands for its set.
-std::vector<int> join_together(const std::vector<GraphVertex>& rows, const Ids& ids) {
-  std::vector<int> parent(rows.size());
-  std::iota(parent.begin(), parent.end(), 0);
-  const auto root = [&](int v) {
-    while (parent[v] != v) v = parent[v] = parent[parent[v]];
-    return v;
-  };
-  for (int v = 0; v < static_cast<int>(rows.size()); ++v) {
-    for (const std::int64_t id : rows[v].together) {
-      const int a = root(v), b = root(ids.at(id, rows[v], "a vertex on the same device"));
-      parent[std::max(a, b)] = std::min(a, b);
-    }
+/// Joins what is named together; the smallest vertex stands for its set. `filed`, at that vertex: the id
+/// under which the published program files the set. It reads row by row, and sees those of the rows before.
+class Together {
+ public:
+  Together(const std::vector<GraphVertex>& rows, const Ids& ids)
+      : rows_(rows), ids_(ids), parent_(rows.size()), filed(rows.size(), -1) {
+    std::iota(parent_.begin(), parent_.end(), 0);
+    std::vector<int> order = parent_;
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return rows[a].line < rows[b].line; });
+    for (const int v : order) file(v);
+    for (const int v : order)
+      for (const std::int64_t id : rows[v].together) join(v, at(v, id));
   }
-  for (int v = 0; v < static_cast<int>(rows.size()); ++v) parent[v] = root(v);
-  return parent;
-}
+
+  int root(int v) {
+    while (parent_[v] != v) v = parent_[v] = parent_[parent_[v]];
+    return v;
+  }
+
+ private:
+  int at(int v, std::int64_t id) const { return ids_.at(id, rows_[v], "a vertex on the same device"); }
+  void join(int v, int w) {
+    const int a = root(v), b = root(w);
+    parent_[std::max(a, b)] = std::min(a, b);
+  }
+
+  /// Its set is filed under the id of the first that it names, in the order of a table, unless that has a
+  /// set.
+  void file(int v) {
+    const std::int64_t places = table_size(rows_[v].together.size());
+    int first = -1;
+    const auto key = [&](int w) { return std::pair(rows_[w].id % places, rows_[w].id); };
+    std::vector<int> before;
+    for (const std::int64_t id : rows_[v].together)
+      if (const int w = at(v, id); rows_[w].line < rows_[v].line) before.push_back(w);
+    for (const int w : before)
+      if (first < 0 || key(w) < key(first)) first = w;
+    if (first < 0) return;
+    const std::int64_t kept = filed[root(first)] < 0 ? rows_[first].id : filed[root(first)];
+    for (const int w : before) join(v, w);
+    filed[root(v)] = kept;
+  }
+
+  const std::vector<GraphVertex>& rows_;
+  const Ids& ids_;
+  std::vector<int> parent_;
+
+ public:
+  std::vector<std::int64_t> filed;
+};
 
 int kind_index(OperatorGraph& graph, const std::string& kind) {
   const auto found = std::find(graph.kinds.begin(), graph.kinds.end(), kind);
@@ -133,12 +166,14 @@ void merge_kinds(OperatorGraph& graph, const std::vector<GraphVertex>& rows) {
 }
 
 void form_groups(OperatorGraph& graph, const std::vector<GraphVertex>& rows, const Ids& ids) {
-  const std::vector<int> leader = join_together(rows, ids);
+  Together together(rows, ids);
   graph.group.assign(graph.size(), -1);
   int groups = 0;
   Pairs members;
   for (int v = 0; v < graph.size(); ++v) {
-    graph.group[v] = leader[v] == v ? groups++ : graph.group[leader[v]];
+    const int leader = together.root(v);
+    graph.group[v] = leader == v ? groups++ : graph.group[leader];
+    if (leader == v) graph.group_key.push_back(together.filed[v] >= 0 ? together.filed[v] : graph.ids[v]);
     members.emplace_back(graph.group[v], v);
   }
   graph.groups = FlatLists::from_pairs(groups, members);
@@ -170,6 +205,12 @@ FlatLists FlatLists::from_pairs(int rows, std::span<const std::pair<int, int>> p
   std::vector<int> next(lists.begin.begin(), lists.begin.end() - 1);
   for (const auto& [row, value] : pairs) lists.values[next[row]++] = value;
   return lists;
+}
+
+std::int64_t table_size(std::size_t keys) {
+  std::int64_t places = 16;
+  while (places * 3 < static_cast<std::int64_t>(keys) * 4) places *= 2;
+  return places;
 }
 
 OperatorGraph build_graph(std::vector<GraphVertex> rows, const std::string& source) {

@@ -75,6 +75,7 @@ class Simulation {
         rank_(std::move(rank)),
         send_runs_(sends == GraphSends::operations),
         ready_(costs.device_count()),
+        under_way_(costs.device_count()),
         running_(costs.device_count(), -1),
         touched_(costs.device_count(), 0) {}
 
@@ -129,10 +130,10 @@ class Simulation {
   void take_event() {
     const auto [time, kind, index] = events_.top();
     events_.pop();
-    if (kind == 1) return deliver(deliveries_[index]);
+    if (kind == 1) return arrive(index);
     const int v = std::exchange(running_[index], -1);
     touch(index);
-    if (is_send(v)) return send(v - graph_.size());
+    if (is_send(v)) return receive(index);
     for (int d = deliveries_.begin(v); d < deliveries_.end(v); ++d) {
       const Delivery& delivery = deliveries_[d];
       if (delivery.device == index) {
@@ -140,12 +141,26 @@ class Simulation {
       } else if (send_runs_) {
         make_ready(graph_.size() + d, index);
       } else {
-        send(d);
+        events_.emplace(now_ + delivery.time, 1, d);
       }
     }
+    receive(index);
   }
 
-  void send(int delivery) { events_.emplace(now_ + deliveries_[delivery].time, 1, delivery); }
+  void arrive(int delivery) {
+    if (!send_runs_) return deliver(deliveries_[delivery]);
+    if (running_[deliveries_[delivery].device] < 0) receive(deliveries_[delivery].device);
+  }
+
+  /// Where sends are operations, a device looks for arrivals between two operations: in the order in which
+  /// they were sent, and behind what its own operation has made ready.
+  void receive(int device) {
+    const auto arrived = [&](const auto& sent) { return sent.first <= now_; };
+    std::vector<std::pair<Ticks, int>>& list = under_way_[device];
+    for (std::size_t i = 0; i < list.size(); ++i)
+      if (arrived(list[i])) deliver(deliveries_[list[i].second]);
+    std::erase_if(list, arrived);
+  }
 
   void deliver(const Delivery& delivery) {
     for (const int w : deliveries_.consumers(delivery))
@@ -168,7 +183,14 @@ class Simulation {
     timeline_.busy[device] += duration;
     timeline_.makespan = std::max(timeline_.makespan, now_ + duration);
     events_.emplace(now_ + duration, 0, device);
-    if (!is_send(task)) timeline_.start[task] = now_;
+    if (!is_send(task)) {
+      timeline_.start[task] = now_;
+    } else {
+      const int index = task - graph_.size();
+      const Ticks arrival = now_ + duration + deliveries_[index].time;
+      under_way_[deliveries_[index].device].emplace_back(arrival, index);
+      events_.emplace(arrival, 1, index);
+    }
   }
 
   int take_ready(int device) {
@@ -213,6 +235,7 @@ class Simulation {
   const std::vector<Ticks> rank_;
   const bool send_runs_;
   std::vector<std::vector<Entry>> ready_;
+  std::vector<std::vector<std::pair<Ticks, int>>> under_way_;  ///< (arrival, delivery) to each device
   std::vector<int> running_, missing_;
   std::vector<char> touched_;
   std::vector<int> touched_list_;

@@ -28,11 +28,21 @@ std::vector<int> open_order(int count, std::uint64_t seed) {
   return order;
 }
 
+/// In the published program groups of several vertices stand in a hash table.
+void order_as_table(const OperatorGraph& graph, std::vector<int>& groups) {
+  const std::int64_t places = table_size(groups.size());
+  const auto key = [&](int g) { return std::pair(graph.group_key[g] % places, graph.group_key[g]); };
+  std::sort(groups.begin(), groups.end(), [&](int a, int b) { return key(a) < key(b); });
+}
+
 /// Groups of several vertices first: they are the hardest to place.
-std::vector<int> groups_first(const OperatorGraph& graph, std::uint64_t seed) {
-  std::vector<int> order = open_order(graph.groups.rows(), seed);
-  std::stable_partition(order.begin(), order.end(), [&](int g) { return graph.groups[g].size() > 1; });
-  return order;
+std::vector<int> groups_first(const OperatorGraph& graph, const StrategyOptions& options) {
+  const std::vector<int> order = open_order(graph.groups.rows(), options.seed);
+  std::vector<int> several, single;
+  for (const int g : order) (graph.groups[g].size() > 1 ? several : single).push_back(g);
+  if (options.published_program) order_as_table(graph, several);
+  several.insert(several.end(), single.begin(), single.end());
+  return several;
 }
 
 /// The first device that fits, from position `first` of `devices` on and round again; -1: none.
@@ -46,7 +56,7 @@ int next_fitting(const GraphLoads& loads, int group, const std::vector<int>& dev
 void assign_hash(GraphLoads& loads, const StrategyOptions& options) {
   const std::vector<int> devices = iota(loads.costs().device_count());
   int turn = 0;
-  for (const int g : groups_first(loads.costs().graph(), options.seed))
+  for (const int g : groups_first(loads.costs().graph(), options))
     if (!loads.assign(g, next_fitting(loads, g, devices, turn++ % static_cast<int>(devices.size())))) return;
 }
 
@@ -99,7 +109,8 @@ class Product {
         published_(options.published_program),
         four_(with_memory_and_importance),
         importance_(path_operations(loads.costs().graph())),
-        longest_(static_cast<double>(*std::max_element(importance_.begin(), importance_.end()))) {}
+        longest_(static_cast<double>(*std::max_element(importance_.begin(), importance_.end()))),
+        place_(open_order(loads.costs().graph().size(), options.seed + 1)) {}
 
   const std::vector<std::int64_t>& importance() const { return importance_; }
 
@@ -165,10 +176,26 @@ class Product {
   double incoming(int v, int d) const {
     double sum = 0;
     for (const int u : loads_.costs().graph().predecessors[v])
-      if (loads_.assigned(u)) sum += whole(loads_.costs().transfer(u, loads_.device(u), d));
+      if (loads_.assigned(u) && !(published_ && feeds_its_number(u, d)))
+        sum += whole(loads_.costs().transfer(u, loads_.device(u), d));
     return sum;
   }
+  /// The published program compares the ids of vertices with that of the device.
+  bool feeds_its_number(int u, int d) const {
+    const OperatorGraph& graph = loads_.costs().graph();
+    const auto successors = graph.successors[u];
+    return std::any_of(successors.begin(), successors.end(),
+                       [&](int w) { return graph.ids[w] == loads_.costs().devices().devices[d].id; });
+  }
+  /// That program counts one of the successors elsewhere, the first in the order of a set.
+  double first_outgoing(int v, int d) const {
+    int first = -1;
+    for (const int w : loads_.costs().graph().successors[v])
+      if (loads_.assigned(w) && loads_.device(w) != d && (first < 0 || place_[w] < place_[first])) first = w;
+    return first < 0 ? 0 : whole(loads_.costs().transfer(v, d, loads_.device(first)));
+  }
   double outgoing(int v, int d) {
+    if (published_) return first_outgoing(v, d);
     double sum = 0;
     targets_.clear();
     for (const int w : loads_.costs().graph().successors[v]) {
@@ -176,7 +203,6 @@ class Product {
       if (to < 0 || to == d || std::find(targets_.begin(), targets_.end(), to) != targets_.end()) continue;
       sum += whole(loads_.costs().transfer(v, d, to));
       targets_.push_back(to);
-      if (published_) break;
     }
     return sum;
   }
@@ -185,13 +211,14 @@ class Product {
   const bool published_, four_;
   const std::vector<std::int64_t> importance_;
   const double longest_;
+  const std::vector<int> place_;  ///< of each vertex in an order that the program leaves to chance
   std::vector<Factors> devices_;
   std::vector<int> targets_;
 };
 
 void assign_mite(GraphLoads& loads, const StrategyOptions& options) {
   Product product(loads, options, true);
-  for (const int g : groups_first(loads.costs().graph(), options.seed))
+  for (const int g : groups_first(loads.costs().graph(), options))
     if (!loads.assign(g, product.best_device(g))) return;
 }
 
