@@ -64,11 +64,13 @@ std::string method_of(const Repetend& repetend) { return fmt::format("repetend o
 
 }  // namespace
 
-Portfolio::Portfolio(const Instance& instance, const Bounds& bounds, const SearchOptions& options)
+Portfolio::Portfolio(const Instance& instance, const Bounds& bounds, const SearchOptions& options,
+                     Clock::time_point began)
     : in_(instance),
       mirror_(instance.reversed()),
       bounds_(bounds),
       options_(options),
+      began_(began),
       claims_{bounds.makespan(options.micro_batches), bounds.of(options.objective, options.micro_batches)},
       bound_(claims_.objective),
       micro_batches_(options.method == "auto" ? representative(in_, options.micro_batches)
@@ -192,9 +194,10 @@ void Portfolio::spare_memory() {
 }
 
 void Portfolio::try_named() {
+  const Chains chains(in_.placement());
   for (const std::string& name : named_schedules()) {
     if (stopped() && !best_.empty()) return;
-    const NamedSchedule schedule = named_schedule(name, in_.placement(), micro_batches_);
+    const NamedSchedule schedule = named_schedule(name, in_.placement(), micro_batches_, chains);
     if (schedule.orders) best_.offer(*schedule.orders, name);
   }
   report("named schedules");

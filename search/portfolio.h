@@ -25,7 +25,11 @@ namespace ostinato {
 
 class Portfolio {
  public:
-  Portfolio(const Instance& instance, const Bounds& bounds, const SearchOptions& options);
+  using Clock = std::chrono::steady_clock;
+
+  /// The time limit counts from `began`.
+  Portfolio(const Instance& instance, const Bounds& bounds, const SearchOptions& options,
+            Clock::time_point began = Clock::now());
 
   /// Fills best(). Throws InfeasibleError with its proof.
   void run();
@@ -47,8 +51,6 @@ class Portfolio {
   bool cut() const { return cut_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   /// What one part of a round found: sequences of blocks (the i-th mention is micro-batch i).
   struct Found {
     std::vector<std::vector<int>> sequences;
@@ -92,7 +94,7 @@ class Portfolio {
   const Instance mirror_;
   const Bounds& bounds_;
   const SearchOptions& options_;
-  const Clock::time_point began_ = Clock::now();
+  const Clock::time_point began_;
   Claims claims_;
   Nanoseconds bound_;  ///< of the objective: claimed, or proved by the search alone
   bool windows_known_ = false;

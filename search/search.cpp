@@ -72,10 +72,11 @@ Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bound
 }  // namespace
 
 Plan search(const Placement& placement, const SearchOptions& options) {
+  const auto began = Portfolio::Clock::now();
   check(placement, options);
   const Instance in(placement);
   const Bounds bounds(in);
-  Portfolio portfolio(in, bounds, options);
+  Portfolio portfolio(in, bounds, options, began);
   options.method == "auto" ? portfolio.run() : portfolio.run_named();
   portfolio.certify();
   if (portfolio.best().empty()) {

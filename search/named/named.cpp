@@ -87,10 +87,10 @@ bool trains(const Placement& placement) {
 }
 
 /// Empty where the placement is none of what the schedule is not for.
-std::string what_is_against(const std::string& name, const Unless& unless, const Placement& placement) {
+std::string what_is_against(const std::string& name, const Unless& unless, const Placement& placement,
+                            const ChainOrNot& found) {
   if (unless.inference && !trains(placement)) return needs_training(name);
   if (!unless.simple_chain) return "";
-  const ChainOrNot found = find_chain(placement);
   if (!found.chain || found.chain->layout != ChainLayout::single) return "";
   return name + " is for placements that are no chain with one chunk per device: there it is 1f1b";
 }
@@ -116,15 +116,16 @@ struct Write {
   const Entry& entry;
   const Placement& placement;
   int micro_batches;
+  const Chains& chains;
 
   NamedSchedule operator()(AnySchedule orders) const {
-    const std::string against = what_is_against(name, entry.unless, placement);
+    const std::string against = what_is_against(name, entry.unless, placement, chains.one);
     if (!against.empty()) return {std::nullopt, against};
     return written(orders(placement, micro_batches));
   }
 
   NamedSchedule operator()(ChainSchedule orders) const {
-    const ChainOrNot found = find_chain(placement);
+    const ChainOrNot& found = chains.one;
     if (!found.chain)
       return {std::nullopt, name + " needs a chain of stages with one device each: " + found.why_not};
     const std::string missing = what_is_missing(name, entry.needs, *found.chain);
@@ -133,7 +134,7 @@ struct Write {
   }
 
   NamedSchedule operator()(TwoWaySchedule orders) const {
-    const TwoWayOrNot found = find_two_way(placement);
+    const TwoWayOrNot& found = chains.two;
     if (!found.chains)
       return {std::nullopt, name + " needs two chains in opposite directions: " + found.why_not};
     if (!found.chains->down.training) return {std::nullopt, needs_training(name)};
@@ -157,11 +158,16 @@ const std::vector<std::string>& named_schedules() {
   return names;
 }
 
-NamedSchedule named_schedule(const std::string& name, const Placement& placement, int micro_batches) {
+NamedSchedule named_schedule(const std::string& name, const Placement& placement, int micro_batches,
+                             const Chains& chains) {
   const auto entry =
       std::find_if(entries().begin(), entries().end(), [&](const Entry& e) { return e.name == name; });
   assert(entry != entries().end() && micro_batches >= 1);
-  return std::visit(Write{name, *entry, placement, micro_batches}, entry->orders);
+  return std::visit(Write{name, *entry, placement, micro_batches, chains}, entry->orders);
+}
+
+NamedSchedule named_schedule(const std::string& name, const Placement& placement, int micro_batches) {
+  return named_schedule(name, placement, micro_batches, Chains(placement));
 }
 
 }  // namespace ostinato

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "search/named/chain.h"
 #include "search/plan/orders.h"
 
 namespace ostinato {
@@ -21,8 +22,17 @@ struct NamedSchedule {
 /// ...
 const std::vector<std::string>& named_schedules();
 
+/// The chains of stages that a placement is made of, found once for all schedules. O(blocks log blocks).
+struct Chains {
+  explicit Chains(const Placement& placement) : one(find_chain(placement)), two(find_two_way(placement)) {}
+  ChainOrNot one;
+  TwoWayOrNot two;
+};
+
 /// The orders of that schedule for `micro_batches` micro-batches. Asserts that the name is known.
 /// It does not look at the memory limit: peak_memory() tells what the schedule needs.
+NamedSchedule named_schedule(const std::string& name, const Placement& placement, int micro_batches,
+                             const Chains& chains);
 NamedSchedule named_schedule(const std::string& name, const Placement& placement, int micro_batches);
 
 }  // namespace ostinato

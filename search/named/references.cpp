@@ -18,8 +18,9 @@ bool fits(const Placement& placement, const std::vector<ScheduledBlock>& schedul
 
 std::vector<Reference> references(const Placement& placement, int micro_batches, Objective objective) {
   std::vector<Reference> list;
+  const Chains chains(placement);
   for (const std::string& name : named_schedules()) {
-    const NamedSchedule named = named_schedule(name, placement, micro_batches);
+    const NamedSchedule named = named_schedule(name, placement, micro_batches, chains);
     if (!named.orders) continue;
     const auto schedule = earliest_starts(placement, micro_batches, *named.orders);
     if (!schedule) continue;

@@ -6,6 +6,7 @@
 #include "search/named/named.h"
 #include "search/placement/shapes.h"
 #include "search/plan/orders.h"
+#include "search/plan/plan_json.h"
 #include "tests/search/checked.h"
 #include "tests/search/small.h"
 
@@ -76,13 +77,19 @@ TEST(Search, FindsTheKnownOptimaOfTwoChunks) {
   EXPECT_EQ(searched(split_wave(4), 8).makespan, 59);
 }
 
-TEST(Search, DoesNotDependOnTheThreads) {
-  const Placement p = split_wave(6);
-  const Plan one = search(p, {.micro_batches = 5, .time_limit_seconds = 0, .threads = 1});
-  for (const int threads : {2, 3, 7}) {
-    const Plan plan = search(p, {.micro_batches = 5, .time_limit_seconds = 0, .threads = threads});
-    EXPECT_EQ(plan.schedule, one.schedule);
-    EXPECT_EQ(plan.search.method, one.search.method);
+TEST(Search, GivesTheSameBytesAtAnyNumberOfThreads) {
+  Placement uneven = shape("k", {.forward = 7, .backward = 12, .capacity = 3});
+  uneven.link.latency = 2;
+  for (const Placement& p : {split_wave(6), uneven}) {
+    for (const Objective objective : {Objective::makespan, Objective::span, Objective::latency}) {
+      SearchOptions options{
+          .micro_batches = 5, .objective = objective, .time_limit_seconds = 0, .effort = 30};
+      const std::string one = format_plan(search(p, options), p);
+      for (const int threads : {2, 3, 4, 8}) {
+        options.threads = threads;
+        EXPECT_EQ(format_plan(search(p, options), p), one) << p.name << ", " << threads;
+      }
+    }
   }
 }
 
