@@ -43,12 +43,12 @@ def limited(path: Path, room: int, folder: Path) -> Path:
     return made
 
 
-def plan(path: Path, ranks: int, method: str = "auto") -> dict:
-    """Searches a plan for the placement, and leaves it in plan.json beside it."""
+def plan(path: Path, ranks: int, method: str = "auto") -> dict | None:
+    """Searches a plan for the placement, and leaves it in plan.json beside it. None where nothing fits the memory."""
     made = path.with_name("plan.json")
     options = ("--micro-batches", MICRO_BATCHES[ranks], "--method", method, "--time-limit", 2)
-    ostinato("search", path, *options, "--output", made)
-    return json.loads(made.read_text())
+    fits = ostinato("search", path, *options, "--output", made) is not None
+    return json.loads(made.read_text()) if fits else None
 
 
 def cuts_of(path: Path) -> tuple[int, ...]:
@@ -65,12 +65,13 @@ class Group:
 
 
 def ours(folder: Path, placements: dict[str, Path], room: int, ranks: int) -> list[tuple[Entry, float]]:
-    """A plan for each placement within `room` bytes a device, and its makespan in seconds."""
+    """A plan for each placement that fits `room` bytes a device, and its makespan in seconds."""
     found = []
     for name, path in placements.items():
         within = limited(path, room, folder / f"{name}-{room}")
         entry = Entry(f"ostinato, {name}", cuts_of(within)[::2], str(within.with_name("plan.json")))
-        found.append((entry, plan(within, ranks)["makespan"] / 1e9))
+        if (made := plan(within, ranks)) is not None:
+            found.append((entry, made["makespan"] / 1e9))
     return found
 
 

@@ -20,6 +20,7 @@ from emulated_models import MODELS, configuration
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))  # support.worlds, for all who import this
 
+INFEASIBLE = 4  # nothing fits the memory, and that is proved
 STOPPED_AT_LIMIT = 5  # of a search: its time was up, and the best plan so far is written
 
 
@@ -35,11 +36,13 @@ class Entry:
     recompute: bool = False
 
 
-def ostinato(*arguments) -> str:
-    """Runs a command as a user would type it; what it printed."""
+def ostinato(*arguments) -> str | None:
+    """Runs a command as a user would type it; what it printed, or None where nothing fits the memory."""
     words = [sys.executable, "-m", "ostinato", *map(str, arguments)]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "DEEPSPEED_LOG_LEVEL": "error"}
     done = subprocess.run(words, env=variables, capture_output=True, text=True)
+    if done.returncode == INFEASIBLE:
+        return None
     if done.returncode not in (0, STOPPED_AT_LIMIT):
         sys.exit(f"{' '.join(words)} ended with status {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
