@@ -321,7 +321,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"runs_that_touch", stages("[[0, 1], [1, 2]]", "[2, 3]"),
                 "p.toml:6: the runs of 'layers' must rise, with a layer left out between two of them"},
         Refusal{"runs_that_overlap", stages("[[0, 1], [2, 3]]", "[1, 3]"),
-                "p.toml:6: stage 's' overlaps stage 't' in part, from layer 2"},
+                "p.toml:4: stage 's' overlaps stage 't' in part, from layer 2"},
         Refusal{"a_run_of_one", stages("[[0, 1], [2]]", "[1, 2]"),
                 "p.toml:6: 'layers' must be [first, end): two whole numbers, or a list of such runs"},
         Refusal{"layers_negative", stages("[-1, 1]", "[1, 2]"),
