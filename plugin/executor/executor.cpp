@@ -9,7 +9,7 @@
 namespace ostinato {
 namespace {
 
-using Clock = Trace::Clock;
+using Clock = std::chrono::steady_clock;
 
 Program checked(Program program, int rank) {
   const DeadlockProof proof = prove_deadlock_free(program);
@@ -43,7 +43,8 @@ Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions 
             waits_for_ = index;
           },
           options.dynamic_shapes),
-      trace_(program_.ranks[rank], rank) {
+      trace_(program_.ranks[rank], rank, channel.device().type()),
+      timeout_(options.timeout) {
   channel.open(traffic_.messages(), options.setup_timeout);
 }
 
@@ -84,6 +85,12 @@ void Executor::step() {
     execute(index);
   }
   traffic_.finish();
+  // On an accelerator the step has only been issued so far, and a transfer whose peer never comes hangs
+  // there.
+  if (const int late = trace_.unfinished(timeout_); late >= 0) {
+    at_ = late;
+    throw TimeoutError(traffic_.late(late));
+  }
   trace_.finish();
   at_ = -1;
   ++steps_;
@@ -112,10 +119,10 @@ std::vector<Message> Executor::take(int index, const std::vector<int>& others) {
       continue;
     }
     const NvtxRange range(ranges_[needs[k]].c_str());
-    const auto start = Clock::now();
+    const Moment start = trace_.now();
     messages.push_back(Message::from_peer(traffic_.wait(needs[k])));
     const Action receive = i.action == Action::forward ? Action::receive_forward : Action::receive_backward;
-    trace_.ran(needs[k], receive, i.stage, i.micro_batch, start, Clock::now());
+    trace_.ran(needs[k], receive, i.stage, i.micro_batch, start, trace_.now());
   }
   return messages;
 }
@@ -137,9 +144,9 @@ void Executor::forward(int index) {
   const Instruction& i = program_.ranks[rank_][index];
   const ProgramStage& stage = program_.stages[i.stage];
   std::vector<Message> inputs = take(index, stage.inputs);
-  const auto start = Clock::now();
+  const Moment start = trace_.now();
   const std::vector<at::Tensor> outputs = stages_.at(i.stage)->forward(i.micro_batch, std::move(inputs));
-  trace_.ran(index, Action::forward, i.stage, i.micro_batch, start, Clock::now());
+  trace_.ran(index, Action::forward, i.stage, i.micro_batch, start, trace_.now());
   const std::vector<int>& takers = traffic_.itinerary().takers[index];
   for (std::size_t k = 0; k < stage.outputs.size(); ++k) {
     traffic_.learn(i.stage, stage.outputs[k], i.micro_batch, outputs);
@@ -151,11 +158,11 @@ void Executor::backward(int index) {
   const Instruction& i = program_.ranks[rank_][index];
   const ProgramStage& stage = program_.stages[i.stage];
   std::vector<Message> received = take(index, stage.outputs);
-  const auto start = Clock::now();
+  const Moment start = trace_.now();
   StageRun& run = *stages_.at(i.stage);
   auto gradients = i.action == Action::backward ? run.backward(i.micro_batch, std::move(received))
                                                 : run.backward_input(i.micro_batch, std::move(received));
-  trace_.ran(index, i.action, i.stage, i.micro_batch, start, Clock::now());
+  trace_.ran(index, i.action, i.stage, i.micro_batch, start, trace_.now());
   const std::vector<int>& takers = traffic_.itinerary().takers[index];
   for (std::size_t k = 0; k < stage.inputs.size(); ++k)
     keep(gradients_, {i.stage, stage.inputs[k], i.micro_batch}, gradients[k], takers[k]);
@@ -163,18 +170,18 @@ void Executor::backward(int index) {
 
 void Executor::backward_weight(int index) {
   const Instruction& i = program_.ranks[rank_][index];
-  const auto start = Clock::now();
+  const Moment start = trace_.now();
   stages_.at(i.stage)->backward_weight(i.micro_batch);
-  trace_.ran(index, i.action, i.stage, i.micro_batch, start, Clock::now());
+  trace_.ran(index, i.action, i.stage, i.micro_batch, start, trace_.now());
 }
 
 void Executor::send(int index) {
   const Instruction& i = program_.ranks[rank_][index];
   HandOver& here = i.action == Action::send_forward ? activations_ : gradients_;
   const std::vector<at::Tensor> tensors = hand_over(here, {i.stage, i.peer_stage, i.micro_batch});
-  const auto start = Clock::now();
+  const Moment start = trace_.now();
   traffic_.send(index, tensors);
-  trace_.ran(index, i.action, i.stage, i.micro_batch, start, Clock::now());
+  trace_.ran(index, i.action, i.stage, i.micro_batch, start, trace_.now());
 }
 
 std::vector<int> Executor::unsplit_stages() const {

@@ -31,7 +31,8 @@
 namespace ostinato {
 
 struct ExecutorOptions {
-  std::chrono::nanoseconds timeout = std::chrono::seconds(300);  ///< longest wait for one transfer
+  std::chrono::nanoseconds timeout =
+      std::chrono::seconds(300);  ///< longest wait for one transfer, and for the device
   bool dynamic_shapes =
       false;  ///< outputs may change their shapes at any time (traffic.h says what it costs)
   std::chrono::nanoseconds setup_timeout =
@@ -95,6 +96,7 @@ class Executor {
   Meter meter_;
   Traffic traffic_;
   Trace trace_;
+  std::chrono::nanoseconds timeout_;
   std::map<int, std::unique_ptr<StageRun>> stages_;
   HandOver activations_;
   HandOver gradients_;

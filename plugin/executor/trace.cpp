@@ -1,21 +1,31 @@
 #include "plugin/executor/trace.h"
 
 #include <string>
+#include <thread>
 
 #include "plugin/executor/error.h"
 
 namespace ostinato {
+namespace {
+
+/// How long the host looks at the device without a pause; a step that takes longer is looked at ten times as
+/// often as that.
+constexpr std::chrono::milliseconds kLooks{1};
+
+}  // namespace
 
 void Trace::begin() {
   records_.clear();
   records_.reserve(planned_.size());
+  spans_.clear();
+  spans_.reserve(planned_.size());
   done_.assign(planned_.size(), 0);
   last_in_turn_ = -1;
-  begin_ = Clock::now();
+  moments_.begin();
 }
 
-void Trace::ran(int index, Action action, int stage, int micro_batch, Clock::time_point start,
-                Clock::time_point end) {
+void Trace::ran(int index, Action action, int stage, int micro_batch, const Moment& start,
+                const Moment& end) {
   const Instruction& planned = planned_[index];
   const bool in_turn = is_receive(action) || index > last_in_turn_;
   if (planned.action != action || planned.stage != stage || planned.micro_batch != micro_batch ||
@@ -29,10 +39,39 @@ void Trace::ran(int index, Action action, int stage, int micro_batch, Clock::tim
   }
   done_[index] = 1;
   if (!is_receive(action)) last_in_turn_ = index;
-  records_.push_back({index, (start - begin_).count(), (end - begin_).count()});
+  records_.push_back({index, start.host_ns, end.host_ns});
+  spans_.emplace_back(start, end);
 }
 
-void Trace::finish() const {
+int Trace::unfinished(std::chrono::nanoseconds timeout) {
+  if (moments_.are_of_host()) return -1;
+  const Moment all = moments_.now();
+  const auto begin = std::chrono::steady_clock::now();
+  while (!moments_.has_come(all)) {
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (waited >= timeout) return first_unfinished();
+    if (waited > kLooks) std::this_thread::sleep_for(kLooks / 10);
+  }
+  return -1;
+}
+
+int Trace::first_unfinished() const {
+  int last_send = 0;
+  for (std::size_t i = 0; i < spans_.size(); ++i) {
+    const int index = records_[i].instruction;
+    if (!moments_.has_come(spans_[i].second)) return index;
+    if (is_send(planned_[index].action)) last_send = index;
+  }
+  return last_send;
+}
+
+void Trace::finish() {
+  if (!moments_.are_of_host()) {
+    for (std::size_t i = 0; i < spans_.size(); ++i) {
+      records_[i].start_ns = moments_.at(spans_[i].first);
+      records_[i].end_ns = moments_.at(spans_[i].second);
+    }
+  }
   for (std::size_t i = 0; i < done_.size(); ++i) {
     if (done_[i]) continue;
     throw ExecutionError("rank " + std::to_string(rank_) + " ended the step without " +

@@ -2,21 +2,23 @@
 // What ran against what was planned, instruction by instruction, with times; cheap enough to leave on.
 //
 //   trace.begin();
-//   trace.ran(i, Action::forward, stage, micro_batch, begin, end);   // reported by whoever did it
-//   trace.finish();                                                 // throws where the step was not the
-//   planned one
+//   const Moment start = trace.now();
+//   trace.ran(i, Action::forward, stage, micro_batch, start, trace.now());   // reported by whoever did it
+//   if (trace.unfinished(timeout) < 0) trace.finish();   // throws where the step was not the planned one
 
 #include <chrono>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "plugin/executor/moments.h"
 #include "plugin/program.h"
 
 namespace ostinato {
 
 /// Times of one instruction, from the begin of its step. A compute: its run. A send: the call that issued it.
 /// A receive: from when its consumer asked for it to when it was there, which is what the transfer really
-/// cost this rank.
+/// cost this rank. On an accelerator all of it by the device's own time (moments.h).
 struct Record {
   int instruction = 0;  ///< index into the rank's list
   std::int64_t start_ns = 0;
@@ -25,27 +27,33 @@ struct Record {
 
 class Trace {
  public:
-  using Clock = std::chrono::steady_clock;
-
-  Trace(const std::vector<Instruction>& planned, int rank) : planned_(planned), rank_(rank) {}
+  Trace(const std::vector<Instruction>& planned, int rank, c10::DeviceType device = c10::DeviceType::CPU)
+      : planned_(planned), rank_(rank), moments_(device) {}
 
   void begin();
+  Moment now() { return moments_.now(); }
 
   /// Throws ExecutionError, with rank and instruction, where this is not instruction `index` of the plan, ran
   /// already, or is a compute or send out of turn.
-  void ran(int index, Action action, int stage, int micro_batch, Clock::time_point start,
-           Clock::time_point end);
+  void ran(int index, Action action, int stage, int micro_batch, const Moment& start, const Moment& end);
 
-  /// Throws ExecutionError where an instruction of the plan did not run.
-  void finish() const;
+  /// Waits until the device has ended all that was issued. -1, or where it goes on for longer than `timeout`:
+  /// the first instruction that it has not ended; the last send, where only sends are still on their way.
+  int unfinished(std::chrono::nanoseconds timeout);
+
+  /// The device must have ended it. Throws ExecutionError where an instruction of the plan did not run.
+  void finish();
 
   /// Of the last step, in the order in which it ran.
   const std::vector<Record>& records() const { return records_; }
 
  private:
+  int first_unfinished() const;
+
   const std::vector<Instruction>& planned_;
   int rank_;
-  Clock::time_point begin_{};
+  Moments moments_;
+  std::vector<std::pair<Moment, Moment>> spans_;  ///< of what ran, in its order
   std::vector<Record> records_;
   std::vector<char> done_;
   int last_in_turn_ = -1;

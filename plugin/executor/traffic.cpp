@@ -79,8 +79,15 @@ std::string Traffic::partner(int index) const {
 
 std::string Traffic::name(int index) const {
   const Instruction& i = at(index);
-  return to_string(i) + (is_send(i.action) ? " to" : " from") + " rank " + std::to_string(i.peer) +
-         ", instruction " + std::to_string(index);
+  const std::string peer =
+      is_compute(i.action) ? "" : (is_send(i.action) ? " to rank " : " from rank ") + std::to_string(i.peer);
+  return to_string(i) + peer + ", instruction " + std::to_string(index);
+}
+
+std::string Traffic::late(int index) const {
+  const std::string text =
+      "rank " + std::to_string(rank_) + " waited " + seconds(timeout_) + " for " + name(index);
+  return is_compute(at(index).action) ? text : text + ", which waits for " + partner(index);
 }
 
 void Traffic::complete(Transfers& transfers, int index) {
@@ -88,10 +95,7 @@ void Traffic::complete(Transfers& transfers, int index) {
   waiting_(index);
   for (auto& transfer : transfers) {
     try {
-      if (!transfer->wait(timeout_)) {
-        throw TimeoutError("rank " + std::to_string(rank_) + " waited " + seconds(timeout_) + " for " +
-                           name(index) + ", which waits for " + partner(index));
-      }
+      if (!transfer->wait(timeout_)) throw TimeoutError(late(index));
     } catch (const TimeoutError&) {
       throw;
     } catch (const ExecutionError& error) {

@@ -69,6 +69,9 @@ class Traffic {
   /// "0SEND_F3 of rank 0 (its instruction 7)": what the other side does for the transfer at `index`.
   std::string partner(int index) const;
 
+  /// What a TimeoutError says where the instruction at `index` took too long.
+  std::string late(int index) const;
+
  private:
   using Transfers = std::vector<std::unique_ptr<Transfer>>;
   struct Inbound {

@@ -1,5 +1,6 @@
 #include "plugin/executor/executor.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -9,6 +10,7 @@
 #include "plugin/lower.h"
 #include "tests/plugin/support/layers.h"
 #include "tests/plugin/support/thread_channel.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/plans.h"
 
 namespace ostinato {
@@ -199,6 +201,48 @@ TEST(Executor, TimeoutNamesBothInstructions) {
       << failure;
   EXPECT_NE(failure.find("rank 1 is in step 1 at instruction 0 of 8 (1RECV_F0)"), std::string::npos)
       << failure;
+}
+
+/// A rank by itself on an accelerator.
+class FakeChannel : public ThreadChannel {
+ public:
+  explicit FakeChannel(Exchange& exchange) : ThreadChannel(exchange, 0, Blocking::yes) {}
+  at::Device device() const override { return {kFakeDevice, 0}; }
+};
+
+/// Issues work for 2 us each micro-batch; at the second one the device stops.
+class Issuing : public StageModule {
+ public:
+  std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>&) override {
+    fake_device_hangs(hangs && micro_batch == 1);
+    fake_device_works(2000);
+    return {at::ones({}).requires_grad_(true)};
+  }
+  bool hangs = false;
+};
+
+TEST(Executor, OnAnAcceleratorTimesAndTimeoutsAreTheDevices) {
+  register_fake_device();
+  const Program program = program_of(chain({0}), 2);
+  Exchange exchange;
+  FakeChannel channel(exchange);
+  Executor executor(program, 0, channel, {.timeout = 20ms});
+  Issuing module;
+  executor.set_stage(0, module);
+  executor.run();
+  std::int64_t busy = 0;
+  for (const Record& r : executor.records()) busy += r.end_ns - r.start_ns;
+  EXPECT_EQ(busy, 4000);
+  EXPECT_EQ(executor.records().back().end_ns, 4000);
+  module.hangs = true;
+  try {
+    executor.run();
+    FAIL() << "the device has not ended the step";
+  } catch (const TimeoutError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("rank 0 waited 0.0 s for 0F1, instruction 2; rank 0 is in "
+                                                   "step 2 at instruction 2 of 4 (0F1)"));
+  }
+  fake_device_hangs(false);
 }
 
 /// A stage that goes wrong at one micro-batch.

@@ -14,7 +14,7 @@
 #include "profiler/device/event_timer.h"
 #include "profiler/operator_rows.h"
 #include "tests/profiler/cupti/support.h"
-#include "tests/profiler/support/fake_device.h"
+#include "tests/support/fake_device.h"
 
 namespace ostinato {
 namespace {

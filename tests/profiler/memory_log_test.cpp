@@ -10,7 +10,7 @@
 
 #include "profiler/counting_allocator.h"
 #include "profiler/device/allocation_hook.h"
-#include "tests/profiler/support/fake_device.h"
+#include "tests/support/fake_device.h"
 
 namespace ostinato {
 namespace {

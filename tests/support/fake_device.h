@@ -16,6 +16,9 @@ void register_fake_device();
 /// The device works for so long.
 void fake_device_works(Nanoseconds time);
 
+/// Events that are recorded from now on do not come, or come at once again.
+void fake_device_hangs(bool from_now_on);
+
 /// So many events are refused from now on.
 void fake_device_refuses_events(int count);
 

@@ -1,4 +1,4 @@
-#include "tests/profiler/support/fake_device.h"
+#include "tests/support/fake_device.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -9,6 +9,12 @@ namespace {
 
 std::atomic<Nanoseconds> clock_now{0};
 std::atomic<int> refusals{0};
+std::atomic<bool> hangs{false};
+
+struct FakeEvent {
+  Nanoseconds at;
+  bool comes;
+};
 
 struct FakeDevice final : c10::impl::DeviceGuardImplInterface {
   static constexpr c10::DeviceIndex kIndex = 0;
@@ -26,15 +32,16 @@ struct FakeDevice final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
     TORCH_CHECK(refusals.fetch_sub(1) <= 0, "the device refuses an event");
-    *event = new Nanoseconds(clock_now);
+    if (*event == nullptr) *event = new FakeEvent;
+    *static_cast<FakeEvent*>(*event) = {clock_now, !hangs};
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
-    delete static_cast<Nanoseconds*>(event);
+    delete static_cast<FakeEvent*>(event);
   }
-  bool queryEvent(void*) const override { return true; }
+  bool queryEvent(void* event) const override { return static_cast<FakeEvent*>(event)->comes; }
   void synchronizeEvent(void*) const override {}
   double elapsedTime(void* from, void* to, c10::DeviceIndex) const override {
-    return static_cast<double>(*static_cast<Nanoseconds*>(to) - *static_cast<Nanoseconds*>(from)) / 1e6;
+    return static_cast<double>(static_cast<FakeEvent*>(to)->at - static_cast<FakeEvent*>(from)->at) / 1e6;
   }
 };
 
@@ -46,6 +53,8 @@ void register_fake_device() {
 }
 
 void fake_device_works(Nanoseconds time) { clock_now += time; }
+
+void fake_device_hangs(bool from_now_on) { hangs = from_now_on; }
 
 void fake_device_refuses_events(int count) { refusals = count; }
 
