@@ -164,8 +164,8 @@ void SplitBackward::run_inputs(const std::vector<at::Tensor>& gradients) {
   Graph& g = *graph_;
   if (g.whole) {
     g.roots->run(gradients);
+    g.cut();  // while the roots still hold the nodes
     g.roots->roots.clear();
-    g.cut();
     return;
   }
   variable_list given = g.roots->pick(gradients);
