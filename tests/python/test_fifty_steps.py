@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 import torch.distributed as dist
+from support.branch_model import Block
 from support.models import BATCH, LENGTH, VOCABULARY, WIDTH, loss
 from support.plans import Layout, make_plan
 from support.shapes import Stage, placement_text, two_directions
@@ -24,15 +25,6 @@ ALL_2, ALL_4 = (0, 1), (0, 1, 2, 3)
 ZERO_1, BF16_ON = {"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}
 FP32, FP32_ZERO_1, BF16, BF16_ZERO_1 = "fp32", "fp32, ZeRO-1", "bf16", "bf16, ZeRO-1"
 NUMERICS = {FP32: {}, FP32_ZERO_1: ZERO_1, BF16: BF16_ON, BF16_ZERO_1: BF16_ON | ZERO_1}
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.mix = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + torch.tanh(self.mix(self.norm(x)))
 
 
 class Meet(nn.Module):
