@@ -2,8 +2,10 @@
 
     PYTHONPATH=build/python python tests/bench/step_bench.py [--forward 10] [--backward 10] [--micro-batches 8] [--steps 8]
 
-Four ranks, one layer each. A layer computes for real, and then waits until its forward or backward has taken the given milliseconds: so
-blocks take what the plan says, and what is measured beyond the plan is the engine's. Both engines live in the same processes and take
+Four ranks, one layer each. A layer computes for real, and then waits until its forward or backward has taken the given milliseconds. What
+PyTorch does around that wait (the loss, autograd, gradients of weights) takes 20 µs in a loop and half a millisecond after a sleep that has
+left the caches cold. So a block is measured first, as a profile would: alone in its process, by a plain loop without any engine; the plan is
+made from these times, and what a step takes beyond it is the engine's. Both engines live in the same processes and take
 turns with a third, the executor without DeepSpeed (forwards and backwards only): what it takes beyond the plan is ours. A step is cut into what the plan speaks of (forwards, backwards, transfers; from the common begin to the end of the last rank),
 DeepSpeed's work after it (reduction of gradients, optimizer), and the rest of train_batch (loss to all ranks, timers, ...).
 """
@@ -83,6 +85,22 @@ def batches():
     generator = torch.Generator().manual_seed(0)
     while True:
         yield torch.randn(BATCH, WIDTH, generator=generator), torch.randn(BATCH, WIDTH, generator=generator)
+
+
+def measure(forward_s: float, backward_s: float, repeats: int = 40) -> tuple[float, float]:
+    """Seconds of this rank's forward (with the loss on the last rank) and of its backward, alone: medians."""
+    layer, (x, y) = Timed(forward_s, backward_s), next(batches())
+    x.requires_grad_(dist.get_rank() > 0)
+    spent = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        output = layer(x)
+        output = functional.mse_loss(output, y) / 8 if dist.get_rank() == RANKS - 1 else output
+        between, gradient = time.perf_counter(), torch.ones_like(output)
+        start = time.perf_counter()
+        output.backward(gradient)
+        spent.append((between - begin, time.perf_counter() - start))
+    return tuple(statistics.median(times) for times in zip(*spent, strict=True))
 
 
 def make_engine(forward_s: float, backward_s: float, micro_batches: int, plan: str | None):
@@ -176,13 +194,14 @@ def train(forward_s: float, backward_s: float, micro_batches: int, steps: int, f
     return {name: steps[2:] for name, steps in taken.items()}
 
 
-def placement(forward_s: float, backward_s: float) -> str:
+def placement(times: list[tuple[float, float]]) -> str:
+    """A chain; `times`: seconds of the forward and the backward of each rank."""
     text = 'format = "ostinato-placement/1"\nname = "chain"\ntime_unit = "s"\n'
     text += "".join(f'[[devices]]\nname = "rank{r}"\n' for r in range(RANKS))
     text += "".join(f'[[stages]]\nname = "{r}"\nlayers = [{r}, {r + 1}]\n' for r in range(RANKS))
     for r in range(RANKS):
         before, after = [f"{r - 1}.F"] * (r > 0), [f"{r}.F"] + [f"{r + 1}.B"] * (r + 1 < RANKS)
-        for letter, kind, seconds, needs in (("F", "forward", forward_s, before), ("B", "backward", backward_s, after)):
+        for letter, kind, seconds, needs in (("F", "forward", times[r][0], before), ("B", "backward", times[r][1], after)):
             text += f'[[blocks]]\nname = "{r}.{letter}"\nstage = "{r}"\nkind = "{kind}"\ndevices = [{r}]\n'
             text += f"time = {seconds:.9f}\nafter = {json.dumps(needs)}\n"
     return text
@@ -199,8 +218,10 @@ def plan_of(folder: Path, text: str, micro_batches: int) -> tuple[tuple[str, str
     return (str(plan), str(placement)), json.loads(plan.read_text())["makespan"] / 1e9
 
 
-def report(ranks: list[dict[str, list[dict]]], makespan: float) -> None:
-    print(f"planned {makespan * 1e3:.1f} ms; medians of {len(ranks[0]['ostinato'])} steps in turns, of each the rank that is done last")
+def report(ranks: list[dict[str, list[dict]]], blocks: list[tuple[float, float]], makespan: float) -> None:
+    alone = ", ".join(f"{forward * 1e3:.2f} + {backward * 1e3:.2f}" for forward, backward in blocks)
+    print(f"forward + backward alone, by rank: {alone} ms")
+    print(f"planned from them {makespan * 1e3:.1f} ms; medians of {len(ranks[0]['ostinato'])} steps in turns, of each the rank that is done last")
     columns = (*PARTS, "in the plan / planned", "step / planned", "cpu of 4 ranks")
     print(f"{'ms':12}" + "".join(f"{column:>{max(14, len(column) + 2)}}" for column in columns))
     medians = {}
@@ -227,8 +248,9 @@ def main():
     args = parser.parse_args()
     times = args.forward / 1e3, args.backward / 1e3
     with tempfile.TemporaryDirectory() as folder, World(RANKS) as world:
-        files, makespan = plan_of(Path(folder), placement(*times), args.micro_batches)
-        report(world.run(train, *times, args.micro_batches, args.steps, files), makespan)
+        blocks = world.run(measure, *times)
+        files, makespan = plan_of(Path(folder), placement(blocks), args.micro_batches)
+        report(world.run(train, *times, args.micro_batches, args.steps, files), blocks, makespan)
 
 
 if __name__ == "__main__":
