@@ -6,16 +6,9 @@
 //   split.run_inputs(gradients);        // adds to the inputs' .grad
 //   split.run_weights();                // adds to the weights' .grad
 //
-// A node of the autograd graph is on an input path if an input can be reached from it. A node on such a path
-// that also has an edge leaving it (to a weight, or to what is computed from weights alone) is a weight root.
-// The first half runs the input paths only and captures what reaches each weight root; the second starts
-// there. In between the graph is cut at the weight roots and everything else is released: what stays is what
-// the weights' gradients need.
-//
-// Where no input requires a gradient (the first stage of a model), the operator that ran first, an embedding
-// mostly, takes the inputs' place, so that this stage too computes and frees in the first half what the plan
-// expects there. A graph with re-entrant checkpointing cannot be entered in parts (torch refuses): it runs
-// whole in the first half.
+// profiler/autograd/backward_halves.h says how the graph is cut: between the halves only what the weights'
+// gradients need stays. A stage without inputs, the first of a model, computes and frees in its first half
+// what the plan expects there. A graph with re-entrant checkpointing runs whole in the first half.
 
 #include <ATen/core/Tensor.h>
 

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <chrono>
 
+#include "profiler/autograd/backward_halves.h"
 #include "profiler/counting_allocator.h"
 #include "profiler/nvtx_range.h"
 #include "profiler/saved/ivalues.h"
-#include "profiler/saved/step_halves.h"
 #include "search/files/error.h"
 
 namespace ostinato {
@@ -27,6 +27,12 @@ std::vector<at::Tensor> ones_like(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> ones;
   for (const at::Tensor& tensor : tensors) ones.push_back(at::ones_like(tensor));
   return ones;
+}
+
+torch::autograd::edge_list edges_of(const std::vector<at::Tensor>& tensors) {
+  torch::autograd::edge_list edges;
+  for (const at::Tensor& tensor : tensors) edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+  return edges;
 }
 
 bool learns(const Step& step) {
@@ -92,11 +98,12 @@ HalfTimes StepRun::halves() {
   const std::vector<at::Tensor> roots = with_gradient(outputs_);
   if (leaves_.empty() || roots.empty()) return {.inputs = 0, .parameters = backward(nullptr, 0).time};
   if (!learns(step_)) return {.inputs = backward(nullptr, 0).time, .parameters = 0};
-  StepHalves halves(roots, ones_like(roots), leaves_);
+  const std::vector<at::Tensor> gradients = ones_like(roots);
+  BackwardHalves halves(edges_of(roots), edges_of(leaves_));
   HalfTimes times;
-  times.inputs = measured(nullptr, 0, "backward_input", [&] { halves.run_inputs(); }).time;
+  times.inputs = measured(nullptr, 0, "backward_input", [&] { halves.run_inputs(gradients); }).time;
   halves.cut();
-  times.parameters = measured(nullptr, 0, "backward_weight", [&] { halves.run_parameters(); }).time;
+  times.parameters = measured(nullptr, 0, "backward_weight", [&] { halves.run_weights(); }).time;
   return times;
 }
 

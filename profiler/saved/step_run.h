@@ -30,8 +30,8 @@ class StepRun {
   StepCost forward(OperatorRecorder* recorder, int layer);
   StepCost backward(OperatorRecorder* recorder, int layer);
 
-  /// The backward in two halves instead (step_halves.h), after a forward. Where there is but one of them it
-  /// is the whole backward, and the other takes 0.
+  /// The backward in two halves instead (autograd/backward_halves.h), after a forward. Where there is but one
+  /// of them it is the whole backward, and the other takes 0.
   HalfTimes halves();
 
   std::vector<c10::IValue> take_inputs() { return std::move(inputs_); }

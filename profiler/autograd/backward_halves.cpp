@@ -1,0 +1,158 @@
+#include "profiler/autograd/backward_halves.h"
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+namespace ostinato {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Engine;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+/// torch's and DeepSpeed's re-entrant checkpoint functions carry this name.
+bool is_reentrant_checkpoint(const Node& node) { return node.name() == "CheckpointFunctionBackward"; }
+
+/// Does an edge of the node lead to one on an input path (`wanted`), or off them?
+bool leads(Node& node, const std::unordered_map<Node*, bool>& on_input_path, bool wanted) {
+  return std::any_of(node.next_edges().begin(), node.next_edges().end(), [&](const Edge& next) {
+    return next.is_valid() && on_input_path.at(next.function.get()) == wanted;
+  });
+}
+
+void add_inputs(edge_list& edges, Node& node) {
+  for (std::uint32_t i = 0; i < node.num_inputs(); ++i) edges.emplace_back(node.getptr(), i);
+}
+
+}  // namespace
+
+BackwardHalves::BackwardHalves(edge_list roots, edge_list inputs)
+    : roots_(std::move(roots)), inputs_(std::move(inputs)) {
+  explore();
+  if (can_split_)
+    find_weight_roots();
+  else
+    starts_.clear();
+}
+
+/// The operator of the graph that ran first; null where it is a root itself. Sums of gradients (leaves) count
+/// as last.
+Node* BackwardHalves::first_operator() const {
+  std::unordered_set<Node*> seen;
+  std::vector<Node*> stack;
+  Node* first = nullptr;
+  const auto enter = [&](Node* node) {
+    if (!seen.insert(node).second) return;
+    stack.push_back(node);
+    if (!first || node->sequence_nr() < first->sequence_nr()) first = node;
+  };
+  for (const Edge& root : roots_) enter(root.function.get());
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    for (const Edge& next : node->next_edges()) {
+      if (next.is_valid()) enter(next.function.get());
+    }
+  }
+  const bool is_root = std::any_of(roots_.begin(), roots_.end(),
+                                   [&](const Edge& root) { return root.function.get() == first; });
+  return is_root ? nullptr : first;
+}
+
+/// Depth first from the roots, with a stack of its own: a graph is as deep as the model.
+void BackwardHalves::explore() {
+  for (const Edge& input : inputs_) on_input_path_[input.function.get()] = true;
+  if (Node* first = inputs_.empty() ? first_operator() : nullptr) {
+    on_input_path_[first] = true;
+    add_inputs(starts_, *first);
+  }
+  std::vector<std::pair<Node*, std::size_t>> stack;  // node, next edge to look at
+  const auto enter = [&](Node* node) {
+    if (!on_input_path_.emplace(node, false).second) return;
+    can_split_ = can_split_ && !is_reentrant_checkpoint(*node);
+    stack.emplace_back(node, 0);
+  };
+  for (const Edge& root : roots_) {
+    enter(root.function.get());
+    while (!stack.empty()) {
+      auto& [node, at] = stack.back();
+      if (at < node->num_outputs()) {
+        const Edge& next = node->next_edge(at++);
+        if (next.is_valid()) enter(next.function.get());
+        continue;
+      }
+      on_input_path_[node] = leads(*node, on_input_path_, true);
+      order_.push_back(node);
+      stack.pop_back();
+    }
+  }
+}
+
+void BackwardHalves::find_weight_roots() {
+  for (Node* node : order_) {
+    if (on_input_path_.at(node) && leads(*node, on_input_path_, false)) add_inputs(starts_, *node);
+  }
+}
+
+variable_list BackwardHalves::run_inputs(const variable_list& gradients) {
+  edge_list now, later, wanted = inputs_;
+  variable_list given, given_later;
+  for (std::size_t r = 0; r < roots_.size(); ++r) {
+    const bool on_path = on_input_path_.at(roots_[r].function.get());
+    (on_path ? now : later).push_back(roots_[r]);
+    (on_path ? given : given_later).push_back(gradients[r]);
+  }
+  wanted.insert(wanted.end(), starts_.begin(), starts_.end());
+  variable_list results(wanted.size());
+  if (!now.empty()) {
+    results = Engine::get_default_engine().execute(now, given, /*keep_graph=*/true, /*create_graph=*/false,
+                                                   /*accumulate_grad=*/false, wanted);
+  }
+  edge_list reached;
+  for (std::size_t s = 0; s < starts_.size(); ++s) {
+    const at::Tensor& gradient = results[inputs_.size() + s];
+    if (!gradient.defined()) continue;  // an output of that operator that nobody used
+    reached.push_back(starts_[s]);
+    arrived_.push_back(gradient);
+  }
+  starts_ = std::move(reached);
+  starts_.insert(starts_.end(), later.begin(), later.end());
+  arrived_.insert(arrived_.end(), given_later.begin(), given_later.end());
+  results.resize(inputs_.size());
+  return results;
+}
+
+void BackwardHalves::cut() {
+  std::unordered_set<Node*> starts;
+  for (const Edge& start : starts_) starts.insert(start.function.get());
+  // Nodes are freed as the last edge to them goes: keep all until the walk is over.
+  edge_list cut_off;
+  for (Node* node : order_) {
+    if (!on_input_path_.at(node)) continue;
+    if (!starts.contains(node)) node->release_variables();
+    for (Edge& next : node->next_edges()) {
+      if (next.is_valid() && on_input_path_.at(next.function.get()))
+        cut_off.push_back(std::exchange(next, Edge()));
+    }
+  }
+  on_input_path_.clear();
+  order_.clear();
+  inputs_.clear();
+  roots_.clear();
+}
+
+void BackwardHalves::run_weights() {
+  const edge_list starts = std::exchange(starts_, {});
+  const variable_list arrived = std::exchange(arrived_, {});
+  if (starts.empty()) return;
+  Engine::get_default_engine().execute(starts, arrived, /*keep_graph=*/false, /*create_graph=*/false,
+                                       /*accumulate_grad=*/true);
+}
+
+}  // namespace ostinato

@@ -1,0 +1,59 @@
+#pragma once
+// A backward in two halves: first the gradients of the inputs, later those of the weights (Qi et al., Zero
+// Bubble Pipeline Parallelism, arXiv 2401.10241).
+//
+//   BackwardHalves halves(roots, inputs);             // looks the graph over
+//   variable_list found = halves.run_inputs(given);   // a gradient per root in, one per input out
+//   halves.cut();                                     // lets go of what the second half does not need
+//   halves.run_weights();                             // adds to the weights' .grad
+//
+// A node of the autograd graph is on an input path if an input can be reached from it. A node on such a path
+// that also has an edge leaving it (to a weight, or to what is computed from weights alone) is a weight root.
+// The first half runs the input paths only and captures what reaches each weight root; the second starts
+// there. A root that leads to no input waits for the second half with the gradient that it was given.
+//
+// Without inputs the operator that ran first, an embedding mostly, takes their place: all that lies behind
+// it runs in the first half. Where that operator is itself a root, all of it runs in the second.
+
+#include <torch/csrc/autograd/function.h>
+
+#include <unordered_map>
+#include <vector>
+
+namespace ostinato {
+
+class BackwardHalves {
+ public:
+  /// `roots`: where gradients are given. `inputs`: where those of the inputs come out. Both hold the graph
+  /// until cut(). O(nodes of the graph).
+  BackwardHalves(torch::autograd::edge_list roots, torch::autograd::edge_list inputs);
+
+  /// False where a re-entrant checkpoint is part of the graph, which torch refuses to enter in parts: only
+  /// cut() may be called then.
+  bool can_split() const { return can_split_; }
+
+  /// `gradients`: one per root, all defined. Returns one per input; undefined where nothing reached it. The
+  /// graph is kept. Without the GIL.
+  torch::autograd::variable_list run_inputs(const torch::autograd::variable_list& gradients);
+
+  /// After run_inputs(), or after somebody else's run of a graph that cannot be split: takes the input paths
+  /// apart and releases what their nodes saved, but for the weight roots.
+  void cut();
+
+  /// After cut(). Nothing of the graph is left afterwards. Without the GIL.
+  void run_weights();
+
+ private:
+  torch::autograd::Node* first_operator() const;
+  void explore();
+  void find_weight_roots();
+
+  torch::autograd::edge_list roots_, inputs_;
+  std::unordered_map<torch::autograd::Node*, bool> on_input_path_;  ///< every node of the graph
+  std::vector<torch::autograd::Node*> order_;  ///< but the inputs: each behind those that it leads to
+  torch::autograd::edge_list starts_;          ///< of the second half: the weight roots' inputs
+  torch::autograd::variable_list arrived_;     ///< there, in the first half
+  bool can_split_ = true;
+};
+
+}  // namespace ostinato

@@ -1,0 +1,84 @@
+// The walk over autograd's graph that the profiler and the executor share, on graphs small enough to see
+// through.
+
+#include "profiler/autograd/backward_halves.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace ostinato {
+namespace {
+
+using torch::autograd::edge_list;
+
+edge_list edges_of(const std::vector<at::Tensor>& tensors) {
+  edge_list edges;
+  for (const at::Tensor& tensor : tensors) edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+  return edges;
+}
+
+at::Tensor leaf(double value) { return at::full({2}, value).requires_grad_(true); }
+
+bool equals(const at::Tensor& tensor, double value) { return at::equal(tensor, at::full({2}, value)); }
+
+TEST(BackwardHalves, InputsFirstAndWeightsLater) {
+  const at::Tensor x = leaf(2), v = leaf(3), w = leaf(5);
+  BackwardHalves halves(edges_of({x * v * w.exp().log()}), edges_of({x}));
+  EXPECT_TRUE(halves.can_split());
+  const auto found = halves.run_inputs({at::ones({2})});
+  ASSERT_EQ(found.size(), 1);
+  EXPECT_TRUE(at::allclose(found[0], at::full({2}, 15.0)));
+  EXPECT_FALSE(x.grad().defined());  // handed out, not added up
+  EXPECT_FALSE(v.grad().defined() || w.grad().defined());
+  halves.cut();
+  halves.run_weights();
+  EXPECT_TRUE(at::allclose(v.grad(), at::full({2}, 10.0)));
+  EXPECT_TRUE(at::allclose(w.grad(), at::full({2}, 6.0)));
+}
+
+TEST(BackwardHalves, ARootWithoutInputsWaitsWithItsGradient) {
+  const at::Tensor x = leaf(2), unused = leaf(7), w = leaf(5);
+  BackwardHalves halves(edges_of({x * 2, w * 3}), edges_of({x, unused}));
+  const auto found = halves.run_inputs({at::ones({2}), at::full({2}, 4.0)});
+  EXPECT_TRUE(equals(found[0], 2));
+  EXPECT_FALSE(found[1].defined());
+  halves.cut();
+  EXPECT_FALSE(w.grad().defined());
+  halves.run_weights();
+  EXPECT_TRUE(equals(w.grad(), 12));
+}
+
+/// The product with the mask saved it for the input's gradient; that with the weight saved what the weight's
+/// needs.
+TEST(BackwardHalves, CutReleasesWhatTheSecondHalfDoesNotNeed) {
+  const at::Tensor x = leaf(2), w = leaf(5);
+  at::Tensor mask = at::full({2}, 3.0);
+  const c10::weak_intrusive_ptr<c10::TensorImpl> of_mask(mask.getIntrusivePtr());
+  BackwardHalves halves(edges_of({x.exp() * w * mask}), edges_of({x}));
+  mask.reset();
+  halves.run_inputs({at::ones({2})});
+  EXPECT_FALSE(of_mask.expired());
+  halves.cut();
+  EXPECT_TRUE(of_mask.expired());
+  halves.run_weights();
+  EXPECT_TRUE(at::allclose(w.grad(), at::full({2}, 3.0).mul(at::full({2}, 2.0).exp())));
+}
+
+TEST(BackwardHalves, WithoutInputsAllBehindTheFirstOperatorIsInTheFirstHalf) {
+  const at::Tensor v = leaf(3), w = leaf(5);
+  at::Tensor mask = at::full({2}, 2.0);
+  const c10::weak_intrusive_ptr<c10::TensorImpl> of_mask(mask.getIntrusivePtr());
+  BackwardHalves halves(edges_of({v * 2 * w * mask}), {});
+  mask.reset();
+  EXPECT_TRUE(halves.run_inputs({at::ones({2})}).empty());
+  halves.cut();
+  EXPECT_TRUE(of_mask.expired());
+  EXPECT_FALSE(v.grad().defined() || w.grad().defined());
+  halves.run_weights();
+  EXPECT_TRUE(equals(v.grad(), 20));
+  EXPECT_TRUE(equals(w.grad(), 12));
+}
+
+}  // namespace
+}  // namespace ostinato
