@@ -17,7 +17,8 @@ class StageModule {
   virtual ~StageModule() = default;
 
   /// Runs the stage on one micro-batch. `inputs` are the outputs of the stages that feed it, one after the
-  /// other; they are leaves of the autograd graph, and require a gradient where they are of floating type. An
+  /// other; the autograd graph starts at them, and they require a gradient where they are of floating type.
+  /// The executor keeps none of them: what the graph does not save is gone when the caller lets go of it. An
   /// undefined tensor stands for None. Empty for a stage without inputs. Where the stage feeds no other, the
   /// first output is the scalar that its backward starts from, already scaled.
   virtual std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>& inputs) = 0;

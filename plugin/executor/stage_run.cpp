@@ -1,6 +1,8 @@
 #include "plugin/executor/stage_run.h"
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/alias.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
 
 #include <algorithm>
@@ -29,12 +31,27 @@ StageRun::StageRun(const ProgramStage& stage, int micro_batches, StageModule& mo
 
 namespace {
 
-/// An alias that starts a new graph: gradients of a floating tensor end there.
+/// An alias that starts a new graph: gradients of a floating tensor end there. The module is given an alias
+/// of this one in turn, so that what its operators save is never the leaf, which is made hollow().
 at::Tensor leaf(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   at::Tensor alias = tensor.detach();
   if (alias.is_floating_point() || alias.is_complex()) alias.requires_grad_(true);
   return alias;
+}
+
+/// Lets go of a leaf's data, and keeps its shape and strides, which its gradient will have. Aliases hold the
+/// data on.
+void hollow(at::Tensor& leaf) {
+  if (!leaf.defined()) return;
+  at::Tensor none = at::empty({0}, leaf.options());
+  none.unsafeGetTensorImpl()->set_sizes_and_strides(leaf.sizes(), leaf.strides());
+  leaf.set_data(none);
+}
+
+bool is_shared(const Message& message) {
+  return std::any_of(message.buffers.begin(), message.buffers.end(),
+                     [](const Buffer& buffer) { return buffer.is_shared(); });
 }
 
 at::Tensor seed_of(const ProgramStage& stage, const std::vector<at::Tensor>& outputs) {
@@ -56,7 +73,7 @@ std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> 
     kept.counts.push_back(message.tensors.size());
     message.tensors.clear();
   }
-  std::vector<at::Tensor> outputs = module_.forward(micro_batch, kept.inputs);
+  std::vector<at::Tensor> outputs = run_module(micro_batch, kept.inputs);
   if (!stage_.has_backward) {
     kept = {};
     return outputs;
@@ -65,9 +82,22 @@ std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> 
   kept.seed = last ? seed_of(stage_, outputs) : at::Tensor();
   if (last) outputs.resize(1);
   kept.roots = BackwardRoots(outputs, module_.one_by_one());
-  kept.messages = std::move(messages);
+  for (at::Tensor& input : kept.inputs) hollow(input);
+  keep_shared(kept, std::move(messages));
   kept.live = true;
   return outputs;
+}
+
+std::vector<at::Tensor> StageRun::run_module(int micro_batch, const std::vector<at::Tensor>& leaves) {
+  std::vector<at::Tensor> inputs;
+  for (const at::Tensor& leaf : leaves) inputs.push_back(leaf.defined() ? at::alias(leaf) : at::Tensor());
+  return module_.forward(micro_batch, inputs);
+}
+
+void StageRun::keep_shared(Kept& kept, std::vector<Message> messages) {
+  for (Message& message : messages) {
+    if (is_shared(message)) kept.messages.push_back(std::move(message));
+  }
 }
 
 std::vector<at::Tensor> StageRun::roots_gradients(Kept& kept, std::vector<Message>& gradients) {
@@ -121,11 +151,7 @@ std::vector<std::vector<at::Tensor>> StageRun::backward_input(int micro_batch,
     module_.after_backward(micro_batch, part);
   }
   // A gradient that the second half starts from may be the received buffer itself.
-  for (Message& message : gradients) {
-    const bool shared = std::any_of(message.buffers.begin(), message.buffers.end(),
-                                    [](const Buffer& b) { return b.is_shared(); });
-    if (shared) kept.messages.push_back(std::move(message));
-  }
+  keep_shared(kept, std::move(gradients));
   return take_input_gradients(kept);
 }
 

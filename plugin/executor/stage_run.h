@@ -5,8 +5,10 @@
 //   auto gradients = run.backward(m, received);                              // gradients[k] go to input
 //   stage k
 //
-// Kept from forward to backward: the inputs (leaves of the graph) with their buffers, and the graph's ends.
-// Not the outputs. All of it is gone when backward() returns.
+// Kept from forward to backward: the graph's ends, what the graph has saved, and the received buffers among
+// that. Not the outputs, and of the inputs the shapes only: one that no operator of the stage needs for its
+// backward goes when the forward is over, and its buffer receives the next message. All of it is gone when
+// backward() returns.
 
 #include <ATen/core/Tensor.h>
 
@@ -54,8 +56,8 @@ class StageRun {
 
  private:
   struct Kept {
-    std::vector<Message> messages;    ///< hold the buffers of `inputs`
-    std::vector<at::Tensor> inputs;   ///< leaves, all messages one after the other
+    std::vector<Message> messages;    ///< whose buffers the graph refers to
+    std::vector<at::Tensor> inputs;   ///< leaves without data, all messages one after the other
     std::vector<std::size_t> counts;  ///< tensors per message
     BackwardRoots roots;
     SplitBackward split;  ///< between the two halves
@@ -63,6 +65,8 @@ class StageRun {
     bool live = false;
   };
 
+  std::vector<at::Tensor> run_module(int micro_batch, const std::vector<at::Tensor>& leaves);
+  static void keep_shared(Kept& kept, std::vector<Message> messages);
   static std::vector<at::Tensor> roots_gradients(Kept& kept, std::vector<Message>& gradients);
   static std::vector<std::vector<at::Tensor>> take_input_gradients(Kept& kept);
 

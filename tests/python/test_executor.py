@@ -122,7 +122,7 @@ def test_callables_run_in_the_planned_order(tmp_path):
 
     def second(m, inputs):
         (x,) = inputs
-        assert x.requires_grad and x.is_leaf
+        assert x.requires_grad and x.grad_fn is not None  # the executor's own leaf is behind it, without data
         log.append(f"1F{m}")
         return (x * x).sum()
 

@@ -1,0 +1,106 @@
+// What a stage holds between its forward and its backward.
+
+#include "plugin/executor/stage_run.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace ostinato {
+namespace {
+
+class Module : public StageModule {
+ public:
+  explicit Module(std::function<at::Tensor(const at::Tensor&)> function) : function_(std::move(function)) {}
+
+  std::vector<at::Tensor> forward(int /*micro_batch*/, const std::vector<at::Tensor>& inputs) override {
+    return {function_(inputs[0])};
+  }
+
+ private:
+  std::function<at::Tensor(const at::Tensor&)> function_;
+};
+
+ProgramStage middle() {
+  ProgramStage stage;
+  stage.name = "middle";
+  stage.inputs = {0};
+  stage.outputs = {2};
+  stage.has_backward = true;
+  return stage;
+}
+
+/// Buffers of one shape, each filled with its number.
+class Peer {
+ public:
+  Message send() {
+    std::vector<Buffer> buffers;
+    buffers.push_back(pool_.take(kSpec));
+    buffers[0].tensor().fill_(++sent_);
+    return Message::from_peer(std::move(buffers));
+  }
+
+  std::int64_t buffers() const { return meter_.now() / kSpec.bytes(); }
+
+ private:
+  inline static const TensorSpec kSpec{.present = true, .dtype = at::kFloat, .sizes = {3}};
+  Meter meter_;
+  BufferPool pool_{at::kCPU, meter_};
+  int sent_ = 0;
+};
+
+std::vector<Message> one(Message message) {
+  std::vector<Message> messages;
+  messages.push_back(std::move(message));
+  return messages;
+}
+
+std::vector<Message> ones() { return one(Message::from_here({at::ones({3})})); }
+
+TEST(StageRun, AnInputThatNoOperatorNeedsGivesItsBufferToTheNextMessage) {
+  const ProgramStage stage = middle();
+  Module doubled([](const at::Tensor& x) { return x * 2; });
+  Peer peer;
+  StageRun run(stage, 2, doubled);
+  EXPECT_TRUE(at::equal(run.forward(0, one(peer.send()))[0], at::full({3}, 2.0)));
+  EXPECT_TRUE(at::equal(run.forward(1, one(peer.send()))[0], at::full({3}, 4.0)));
+  EXPECT_EQ(peer.buffers(), 1);
+  for (const int m : {0, 1}) EXPECT_TRUE(at::equal(run.backward(m, ones())[0][0], at::full({3}, 2.0)));
+}
+
+TEST(StageRun, AnInputThatIsNeededStaysUntilTheBackward) {
+  const ProgramStage stage = middle();
+  Module squared([](const at::Tensor& x) { return x * x; });
+  Peer peer;
+  StageRun run(stage, 3, squared);
+  for (const int m : {0, 1}) run.forward(m, one(peer.send()));
+  EXPECT_EQ(peer.buffers(), 2);
+  EXPECT_TRUE(at::equal(run.backward(0, ones())[0][0], at::full({3}, 2.0)));
+  run.forward(2, one(peer.send()));
+  EXPECT_EQ(peer.buffers(), 2);
+  EXPECT_TRUE(at::equal(run.backward_input(1, ones())[0][0], at::full({3}, 4.0)));
+  run.backward_weight(1);
+  EXPECT_TRUE(at::equal(run.backward(2, ones())[0][0], at::full({3}, 6.0)));
+}
+
+TEST(StageRun, AGradientHasTheStridesOfItsInput) {
+  const ProgramStage stage = middle();
+  Module rows([](const at::Tensor& x) { return x.contiguous() * 2; });
+  StageRun run(stage, 1, rows);
+  run.forward(0, one(Message::from_here({at::rand({2, 3}).t()})));
+  const at::Tensor gradient = run.backward(0, one(Message::from_here({at::ones({3, 2})})))[0][0];
+  EXPECT_EQ(gradient.sizes(), at::IntArrayRef({3, 2}));
+  EXPECT_EQ(gradient.strides(), at::IntArrayRef({1, 3}));
+  EXPECT_TRUE(at::equal(gradient, at::full({3, 2}, 2.0)));
+}
+
+TEST(StageRun, AnInputMayNotBeChangedInPlace) {
+  const ProgramStage stage = middle();
+  Module changes([](const at::Tensor& x) { return at::Tensor(x).mul_(2); });
+  StageRun run(stage, 1, changes);
+  EXPECT_THROW(run.forward(0, ones()), c10::Error);
+}
+
+}  // namespace
+}  // namespace ostinato
