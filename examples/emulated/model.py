@@ -5,29 +5,13 @@ step. A layer's parameters are in proportion to its time, so that DeepSpeed's `p
 best chain partition that it can.
 """
 
-import time
-
 import torch
 from deepspeed.pipe import LayerSpec
+from sleep import Sleep
 from torch import nn
 
 # Relative forward cost of each layer: uneven, with a heavy first and last one (an embedding and a head, say).
 COSTS = (7, 1, 2, 2, 3, 3, 1, 2, 4, 4, 2, 3, 1, 5, 3, 7)
-
-
-class Sleep(torch.autograd.Function):
-    """The identity, which takes `forward` seconds, and `backward` seconds on the way back."""
-
-    @staticmethod
-    def forward(ctx, x, forward, backward):
-        ctx.seconds = backward
-        time.sleep(forward)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        time.sleep(ctx.seconds)
-        return gradient, None, None
 
 
 class EmulatedLayer(nn.Module):

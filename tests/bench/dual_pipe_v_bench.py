@@ -1,9 +1,10 @@
 """DeepSpeed's own DualPipeVModule against plans for the same V placement (two chunks a rank) on the same layers, ranks and memory, emulated: layers sleep.
 
-    PYTHONPATH=build/release/python python tests/bench/dual_pipe_v_bench.py [--unit 1.2] [--steps 3]
+    PYTHONPATH=build/release/python python tests/bench/dual_pipe_v_bench.py [--unit 1.2] [--steps 3] [--ranks 2]
 
-On 2 and 4 ranks, layers that are all alike and layers that are not: both get the cuts that `ostinato partition` finds for a V, and the
-search as much memory as DualPipeV needs. Then half of that memory, which DualPipeV meets by checkpointing its stages only.
+On 2 and 4 ranks, layers that are all alike and layers that are not: both get the cuts that `ostinato partition` finds for a V. DualPipeV
+runs first, and the search gets as many bytes as it was measured to hold on its fullest rank. Then the same where memory is short: DualPipeV
+checkpoints its stages, the only way that it has, and the search gets what it holds then.
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ def placement(profiled: Path, ranks: int, path: Path, *options: str) -> Path:
 
 
 def limited(path: Path, room: int, folder: Path) -> Path:
-    """The same placement with `room` bytes on every device."""
+    """The same placement with `room` bytes on every device, beside what is always in use."""
     folder.mkdir()
     text = path.read_text()
     assert 'memory_unit = "B"' in text
     made = folder / "placement.toml"
-    made.write_text(text.replace("[[devices]]\n", f"[[devices]]\nmemory = {room}\n"))
+    made.write_text(text.replace("[[devices]]\n", f"[[devices]]\nmemory = {static(path) + room}\n"))
     return made
+
+
+def static(path: Path) -> int:
+    return max(device.get("static", 0) for device in tomllib.loads(path.read_text())["devices"])
 
 
 def plan(path: Path, ranks: int, method: str = "auto") -> dict | None:
@@ -56,69 +61,87 @@ def cuts_of(path: Path) -> tuple[int, ...]:
 
 
 @dataclass
+class Candidate:
+    entry: Entry
+    seconds: float  # planned, of a step
+    peak: int = 0  # planned, bytes of the fullest rank beside what is always in use; of a rival unknown
+
+
+@dataclass
 class Group:
-    """What is compared under the same memory; the first entry is the rival."""
+    """What is compared under the same memory; the first one is the rival."""
 
     title: str
-    entries: list[Entry]
-    planned: list[float]
+    candidates: list[Candidate]
 
 
-def ours(folder: Path, placements: dict[str, Path], room: int, ranks: int) -> list[tuple[Entry, float]]:
-    """A plan for each placement that fits `room` bytes a device, and its makespan in seconds."""
+def rivals(whole: Path, again: Path, ranks: int) -> list[Candidate]:
+    """DualPipeV as it is, and with each stage checkpointed."""
+    plain = Entry("DeepSpeed DualPipeVModule", cuts_of(whole), dual_pipe_v=True)
+    checkpointed = Entry("DeepSpeed DualPipeVModule, each stage checkpointed", cuts_of(again), dual_pipe_v=True, recompute=True)
+    found = ((plain, whole), (checkpointed, again))
+    return [Candidate(entry, plan(path, ranks, "dualpipe-v")["makespan"] / 1e9) for entry, path in found]
+
+
+def ours(folder: Path, placements: dict[str, Path], room: int, ranks: int) -> list[Candidate]:
+    """A plan for each placement that fits `room` bytes a device."""
     found = []
     for name, path in placements.items():
         within = limited(path, room, folder / f"{name}-{room}")
         entry = Entry(f"ostinato, {name}", cuts_of(within)[::2], str(within.with_name("plan.json")))
         if (made := plan(within, ranks)) is not None:
-            found.append((entry, made["makespan"] / 1e9))
+            found.append(Candidate(entry, made["makespan"] / 1e9, max(made["peak_memory"]) - static(within)))
     return found
 
 
-def groups_of(folder: Path, profiled: Path, ranks: int) -> list[Group]:
-    """As much memory as DualPipeV takes; and half of it beyond parameters, where of our plans that with the shortest makespan runs."""
+def groups_of(folder: Path, profiled: Path, ranks: int, measure) -> list[Group]:
+    """As much memory as DualPipeV takes; and as much as it takes with stages checkpointed, where of our plans that with the shortest
+    makespan runs. `measure(entries)`: the bytes that each holds on its fullest rank."""
     whole = placement(profiled, ranks, folder / "whole" / "placement.toml")
     split = placement(profiled, ranks, folder / "split" / "placement.toml", "--split-backward")
     again = placement(profiled, ranks, folder / "recompute" / "placement.toml", "--recompute", "always")
     placements = {"whole backwards": whole, "split backwards": split}
-    theirs, checkpointed = plan(whole, ranks, "dualpipe-v"), plan(again, ranks, "dualpipe-v")
-    static = max(device.get("static", 0) for device in tomllib.loads(whole.read_text())["devices"])
-    room = max(theirs["peak_memory"])
-    half = static + (room - static) // 2
-    best = min(ours(folder, placements | {"stages recomputed": again}, half, ranks), key=lambda found: found[1])
-    rival = Entry("DeepSpeed DualPipeVModule", cuts_of(whole), dual_pipe_v=True)
-    short = Entry("DeepSpeed DualPipeVModule, each stage checkpointed", cuts_of(again), dual_pipe_v=True, recompute=True)
-    full = [(rival, theirs["makespan"] / 1e9), *ours(folder, placements, room, ranks)]
-    tight = [(short, checkpointed["makespan"] / 1e9), best]
+    plain, checkpointed = rivals(whole, again, ranks)
+    much, little = measure([plain.entry, checkpointed.entry])
+    best = min(ours(folder, placements | {"stages recomputed": again}, little, ranks), key=lambda found: found.seconds)
     return [
-        Group(f"room for what it holds, {room / 2**20:.2f} MiB", *map(list, zip(*full, strict=True))),
-        Group(f"half of that, {half / 2**20:.2f} MiB", *map(list, zip(*tight, strict=True))),
+        Group(f"room for what it holds, {much / 2**20:.2f} MiB", [plain, *ours(folder, placements, much, ranks)]),
+        Group(f"short of memory, {little / 2**20:.2f} MiB", [checkpointed, best]),
     ]
 
 
 def compare(world: World, folder: Path, model: str, profiled: Path, ranks: int, args) -> None:
     folder.mkdir()
-    groups = groups_of(folder, profiled, ranks)
-    count = MICRO_BATCHES[ranks]
-    entries = [entry for each in groups for entry in each.entries]
-    by_rank = world.run(trainings, model, args.unit / 1e3, count, args.steps, entries)
-    rows = rows_of(entries, [seconds for each in groups for seconds in each.planned], by_rank)
+    unit, count = args.unit / 1e3, MICRO_BATCHES[ranks]
+
+    def measure(entries: list[Entry]) -> list[int]:
+        by_rank = world.run(trainings, model, unit, count, 1, entries)
+        return [max(of_ranks) for of_ranks in zip(*([result["peak"] for result in rank] for rank in by_rank), strict=True)]
+
+    groups = groups_of(folder, profiled, ranks, measure)
+    everyone = [candidate for each in groups for candidate in each.candidates]
+    entries = [candidate.entry for candidate in everyone]
+    by_rank = world.run(trainings, model, unit, count, args.steps, entries)
+    rows = rows_of(entries, [candidate.seconds for candidate in everyone], by_rank)
     for each in groups:
-        mine, rows = rows[: len(each.entries)], rows[len(each.entries) :]
+        mine, rows = rows[: len(each.candidates)], rows[len(each.candidates) :]
         print(f"\n{ranks} ranks, {count} micro-batches, {model} layers {MODELS[model].costs}: {each.title}")
         show(mine, mine[0])
+        for candidate, row in list(zip(each.candidates, mine, strict=True))[1:]:
+            print(f"{row.name}: peak planned {candidate.peak / 1024:.0f} KiB, measured {max(row.peaks) / candidate.peak:.3f} times that")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--unit", type=float, default=1.2, help="milliseconds of a forward of cost 1")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--ranks", type=int, choices=MICRO_BATCHES, action="append", help="default: 2 and 4")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for model in ("even", "uneven"):
             profile(model, args.unit / 1e3, folder / f"{model}.json")
-        for ranks in MICRO_BATCHES:
+        for ranks in args.ranks or MICRO_BATCHES:
             with World(ranks) as world:
                 for model in ("even", "uneven"):
                     compare(world, folder / f"{model}-{ranks}", model, folder / f"{model}.json", ranks, args)

@@ -5,28 +5,17 @@ On a machine with fewer cores than ranks, ranks that sleep do not compete: the s
 
 from __future__ import annotations
 
-import time
+import sys
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "emulated"))
+from sleep import Sleep  # noqa: E402
+
 VOCABULARY, WIDTH, LENGTH = 64, 16, 8
-
-
-class Sleep(torch.autograd.Function):
-    """The identity, which takes `forward` seconds, and `backward` on the way back."""
-
-    @staticmethod
-    def forward(ctx, x, forward, backward):
-        ctx.seconds = backward
-        time.sleep(forward)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        time.sleep(ctx.seconds)
-        return gradient, None, None
 
 
 class Slow(nn.Module):

@@ -124,15 +124,17 @@ def make_engine(model_name: str, unit: float, micro_batches: int, entry: Entry):
 
 
 def trainings(model: str, unit: float, micro_batches: int, steps: int, entries: Sequence[Entry]) -> list[dict]:
-    """Of each entry: losses, seconds of each step but the first, and the peak of bytes that live only within a step. They take
-    turns, so that what else the machine does hits all of them."""
+    """Of each entry: losses, seconds of each step but the first, and the peak of bytes that its steps added to those before the first:
+    what lives within a step, and buffers that stay from step to step. They take turns, so that what else the machine does hits all
+    of them."""
     from ostinato import _profiler
 
     _profiler.install_allocator()
     engines = [make_engine(model, unit, micro_batches, entry) for entry in entries]
     results = [{"losses": [], "seconds": [], "peak": 0} for _ in entries]
+    stays = [0] * len(entries)  # bytes that an entry's steps left behind
     for step in range(steps + 1):
-        for (engine, data), result in zip(engines, results, strict=True):
+        for number, ((engine, data), result) in enumerate(zip(engines, results, strict=True)):
             before = _profiler.live_bytes()
             _profiler.reset_peak()
             dist.barrier()
@@ -140,7 +142,8 @@ def trainings(model: str, unit: float, micro_batches: int, steps: int, entries: 
             result["losses"].append(engine.train_batch(data).item())
             if step:
                 result["seconds"].append(time.perf_counter() - begin)
-                result["peak"] = max(result["peak"], _profiler.peak_bytes() - before)
+                result["peak"] = max(result["peak"], _profiler.peak_bytes() - before + stays[number])
+            stays[number] += _profiler.live_bytes() - before
     _profiler.remove_allocator()
     return results
 

@@ -72,11 +72,12 @@ def stage_bytes(plan: str) -> dict[str, int]:
         run.batches = Batches(engine, [chunk], 1)
         before = _profiler.live_bytes()
         _profiler.reset_peak()
-        inputs = None if chunk.reads else (torch.randn(BATCH, LENGTH, WIDTH).requires_grad_(),)
+        # No leaf, for a leaf lives as long as the graph: as the executor's inputs, it is gone where no operator saved it.
+        inputs = None if chunk.reads else (torch.randn(BATCH, LENGTH, WIDTH) + torch.zeros((), requires_grad=True),)
         output = engine._train_forward(chunk, 0, inputs)
         edge, gradient = torch.autograd.graph.get_gradient_edge(output), torch.ones_like(output)
         forward_peak = _profiler.peak_bytes() - gradient.nbytes
-        del output
+        del output, inputs
         kept = _profiler.live_bytes() - gradient.nbytes - before
         _profiler.reset_peak()
         engine._before_backward(chunk, "B")
@@ -87,7 +88,7 @@ def stage_bytes(plan: str) -> dict[str, int]:
             "forward": max(0, forward_peak - before - kept),
             "backward": max(0, _profiler.peak_bytes() - before - kept),
         }
-        del inputs, edge, gradient
+        del edge, gradient
     _profiler.remove_allocator()
     return counted
 
