@@ -16,8 +16,9 @@ each to the next, in a tuple. Under a plan whose stages are not a chain (K: bran
 the stages that feed it make, and nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from deepspeed.pipe import LayerSpec, TiedLayerSpec
 from torch import nn
@@ -33,28 +34,45 @@ class Wires:
     kept: tuple[str, ...]
 
 
-class Node(nn.Module):
-    """A layer that reads some of the values it is given and hands on some of them with its own."""
+class Wired:
+    """What a layer reads of the values that come to it, and what it hands on of them with its own."""
 
-    def __init__(self, layer, name: str, reads: tuple[str, ...], wires: Wires):
-        super().__init__()
-        self.layer = layer.build() if isinstance(layer, LayerSpec) else layer
+    def wire(self, name: str, reads: tuple[str, ...], wires: Wires) -> None:
         self.name, self.reads, self.wires = name, reads, wires
 
-    def forward(self, state):
+    def run(self, layer: Callable, state):
         values = dict(zip(self.wires.given, state if isinstance(state, tuple) else (state,), strict=True))
-        values[self.name] = self.layer(*(values[name] for name in self.reads))
+        values[self.name] = layer(*(values[name] for name in self.reads))
         kept = tuple(values[name] for name in self.wires.kept)
         return kept if len(kept) > 1 else kept[0]
 
     def taken(self, state) -> tuple:
-        """Of what forward() is given, what the layer reads."""
+        """Of what comes to the layer, what it reads."""
         values = dict(zip(self.wires.given, state if isinstance(state, tuple) else (state,), strict=True))
         return tuple(values[name] for name in self.reads)
 
     def made(self, state):
-        """Of what forward() returns, the layer's own output."""
+        """Of what leaves it, its own output."""
         return state[self.wires.kept.index(self.name)] if isinstance(state, tuple) else state
+
+
+class Node(Wired, nn.Module):
+    """A layer, or the first of tied ones. `forward_fn(module, *values)`: runs it in another way than its forward(), as in
+    TiedLayerSpec.
+    """
+
+    def __init__(self, layer, name: str, reads: tuple[str, ...], wires: Wires, forward_fn: Callable | None = None):
+        super().__init__()
+        self.layer = layer.build() if isinstance(layer, LayerSpec) else layer
+        self.forward_fn = forward_fn
+        self.wire(name, reads, wires)
+
+    def forward(self, state):
+        return self.run(self.called(self.forward_fn), state)
+
+    def called(self, forward_fn: Callable | None) -> Callable:
+        """The layer as a function of what it reads."""
+        return self.layer if forward_fn is None else partial(forward_fn, self.layer)
 
     @property
     def split(self) -> dict[str, int]:
@@ -69,6 +87,17 @@ class Node(nn.Module):
         return Node(sharded(self.layer, shard, last), self.name, self.reads, self.wires)
 
 
+class Again(Wired):
+    """A later one of tied layers: a TiedLayerSpec's forward_fn, which gets the Node of the first one, or another rank's like it."""
+
+    def __init__(self, name: str, reads: tuple[str, ...], wires: Wires, forward_fn: Callable | None):
+        self.forward_fn = forward_fn
+        self.wire(name, reads, wires)
+
+    def __call__(self, first: Node, state):
+        return self.run(first.called(self.forward_fn), state)
+
+
 class NodeSpec(LayerSpec):
     """Builds a Node; the names are there before anything is built."""
 
@@ -77,14 +106,31 @@ class NodeSpec(LayerSpec):
         self.layer, self.name, self.reads = layer, name, reads
 
 
-def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[NodeSpec]:
-    """Layers for a PipelineModule, in the order of `layers`. Raises OstinatoError for a name that is not there yet, or twice,
-    for a layer whose output nobody reads, and for a tied one.
+class TiedNodeSpec(TiedLayerSpec):
+    """The same for a tied layer. Every rank builds the Node of the `first` that is tied (None: this one), which is what DeepSpeed
+    writes into checkpoints; the others are run through it.
     """
-    known, specs = list(inputs), []
-    for name, (layer, *reads) in layers.items():
-        if isinstance(layer, TiedLayerSpec):
-            raise OstinatoError(f'graph(): layer "{name}" is tied ("{layer.key}"): tied layers have no names for what they read')
+
+    def __init__(self, layer: TiedLayerSpec, name: str, reads: tuple[str, ...], wires: Wires, first: "TiedNodeSpec | None"):
+        own, weights = layer.forward_fn, [f"layer.{attribute}" for attribute in layer.tied_weight_attr]
+        plain = LayerSpec(layer.typename, *layer.module_args, **layer.module_kwargs)
+        built = first.module_args if first else (plain, name, reads, wires, own)
+        again = Again(name, reads, wires, own) if first else None
+        super().__init__(layer.key, Node, *built, forward_fn=again, tied_weight_attr=weights)
+        self.layer, self.name, self.reads = layer, name, reads
+
+
+def wired(function) -> Wired | None:
+    """What a function of a PipelineModule knows of its values; None where its layer is not of a graph."""
+    return next((f for f in (function, getattr(function, "func", None)) if isinstance(f, Wired)), None)
+
+
+def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[LayerSpec]:
+    """Layers for a PipelineModule, in the order of `layers`. Raises OstinatoError for a name that is not there yet, or twice,
+    and for a layer whose output nobody reads.
+    """
+    known = list(inputs)
+    for name, (_, *reads) in layers.items():
         if name in known:
             raise OstinatoError(f'graph(): the name "{name}" is taken by an input')
         if unknown := [r for r in reads if r not in known]:
@@ -96,8 +142,13 @@ def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[NodeSpec
     for name, wire in zip(layers, wires, strict=True):
         if name not in wire.kept:
             raise OstinatoError(f'graph(): nobody reads layer "{name}"')
+    specs, first = [], {}
     for (name, (layer, *reads)), wire in zip(layers.items(), wires, strict=True):
-        specs.append(NodeSpec(layer, name, tuple(reads), wire))
+        if isinstance(layer, TiedLayerSpec):
+            specs.append(TiedNodeSpec(layer, name, tuple(reads), wire, first.get(layer.key)))
+            first.setdefault(layer.key, specs[-1])
+        else:
+            specs.append(NodeSpec(layer, name, tuple(reads), wire))
     specs[0].inputs = tuple(inputs)
     return specs
 
@@ -115,10 +166,10 @@ def wires_of(reads: list[tuple[str, ...]], names: list[str], given: tuple[str, .
 
 
 def is_graph(specs: list) -> bool:
-    return bool(specs) and all(isinstance(spec, NodeSpec) for spec in specs)
+    return bool(specs) and all(isinstance(spec, NodeSpec | TiedNodeSpec) for spec in specs)
 
 
-def layers_read(specs: list[NodeSpec]) -> list[list[int]]:
+def layers_read(specs: list[LayerSpec]) -> list[list[int]]:
     """By layer, the layers whose outputs it reads, rising."""
     index = {spec.name: i for i, spec in enumerate(specs)}
     return [sorted({index[name] for name in spec.reads if name in index}) for spec in specs]
@@ -132,7 +183,7 @@ class StageWires:
     layers: list[Wires]
 
 
-def stage_wires(specs: list[NodeSpec], chunks: list) -> dict[int, StageWires]:
+def stage_wires(specs: list[LayerSpec], chunks: list) -> dict[int, StageWires]:
     """By stage, where the stages of `chunks` are not a chain. A stage hands the same values to all that it feeds."""
     inputs = specs[0].inputs
     made = {chunk.stage: [specs[i].name for i in chunk.layers] for chunk in chunks}
@@ -151,7 +202,7 @@ def stage_wires(specs: list[NodeSpec], chunks: list) -> dict[int, StageWires]:
     return wires
 
 
-def feeds(specs: list[NodeSpec], chunks: list) -> dict[int, set[int]]:
+def feeds(specs: list[LayerSpec], chunks: list) -> dict[int, set[int]]:
     """By stage, the stages whose layers its own layers read."""
     maker = {specs[i].name: chunk.stage for chunk in chunks for i in chunk.layers}
     return {

@@ -26,7 +26,7 @@ from ostinato.profile.tensors import bytes_of, tensors
 
 from ostinato import _profiler
 
-from .graph_model import Node
+from .graph_model import wired
 
 
 class Meter:
@@ -130,9 +130,9 @@ class LayerClock:
             return
         measured.forward.append(time)
         measured.kept = max(measured.kept, kept)
-        function = self._original[0][layer]
-        if isinstance(function, Node):  # what rides along for later layers is not this one's
-            inputs, outputs = function.taken(inputs), function.made(outputs)
+        node = wired(self._original[0][layer])
+        if node is not None:  # what rides along for later layers is not this one's
+            inputs, outputs = node.taken(inputs), node.made(outputs)
         measured.input_bytes, measured.output_bytes = bytes_of(inputs), bytes_of(outputs)
 
     def _watch(self, layer: int, outputs: Any) -> None:

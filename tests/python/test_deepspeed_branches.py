@@ -46,11 +46,13 @@ ZERO_1 = {"zero_optimization": {"stage": 1}}
 CASES = {
     "branches": (K_2, False, replace(BRANCHES_2, steps=50)),
     "split-zero1": (K_2, True, replace(BRANCHES_2, config=ZERO_1)),
+    "tied": (K_2, False, replace(BRANCHES_2, tied=True)),
 }
 CASES_4 = {
     "branches": (K_4, False, BRANCHES_4),
     "split-adam": (K_4, True, replace(BRANCHES_4, optimizer="Adam")),
     "data-parallel-zero1": (K_2, False, replace(BRANCHES_2, config=ZERO_1)),
+    "tied-split-zero1": (K_4, True, replace(BRANCHES_4, tied=True, config=ZERO_1)),
 }
 
 
@@ -76,11 +78,36 @@ def compare(world, stages, split, options, folder):
     training.close(got["last"], expected["last"], 1e-5 if options.optimizer == "SGD" else 1e-3)
 
 
-def test_a_chain_of_them_is_a_chain(world2, tmp_path):
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_chain_of_them_is_a_chain(world2, tmp_path, tied):
     """Cut where DeepSpeed cuts it, where two tensors cross: equal bit for bit."""
-    ours = replace(BRANCHES_2, section=plan_of(tmp_path, CHAIN_2))
-    expected, got = (world2.run(train, o)[0] for o in (BRANCHES_2, ours))
+    alone = replace(BRANCHES_2, tied=tied)
+    ours = replace(alone, section=plan_of(tmp_path, CHAIN_2))
+    expected, got = (world2.run(train, o)[0] for o in (alone, ours))
     assert (got["losses"], got["last"], got["evaluation"]) == (expected["losses"], expected["last"], expected["evaluation"])
+
+
+def saved(options: Options, folder: str) -> dict[str, bytes]:
+    engine = training.make_engine(options)
+    engine.train_batch(training.data_of(engine))
+    engine.save_checkpoint(folder, tag="one")
+    return training.weights(engine)
+
+
+def loaded(options: Options, folder: str) -> dict[str, bytes]:
+    engine = training.make_engine(options)
+    engine.load_checkpoint(folder, tag="one", load_optimizer_states=False)
+    return training.weights(engine)
+
+
+def test_tied_layers_are_written_once(world2, tmp_path):
+    """By whoever runs the first of them; DeepSpeed alone and a plan that has them elsewhere read them."""
+    alone = replace(BRANCHES_2, tied=True)
+    written = world2.run(saved, replace(alone, section=plan_of(tmp_path / "k", K_2)), str(tmp_path))
+    layers = [path.name for path in sorted((tmp_path / "one").glob("layer_*"))]
+    assert layers == [f"layer_{i:02d}-model_states.pt" for i in range(LAYERS) if i not in (3, 7)]
+    for reader in (alone, replace(alone, section=plan_of(tmp_path / "chain", CHAIN_2))):
+        assert world2.run(loaded, reader, str(tmp_path)) == written
 
 
 def test_branches_that_meet_in_a_stage_on_all_devices(world4, tmp_path):
@@ -117,10 +144,3 @@ def test_a_plain_chain_has_no_branches(world2, tmp_path):
 def test_graphs_that_are_wrong(layers, words):
     with pytest.raises(OstinatoError, match=words):
         graph(layers, ("x",))
-
-
-def test_tied_layers_in_a_graph_are_refused():
-    from deepspeed.pipe import TiedLayerSpec
-
-    with pytest.raises(OstinatoError, match='layer "a" is tied'):
-        graph({"a": (TiedLayerSpec("table", nn.Identity), "x")}, ("x",))

@@ -4,6 +4,7 @@ and plans that shard some layers and recompute others."""
 import json
 import tomllib
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -24,11 +25,14 @@ STEPS = 6
 TOWERS = Options(model="branches", optimizer="SGD", steps=STEPS)
 
 
-def described() -> dict:
-    """The layers of two towers in turn, so that those of one tower are no run."""
-    from deepspeed.pipe import LayerSpec
+def described(tied: bool = False) -> dict:
+    """The layers of two towers in turn, so that those of one tower are no run. `tied`: their tables are one, and the head's."""
+    from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
-    embed, block = LayerSpec(nn.Embedding, VOCABULARY, WIDTH), LayerSpec(Block)
+    embed, block, head = LayerSpec(nn.Embedding, VOCABULARY, WIDTH), LayerSpec(Block), LayerSpec(nn.Linear, WIDTH, VOCABULARY)
+    if tied:
+        embed = TiedLayerSpec("table", nn.Embedding, VOCABULARY, WIDTH)
+        head = TiedLayerSpec("table", nn.Embedding, VOCABULARY, WIDTH, forward_fn=branches.unembed)
     return {
         "text": (embed, "tokens"),
         "image": (embed, "pixels"),
@@ -37,7 +41,7 @@ def described() -> dict:
         "text2": (block, "text1"),
         "image2": (block, "image1"),
         "join": (LayerSpec(Join), "text2", "image2", "text"),
-        "head": (LayerSpec(nn.Linear, WIDTH, VOCABULARY), "join"),
+        "head": (head, "join"),
     }
 
 
@@ -59,11 +63,15 @@ def tensors_of(weights: dict) -> dict:
     return {name.partition("@")[0]: torch.frombuffer(bytearray(data), dtype=torch.float32) for name, data in weights.items()}
 
 
-def in_one_process(first: dict) -> tuple[list[float], dict]:
+def in_one_process(first: dict, tied: bool = False) -> tuple[list[float], dict]:
     """Losses and last weights of the same training, written down as one would without any pipeline."""
-    specs, modules = described(), nn.ModuleDict()
+    specs, modules = described(tied), nn.ModuleDict({"tied_modules": nn.ModuleDict()})
     for index, (spec, *_) in enumerate(specs.values()):
-        modules[str(index)] = nn.ModuleDict({"layer": spec.build()})
+        key = getattr(spec, "key", None)
+        if key is None:
+            modules[str(index)] = nn.ModuleDict({"layer": spec.build()})
+        elif key not in modules["tied_modules"]:
+            modules["tied_modules"][key] = nn.ModuleDict({"layer": spec.build()})
     with torch.no_grad():
         for name, parameter in modules.named_parameters():
             parameter.copy_(first[name].view_as(parameter))
@@ -74,8 +82,11 @@ def in_one_process(first: dict) -> tuple[list[float], dict]:
         for _ in range(MICRO_BATCHES):
             inputs, targets = next(data)
             values = dict(zip(branches.INPUTS, inputs, strict=True))
-            for index, (name, (_, *reads)) in enumerate(specs.items()):
-                values[name] = modules[str(index)]["layer"](*(values[read] for read in reads))
+            for index, (name, (spec, *reads)) in enumerate(specs.items()):
+                key = getattr(spec, "key", None)
+                layer = (modules[str(index)] if key is None else modules["tied_modules"][key])["layer"]
+                call = partial(spec.forward_fn, layer) if getattr(spec, "forward_fn", None) else layer
+                values[name] = call(*(values[read] for read in reads))
             loss = branches.loss(values["head"], targets)
             (loss / MICRO_BATCHES).backward()
             of_step.append(loss.item())
@@ -101,9 +112,13 @@ def stages_of(folder) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def measured():
+    return profile_of(tied=False)
+
+
+def profile_of(tied: bool):
     """The profile of the model with branches, with times that do not depend on this machine."""
     tokens = torch.randint(VOCABULARY, (2, BATCH, LENGTH))
-    job = Job(layers=graph(described(), branches.INPUTS), inputs=tuple(tokens), labels=tokens[0], loss_fn=branches.loss)
+    job = Job(layers=graph(described(tied), branches.INPUTS), inputs=tuple(tokens), labels=tokens[0], loss_fn=branches.loss)
     job.repeats, job.warm_up = 1, 0
     profile = profile_layers(job)
     rows = profile.layers
@@ -134,17 +149,27 @@ def test_branches_from_the_profile_to_the_training(request, measured, ranks, obj
         assert any(isinstance(stage["layers"][0], list) for stage in stages_of(tmp_path))
         found = json.loads((tmp_path / "plan.json").read_text())
         assert found["optimal"]["latency"] and found["lower_bound"]["latency"] < 10**7
-    world = request.getfixturevalue(f"world{ranks}")
-    options = replace(TOWERS, stages=ranks, section=section)
+    trained_as_in_one_process(request.getfixturevalue(f"world{ranks}"), replace(TOWERS, stages=ranks, section=section))
+
+
+def trained_as_in_one_process(world, options: Options) -> None:
     got, again = (world.run(train, options)[0] for _ in range(2))
     assert got["kind"] == "PlanEngine"
     assert (got["losses"], got["last"]) == (again["losses"], again["last"])
-    losses, weights = in_one_process(tensors_of(got["first"]))
+    losses, weights = in_one_process(tensors_of(got["first"]), options.tied)
     assert got["losses"] == pytest.approx(losses, rel=1e-5)
     last = tensors_of(got["last"])
     assert set(weights) == set(last)
     for name, value in weights.items():
         assert torch.allclose(value.detach().flatten(), last[name], atol=1e-5), name
+
+
+def test_tied_branches_from_the_profile_to_the_training(world2, tmp_path):
+    profile = profile_of(tied=True)
+    assert [row.shardable for row in profile.layers] == [False] * len(profile.layers)
+    profile.write(str(tmp_path / "profile.json"))
+    section = plan(tmp_path, "--devices", 2, "--objective", "latency")
+    trained_as_in_one_process(world2, replace(TOWERS, tied=True, section=section))
 
 
 def test_auto_measures_branches(world2, tmp_path):

@@ -160,7 +160,9 @@ class Branches:
         self.values[spec.name], self.rows[spec.name] = outputs, len(self.rows)
 
     def called(self, run: Callable) -> Callable:
-        return lambda inputs: run.layer(*inputs)
+        first, again = (run.args[0], run.func) if isinstance(run, functools.partial) else (run, run)  # of tied layers
+        layer = first.called(again.forward_fn)
+        return lambda inputs: layer(*inputs)
 
     def itself(self, spec: Any) -> Any:
         return spec.layer

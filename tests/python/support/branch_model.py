@@ -29,10 +29,18 @@ class Join(nn.Module):
         return self.mix(torch.cat([text, image], dim=-1)) + 0.5 * skipped
 
 
-def described() -> dict:
-    from deepspeed.pipe import LayerSpec
+def unembed(embedding: nn.Embedding, hidden):
+    return hidden @ embedding.weight.t()
 
-    embed, block = LayerSpec(nn.Embedding, VOCABULARY, WIDTH), LayerSpec(Block)
+
+def described(tied: bool = False) -> dict:
+    """`tied`: both branches and the head share one table."""
+    from deepspeed.pipe import LayerSpec, TiedLayerSpec
+
+    embed, block, head = LayerSpec(nn.Embedding, VOCABULARY, WIDTH), LayerSpec(Block), LayerSpec(nn.Linear, WIDTH, VOCABULARY)
+    if tied:
+        embed = TiedLayerSpec("table", nn.Embedding, VOCABULARY, WIDTH)
+        head = TiedLayerSpec("table", nn.Embedding, VOCABULARY, WIDTH, forward_fn=unembed)
     return {
         "text": (embed, "tokens"),
         "text1": (block, "text"),
@@ -41,14 +49,14 @@ def described() -> dict:
         "image1": (block, "image"),
         "join": (LayerSpec(Join), "text2", "image1", "text"),
         "after": (block, "join"),
-        "head": (LayerSpec(nn.Linear, WIDTH, VOCABULARY), "after"),
+        "head": (head, "after"),
     }
 
 
-def layers_of(_options) -> list:
+def layers_of(options) -> list:
     from ostinato.deepspeed import graph
 
-    return graph(described(), INPUTS)
+    return graph(described(options.tied), INPUTS)
 
 
 def micro_batches(seed: int):
