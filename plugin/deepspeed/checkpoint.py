@@ -29,9 +29,17 @@ def sharded_layers(chunks: list[Chunk]) -> list[int]:
     return sorted({layer for chunk in chunks if chunk.sharded for layer in chunk.layers})
 
 
+def directions(chunks: list[Chunk]) -> dict[str, list[list[int]]]:
+    """The ranks of sharded layers that are on others for each direction, by layer."""
+    ranks = {i: sorted({chunk.ranks for chunk in chunks if i in chunk.layers}) for i in sharded_layers(chunks)}
+    return {str(layer): [list(r) for r in of_layer] for layer, of_layer in ranks.items() if len(of_layer) > 1}
+
+
 def write(save_dir: str, tag: str, chunks: list[Chunk]) -> None:
     """Rank 0 writes it before the rest of the checkpoint."""
     record = {"format": FORMAT, "layers": layers_of_ranks(chunks), "copies": copies_of(chunks), "sharded": sharded_layers(chunks)}
+    if several := directions(chunks):
+        record["directions"] = several
     write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
 
 
@@ -47,16 +55,16 @@ def check(load_dir: str, tag: str | None, run) -> None:
             raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
         saved, by = record["layers"], "another placement"
         copies, sharded = record.get("copies", 1), record.get("sharded", _several_holders(saved))
+        several = record.get("directions", {})
     else:
         parts = run.stock_parts
-        saved, copies, sharded = [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)], 1, []
+        saved, copies, sharded, several = [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)], 1, [], {}
         by = "DeepSpeed's own partition"
     held = layers_of_ranks(run.chunks)
-    if (saved, copies, sharded) != (held, copies_of(run.chunks), sharded_layers(run.chunks)):
-        convert = "" if sharded or sharded_layers(run.chunks) else CONVERT
+    if (saved, copies, sharded, several) != (held, copies_of(run.chunks), sharded_layers(run.chunks), directions(run.chunks)):
         raise OstinatoError(
             f"{folder} holds optimizer state of {by} (layers of its ranks: {saved}), and this plan's ranks hold "
-            f"{held}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
+            f"{held}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){CONVERT}"
         )
 
 

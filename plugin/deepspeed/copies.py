@@ -1,12 +1,17 @@
 """Plans that run the model in two directions (X: Chimera, DualPipe), each with weights of its own.
 
-Every layer is on several ranks, the same everywhere, or sharded over the same ranks for all directions: gradients of all copies are added before DeepSpeed reduces them over
-data-parallel replicas, each counts once in norms, and the first holder writes checkpoints. The copies start equal, and stay
-equal, because they add the same numbers and step alike.
+Every layer, or each part of a sharded one, is on several ranks: gradients of all copies are added before DeepSpeed reduces them over
+data-parallel replicas, each counts once in norms, and the first holder writes checkpoints. (A stage sharded over the same ranks for all
+directions has one copy: gradients meet on each rank.) The copies start equal, and stay equal, because they add the same numbers and
+step alike.
 """
+
+from collections import Counter
 
 import torch
 import torch.distributed as dist
+from ostinato.nn import Shard
+from ostinato.nn.layers import split_of
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 
@@ -24,13 +29,66 @@ def groups_of(grid, holders: list[tuple[int, ...]]) -> dict[tuple[int, ...], obj
     return groups
 
 
-class Copies:
-    """The weights that this rank holds together with others. `shared`: (group, parameters) in one order on all of its ranks;
-    `elsewhere`: units (rebuild) that another rank holds first.
+class Holders:
+    """Which pipeline ranks hold what, the same on every rank. `units[r]`: of rank r (rebuild), in model order; `places`: of a sharded
+    unit, which part each of its ranks has.
     """
 
-    def __init__(self, shared: list[tuple[object, list[torch.nn.Parameter]]], elsewhere: set[str]):
-        self._shared, self._elsewhere = shared, elsewhere
+    def __init__(self, units: list[list[str]], places: dict[str, dict[int, Shard]], rank: int):
+        self.units, self.rank, self._places = units, rank, places
+
+    def part(self, unit: str, rank: int) -> Shard | None:
+        """None where the rank holds all of it."""
+        return self._places.get(unit, {}).get(rank)
+
+    def key(self, unit: str, rank: int) -> tuple[str, int | None]:
+        """What the rank holds of the unit: the index of a part, or None for all of it."""
+        part = self.part(unit, rank)
+        return unit, None if part is None else part.index
+
+    def ranks(self) -> dict[tuple[str, int | None], tuple[int, ...]]:
+        """By key, ascending."""
+        held: dict[tuple[str, int | None], tuple[int, ...]] = {}
+        for rank, units in enumerate(self.units):
+            for key in (self.key(unit, rank) for unit in units):
+                held[key] = (*held.get(key, ()), rank)
+        return held
+
+    def counts_elsewhere(self, unit: str, name: str, module: torch.nn.Module) -> bool:
+        """In norms, of what the ranks of a sharded unit hold: each part counts, and what is whole everywhere on the first."""
+        part = self.part(unit, self.rank)
+        return part is not None and part.index > 0 and name not in split_of(module)
+
+
+def shared_by(model, held: Holders) -> "Copies":
+    """The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in norms: its holders take
+    turns, because DeepSpeed's norms need something to count on every rank. Where directions have a sharded unit on different
+    ranks, that is so for each of its parts; a part that serves both directions on its rank has one holder.
+    """
+    holders = held.ranks()
+    groups = groups_of(model._grid, list(holders.values()))
+    shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
+    turn: Counter = Counter()
+    for unit in held.units[held.rank]:
+        ranks, module = holders[held.key(unit, held.rank)], model.get_submodule(unit)
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        for name, parameter in trained:
+            other = ranks[turn[ranks] % len(ranks)] != held.rank
+            parameter.ds_pipe_replicated = other or held.counts_elsewhere(unit, name, module)
+        turn[ranks] += bool(trained)
+        if len(ranks) > 1:
+            shared.setdefault(ranks, []).extend(p for _, p in trained)
+    elsewhere = {unit for (unit, _), ranks in holders.items() if held.rank in ranks[1:]}
+    return Copies([(groups[ranks], shared[ranks]) for ranks in sorted(shared)], elsewhere, groups)
+
+
+class Copies:
+    """The weights that this rank holds together with others. `shared`: (group, parameters) in one order on all of its ranks;
+    `elsewhere`: units (rebuild) that another rank holds first; `groups`: by the pipeline ranks in them.
+    """
+
+    def __init__(self, shared: list[tuple[object, list[torch.nn.Parameter]]], elsewhere: set[str], groups: dict):
+        self._shared, self._elsewhere, self.groups = shared, elsewhere, groups
 
     def others_name(self, parameter: str) -> bool:
         """Whether the parameter of that name stands under another rank's in what is saved for all."""

@@ -12,13 +12,14 @@ from itertools import count
 
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import Shard, ShardedLogits
 from ostinato.watch import Watch
 from torch.distributed.distributed_c10d import _get_default_store
 
-from . import announce, checkpoint, plans
+from . import announce, checkpoint, plans, universal
 from .batches import Batches
 from .borders import Borders
 from .clipping import clip_as_partitioned
@@ -67,6 +68,7 @@ class Run:
     section: Section
     paths: Paths
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
+    parts: list[universal.Part]  # the parameters of which this rank holds a part
     copies: Copies | None = None  # the weights that several ranks hold; None where the plan runs in one direction
     couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)  # by stage and DeepSpeed's name of the buffer
     group: object = None  # process group of this pipeline, for the executors alone
@@ -360,6 +362,11 @@ class PlanEngine:
         courier = run.couriers.get((chunk.stage, name))
         return value if courier is None else courier.share(value)
 
+    def _reentrant_activation_checkpointing(self):
+        """Asked while a batch is read, with the chunk that ran last still shown."""
+        interval, function = self.module.own_checkpointing
+        return interval > 0 and function is not non_reentrant_checkpoint
+
     def _follow(self, logits: ShardedLogits) -> None:
         """What DeepSpeed does with outputs that are tensors: its hooks on their way back, and logits for evaluation."""
         register_output_backward_hooks(logits.part, self._backward_prologue, self._backward_prologue_per_tensor)
@@ -411,6 +418,12 @@ class PlanEngine:
         run.forwards.forget_shapes()
         run.executor = self._training_executor() if run.trains else None
 
+    def compile(self, *args, **kwargs):
+        """Layers are compiled one by one. All ranks must call it: a stage may have become one that cannot be split."""
+        super().compile(*args, **kwargs)
+        run = self._ostinato
+        run.executor = self._training_executor() if run.trains else None
+
     # ---- what a plan fixes
 
     def set_train_batch_size(self, train_batch_size):
@@ -427,11 +440,23 @@ class PlanEngine:
             checkpoint.write(save_dir, tag, self._ostinato.chunks)
         return super().save_checkpoint(save_dir, tag, *args, **kwargs)
 
+    def _save_zero_checkpoint(self, save_path, tag):
+        with universal.wholes_saved(self, self._ostinato.parts):
+            super()._save_zero_checkpoint(save_path, tag)
+
+    def _get_zero_param_shapes(self):
+        """By group, of whole parameters."""
+        whole = universal.whole_shapes(self, self._ostinato.parts)
+        groups = super()._get_zero_param_shapes()
+        return [type(group)((name, whole.get(name, shape)) for name, shape in group.items()) for group in groups]
+
     def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         if load_optimizer_states and not module_only and not self.load_universal_checkpoint():
             checkpoint.check(load_dir, tag, self._ostinato)
-        return super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
+        loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
+        universal.drop_wholes(self)
+        return loaded
 
     def destroy(self):
         self._ostinato.watch.close()

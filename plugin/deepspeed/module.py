@@ -8,12 +8,15 @@ The chunk must be shown during its backward too: activation checkpointing recomp
 """
 
 from contextlib import contextmanager
+from functools import partial
 
 import torch
+import torch.distributed as dist
 from deepspeed.runtime.activation_checkpointing import checkpointing
 from ostinato.nn import Shard, ShardedLogits, cut_state, whole_state
 from ostinato.nn.layers import split_of
 
+from .graph_model import wired
 from .plans import Chunk
 
 
@@ -21,6 +24,7 @@ class ChunkedLayers:
     """Mixed in before the model's own class."""
 
     whole_logits = False  # forward() of a sharded head returns the logits of all its ranks
+    _one_backward = False  # layers are compiled so that gradients of inputs and weights come together
 
     def forward(self, forward_input):
         made = super().forward(forward_input)
@@ -38,10 +42,10 @@ class ChunkedLayers:
         self.is_checkpointable_results = view.checkpointable
         self._shown_layers = chunk.layers
         self._set_bounds(chunk.first, chunk.layers[-1] + 1)
-        for node, wires in zip(self.forward_funcs, self._wires.get(chunk.stage, ()), strict=False):
-            node.wires = wires
-        if chunk.recomputes and torch.is_grad_enabled():
-            self._recompute(chunk)
+        for function, wires in zip(self.forward_funcs, self._wires.get(chunk.stage, ()), strict=False):
+            wired(function).wires = wires
+        if torch.is_grad_enabled() and (chunk.recomputes or chunk.sharded):
+            self._checkpoint(chunk)
 
     def functions_of(self, chunk: Chunk) -> list:
         """What the chunk runs, in order; its own list."""
@@ -65,12 +69,23 @@ class ChunkedLayers:
         """DeepSpeed counts on from the first layer; a stage over a graph may leave some out."""
         self._running = self._shown_layers[counted - self._local_start]
 
-    def _recompute(self, chunk: Chunk) -> None:
-        """Until another chunk is shown: its forward keeps its inputs only, as DeepSpeed checkpoints all its layers at once."""
-        self._own_checkpointing = self.activation_checkpoint_interval, self.activation_checkpoint_func
-        self.activation_checkpoint_interval = len(chunk.layers)
-        self.activation_checkpoint_func = checkpointing.non_reentrant_checkpoint  # takes inputs without a gradient, too
-        self.is_checkpointable_results = [True]
+    @property
+    def own_checkpointing(self) -> tuple:
+        """DeepSpeed's interval and function, whatever the chunk that is shown has instead."""
+        return self._own_checkpointing or (self.activation_checkpoint_interval, self.activation_checkpoint_func)
+
+    def _checkpoint(self, chunk: Chunk) -> None:
+        """Until another chunk is shown. One that recomputes: its forward keeps its inputs only, as DeepSpeed checkpoints all its
+        layers at once. What a sharded stage recomputes has collectives in it: each of its ranks comes to them at the same place of
+        its backward, because each has the same graph.
+        """
+        self._own_checkpointing = self.own_checkpointing
+        if chunk.recomputes:
+            self.activation_checkpoint_interval = len(chunk.layers)
+            self.activation_checkpoint_func = checkpointing.non_reentrant_checkpoint  # takes inputs without a gradient, too
+            self.is_checkpointable_results = [True]
+        if chunk.sharded:
+            self.activation_checkpoint_func = partial(_by_tensors, self.activation_checkpoint_func)
 
     def _put_away(self) -> None:
         if self._own_checkpointing is not None:
@@ -84,19 +99,38 @@ class ChunkedLayers:
         return self._owners[layer_idx]
 
     def _precompute_checkpointable_values(self):
+        reentrant = self.activation_checkpoint_func is not checkpointing.non_reentrant_checkpoint
         for chunk in self._chunks:
             self.show(chunk)
             self.is_checkpointable_results_interval = None  # the parent caches by interval, not by chunk
             super()._precompute_checkpointable_values()
-            if chunk.sharded:  # its collectives would run once more
+            if chunk.sharded and chunk.reads and reentrant:  # a sharded embedding: gradients would not come back to it
                 self.is_checkpointable_results = [False] * len(self.is_checkpointable_results)
             self._shown.checkpointable = self.is_checkpointable_results
         self.show_all()
 
     def may_split(self, chunk: Chunk) -> bool:
-        """Whether the chunk's backward can run in two halves: DeepSpeed's checkpointing recomputes all of it at once."""
+        """Whether the chunk's backward can run in two halves: DeepSpeed's checkpointing recomputes all of it at once, and a compiled
+        layer has one operator for both.
+        """
         own = self.activation_checkpoint_interval and any(self._views[chunk.stage].checkpointable)
-        return not (chunk.recomputes or own)
+        return not (chunk.recomputes or own or (self._one_backward and not chunk.sharded))
+
+    def compile(self, *args, **kwargs):
+        """Each local layer, as DeepSpeed does at rest. Of a graph(), what a node runs: what it is given changes with the stage. Parts
+        of sharded layers run as they are.
+        """
+        made = {}
+        for index, function in zip(self._local_layers, self._local_funcs, strict=True):
+            node = wired(function)
+            layer = getattr(node, "layer", None) if node else function
+            if isinstance(layer, torch.nn.Module) and index not in self._shards:
+                layer.compile(*args, **kwargs)
+            elif layer is not None and not isinstance(layer, torch.nn.Module):
+                made[id(function)] = torch.compile(function, *args, **kwargs)
+        for functions in (self._local_funcs, *(view.functions for view in self._views.values())):
+            functions[:] = [made.get(id(function), function) for function in functions]
+        self._one_backward = kwargs.get("backend") != "eager"
 
     def sharded_parameters(self) -> set[str]:
         """Names of the parameters of which this rank holds a part."""
@@ -116,6 +150,14 @@ class ChunkedLayers:
         with self._as_whole(collect=False):
             super().load_state_dir(load_dir, *args, **kwargs)
 
+    def _synchronize_tied_weights(self):
+        """After a checkpoint was read. DeepSpeed takes them from the lowest rank, which may not have read them."""
+        if self.read_for_others is None:  # they are where DeepSpeed has them
+            return super()._synchronize_tied_weights()
+        for weights, source, group in self.read_for_others:
+            for weight in weights:
+                dist.broadcast(weight.detach(), source, group=group)
+
     @contextmanager
     def _as_whole(self, collect: bool = True):
         """Puts stand-ins with the state of whole layers into the place of sharded ones."""
@@ -130,9 +172,9 @@ class ChunkedLayers:
             self.forward_funcs = layers
 
     def _stand_in(self, index: int, layer, collect: bool):
-        if index in self._shards:
-            return WholeLayer(layer, self._shards[index], collect)
-        return None if collect and index in self._others_write else layer
+        if collect and index in self.written_elsewhere:
+            return None
+        return WholeLayer(layer, self._shards[index], collect) if index in self._shards else layer
 
     def ckpt_layer_path(self, ckpt_dir, local_layer_idx):
         return super().ckpt_layer_path(ckpt_dir, self._local_layers[local_layer_idx] - self._local_start)
@@ -162,20 +204,36 @@ class WholeLayer:
         return self._part.load_state_dict(cut_state(state, self._part, self._shard), strict=strict)
 
 
+def _by_tensors(checkpoint, function, *inputs):
+    """checkpoint(function, *inputs) for functions that may return ShardedLogits, where DeepSpeed's hand on tensors only."""
+    form = []
+
+    def of_tensors(*values):
+        made = function(*values)
+        if not isinstance(made, ShardedLogits):
+            return made
+        form[:] = made.shard, made.classes, made.axis
+        return made.part
+
+    made = checkpoint(of_tensors, *inputs)
+    return ShardedLogits(made, *form) if form else made
+
+
 def adopt(
-    model, owners: list[int], chunks: list[Chunk], shards: dict[int, Shard], others_write: set[int], wires: dict[int, list]
+    model, owners: list[int], chunks: list[Chunk], shards: dict[int, Shard], elsewhere: set[int], wires: dict[int, list]
 ) -> None:
     """Turns `model` into one whose rank runs `chunks`; its forward_funcs already hold their layers in model order.
 
     `owners[i]` is the pipeline rank of layer i, the first of several; `shards` has this rank's part of sharded layers;
-    `others_write`: layers that another rank writes into checkpoints; `wires`: by stage, what its layers are given and hand on (graph_model),
+    `elsewhere`: layers that another rank writes into checkpoints; `wires`: by stage, what its layers are given and hand on (graph_model),
     where stages are not a chain: one layer may serve two directions. The class keeps its name, which DeepSpeed looks at.
     """
     kind = type(model)
     model.__class__ = type(kind.__name__, (ChunkedLayers, kind), {"__module__": kind.__module__})
     chunks = sorted(chunks, key=lambda chunk: chunk.first)
-    model._owners, model._chunks, model._shards, model._others_write = owners, chunks, shards, others_write
+    model._owners, model._chunks, model._shards, model.written_elsewhere = owners, chunks, shards, elsewhere
     model._wires = wires
+    model.read_for_others = None  # (tied weights, the rank that reads them, its group with those that have them too)
     model._local_funcs = model.forward_funcs
     model._local_layers = sorted({layer for chunk in chunks for layer in chunk.layers})
     functions = dict(zip(model._local_layers, model._local_funcs, strict=True))

@@ -154,23 +154,20 @@ def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -
     idle = set(range(devices)) - {rank for chunk in chunks for rank in chunk.ranks}
     if idle:
         raise OstinatoError(f'placement "{program.placement_name}": device {min(idle)} runs no stage')
-    if both := [program.stages[c.stage].name for c in chunks if c.sharded and c.recomputes]:
-        raise Unsupported(
-            f'the plan recomputes stage "{both[0]}", which is on several devices: its ranks would meet once more; search without '
-            "that mode"
-        )
     _check_shards(program, chunks)
 
 
 def _check_shards(program, chunks: list[Chunk]) -> None:
-    """A rank holds one part of a sharded layer, whatever the direction that it serves."""
+    """A rank holds one part of a sharded layer, whatever the direction that it serves, and every direction has the same parts."""
     names = [stage.name for stage in program.stages]
     for chunk in (c for c in chunks if c.sharded):
-        for other in chunks:
-            if other.copy != chunk.copy and {*chunk.layers} & {*other.layers} and other.ranks != chunk.ranks:
+        for other in (c for c in chunks if c.copy != chunk.copy and {*c.layers} & {*chunk.layers}):
+            apart = len(other.ranks) == len(chunk.ranks) and not {*other.ranks} & {*chunk.ranks}
+            if other.ranks != chunk.ranks and not apart:
                 raise Unsupported(
                     f'placement "{program.placement_name}": stages "{names[chunk.stage]}" and "{names[other.stage]}" hold the same '
-                    f"layers for two directions, sharded over devices {list(chunk.ranks)} and {list(other.ranks)}: they must be the same"
+                    f"layers for two directions, on devices {list(chunk.ranks)} and {list(other.ranks)}: these must be the same, or as "
+                    "many others"
                 )
 
 

@@ -8,7 +8,6 @@ stage is a unit of each of the stage's ranks, which gets its part of every tenso
 """
 
 import random
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ import torch.distributed as dist
 from ostinato.nn import Shard, ShardingError, sharded
 from ostinato.nn.layers import split_of
 
-from .copies import Copies, groups_of
+from .copies import Copies, Holders, shared_by
 from .errors import OstinatoError
 from .graph_model import Node, Wires, stage_wires
 from .module import adopt
@@ -80,20 +79,30 @@ def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shar
     moves = holders != [(rank,) for rank in before]
     names, copies, parts = None, None, []
     if moves:
-        mover = _Mover(model, before, holders, {i for i, chunk in enumerate(stages) if chunk.sharded}, groups, shards)
+        mover = _Mover(model, before, holders, _places(chunks), groups, shards)
         names = mover.move(optimizes)
         parts = mover.parts
     several = copies_of(chunks) > 1
-    others_write = {i for i, ranks in enumerate(holders) if several and ranks[0] != model.stage_id}
+    others_write = {i for chunk in mine for i in chunk.layers if holders[i][0] not in chunk.ranks}
     adopt(model, [chunk.rank for chunk in stages], mine, shards, others_write, _wires(model, chunks))
     if moves:
-        copies = mover.share(holders) if several else mover.tie()
+        copies = mover.share() if several else mover.tie()
     return Rebuilt(names, [] if several else _regrouped(model, before, stages), copies, parts)
 
 
 def _holders(chunks: list[Chunk], layer: int) -> tuple[int, ...]:
     """Pipeline ranks that hold the layer, ascending."""
     return tuple(sorted({rank for c in chunks if layer in c.layers for rank in c.ranks}))
+
+
+def _places(chunks: list[Chunk]) -> dict[int, dict[int, Shard]]:
+    """By sharded layer and pipeline rank, which part it holds: the same for all directions that it serves."""
+    places: dict[int, dict[int, Shard]] = {}
+    for chunk in (c for c in chunks if c.sharded):
+        parts = {rank: Shard(index, len(chunk.ranks)) for index, rank in enumerate(chunk.ranks)}
+        for layer in chunk.layers:
+            places.setdefault(layer, {}).update(parts)
+    return places
 
 
 def _wires(model, chunks: list[Chunk]) -> dict[int, list[Wires]]:
@@ -129,12 +138,12 @@ class _Mover:
         model,
         before: list[int],
         owners: list[tuple[int, ...]],
-        cut: set[int],
+        places: dict[int, dict[int, Shard]],
         groups: GroupMap,
         shards: dict[int, Shard],
     ):
-        """By layer: its rank in DeepSpeed's partition, and those that will hold it; a part each where the layer is in `cut`."""
-        self.model, self.groups, self.rank = model, groups, model.stage_id
+        """By layer: its rank in DeepSpeed's partition, those that will hold it, and the part of each where it is sharded."""
+        self.model, self.groups, self.rank, self.owners = model, groups, model.stage_id, owners
         self.group, self.ranks = model._grid.pp_proc_group, model._grid.pp_group
         self.names = [_unit(layer, spec) for layer, spec in enumerate(model._layer_specs)]
         everyone = range(len(self.ranks))
@@ -142,7 +151,7 @@ class _Mover:
         self.new = [self._units(owners, rank) for rank in everyone]
         self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
         self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
-        self.holders = {self.names[layer]: owners[layer] for layer in cut}  # of sharded units: who has which part
+        self.held = Holders(self.new, {self.names[layer]: parts for layer, parts in places.items()}, self.rank)
         self.parts: list[Part] = []  # filled by move()
 
     def move(self, optimizes: bool) -> list[list[str]]:
@@ -156,8 +165,7 @@ class _Mover:
         holdings = self._exchange_facts(kept, built, error)
         transfers = self._transfers()
         for unit, source, target in transfers:
-            place = self.holders[unit].index(target) if unit in self.holders else None
-            _check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self._shard_of(unit, place))
+            _check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self.held.part(unit, target))
         if optimizes:
             self._check_parameters(holdings)
         for unit, source, target in transfers:
@@ -176,7 +184,7 @@ class _Mover:
         had = next(held.kept[unit] for held in holdings if unit in held.kept)
         whole, split = {fact.name: fact.shape for fact in had}, split_of(module)
         named = ((name, p) for name, p in module.named_parameters() if name in split)
-        return [Part(p, self.shards[unit], split[name], whole[name]) for name, p in named]
+        return [Part(int(unit), p, self.shards[unit], split[name], whole[name]) for name, p in named]
 
     def _build_all(self, kept: dict) -> tuple[dict, str]:
         """The units that arrive, and this rank's part of those that it has and shares from now on; why not, where it cannot."""
@@ -203,49 +211,34 @@ class _Mover:
                     self.groups.put(parameter, self.groups.options()[group], group)
         return self._place(part)
 
-    def _shard_of(self, unit: str, place: int | None) -> Shard | None:
-        return None if place is None else Shard(place, len(self.holders[unit]))
-
     def tie(self) -> None:
-        """The groups over which the gradients of tied layers are summed."""
-        for parameter in self.model.parameters():
+        """The groups over which the gradients of tied layers are summed, and who reads their weights from checkpoints."""
+        model = self.model
+        for parameter in model.parameters():
             parameter.ds_pipe_replicated = False
-        self.model.tied_comms = self.model._index_tied_modules()
-        self._count_once()
+        model.tied_comms = model._index_tied_modules()
+        for unit in (u for u in self.shards if u is not None):
+            for name, parameter in self._module(unit).named_parameters():
+                parameter.ds_pipe_replicated = self.held.counts_elsewhere(unit, name, self._module(unit))
+        model.read_for_others = []
+        for key, tied in model.tied_comms.items():
+            weights = [model._recursive_getattr(tied["module"], name) for name in tied["weight_attr"]]
+            model.read_for_others.append((weights, self._reader(f"tied_modules.{key}"), tied["group"]))
 
-    def _count_once(self) -> None:
-        """In norms, of what the ranks of a sharded stage hold: each part counts, and what is whole everywhere on the first."""
-        for unit, shard in self.shards.items():
-            if unit is None:
-                continue
-            part = self._module(unit)
-            for name, parameter in part.named_parameters():
-                parameter.ds_pipe_replicated = shard.index > 0 and name not in split_of(part)
+    def share(self) -> Copies:
+        """In the place of tie(), where the plan runs the model in several directions."""
+        self.model.tied_comms, self.model.read_for_others = {}, []
+        copies, holders = shared_by(self.model, self.held), self.held.ranks()
+        for unit in sorted(u for u in self.new[self.rank] if "." in u and len(holders[u, None]) > 1):
+            weights, group = list(self._module(unit).parameters()), copies.groups[holders[unit, None]]
+            self.model.read_for_others.append((weights, self._reader(unit), group))
+        return copies
 
-    def share(self, holders: list[tuple[int, ...]]) -> Copies:
-        """The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in norms: its holders take
-        turns, because DeepSpeed's norms need something to count on every rank. A sharded unit serves all directions on each of
-        its ranks, where its gradients add up by themselves.
-        """
-        of_unit: dict[str, set[int]] = {}
-        for name, ranks in zip(self.names, holders, strict=True):
-            if name is not None and name not in self.holders:
-                of_unit.setdefault(name, set()).update(ranks)
-        sets = {unit: tuple(sorted(ranks)) for unit, ranks in of_unit.items()}
-        groups = groups_of(self.model._grid, list(sets.values()))
-        shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
-        self.model.tied_comms = {}
-        elsewhere = {unit for unit, ranks in sets.items() if ranks[0] != self.rank}
-        turn: Counter = Counter()
-        self._count_once()
-        for unit in (u for u in self.new[self.rank] if u not in self.holders):
-            ranks, parameters = sets[unit], [p for p in self._module(unit).parameters() if p.requires_grad]
-            for parameter in parameters:
-                parameter.ds_pipe_replicated = ranks[turn[ranks] % len(ranks)] != self.rank
-            turn[ranks] += bool(parameters)
-            if len(ranks) > 1:
-                shared.setdefault(ranks, []).extend(parameters)
-        return Copies([(groups[ranks], shared[ranks]) for ranks in sorted(shared)], elsewhere)
+    def _reader(self, unit: str) -> int:
+        """The rank that reads the tied module from checkpoints: DeepSpeed has it there for a layer without a forward_fn only."""
+        tied = [layer for layer, name in enumerate(self.names) if name == unit]
+        read = [layer for layer in tied if self.model._layer_specs[layer].forward_fn is None]
+        return self.ranks[self.owners[(read or tied)[0]][0]]
 
     def _units(self, owners: list[tuple[int, ...]], rank: int) -> list[str]:
         """The units of a rank, in model order."""
@@ -306,8 +299,7 @@ class _Mover:
         for fact in receiver.built[unit]:
             tensor = have[fact.name]
             if fact.cut is not None:
-                place = self.holders[unit].index(target)
-                tensor = self._shard_of(unit, place).cut(tensor.detach(), fact.cut)
+                tensor = self.held.part(unit, target).cut(tensor.detach(), fact.cut)
             if tensor.numel():
                 dist.send(_bytes(tensor), self.ranks[target], group=self.group)
 

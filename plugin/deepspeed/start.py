@@ -13,7 +13,6 @@ from ostinato.files import write_text
 from . import auto, plans, universal
 from .agreement import Statement, agree
 from .announce import difference, line
-from .checkpoint import sharded_layers
 from .config import Paths, Section, parse_section, resolve
 from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
@@ -88,14 +87,14 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     if rebuilt.moved:
         _flag_parameters(config, model)
     stock = model.partitions()
-    run = Run(prepared.program, chunks, stock, rebuilt.moved, asked, prepared.paths, shards, rebuilt.copies)
+    run = Run(prepared.program, chunks, stock, rebuilt.moved, asked, prepared.paths, shards, rebuilt.parts, rebuilt.copies)
     become_plan_engine(engine, run)
     original_init(engine, *args, **kwargs)
     copies = plans.copies_of(chunks)
     branches = copies == 1 and not plans.is_chain(chunks)
     differs = difference(prepared.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
-    universal.prepare(engine, rebuilt.parts, sharded_layers(chunks), others_name)
+    universal.prepare(engine, rebuilt.parts, others_name)
     engine.ostinato_begin(exact=not differs)
     if dist.get_rank() == 0:
         print(line(prepared.program, differs), flush=True)

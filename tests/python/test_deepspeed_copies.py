@@ -26,6 +26,20 @@ X_OF_M_2 = mirrored(
     ]
 )
 
+# The embedding and the head on two ranks for one direction, and on the two others for the other.
+X_OF_M_4 = mirrored(
+    [
+        Stage("embedding", 0, 1, (0, 1)),
+        Stage("front", 1, 3, (0,), ("embedding",)),
+        Stage("own", 3, 4, (0, 1), ("front",)),
+        Stage("back", 4, 6, (1,), ("own",)),
+        Stage("head", 6, 8, (2, 3), ("back",)),
+    ]
+)
+# The same layers on every rank, but the directions pair the ranks otherwise.
+PAIRS = {"aembedding": (0, 2), "bembedding": (1, 3), "aown": (0, 2), "bown": (1, 3), "ahead": (1, 3), "bhead": (0, 2)}
+X_OTHERWISE_4 = [replace(s, devices=PAIRS.get(s.name, s.devices)) for s in X_OF_M_4]
+
 CASES = {
     "sgd": (X_2, "auto", False, replace(SGD_2, steps=50)),
     "chimera-clipped": (X_2, "chimera", False, replace(SGD_2, config={"gradient_clipping": 0.1})),
@@ -43,6 +57,10 @@ CASES_4 = {
     "dualpipe": (X_4, "auto", True, SGD_4),
     "chimera": (X_4, "chimera", False, SGD_4),
     "data-parallel-zero1": (X_2, "auto", False, replace(SGD_2, config=ZERO_1)),
+    "sharded-apart-clipped": (X_OF_M_4, "auto", False, replace(SGD_4, model="vocabulary", config={"gradient_clipping": 0.1})),
+    "sharded-apart-split-zero1-clipped": (
+        X_OF_M_4, "auto", True, replace(SGD_4, model="vocabulary", config=ZERO_1 | {"gradient_clipping": 0.1})
+    ),
 }
 
 
@@ -153,6 +171,27 @@ def test_checkpoints(world2, tmp_path):
         assert "optimizer state of another placement" in message and "ds_to_universal" in message
     (_, held), _ = world2.run(module_only, replace(other, config={}), folder)
     assert held == before[0][1]
+
+
+def test_parts_on_other_ranks_go_on_from_a_checkpoint(world4, tmp_path):
+    """Where the ranks of a direction are paired otherwise, they hold other parts of the same layers: their state is refused."""
+    ours, other = (
+        replace(SGD_4, model="vocabulary", optimizer="Adam", config=ZERO_1, section={"plan": plan_of(tmp_path / name, stages)})
+        for name, stages in (("apart", X_OF_M_4), ("other", X_OTHERWISE_4))
+    )
+    folder = str(tmp_path / "saved")
+    before = world4.run(saved, ours, folder)
+    assert world4.run(loaded, ours, folder) == before
+    for message in world4.run(loaded, other, folder):
+        assert "optimizer state of another placement" in message
+    assert world4.run(module_only, replace(other, config={}), folder)[0][1] == before[0][1]
+
+
+def test_parts_that_would_overlap_are_refused(world4, tmp_path):
+    uneven = [replace(s, devices=(0, 1, 2)) if s.name == "bembedding" else s for s in X_OF_M_4]
+    options = replace(SGD_4, model="vocabulary", section={"plan": plan_of(tmp_path, uneven)})
+    for message in world4.run(training.refusal, options):
+        assert "on devices [0, 1] and [0, 1, 2]: these must be the same, or as many others" in message, message
 
 
 def test_an_odd_number_of_batches_is_refused(world2, tmp_path):

@@ -1,13 +1,14 @@
-"""Stages that a plan recomputes (a mode "recompute" that the search chose) behind DeepSpeed's engine."""
+"""Stages that are recomputed behind DeepSpeed's engine: by a mode "recompute" that the search chose, or sharded ones, with collectives."""
 
 import json
 from dataclasses import replace
 
 import pytest
-from support import models
+from support import models, shapes
 from support.models import LAYERS
-from support.plans import Layout, placement_text
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, train
+from support.plans import Layout, make_plan, placement_text
+from support.shapes import Stage
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, train, weights
 
 CUTS, RANKS = (2, 4, 6), (0, 1, 0, 1)
 
@@ -78,3 +79,63 @@ def test_stages_run_twice(world2, tmp_path):
         own = [s for s in range(4) if RANKS[s] == rank]
         assert trained == MICRO_BATCHES * sum(times[s] for s in own)
         assert evaluated == MICRO_BATCHES * sum(times[s] // (1 + (s in stages)) for s in own)
+
+
+# The vocabulary's model: an embedding, a layer of the user's own, and a head with its norm on both ranks.
+SHARDED = [
+    Stage("embedding", 0, 1, (0, 1)),
+    Stage("front", 1, 3, (0,), ("embedding",)),
+    Stage("own", 3, 4, (0, 1), ("front",)),
+    Stage("back", 4, 6, (1,), ("own",)),
+    Stage("head", 6, 8, (0, 1), ("back",)),
+]
+
+
+def exchanging(options: Options) -> dict:
+    """Two steps, and in which order this rank came to the collectives of sharded stages in the second."""
+    from ostinato.nn import Shard
+
+    engine, exchanged = make_engine(options), []
+    data, own = data_of(engine), {name: getattr(Shard, name) for name in ("sum_", "collect")}
+
+    def noted(name: str):
+        return lambda shard, tensor: exchanged.append((name, tuple(tensor.shape))) or own[name](shard, tensor)
+
+    losses = [engine.train_batch(data).item()]
+    try:
+        for name in own:
+            setattr(Shard, name, noted(name))
+        losses.append(engine.train_batch(data).item())
+    finally:
+        for name, method in own.items():
+            setattr(Shard, name, method)
+    return {"losses": losses, "weights": weights(engine), "exchanged": exchanged}
+
+
+CHECKPOINTED = {"checkpoint_interval": 1, "seed_layers": True}
+WAYS = {
+    "plan": (False, True, {}),
+    "plan-split": (True, True, {}),
+    "activation-checkpointing": (True, False, CHECKPOINTED | {"config": {"pipeline": {"use_reentrant": False}}}),
+    "reentrant-checkpointing": (False, False, CHECKPOINTED),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sharded_stages(world2, tmp_path, way):
+    """No bit changes, and all ranks come to the collectives of a step in one order: per micro-batch to the sums of the embedding's and
+    the layer's outputs, and in backwards to those of the layer's and the head's gradients, and to the loss; the outputs once more
+    where they are recomputed. (Re-entrant checkpointing cannot recompute an embedding.)"""
+    split, recompute, changed = WAYS[way]
+    plans = [
+        make_plan(tmp_path / name, Layout("m", (), ()), LAYERS, MICRO_BATCHES, text=shapes.placement_text("m", SHARDED, split, recompute=again))
+        for name, again in (("keep", False), ("again", recompute))
+    ]
+    options = Options(model="vocabulary", optimizer="SGD", seed_layers=True)
+    kept = world2.run(exchanging, replace(options, section={"plan": str(plans[0])}))
+    again = world2.run(exchanging, replace(options, section={"plan": str(plans[1])}, **changed))
+    for of_rank, expected in zip(again, kept, strict=True):
+        assert (of_rank["losses"], of_rank["weights"]) == (expected["losses"], expected["weights"])
+        assert of_rank["exchanged"] == again[0]["exchanged"]
+        assert len(expected["exchanged"]) == 5 * MICRO_BATCHES
+        assert len(of_rank["exchanged"]) == (6 if way.startswith("reentrant") else 7) * MICRO_BATCHES

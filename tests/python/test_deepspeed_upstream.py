@@ -187,3 +187,29 @@ def test_checkpointing_is_switched_on_later(world2, tmp_path, reentrant):
     # DeepSpeed cuts where parameters are even: the first rank of its own has trained layers as well.
     expected, got = both(world2, of_a_changed_interval, plan, reentrant)
     assert got == expected and got[0][1:] == (False, reentrant, 2)
+
+
+def compiled(section: dict | None, backend: str) -> tuple:
+    """Losses of compiled layers, the outputs of an evaluation, and the stages whose backward ran whole where the plan splits it."""
+    torch.manual_seed(9)
+    layers = [*(nn.Linear(16, 16) for _ in range(3)), torch.tanh, nn.LayerNorm(16), *(nn.Linear(16, 16) for _ in range(3))]
+    config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "optimizer": ADAM}
+    engine = make_engine(layers, 2, section, config, nn.MSELoss())
+    engine.compile(backend=backend)
+    generator = torch.Generator().manual_seed(10)
+    batches = [(torch.randn(2, 16, generator=generator), torch.randn(2, 16, generator=generator)) for _ in range(10)]
+    data = iter(batches)
+    losses = [engine.train_batch(data).item() for _ in range(3)]
+    whole = sorted(engine._ostinato.executor.unsplit_stages) if section else None
+    calls = [m._compiled_call_impl is not None for m in engine.module.modules() if isinstance(m, nn.Linear)]
+    return losses, engine.eval_batch(data).item(), all(calls), whole
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_layers(world2, tmp_path, backend):
+    """engine.compile(), which is PipelineModule.compile(): what is compiled with its backward has one operator for both halves."""
+    plan = make_plan(tmp_path, Layout("wave", (2, 4, 6), (1, 0, 0, 1), split=True), 8, 2)
+    expected, got = both(world2, compiled, plan, backend)
+    assert [of_rank[:3] for of_rank in got] == [of_rank[:3] for of_rank in expected]
+    assert all(of_rank[2] for of_rank in got)
+    assert [of_rank[3] for of_rank in got] == ([[], []] if backend == "eager" else [[1, 2], [0, 3]])

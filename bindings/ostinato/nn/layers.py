@@ -65,12 +65,12 @@ def whole_state(module: nn.Module, shard: Shard) -> dict | None:
     for name, value in state.items():
         if name not in split:
             whole[name] = value
-        elif (parts := _collect(value, split[name], shard)) is not None:
+        elif (parts := collect(value, split[name], shard)) is not None:
             whole[name] = torch.cat(parts, dim=split[name])
     return whole if shard.index == 0 else None
 
 
-def _collect(part: torch.Tensor, dimension: int, shard: Shard) -> list[torch.Tensor] | None:
+def collect(part: torch.Tensor, dimension: int, shard: Shard) -> list[torch.Tensor] | None:
     """Every rank's part, on the first; one after the other, so that only one at a time is beside them on its device."""
     first = dist.get_global_rank(shard.group, 0)
     if shard.index > 0:

@@ -36,14 +36,14 @@ def placement_text(
     name: str, stages: list[Stage], split: bool = False, forward: int = 100, backward: int = 200, trains: bool = True,
     recompute: bool = False,
 ) -> str:
-    """Times are microseconds a layer, and bytes of any transfer are 64. Not `trains`: forwards only. `recompute`: every stage on one
-    device drops what its forward made.
+    """Times are microseconds a layer, and bytes of any transfer are 64. Not `trains`: forwards only. `recompute`: every stage drops
+    what its forward made.
     """
     devices = 1 + max(d for stage in stages for d in stage.devices)
     text = [f'format = "ostinato-placement/1"\nname = "{name}"\ntime_unit = "us"\nmemory_unit = "B"\n']
     text += [f'[[devices]]\nname = "device{d}"\n' for d in range(devices)]
     for s in stages:
-        dropped = "recompute = true\n" if recompute and len(s.devices) == 1 else ""
+        dropped = "recompute = true\n" if recompute else ""
         text.append(f'[[stages]]\nname = "{s.name}"\nlayers = [{s.first}, {s.end}]\n{dropped}')
     back, kind, share = ("I", "backward_input", 2) if split else ("B", "backward", 1)
     for s in stages:

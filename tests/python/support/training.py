@@ -102,20 +102,18 @@ def weights(engine) -> dict[str, bytes]:
     Asserts that all that hold the same agree.
     """
     mine = dict(engine.module.named_parameters()) | dict(engine.module.named_buffers())
-    parts = getattr(engine.module, "sharded_parameters", set)()
+    run = getattr(engine, "_ostinato", None)
+    places = {id(p.parameter): (p.shard.index, p.dimension) for p in run.parts} if run else {}
     replica = engine.grid.data_parallel_id
-    own = {f"{name}@{replica}": (name in parts, t.detach().clone()) for name, t in mine.items()}
+    own = {f"{name}@{replica}": (places.get(id(t), (0, 0)), t.detach().clone()) for name, t in mine.items()}
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
     merged: dict[str, bytes] = {}
     for name in {name: None for held in everyone for name in held}:
-        values = [held[name] for held in everyone if name in held]
-        if values[0][0]:
-            whole = torch.cat([value for _, value in values], dim=1 if "down.weight" in name else 0)
-            merged[name] = bytes_of(whole)
-        else:
-            merged[name] = bytes_of(values[0][1])
-            assert all(bytes_of(value) == merged[name] for _, value in values), f"two ranks hold different {name}"
+        parts: dict[int, torch.Tensor] = {}
+        for (index, dimension), value in (held[name] for held in everyone if name in held):
+            assert bytes_of(parts.setdefault(index, value)) == bytes_of(value), f"two ranks hold different {name}"
+        merged[name] = bytes_of(torch.cat([parts[i] for i in sorted(parts)], dim=dimension) if len(parts) > 1 else parts[0])
     return merged
 
 
