@@ -329,6 +329,7 @@ class PlanEngine:
             return outputs
         loss = self.scale(self.loss / self.gradient_accumulation_steps())
         self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
+        self.fwd_outputs.clear()  # evaluation reads it; a loss may hold as much memory as the logits that it was reduced from
         return loss
 
     def forward_chunk(self, chunk: Chunk, batch: int, inputs: tuple | None):
