@@ -1,6 +1,7 @@
 """The parts of the DeepSpeed side that need no world of processes."""
 
 import json
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.announce import difference, line
+from ostinato.deepspeed.batches import Batches
 from ostinato.deepspeed.checkpoint import layers_of_ranks
 from ostinato.deepspeed.config import parse_section, resolve
 from ostinato.deepspeed.errors import OstinatoError
@@ -102,6 +104,28 @@ def test_the_line_of_forwards_only():
 def test_the_line_promises_no_more_than_holds(differs, words):
     text = line(program(), differs)
     assert words in text and "bit for bit" not in text and "\n" not in text
+
+
+def test_inputs_of_a_batch_do_not_wait_for_its_labels():
+    """The rank of a V reads both, and takes the labels much later."""
+    engine = SimpleNamespace(pipe_buffers={name: [None, None] for name in ("inputs", "labels")})
+
+    def load(index):
+        for name in ("inputs", "labels"):
+            engine.pipe_buffers[name][index] = torch.full((2,), float(index))
+
+    engine._exec_load_micro_batch = load
+    first, last = Chunk(0, (0,), [0, 1], outputs=(1,)), Chunk(3, (0,), [6, 7], inputs=(2,))
+    batches = Batches(engine, [first, last], 1)
+    inputs = batches.take(1, "inputs")
+    assert inputs.tolist() == [1, 1]
+    held = weakref.ref(inputs)
+    del inputs
+    assert held() is None
+    assert batches.take(0, "inputs").tolist() == [0, 0]  # read on the way
+    assert [batches.take(i, "labels").tolist() for i in range(2)] == [[0, 0], [1, 1]]
+    with pytest.raises(KeyError):
+        batches.take(0, "labels")
 
 
 def test_layers_of_ranks():
