@@ -23,8 +23,8 @@ The contract, which the executor relies on and ostinato checks where it can:
 - Parameters and buffers have the names of the whole layer's. Those in `split` are `shard.cut(whole, dimension)`; the others are
   whole on every rank, and must get the same gradient there. So weights are cut out of, and put back into, the whole layer's
   checkpoint by name, without further code.
-- Every rank runs the same collectives in the same order, and through `shard` (or `shard.group`) only. Where ranks of one
-  stage draw random numbers, they must draw the same ones.
+- Every rank runs the same collectives in the same order, and through `shard` (or `shard.group`) only; so it does when the forward
+  is run again in the backward, where a stage recomputes. Where ranks of one stage draw random numbers, they must draw the same ones.
 """
 
 from .cross_entropy import vocabulary_cross_entropy

@@ -136,5 +136,14 @@ def _begin() -> None:
     import ostinato.deepspeed  # noqa: F401
 
     __compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first, for minutes
+    _streams_on_a_processor()
     deepspeed.logger.setLevel("ERROR")
     deepspeed.init_distributed(dist_backend="gloo")
+
+
+def _streams_on_a_processor() -> None:
+    """DeepSpeed 0.19.7 asks every accelerator for a stream before it checkpoints activations, which it then does not use."""
+    from deepspeed.accelerator import get_accelerator
+
+    if get_accelerator().Stream is None:
+        type(get_accelerator()).Stream = lambda self, **_: None
