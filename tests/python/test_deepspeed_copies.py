@@ -161,7 +161,7 @@ def module_only(options: Options, folder: str):
 
 def test_checkpoints(world2, tmp_path):
     """Written once, read by both copies; DeepSpeed alone reads the weights, and nobody the optimizer's state of others."""
-    ours = Options(stages=2, section={"plan": plan_of(tmp_path / "x", X_2)}, config=ZERO_1)
+    ours = Options(stages=2, tied=True, section={"plan": plan_of(tmp_path / "x", X_2)}, config=ZERO_1)
     folder = str(tmp_path / "saved")
     before = world2.run(saved, ours, folder)
     assert world2.run(loaded, ours, folder) == before

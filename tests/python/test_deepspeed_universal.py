@@ -10,6 +10,7 @@ from support.plans import Layout, make_plan
 from support.shapes import placement_text, two_directions
 from support.training import MICRO_BATCHES, Options, make_engine
 from test_deepspeed_branches import K_2
+from test_deepspeed_copies import X_OF_M_4
 from test_deepspeed_sharded import M_2
 
 ZERO_1 = {"zero_optimization": {"stage": 1}}
@@ -72,6 +73,7 @@ def plans(tmp_path_factory):
         "wave": make_plan(folder / "wave", WAVE, LAYERS, MICRO_BATCHES),
         "x": make_plan(folder / "x", Layout("x", (), ()), LAYERS, MICRO_BATCHES // 2, text=x),
         "m": make_plan(folder / "m", M_2, LAYERS, MICRO_BATCHES),
+        "xm": make_plan(folder / "xm", Layout("xm", (), ()), LAYERS, MICRO_BATCHES // 2, text=placement_text("xm", X_OF_M_4)),
         "k": make_plan(folder / "k", Layout("k", (), ()), LAYERS, MICRO_BATCHES, text=placement_text("k", K_2)),
     }
     return {name: {"plan": str(plan)} for name, plan in made.items()}
@@ -121,3 +123,9 @@ def test_state_of_sharded_stages_of_replicas(world4, plans, tmp_path):
     alone = Options(model="vocabulary", config=ZERO_1 | {"bf16": {"enabled": True}})
     expected = saved_and_converted(world4, replace(alone, section=plans["m"]), str(tmp_path))
     assert world4.run(loaded, alone, str(tmp_path))[0] == pytest.approx(expected, rel=2e-2)
+
+
+def test_state_of_parts_on_other_ranks_for_each_direction(world4, plans, tmp_path):
+    alone = Options(model="vocabulary", stages=4, config=ZERO_1)
+    expected = saved_and_converted(world4, replace(alone, section=plans["xm"]), str(tmp_path))
+    assert world4.run(loaded, alone, str(tmp_path))[0] == pytest.approx(expected, rel=1e-5)
