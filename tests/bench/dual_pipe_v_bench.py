@@ -1,10 +1,11 @@
 """DeepSpeed's own DualPipeVModule against plans for the same V placement (two chunks a rank) on the same layers, ranks and memory, emulated: layers sleep.
 
-    PYTHONPATH=build/release/python python tests/bench/dual_pipe_v_bench.py [--unit 1.2] [--steps 3] [--ranks 2]
+    PYTHONPATH=build/release/python python tests/bench/dual_pipe_v_bench.py [--unit 1.2] [--steps 3] [--ranks 2] [--model even-large]
 
 On 2 and 4 ranks, layers that are all alike and layers that are not: both get the cuts that `ostinato partition` finds for a V. DualPipeV
 runs first, and the search gets as many bytes as it was measured to hold on its fullest rank. Then the same where memory is short: DualPipeV
-checkpoints its stages, the only way that it has, and the search gets what it holds then.
+checkpoints its stages, the only way that it has, and the search gets what it holds then. What is counted lies in torch's memory; of the
+large models nothing lies in the executor's shared memory (docs/plugin.md) either.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from emulated_runs import Entry, ostinato, profile, rows_of, show, trainings
 from support.worlds import World
 
 MICRO_BATCHES = {2: 8, 4: 12}
+CHAINS = ("even", "uneven", "even-large", "uneven-large")
 ATTEMPTS = 6  # at a plan that runs within the memory: one that takes more than it says is searched again, for less
 Measure = Callable[[list[Entry]], list[int]]  # runs them; bytes that each holds on its fullest rank
 DEMANDS = (
@@ -151,14 +153,16 @@ def main():
     parser.add_argument("--unit", type=float, default=1.2, help="milliseconds of a forward of cost 1")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--ranks", type=int, choices=MICRO_BATCHES, action="append", help="default: 2 and 4")
+    parser.add_argument("--model", choices=CHAINS, action="append", help="default: even and uneven")
     args = parser.parse_args()
+    models = args.model or CHAINS[:2]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        for model in ("even", "uneven"):
+        for model in models:
             profile(model, args.unit / 1e3, folder / f"{model}.json")
         for ranks in args.ranks or MICRO_BATCHES:
             with World(ranks) as world:
-                for model in ("even", "uneven"):
+                for model in models:
                     compare(world, folder / f"{model}-{ranks}", model, folder / f"{model}.json", ranks, args)
     print(f"\n{DEMANDS}")
 

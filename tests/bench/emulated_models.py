@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 ROWS, COLUMNS = 128, 128  # of a micro-batch of a chain: 64 KiB are kept by every layer
+LARGE_ROWS = 640  # 320 KiB: more than the slots of the executor's shared memory take, so that nothing lies there
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def square_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.mse_loss(outputs, targets.expand_as(outputs))
 
 
-def chain(costs: tuple[int, ...]) -> Model:
+def chain(costs: tuple[int, ...], rows: int = ROWS) -> Model:
     def layers(unit: float) -> list:
         from deepspeed.pipe import LayerSpec
 
@@ -130,7 +131,7 @@ def chain(costs: tuple[int, ...]) -> Model:
     def batches() -> Iterator:
         generator = torch.Generator().manual_seed(0)
         while True:
-            yield torch.rand(ROWS, COLUMNS, generator=generator), torch.rand(ROWS, 1, generator=generator)
+            yield torch.rand(rows, COLUMNS, generator=generator), torch.rand(rows, 1, generator=generator)
 
     return Model(costs, layers, batches, square_loss)
 
@@ -146,6 +147,8 @@ MODELS = {
     "two-branches": of_graph(BRANCHES, ("tokens", "pixels")),
     "even": chain(EVEN),
     "uneven": chain(UNEVEN),
+    "even-large": chain(EVEN, LARGE_ROWS),
+    "uneven-large": chain(UNEVEN, LARGE_ROWS),
 }
 
 
