@@ -11,6 +11,7 @@
 #include "search/search.h"
 #include "tests/search/all_orders.h"
 #include "tests/search/all_spans.h"
+#include "tests/search/beside_optimum.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
 
@@ -115,23 +116,19 @@ Placement small_pipeline(test::Dice& random) {
 
 TEST(CheckerBoundsTest, NoOrderHasASmallerSpan) {
   test::Dice random(37);
-  int tight = 0, by_windows = 0;
-  for (int i = 0; i < 600; ++i) {
-    SCOPED_TRACE(i);
-    const bool pipeline = i % 3 == 0;
-    const int n = pipeline ? 3 : 1 + random.below(3);
-    Placement p =
-        pipeline ? small_pipeline(random) : test::any_small(random, test::most_blocks[n] - random.below(2));
-    if (i % 3 == 1) test::add_memory(random, p);
-    const std::optional<Nanoseconds> least = test::AllSpans(p, n).least();
-    if (!least) continue;
-    const checker::Bound bound = checker::Bounds(p).span(n, kAll);
-    ASSERT_LE(bound.value, *least) << bound.why;
-    tight += bound.value == *least ? 1 : 0;
-    by_windows += bound.why.substr(0, 2) == "S4" ? 1 : 0;
-  }
-  EXPECT_GE(tight, 300);
-  EXPECT_GE(by_windows, 50);
+  int round = 0;
+  const auto draw = [&] {
+    const int kind = round++ % 3;
+    if (kind == 0) return test::Drawn{small_pipeline(random), 3};
+    const int n = 1 + random.below(3);
+    Placement p = test::any_small(random, test::most_blocks[n] - random.below(2));
+    if (kind == 1) test::add_memory(random, p);
+    return test::Drawn{p, n};
+  };
+  test::Beside found = test::beside_optimum<test::AllSpans>(
+      600, draw, [](const checker::Bounds& bounds, int n) { return bounds.span(n, kAll); });
+  EXPECT_GE(found.tight, 300);
+  EXPECT_GE(found.by["S4"], 50);
 }
 
 TEST(CheckerBoundsTest, ClaimsOfTheSpanAreProvedAgain) {

@@ -5,6 +5,7 @@
 #include "search/checker/bounds.h"
 #include "search/placement/shapes.h"
 #include "tests/search/all_orders.h"
+#include "tests/search/beside_optimum.h"
 #include "tests/search/small.h"
 
 namespace ostinato {
@@ -48,33 +49,27 @@ Placement behind_a_shared_block(Dice& random) {
 
 TEST(CheckerCutOutTest, NoOrderEndsSooner) {
   Dice random(11);
-  int tight = 0, by_cut = 0;
-  for (int i = 0; i < 150; ++i) {
-    SCOPED_TRACE(i);
-    const Placement p = behind_a_shared_block(random);
-    const std::optional<Nanoseconds> least = test::AllOrders(p, 3).least();
-    ASSERT_TRUE(least);
-    const checker::Bound bound = checker::Bounds(p).makespan(3, kAll);
-    ASSERT_LE(bound.value, *least) << bound.why;
-    tight += bound.value == *least ? 1 : 0;
-    by_cut += bound.why.substr(0, 2) == "M7" ? 1 : 0;
-  }
-  EXPECT_GE(tight, 40);
-  EXPECT_GE(by_cut, 20);
+  test::Beside found = test::beside_optimum<test::AllOrders>(
+      150,
+      [&] {
+        return test::Drawn{behind_a_shared_block(random), 3};
+      },
+      [](const checker::Bounds& bounds, int n) { return bounds.makespan(n, kAll); });
+  EXPECT_EQ(found.solved, 150);
+  EXPECT_GE(found.tight, 40);
+  EXPECT_GE(found.by["M7"], 20);
 }
 
 TEST(CheckerCutOutTest, NoOrderOfAnyGraphEndsSooner) {
   Dice random(12);
-  for (int i = 0; i < 400; ++i) {
-    SCOPED_TRACE(i);
+  const auto draw = [&] {
     const int n = 1 + random.below(3);
     Placement p = test::any_small(random, test::most_blocks[n]);
     test::add_memory(random, p);
-    const std::optional<Nanoseconds> least = test::AllOrders(p, n).least();
-    if (!least) continue;
-    const checker::Bound bound = checker::Bounds(p).makespan_by_windows(n);
-    ASSERT_LE(bound.value, *least) << bound.why;
-  }
+    return test::Drawn{p, n};
+  };
+  test::beside_optimum<test::AllOrders>(
+      400, draw, [](const checker::Bounds& bounds, int n) { return bounds.makespan_by_windows(n); });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "search/search.h"
 #include "tests/search/all_orders.h"
 #include "tests/search/all_spans.h"
+#include "tests/search/beside_optimum.h"
 #include "tests/search/small.h"
 
 namespace ostinato {
@@ -65,34 +66,25 @@ Placement round_trips(Dice& random) {
 
 TEST(CheckerIdleTest, NoOrderEndsSooner) {
   Dice random(5);
-  int tight = 0, by_idle = 0;
-  for (int i = 0; i < 600; ++i) {
-    SCOPED_TRACE(i);
-    const Placement p = round_trips(random);
-    const std::optional<Nanoseconds> least = test::AllOrders(p, 2).least();
-    if (!least) continue;
-    const checker::Bound bound = checker::Bounds(p).makespan(2, kAll);
-    ASSERT_LE(bound.value, *least) << bound.why;
-    tight += bound.value == *least ? 1 : 0;
-    by_idle += bound.why.substr(0, 2) == "M6" ? 1 : 0;
-  }
-  EXPECT_GE(tight, 250);
-  EXPECT_GE(by_idle, 20);
+  test::Beside found = test::beside_optimum<test::AllOrders>(
+      600,
+      [&] {
+        return test::Drawn{round_trips(random), 2};
+      },
+      [](const checker::Bounds& bounds, int n) { return bounds.makespan(n, kAll); });
+  EXPECT_GE(found.tight, 250);
+  EXPECT_GE(found.by["M6"], 20);
 }
 
 TEST(CheckerIdleTest, NoOrderHasASmallerSpan) {
   Dice random(6);
-  int by_idle = 0;
-  for (int i = 0; i < 150; ++i) {
-    SCOPED_TRACE(i);
-    const Placement p = round_trips(random);
-    const std::optional<Nanoseconds> least = test::AllSpans(p, 2).least();
-    if (!least) continue;
-    const checker::Bound bound = checker::Bounds(p).span(2, kAll);
-    ASSERT_LE(bound.value, *least) << bound.why;
-    by_idle += bound.why.substr(0, 2) == "S5" ? 1 : 0;
-  }
-  EXPECT_GE(by_idle, 5);
+  test::Beside found = test::beside_optimum<test::AllSpans>(
+      150,
+      [&] {
+        return test::Drawn{round_trips(random), 2};
+      },
+      [](const checker::Bounds& bounds, int n) { return bounds.span(n, kAll); });
+  EXPECT_GE(found.by["S5"], 5);
 }
 
 }  // namespace
