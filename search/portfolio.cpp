@@ -129,7 +129,7 @@ void Portfolio::look_at_windows() {
 
 void Portfolio::run_named() {
   const NamedSchedule named = named_schedule(options_.method, in_.placement(), micro_batches_);
-  if (!named.orders) throw InputError("", 0, fmt::format("{}: {}", options_.method, named.why_not));
+  if (!named.orders) throw InputError("", 0, named.why_not);
   if (!best_.offer(*named.orders, options_.method)) {
     throw InputError("", 0, fmt::format("{} does not fit the memory of this placement", options_.method));
   }

@@ -44,7 +44,8 @@ Failure classify(const std::string& command) {
   try {
     throw;
   } catch (const UsageError& error) {
-    return {ExitStatus::usage, std::string(error.what()) + "\nTry: ostinato " + command + " --help"};
+    return {ExitStatus::usage,
+            fmt::format("{}\nTry: ostinato {}{}--help", error.what(), command, command.empty() ? "" : " ")};
   } catch (const InputError& error) {
     return {ExitStatus::bad_input, error.what()};
   } catch (const InfeasibleError& error) {

@@ -31,6 +31,10 @@ bool CommandLine::parse(const std::vector<std::string>& args, Io& io) {
   } catch (const CLI::CallForHelp&) {
     io.out << app.help();
     return false;
+  } catch (const CLI::ConversionError& error) {
+    const std::string what = error.what();  // "Could not convert: --devices = x"
+    throw UsageError(what.substr(what.find("--") == std::string::npos ? 0 : what.find("--")) +
+                     ": a number is needed");
   } catch (const CLI::ParseError& error) {
     throw UsageError(error.what());
   }

@@ -41,7 +41,8 @@ std::string help_of(const OptionRow& row) {
     for (const std::string& name : row.choices) list += (list.empty() ? "" : ", ") + name;
     help += ": " + list;
   }
-  return row.type == flag ? help : help + " (default: " + row.fallback + ")";
+  const bool has_default = row.type != flag && !row.fallback.empty();
+  return has_default ? help + " (default: " + row.fallback + ")" : help;
 }
 
 }  // namespace

@@ -47,9 +47,9 @@ struct Arguments {
                    "Of the search, and of the orders that a strategy leaves open; 0 by default");
     app.add_option("--runs", runs,
                    "best: local searches side by side (2); else: seeds, for the mean and the spread (1)")
-        ->check(CLI::Range(1, 10000));
+        ->check(CLI::Range(1, 10000).description(""));
     app.add_option("--time-limit", time_limit, "Seconds after which best stops with what it has")
-        ->check(CLI::Range(0.0, 1e6));
+        ->check(CLI::Range(0.0, 1e6).description(""));
     app.add_flag("--published-program", published,
                  "Strategies and transfers as the authors' program has them, instead of as the paper says");
     app.add_option("--output", output, "File to write: id, device, start and end of each vertex (CSV)")

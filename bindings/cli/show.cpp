@@ -43,7 +43,7 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   std::string html, perfetto;
   line.app
       .add_option("--width", options.width, "Columns of the timeline (default: the terminal's, else 100)")
-      ->check(CLI::Range(40, 10000))
+      ->check(CLI::Range(40, 10000).description(""))
       ->type_name("W");
   line.app.add_option("--html", html, "Page to write")->type_name("FILE");
   line.app.add_option("--perfetto", perfetto, "Trace to write, Chrome JSON")->type_name("FILE");

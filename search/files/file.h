@@ -32,7 +32,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 template <typename Candidates>
 std::string nearest(std::string_view word, const Candidates& candidates) {
   std::string best;
-  std::size_t best_distance = word.size() < 4 ? 2 : 3;
+  std::size_t best_distance = std::min<std::size_t>(word.size(), word.size() < 4 ? 2 : 3);
   if (word.size() > 100) return best;
   for (const auto& candidate : candidates) {
     const std::size_t size = std::string_view(candidate).size();

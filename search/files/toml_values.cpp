@@ -125,6 +125,8 @@ toml::table parse(std::string_view text, const std::string& file) {
     const std::size_t colon = what.find(": ");
     if (what.starts_with("Error while parsing") && colon != std::string_view::npos)
       what.remove_prefix(colon + 2);
+    if (text.substr(0, text.find_first_not_of(" \t\r\n") + 1).ends_with('{'))
+      throw InputError(file, 1, "not TOML but JSON: is this the right file, and the right place for it?");
     throw InputError(file, static_cast<int>(error.source().begin.line),
                      "not valid TOML: " + std::string(what));
   }

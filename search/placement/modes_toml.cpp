@@ -143,8 +143,10 @@ Kind parse_kind(const Fields& fields, const std::string& kind, const std::string
   if (found != kKinds.end()) return *found;
   std::vector<std::string> names;
   for (const Kind k : kKinds) names.emplace_back(to_string(k));
-  fields.fail(fields.find("kind"), "unknown kind " + in_quotes(kind) + " of block " + in_quotes(block) +
-                                       did_you_mean(kind, names));
+  const std::string near = did_you_mean(kind, names);
+  fields.fail(fields.find("kind"),
+              "unknown kind " + in_quotes(kind) + " of block " + in_quotes(block) +
+                  (near.empty() ? fmt::format("; the kinds are {}", fmt::join(names, ", ")) : near));
 }
 
 void format_choices(std::string& text, const Placement& placement, const Unit& time, const Unit& memory) {

@@ -64,7 +64,20 @@ TEST(Usage, NothingIsAUsageError) {
 TEST(Usage, SuggestsTheCommandThatWasMeant) {
   const Result result = ostinato_run({"serach"});
   EXPECT_EQ(result.status, 2);
-  EXPECT_NE(result.err.find("did you mean search?"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("did you mean search?\nTry: ostinato --help\n"), std::string::npos) << result.err;
+}
+
+TEST(Usage, ANumberThatIsNoneIsNamed) {
+  const Result result = ostinato_run({"placement", "v", "--devices", "x"});
+  EXPECT_NE(result.err.find("placement: --devices = x: a number is needed\n"), std::string::npos)
+      << result.err;
+}
+
+TEST(Usage, FilesInTheWrongOrderAreNoticed) {
+  const TemporaryFolder folder;
+  const Result result = ostinato_run({"verify", folder / "v.toml", folder.write("plan.json", "{}")});
+  EXPECT_EQ(result.status, 3);
+  EXPECT_NE(result.err.find("plan.json:1: not TOML but JSON"), std::string::npos) << result.err;
 }
 
 TEST(Usage, SuggestsTheOptionThatWasMeant) {

@@ -143,6 +143,7 @@ TEST(NearestTest, SuggestsOnlyWhatIsNear) {
   EXPECT_EQ(nearest("worksapce", keys), "workspace");
   EXPECT_EQ(nearest("tim", keys), "time");
   EXPECT_EQ(nearest("xyz", keys), "");
+  EXPECT_EQ(nearest("q", std::array{"v", "x"}), "");  // every letter of it is another
   EXPECT_EQ(nearest(std::string(200, 'x'), std::vector<std::string>{std::string(201, 'x')}), "");
   EXPECT_EQ(nearest("tine", std::array{"tame", "time"}), "time");
 }

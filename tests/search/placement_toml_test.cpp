@@ -269,6 +269,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "p.toml:8: [[blocks]] has no 'devices'"},
         Refusal{"kind", second(kSecond + "kind = \"forwards\"\n"),
                 "p.toml:12: unknown kind 'forwards' of block 'b'; did you mean 'forward'?"},
+        Refusal{"no_kind", second(kSecond + "kind = \"fwd\"\n"),
+                "p.toml:12: unknown kind 'fwd' of block 'b'; the kinds are forward, backward, "
+                "backward_input, backward_weight, other"},
         Refusal{"duplicate_block", second("name = \"a.F\"\ndevices = [0]\ntime = 1\n"),
                 "p.toml:8: duplicate block name 'a.F', first on line 4"},
         Refusal{"duplicate_device", kHead + "name = \"x\"\n[[devices]]\nname = \"x\"\n",

@@ -216,7 +216,7 @@ TEST(PlanJsonTest, RefusesAPlanForAnotherPlacement) {
   const std::string other(64, 'b');
   EXPECT_EQ(refusal(kText, other),
             "plan.json:3: the plan was made for another placement: 'small' with sha256 " + kDigest +
-                ", but 'small' has " + other);
+                ", but 'small' has " + other + ": give the placement as it was then, or search again");
 }
 
 TEST(PlanJsonTest, NestsToSixtyFourLevels) {
