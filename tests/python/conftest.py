@@ -23,15 +23,31 @@ def worlds(world2, world4):
 
 @pytest.fixture(scope="session")
 def stock():
-    """What DeepSpeed alone trains: stock(world, options), once for all tests that differ in the placement only."""
+    """What DeepSpeed alone does: stock(world, options, function=train), once for all tests that differ in the placement only.
+    `arguments` of the function are no part of what is asked for: a folder to write to."""
     from support.training import train
 
     results = {}
 
-    def run(world, options):
-        key = (world.size, repr(options))
+    def run(world, options, function=train, *arguments):
+        key = (world.size, function.__module__, function.__name__, repr(options))
         if key not in results:
-            results[key] = world.run(train, options)
+            results[key] = world.run(function, options, *arguments)
+        return results[key]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """saved(world, options, save): (folder, results) of a training that writes a checkpoint, once for all tests that read it."""
+    results = {}
+
+    def run(world, options, save):
+        key = (world.size, save.__module__, repr(options))
+        if key not in results:
+            folder = str(tmp_path_factory.mktemp("saved"))
+            results[key] = folder, world.run(save, options, folder)
         return results[key]
 
     return run

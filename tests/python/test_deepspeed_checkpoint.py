@@ -1,6 +1,7 @@
 """Checkpoints pass between runs with ostinato and runs without it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,29 +57,28 @@ def under(options: Options, plan: str) -> Options:
 
 @pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])
 @pytest.mark.parametrize("first", ["ostinato", "deepspeed"])
-def test_same_partition(world2, plans, tmp_path, config, first):
+def test_same_partition(world2, plans, saved, config, first):
     """Saved on one side, loaded on the other, optimizer and all: training goes on as if nothing had happened."""
     alone = Options(config=config)
     ours = under(alone, plans["stock"])
     writer, reader = (ours, alone) if first == "ostinato" else (alone, ours)
-    expected = world2.run(save, writer, str(tmp_path))
-    for rank, result in enumerate(world2.run(load, reader, str(tmp_path))):
+    folder, expected = saved(world2, writer, save)
+    for rank, result in enumerate(world2.run(load, reader, folder)):
         assert result["losses"] == expected[rank]
         assert (result["note"], result["steps"]) == ("kept", 3)
 
 
 @pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])
-def test_same_placement(world2, plans, tmp_path, config):
+def test_same_placement(world2, plans, saved, config):
     options = under(Options(config=config, tied=True), plans["wave"])
-    expected = world2.run(save, options, str(tmp_path))
-    for rank, result in enumerate(world2.run(load, options, str(tmp_path))):
+    folder, expected = saved(world2, options, save)
+    for rank, result in enumerate(world2.run(load, options, folder)):
         assert result["losses"] == expected[rank]
 
 
-def test_layer_files_are_those_of_deepspeed(world2, plans, tmp_path):
-    world2.run(save, Options(), str(tmp_path / "deepspeed"))
-    world2.run(save, under(Options(), plans["wave"]), str(tmp_path / "ostinato"))
-    ours, theirs = (sorted((tmp_path / who / "global_step3").glob("layer_*")) for who in ("ostinato", "deepspeed"))
+def test_layer_files_are_those_of_deepspeed(world2, plans, saved):
+    folders = [saved(world2, options, save)[0] for options in (under(Options(), plans["wave"]), Options())]
+    ours, theirs = (sorted((Path(folder) / "global_step3").glob("layer_*")) for folder in folders)
     assert [path.name for path in ours] == [path.name for path in theirs]
     for mine, other in zip(ours, theirs, strict=True):
         saved, expected = (torch.load(path, weights_only=False) for path in (mine, other))
@@ -86,21 +86,22 @@ def test_layer_files_are_those_of_deepspeed(world2, plans, tmp_path):
         assert all(torch.equal(saved[name], expected[name]) for name in saved)
 
 
-def test_weights_load_under_another_placement(world2, plans, tmp_path):
-    world2.run(save, Options(), str(tmp_path))
-    alone = world2.run(load, Options(), str(tmp_path), False)
-    ours = world2.run(load, under(Options(), plans["wave"]), str(tmp_path), False)
+def test_weights_load_under_another_placement(world2, plans, saved):
+    folder, _ = saved(world2, Options(), save)
+    alone, ours = (world2.run(load, options, folder, False) for options in (Options(), under(Options(), plans["wave"])))
     for result, expected in zip(ours, alone, strict=True):
         assert result["weights"] == expected["weights"]
         assert result["losses"] == expected["losses"]
 
 
 @pytest.mark.parametrize("writer", ["deepspeed", "ostinato"])
-def test_optimizer_state_of_another_placement(world2, plans, tmp_path, writer):
+def test_optimizer_state_of_another_placement(world2, plans, saved, writer):
     """DeepSpeed alone would load it into the wrong layers without a word."""
-    saved, loaded = (None, "wave") if writer == "deepspeed" else ("wave", "stock")
-    world2.run(save, under(Options(config=ZERO_1), plans[saved]) if saved else Options(config=ZERO_1), str(tmp_path))
-    for result in world2.run(load, under(Options(config=ZERO_1), plans[loaded]), str(tmp_path)):
+    alone = Options(config=ZERO_1)
+    wave, stock = (under(alone, plans[name]) for name in ("wave", "stock"))
+    first, second = (alone, wave) if writer == "deepspeed" else (wave, stock)
+    folder, _ = saved(world2, first, save)
+    for result in world2.run(load, second, folder):
         assert result["error"].startswith("OstinatoError: ")
         for words in ("optimizer state of", "[0, 6, 7]", "load_optimizer_states=False", "ds_to_universal"):
             assert words in result["error"]

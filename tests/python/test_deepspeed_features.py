@@ -27,10 +27,14 @@ def plans(tmp_path_factory):
     return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in (WAVE, LOOPED, SPLIT)}
 
 
-def both(world, function, options, plan, *arguments):
-    """(DeepSpeed's results, ours) by rank."""
-    ours = replace(options, section={"plan": plan})
-    return world.run(function, options, *arguments), world.run(function, ours, *arguments)
+@pytest.fixture
+def both(world2, stock):
+    """both(function, options, plan): (DeepSpeed's results, ours) by rank."""
+
+    def run(function, options, plan):
+        return stock(world2, options, function), world2.run(function, replace(options, section={"plan": plan}))
+
+    return run
 
 
 def few_steps(options: Options) -> dict:
@@ -54,8 +58,8 @@ SCHEDULER = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4,
     ],
     ids=["scheduler", "built-layers", "reentrant-checkpointing", "immediate-bf16"],
 )
-def test_same_as_deepspeed(world2, plans, options, layout):
-    expected, got = both(world2, few_steps, options, plans[layout])
+def test_same_as_deepspeed(both, plans, options, layout):
+    expected, got = both(few_steps, options, plans[layout])
     assert got == expected
 
 
@@ -88,13 +92,13 @@ def fp16_steps(options: Options) -> dict:
 
 
 @pytest.mark.parametrize("layout", ["wave", "split"])
-def test_dynamic_loss_scale(world2, plans, layout):
+def test_dynamic_loss_scale(both, plans, layout):
     """It starts so high that the first steps overflow, are skipped on all ranks, and the scale comes down."""
     config = {
         "fp16": {"enabled": True, "initial_scale_power": 22, "hysteresis": 1, "loss_scale_window": 2},
         "zero_optimization": {"stage": 1},
     }
-    expected, got = both(world2, fp16_steps, Options(config=config), plans[layout])
+    expected, got = both(fp16_steps, Options(config=config), plans[layout])
     assert got == expected
     assert got[0]["skipped"] > 0 and got[0]["scale"] < 2**22
 
@@ -109,8 +113,8 @@ def steps_of_many_lengths(options: Options) -> dict:
 
 
 @pytest.mark.parametrize("layout", ["looped", "wave", "split"])
-def test_shapes_that_change(world2, plans, layout):
-    expected, got = both(world2, steps_of_many_lengths, Options(dynamic_shape=True), plans[layout])
+def test_shapes_that_change(both, plans, layout):
+    expected, got = both(steps_of_many_lengths, Options(dynamic_shape=True), plans[layout])
     assert got == expected
 
 
@@ -149,10 +153,10 @@ def steps_of_odd_outputs(options: Options) -> dict:
     return {"losses": losses, "weights": weights(engine), "evaluation": engine.eval_batch(models.micro_batches(99)).item()}
 
 
-def test_none_masks_and_what_has_no_gradient_cross_a_border(world2, plans, tmp_path):
+def test_none_masks_and_what_has_no_gradient_cross_a_border(both, plans, tmp_path):
     """DeepSpeed alone cannot send None; its own cut has that border inside a stage."""
     cut = make_plan(tmp_path, Layout("cut", (2, 4), (1, 0, 1)), LAYERS, MICRO_BATCHES)
-    expected, got = both(world2, steps_of_odd_outputs, Options(), str(cut))
+    expected, got = both(steps_of_odd_outputs, Options(), str(cut))
     assert got == expected
 
 
@@ -179,9 +183,9 @@ def steps_of_a_dataset(options: Options) -> list[float]:
     return [engine.train_batch().item() for _ in range(7)]
 
 
-def test_training_data(world2, plans):
+def test_training_data(both, plans):
     """In a wave rank 0 reads inputs and targets, and rank 1 nothing."""
-    expected, got = both(world2, steps_of_a_dataset, Options(), plans["wave"])
+    expected, got = both(steps_of_a_dataset, Options(), plans["wave"])
     assert got == expected
 
 
@@ -196,8 +200,8 @@ def steps_of_growing_length(options: Options) -> list[float]:
     return losses
 
 
-def test_curriculum(world2, plans):
-    expected, got = both(world2, steps_of_growing_length, Options(), plans["wave"])
+def test_curriculum(both, plans):
+    expected, got = both(steps_of_growing_length, Options(), plans["wave"])
     assert got == expected
 
 
@@ -214,9 +218,9 @@ def evaluations(options: Options) -> list:
     return values
 
 
-def test_evaluation(world2, plans):
+def test_evaluation(both, plans):
     """The loss is known everywhere; logits and outputs stay on the rank of the last stage, which is rank 0 in a wave."""
-    expected, got = both(world2, evaluations, Options(), plans["wave"])
+    expected, got = both(evaluations, Options(), plans["wave"])
     numbers = [[v for v in row if isinstance(v, float)] for row in (*expected, *got)]
     assert numbers[0] == numbers[1] == numbers[2] == numbers[3]
     assert got[0][3] == expected[1][3] and got[1][3] is False

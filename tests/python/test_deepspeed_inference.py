@@ -53,13 +53,13 @@ def first_given(results: list[dict], key: str):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_plan_of_forwards_serves_requests(case, world2, tmp_path):
+def test_a_plan_of_forwards_serves_requests(case, world2, stock, tmp_path):
     """In rounds of the plan's 4 requests, and what is left; every answer is DeepSpeed's, in the order of the requests."""
     layout, model, text, objective = CASES[case]
     options = Options(model=model, optimizer=None)
     plan = make_plan(tmp_path, layout, LAYERS, MICRO_BATCHES, text=text, objective=objective)
     ours = replace(options, section={"plan": str(plan), "trace": str(tmp_path / "trace")})
-    expected, got = world2.run(answers, options), world2.run(answers, ours)
+    expected, got = stock(world2, options, answers), world2.run(answers, ours)
     bound = 2e-6 if case == "m" else 0.0  # ranks sum their parts of the head
     for mine, theirs in zip(got, expected, strict=True):
         assert mine["losses"] == pytest.approx(theirs["losses"], rel=bound, abs=0.0)
@@ -84,10 +84,10 @@ def evaluated(options: Options) -> dict:
 
 
 @pytest.mark.parametrize("method", ["gpipe", "zb-v"])
-def test_evaluation_between_steps(world2, tmp_path, method):
+def test_evaluation_between_steps(world2, stock, tmp_path, method):
     """Of a training plan the forward part runs."""
     plan = make_plan(tmp_path, replace(WAVE, split=method == "zb-v"), LAYERS, MICRO_BATCHES, method)
-    expected, got = (world2.run(evaluated, o) for o in (Options(), Options(section={"plan": str(plan)})))
+    expected, got = stock(world2, Options(), evaluated), world2.run(evaluated, Options(section={"plan": str(plan)}))
     assert [r["losses"] for r in got] == [r["losses"] for r in expected]
     pairs = zip(first_given(got, "outputs"), first_given(expected, "outputs"), strict=True)
     assert all((mine == theirs).all() for mine, theirs in pairs)
@@ -109,10 +109,10 @@ def lengths(options: Options) -> list[float]:
     return values
 
 
-def test_a_rank_may_hold_nothing_to_train_where_nothing_is_trained(world2, tmp_path):
+def test_a_rank_may_hold_nothing_to_train_where_nothing_is_trained(world2, stock, tmp_path):
     """DeepSpeed's optimizers refuse that; without one, a plain function is a stage as any other."""
     idle = Layout("idle", (4, 5), (0, 1, 0))
     plan = make_plan(tmp_path, idle, LAYERS, MICRO_BATCHES, text=chain_text(idle, LAYERS, trains=False))
     options = Options(optimizer=None)
-    expected, got = (world2.run(answers, o) for o in (options, replace(options, section={"plan": str(plan)})))
+    expected, got = stock(world2, options, answers), world2.run(answers, replace(options, section={"plan": str(plan)}))
     assert [r["losses"] for r in got] == [r["losses"] for r in expected]

@@ -47,18 +47,18 @@ def test_layers_that_a_profile_marks():
     assert [row.shardable for row in rows] == [True] * len(cut) + [False] * len(whole)
 
 
-def test_several_chunks(world2, tmp_path, capfd):
+def test_several_chunks(world2, stock, tmp_path, capfd):
     write_profile(tmp_path / "profile.json", [USUAL] * LAYERS)
     chosen, section = plan(tmp_path, capfd)
     assert "chunks per device" in chosen
     options = training.Options(steps=5)
     for ours, theirs in zip(world2.run(train_and_count, replace(options, section=section)),
-                            world2.run(train_and_count, options), strict=True):  # fmt: skip
+                            stock(world2, options, train_and_count), strict=True):  # fmt: skip
         assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
         assert ours["forwards"] == training.MICRO_BATCHES * ours["blocks"]
 
 
-def test_recomputation_is_enforced(world2, tmp_path, capfd):
+def test_recomputation_is_enforced(world2, stock, tmp_path, capfd):
     """Memory for the activations of one micro-batch at most: a stage that recomputes runs its layers twice."""
     write_profile(tmp_path / "profile.json", [USUAL] * LAYERS, kept=1 << 20)
     chosen, section = plan(tmp_path, capfd, "--device-memory", f"{4 * 2**20 + 8192}B", "--max-chunks", "1")
@@ -66,14 +66,14 @@ def test_recomputation_is_enforced(world2, tmp_path, capfd):
     assert "recompute = true" in (tmp_path / "placement.toml").read_text()
     options = training.Options(steps=5, checkpoint_interval=0)
     got = world2.run(train_and_count, replace(options, section=section))
-    for ours, theirs in zip(got, world2.run(train_and_count, options), strict=True):
+    for ours, theirs in zip(got, stock(world2, options, train_and_count), strict=True):
         assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
     ratios = {rank["forwards"] / (training.MICRO_BATCHES * rank["blocks"]) for rank in got}
     assert 2.0 in ratios and ratios <= {1.0, 2.0}
 
 
 @pytest.mark.parametrize("slow", [(0, vocabulary_model.LAYERS - 1), (0,)])
-def test_sharded_layers(world2, tmp_path, capfd, slow):
+def test_sharded_layers(world2, stock, tmp_path, capfd, slow):
     """An embedding, or an embedding and a head, that are too long for one device."""
     times = [SLOW if index in slow else USUAL for index in range(vocabulary_model.LAYERS)]
     write_profile(tmp_path / "profile.json", times, shardable=slow)
@@ -81,6 +81,6 @@ def test_sharded_layers(world2, tmp_path, capfd, slow):
     assert chosen.endswith("sharded") and chosen.count("Layer") == len(slow)
     options = training.Options(model="vocabulary", optimizer="SGD", steps=5)
     for ours, theirs in zip(world2.run(training.train, replace(options, section=section)),
-                            world2.run(training.train, options), strict=True):  # fmt: skip
+                            stock(world2, options), strict=True):  # fmt: skip
         assert ours["losses"] == pytest.approx(theirs["losses"], rel=2e-5)
         training.close(ours["last"], theirs["last"])

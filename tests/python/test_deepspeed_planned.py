@@ -172,18 +172,18 @@ def test_tied_branches_from_the_profile_to_the_training(world2, tmp_path):
     trained_as_in_one_process(world2, replace(TOWERS, tied=True, section=section))
 
 
-def test_auto_measures_branches(world2, tmp_path):
+def test_auto_measures_branches(world2, stock, tmp_path):
     """The profile that is measured inside DeepSpeed has the edges, and what rides along in a chain is no layer's own."""
     options = replace(TOWERS, section={"auto": True, "output": str(tmp_path), "search": {"time_limit": 1, "max_chunks": 2}})
     got = world2.run(train, options)[0]
     assert got["kind"] == "PlanEngine"
     rows, carried = json.loads((tmp_path / "profile.json").read_text())["layers"], BATCH * LENGTH * WIDTH * 4
     assert rows[6]["after"] == [{"layer": layer, "bytes": carried} for layer in (0, 4, 5)]
-    assert got["losses"] == pytest.approx(world2.run(train, TOWERS)[0]["losses"], rel=1e-5)
+    assert got["losses"] == pytest.approx(stock(world2, TOWERS, train)[0]["losses"], rel=1e-5)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_shards_beside_stages_that_recompute(request, ranks, tmp_path):
+def test_shards_beside_stages_that_recompute(request, stock, ranks, tmp_path):
     """Memory is too short for the head on one device, and for what the stages would keep."""
     write_profile(tmp_path / "profile.json", [100] * (shards.LAYERS - 1) + [1200])
     profile = json.loads((tmp_path / "profile.json").read_text())
@@ -197,5 +197,5 @@ def test_shards_beside_stages_that_recompute(request, ranks, tmp_path):
     assert any(stage.get("recompute") for stage in stages), "no stage recomputes"
     world = request.getfixturevalue(f"world{ranks}")
     options = Options(model="vocabulary", optimizer="SGD", stages=ranks, steps=10)
-    expected, got = (world.run(training.train, o)[0] for o in (options, replace(options, section=section)))
+    expected, got = stock(world, options)[0], world.run(training.train, replace(options, section=section))[0]
     assert got["losses"] == pytest.approx(expected["losses"], rel=1e-5)

@@ -40,12 +40,12 @@ def plan_of(folder, split: bool) -> tuple[str, list[int]]:
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
-def test_same_numbers(world2, tmp_path, split):
+def test_same_numbers(world2, stock, tmp_path, split):
     """Recomputing changes no bit, the first stage's integers and the last stage's loss included."""
     options = Options(stages=2, optimizer="SGD", seed_layers=True)
     plan, stages = plan_of(tmp_path, split)
     assert stages
-    expected, got = (world2.run(train, o)[0] for o in (options, replace(options, section={"plan": plan})))
+    expected, got = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
     assert (got["losses"], got["evaluation"], got["last"]) == (expected["losses"], expected["evaluation"], expected["last"])
 
 

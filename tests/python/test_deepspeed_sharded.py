@@ -1,6 +1,7 @@
 """Stages on several ranks behind DeepSpeed's engine, against DeepSpeed's own 1F1B on the same model."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ BOUND = 2e-5
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 def test_a_sharded_embedding_alone_keeps_every_bit(world2, stock, tmp_path, optimizer):
     """All addends of its sums but one are zero."""
-    options = replace(TWO, optimizer=optimizer, steps=50)
+    options = replace(TWO, optimizer=optimizer)
     planned = replace(options, section={"plan": str(plan_of(tmp_path, EMBEDDING_2))})
     for ours, theirs in zip(world2.run(train, planned), stock(world2, options), strict=True):
         assert all(ours[key] == theirs[key] for key in ("losses", "last", "evaluation"))
@@ -83,6 +84,15 @@ def near(ours, theirs) -> None:
 
 
 # ---- checkpoints
+
+STOCK_2 = Layout("stock", (4,), (0, 1))
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    """Sections by layout."""
+    folder = tmp_path_factory.mktemp("plans")
+    return {layout: {"plan": str(plan_of(folder, layout))} for layout in (M_2, HEAD_2, STOCK_2)}
 
 
 def save(options: Options, folder: str) -> dict:
@@ -108,32 +118,30 @@ def load(options: Options, folder: str, optimizer: bool = True) -> dict:
 
 
 @pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])
-def test_a_checkpoint_goes_on_where_it_was_saved(world2, tmp_path, config):
-    options = replace(TWO, optimizer="Adam", config=config, section={"plan": str(plan_of(tmp_path, M_2))})
-    expected = world2.run(save, options, str(tmp_path))
-    for rank, result in enumerate(world2.run(load, options, str(tmp_path))):
+def test_a_checkpoint_goes_on_where_it_was_saved(world2, plans, saved, config):
+    options = replace(TWO, optimizer="Adam", config=config, section=plans[M_2])
+    folder, expected = saved(world2, options, save)
+    for rank, result in enumerate(world2.run(load, options, folder)):
         assert "error" not in result, result
         assert result == expected[rank]
 
 
 @pytest.mark.parametrize("first", ["deepspeed", "ostinato"])
-def test_weights_pass_between_deepspeed_and_shards(world2, tmp_path, first):
-    alone, ours = TWO, replace(TWO, section={"plan": str(plan_of(tmp_path, M_2))})
+def test_weights_pass_between_deepspeed_and_shards(world2, plans, saved, first):
+    alone, ours = TWO, replace(TWO, section=plans[M_2])
     writer, reader = (alone, ours) if first == "deepspeed" else (ours, alone)
-    expected = world2.run(save, writer, str(tmp_path))
-    files = sorted(path.name for path in (tmp_path / "global_step3").glob("layer_*"))
+    folder, expected = saved(world2, writer, save)
+    files = sorted(path.name for path in (Path(folder) / "global_step3").glob("layer_*"))
     assert files == [f"layer_{i:02d}-model_states.pt" for i in range(LAYERS)]
-    for rank, result in enumerate(world2.run(load, reader, str(tmp_path), False)):
+    for rank, result in enumerate(world2.run(load, reader, folder, False)):
         assert result["weights"] == expected[rank]["weights"]
         near(result["losses"], expected[rank]["losses"])
 
 
-def test_optimizer_state_of_another_placement_is_refused(world2, tmp_path):
-    for saved, loaded in ((M_2, HEAD_2), (None, M_2), (M_2, Layout("stock", (4,), (0, 1)))):
-        options = [replace(TWO, section={"plan": str(plan_of(tmp_path, x))} if x else None) for x in (saved, loaded)]
-        folder = str(tmp_path / f"{saved.name if saved else 'deepspeed'}-{loaded.name}")
-        world2.run(save, options[0], folder)
-        for result in world2.run(load, options[1], folder):
+def test_optimizer_state_of_another_placement_is_refused(world2, plans, saved):
+    for first, second in ((M_2, HEAD_2), (None, M_2), (M_2, STOCK_2)):
+        folder, _ = saved(world2, replace(TWO, section=plans[first] if first else None), save)
+        for result in world2.run(load, replace(TWO, section=plans[second]), folder):
             assert result["error"].startswith("OstinatoError: ") and "load_optimizer_states=False" in result["error"]
             assert "ds_to_universal" in result["error"]
 

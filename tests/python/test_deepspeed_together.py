@@ -51,20 +51,6 @@ def sections(tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module")
-def alone(world2):
-    """DeepSpeed's results, once for each model."""
-    results = {}
-
-    def run(function, options, *arguments):
-        key = (function.__name__, repr(options))
-        if key not in results:
-            results[key] = world2.run(function, options, *arguments)[0]
-        return results[key]
-
-    return run
-
-
 def observed(options: Options, folder: str) -> dict:
     """Sequences grow, the rate changes, and what happens is timed and written down."""
     name = f"{options.model}-{'plan' if options.section else 'alone'}-{Path((options.section or {}).get('plan', '')).parent.name}"
@@ -89,10 +75,10 @@ SCHEDULER = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4,
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_curriculum_scheduler_monitor_and_timers(world2, sections, alone, tmp_path, placement):
+def test_curriculum_scheduler_monitor_and_timers(world2, sections, stock, tmp_path, placement):
     model, _, _ = PLACEMENTS[placement]
     options = Options(model=model, config=SCHEDULER)
-    expected = alone(observed, options, str(tmp_path))
+    expected = stock(world2, options, observed, str(tmp_path))[0]
     timed = SCHEDULER | {"wall_clock_breakdown": True}  # which DeepSpeed's pipelines alone stumble over (0.19.8)
     got = world2.run(observed, replace(options, config=timed, section=sections[placement]), str(tmp_path))[0]
     assert got["losses"] == pytest.approx(expected["losses"], rel=bound(placement, 1e-4), abs=0.0)
@@ -125,13 +111,13 @@ HALF = {
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("features", HALF)
-def test_half_precision(world2, sections, alone, placement, features):
+def test_half_precision(world2, sections, stock, placement, features):
     """Where layers have moved, bf16 is clipped by a norm that is summed over other ranks: equal up to rounding there."""
     model, _, _ = PLACEMENTS[placement]
     options = Options(
         model=model, config=HALF[features], seed_layers=True, dynamic_shape="dynamic" in features, checkpoint_interval=int("bf16" in features)
     )
-    expected = alone(few_steps, options)
+    expected = stock(world2, options, few_steps)[0]
     got = world2.run(few_steps, replace(options, section=sections[placement]))[0]
     rounded = 0.03 if "clipped" in features else bound(placement, 0.01)
     assert got["losses"] == pytest.approx(expected["losses"], rel=rounded, abs=0.0)
@@ -183,9 +169,9 @@ ADAM_ZERO_1 = {"zero_optimization": {"stage": 1}} | SCHEDULER
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_data_loader_and_resuming(world2, sections, alone, tmp_path, placement):
+def test_data_loader_and_resuming(world2, sections, stock, tmp_path, placement):
     options = Options(model=PLACEMENTS[placement][0], config=ADAM_ZERO_1)
-    expected = alone(loaded_and_resumed, options, str(tmp_path / "alone"))
+    expected = stock(world2, options, loaded_and_resumed, str(tmp_path / "alone"))[0]
     got = world2.run(loaded_and_resumed, replace(options, section=sections[placement]), str(tmp_path / "planned"))[0]
     assert got["losses"] == pytest.approx(expected["losses"], rel=bound(placement, 1e-4), abs=0.0)
     assert got["again"] == got["losses"][2:]

@@ -43,7 +43,7 @@ TWO_RANKS = {
         WAVE_2,
         replace(ADAM_2, checkpoint_interval=1, seed_layers=True, config={"pipeline": {"use_reentrant": False}}),
     ),
-    "zb-h1": (ZB_H1_2, replace(ADAM_2, steps=50)),
+    "zb-h1": (ZB_H1_2, ADAM_2),
     "split-looped-sgd-clipped": (SPLIT_2, replace(ADAM_2, optimizer="SGD", config={"gradient_clipping": 0.1})),
     "split-looped-zero1": (SPLIT_2, replace(ADAM_2, config=ZERO_1)),
     "split-looped-bf16": (SPLIT_2, replace(ADAM_2, config=BF16)),
@@ -65,7 +65,7 @@ FOUR_RANKS = {
     "wave-clipped": (WAVE_4, replace(ADAM_4, config={"gradient_clipping": 0.1})),
     "data-parallel-wave": (WAVE_2, ADAM_2),
     "zb-h1": (ZB_H1_4, ADAM_4),
-    "zb-v": (ZB_V_4, replace(ADAM_4, steps=50)),
+    "zb-v": (ZB_V_4, ADAM_4),
     "data-parallel-split-looped": (SPLIT_2, ADAM_2),
     "data-parallel-looped-zero1": (LOOPED_2, replace(ADAM_2, config=ZERO_1)),
 }

@@ -10,6 +10,7 @@ import pytest
 import torch
 from ostinato import _plugin, _profiler
 from plan_files import write_chain
+from support.worlds import forked
 from torch.distributed.pipelining import schedules
 
 STEPS = 4
@@ -31,7 +32,8 @@ CASES = {
 
 
 def spawn(job, world, folder, *arguments):
-    torch.multiprocessing.spawn(job, (world, str(folder), *arguments), nprocs=world, join=True)
+    assert forked().get_start_method() == "forkserver"
+    torch.multiprocessing.start_processes(job, (world, str(folder), *arguments), nprocs=world, start_method="forkserver")
 
 
 @pytest.fixture(scope="module", params=[(2, True), (2, False), (4, True)], ids=["2ranks", "2ranks_gloo_only", "4ranks"])

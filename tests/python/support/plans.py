@@ -1,5 +1,7 @@
 """Placements and plans for tests of the plugin."""
 
+import functools
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,13 +58,22 @@ def _block(stage: int, letter: str, kind: str, devices: list[int], time: int, af
 
 def make_plan(folder: Path, layout: Layout, layers: int, micro_batches: int, method="", text="", objective="makespan") -> Path:
     """Writes placement.toml and plan.json into `folder`; returns the plan. `text`: another placement of that shape."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text, plan = text or placement_text(layout, layers), folder / "plan.json"
+    (folder / "placement.toml").write_text(text)
+    plan.write_bytes(_searched(text, micro_batches, method or layout.method, objective))
+    return plan
+
+
+@functools.cache
+def _searched(placement: str, micro_batches: int, method: str, objective: str) -> bytes:
+    """What plan.json holds; many tests ask for the same."""
     from ostinato import _search
 
-    folder.mkdir(parents=True, exist_ok=True)
-    placement, plan = folder / "placement.toml", folder / "plan.json"
-    placement.write_text(text or placement_text(layout, layers))
-    options = ["--micro-batches", str(micro_batches), "--method", method or layout.method, "--time-limit", "2", "--output", str(plan)]
-    options += ["--objective", objective]
-    status = _search.main(["search", str(placement), *options])
-    assert status in (0, 5), f"ostinato search ended with status {status}"
-    return plan
+    with tempfile.TemporaryDirectory() as name:
+        path, plan = Path(name) / "placement.toml", Path(name) / "plan.json"
+        path.write_text(placement)
+        options = ["--micro-batches", str(micro_batches), "--method", method, "--objective", objective]
+        status = _search.main(["search", str(path), *options, "--time-limit", "2", "--output", str(plan)])
+        assert status in (0, 5), f"ostinato search ended with status {status}"
+        return plan.read_bytes()

@@ -3,22 +3,36 @@
     with World(4) as world:
         results = world.run(training.train, options)      # one result a rank; the function must be importable
 
-DeepSpeed takes seconds to import, and a training step here takes milliseconds: so the processes stay. Every engine leaves
-process groups behind, whose threads in gloo nobody ends: so they do not stay for ever.
+DeepSpeed takes seconds to import, and a training step here takes milliseconds: so all ranks are forked from one process that
+has imported it, and stay. Every engine leaves process groups behind, whose threads in gloo nobody ends: so they do not stay
+for ever.
 """
 
+import functools
 import multiprocessing
 import os
 import socket
 import sys
 import time
 import traceback
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
+from unittest import mock
 
-START = multiprocessing.get_context("spawn")
+LOADED = ["deepspeed", "ostinato.deepspeed", "ostinato._plugin"]  # before the fork; nothing of it starts a thread
 TIMEOUT = 300  # seconds; generous, for busy machines
 GRACE = 20  # seconds for the other ranks once one has failed
 RUNS = 30  # of one world; then it starts anew
+
+
+@functools.cache
+def forked():
+    """multiprocessing's context whose processes begin with LOADED imported, and with DeepSpeed on the CPU."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(LOADED)
+    with mock.patch.dict(os.environ, environment()):
+        forkserver.ensure_running()
+    return context
 
 
 class World:
@@ -33,8 +47,8 @@ class World:
         self._runs = 0
         self._pipes, self._processes = [], []
         for rank in range(self.size):
-            ours, theirs = START.Pipe()
-            process = START.Process(target=_serve, args=(rank, self.size, port, theirs))
+            ours, theirs = forked().Pipe()
+            process = forked().Process(target=_serve, args=(rank, self.size, port, theirs))
             process.start()
             theirs.close()
             self._pipes.append(ours)
