@@ -5,12 +5,14 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <list>
+#include <numeric>
 #include <optional>
 
 #include "plugin/executor/c10d_channel.h"
 #include "plugin/executor/error.h"
 #include "plugin/executor/executor.h"
 #include "plugin/executor/host_channel.h"
+#include "plugin/executor/near_ranks.h"
 
 namespace ostinato {
 namespace {
@@ -158,11 +160,35 @@ class PythonExecutor {
   Executor executor_;
 };
 
+/// The ranks of a process group.
+std::unique_ptr<NearRanks> make_near_ranks(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                           double timeout_s) {
+  std::vector<int> ranks(group->getSize());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return std::make_unique<NearRanks>(make_host_channel(make_c10d_channel(group, ranks, at::kCPU)),
+                                     group->getRank(), group->getSize(), nanoseconds(timeout_s));
+}
+
+void bind_near_ranks(py::module_& m) {
+  using NoGil = py::call_guard<py::gil_scoped_release>;  // they wait for other ranks
+  py::class_<NearRanks>(m, "NearRanks", "Sums and exchanges of ranks of one host, through its memory.")
+      .def(py::init(&make_near_ranks), NoGil(), py::arg("process_group"), py::arg("timeout_s") = 300.0,
+           "All ranks of the group must make it.")
+      .def("are_near", &NearRanks::are_near,
+           "Whether this rank shares memory with every other one; where not, nothing else may be called.")
+      .def("sum", &NearRanks::sum, NoGil(), py::arg("tensor"),
+           "Over the ranks, in place, in their order; a contiguous tensor on the CPU. No gradient is recorded.")
+      .def("gather", &NearRanks::gather, NoGil(), py::arg("tensor"), "Every rank's tensor, by rank.")
+      .def("broadcast", &NearRanks::broadcast, NoGil(), py::arg("tensor"), py::arg("source"),
+           "The tensor of rank `source`, in place.");
+}
+
 }  // namespace
 
 void bind_executor(py::module_& m) {
   const auto failed = py::register_local_exception<ExecutionError>(m, "ExecutionError", PyExc_RuntimeError);
   py::register_local_exception<TimeoutError>(m, "StepTimeout", failed);
+  bind_near_ranks(m);
   py::class_<PythonExecutor>(m, "Executor", "Runs one rank's list of a program, one training step per run().")
       .def(py::init<const Program&, int, c10::intrusive_ptr<c10d::ProcessGroup>, std::vector<int>, double,
                     std::optional<at::Device>, bool, bool, double>(),

@@ -36,10 +36,11 @@ def shards_of(grid, chunks: list[Chunk], timeout_s: float) -> dict[int, Shard]:
     for ranks in sorted({chunk.ranks for chunk in chunks if chunk.sharded}):
         for pipeline in grid.pipe_groups:
             group = dist.new_group([pipeline[r] for r in ranks], timeout=timedelta(seconds=timeout_s))
-            if dist.get_rank() in pipeline:
+            if rank in ranks and dist.get_rank() in pipeline:
                 groups[ranks] = group
+    places = {ranks: Shard.among(group, timeout_s) for ranks, group in groups.items()}
     return {
-        layer: Shard(chunk.ranks.index(rank), len(chunk.ranks), groups[chunk.ranks])
+        layer: places[chunk.ranks]
         for chunk in chunks
         if chunk.sharded and chunk.on(rank)
         for layer in chunk.layers
@@ -79,20 +80,19 @@ class Courier:
         """`value` counts on the first rank only. Raises OstinatoError on every rank where it is something else."""
         if self._shard.index == 0:
             message = self._pack(value)
-            self._broadcast(message[: self._size] if len(message) >= self._size else self._padded(message))
+            self._shard.broadcast_(message[: self._size] if len(message) >= self._size else self._padded(message))
             if len(message) != self._size:
-                self._broadcast(message)
+                self._shard.broadcast_(message)
         else:
-            message = self._broadcast(torch.empty(self._size, dtype=torch.uint8, device=self._device))
+            message = self._receive(self._size)
             size = int(message[:8].view(torch.int64))
             if size != self._size:
-                message = self._broadcast(torch.empty(size, dtype=torch.uint8, device=self._device))
+                message = self._receive(size)
         self._size = len(message)
         return self._unpack(message)
 
-    def _broadcast(self, message):
-        dist.broadcast(message, dist.get_global_rank(self._shard.group, 0), group=self._shard.group)
-        return message
+    def _receive(self, size: int) -> torch.Tensor:
+        return self._shard.broadcast_(torch.empty(size, dtype=torch.uint8, device=self._device))
 
     def _padded(self, message):
         return torch.nn.functional.pad(message, (0, self._size - len(message)))

@@ -43,6 +43,9 @@ class Channel {
   virtual std::unique_ptr<Transfer> send(std::vector<at::Tensor> tensors, int rank) = 0;
   virtual std::unique_ptr<Transfer> receive(std::vector<at::Tensor> tensors, int rank) = 0;
 
+  /// Once open: do messages of so many bytes, to this rank and from it, go through the memory of one host?
+  virtual bool is_near(int /*rank*/, std::int64_t /*bytes*/) const { return false; }
+
   /// May a receive be posted ahead of sends that stand before it in the program? Not where a pair of ranks
   /// shares one in-order stream for both directions (NCCL): there the program's global order must be kept.
   virtual bool posts_ahead() const = 0;

@@ -74,6 +74,7 @@ class HostChannel : public Channel {
   void open(const std::map<int, int>& messages, Timeout timeout) override;
   std::unique_ptr<Transfer> send(Tensors tensors, int rank) override;
   std::unique_ptr<Transfer> receive(Tensors tensors, int rank) override;
+  bool is_near(int rank, std::int64_t bytes) const override;
   bool posts_ahead() const override { return other_->posts_ahead(); }
   at::Device device() const override { return other_->device(); }
 
@@ -133,6 +134,12 @@ std::map<int, Words> HostChannel::exchange(const std::map<int, Words>& mine, Tim
   }
   for (const auto& send : sends) send->wait(timeout);
   return theirs;
+}
+
+bool HostChannel::is_near(int rank, std::int64_t bytes) const {
+  const auto found = peers_.find(rank);
+  return found != peers_.end() && found->second.out && found->second.in &&
+         bytes <= std::min(found->second.out->slot_bytes(), found->second.in->slot_bytes());
 }
 
 std::unique_ptr<Transfer> HostChannel::send(Tensors tensors, int rank) {

@@ -8,8 +8,10 @@ Costs are those of a forward in units; backwards take twice as long.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from emulated_layers import LENGTH, VOCABULARY, WIDTH, Block, Scale, Slow, SlowInParts, Sum, loss
@@ -136,6 +138,33 @@ def chain(costs: tuple[int, ...], rows: int = ROWS) -> Model:
     return Model(costs, layers, batches, square_loss)
 
 
+# ---- a GPT that computes: nothing sleeps
+
+HEADS, HIDDEN, CONTEXT = 4, 256, 256
+
+
+def computed(blocks: int, vocabulary: int) -> Model:
+    def layers(unit: float) -> list:
+        from deepspeed.pipe import LayerSpec
+
+        sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "gpt"))
+        from model import Block as Transformer
+
+        middle = [LayerSpec(Transformer, HIDDEN, HEADS) for _ in range(blocks)]
+        return [LayerSpec(nn.Embedding, vocabulary, HIDDEN), *middle, LayerSpec(nn.Linear, HIDDEN, vocabulary)]
+
+    def batches() -> Iterator:
+        generator = torch.Generator().manual_seed(0)
+        while True:
+            text = torch.randint(vocabulary, (1, CONTEXT + 1), generator=generator)
+            yield text[:, :-1], text[:, 1:]
+
+    def loss(logits, targets):
+        return functional.cross_entropy(logits.reshape(-1, vocabulary), targets.reshape(-1))
+
+    return Model((1,) * (blocks + 2), layers, batches, loss)
+
+
 def of_graph(described: dict, inputs: tuple[str, ...]) -> Model:
     costs = tuple(cost for _, cost, *_ in described.values())
     return Model(costs, lambda unit: graph_of(described, inputs, unit), pairs)
@@ -149,6 +178,8 @@ MODELS = {
     "uneven": chain(UNEVEN),
     "even-large": chain(EVEN, LARGE_ROWS),
     "uneven-large": chain(UNEVEN, LARGE_ROWS),
+    "gpt-computed": computed(8, 256),
+    "vocabulary-computed": computed(6, 8192),
 }
 
 

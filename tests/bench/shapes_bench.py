@@ -26,10 +26,10 @@ TITLES = {
 }
 
 
-def plan(folder: Path, profiled: Path, micro_batches: int) -> dict:
+def plan(folder: Path, profiled: Path, micro_batches: int, ranks: int = RANKS) -> dict:
     """`ostinato plan`, within 5 seconds: what it chose."""
     files = ("--placement-output", folder / "placement.toml", "--output", folder / "plan.json")
-    options = ("--devices", RANKS, "--micro-batches", micro_batches, "--time-limit", 5, "--json")
+    options = ("--devices", ranks, "--micro-batches", micro_batches, "--time-limit", 5, "--json")
     return json.loads(ostinato("plan", profiled, *options, *files))
 
 

@@ -1,5 +1,7 @@
 """What the ranks of test_nn.py run: parts of layers against the whole ones, which every rank computes too."""
 
+import dataclasses
+
 import torch
 import torch.distributed as dist
 from ostinato import nn as parts
@@ -9,8 +11,21 @@ from torch.nn import functional
 WIDTH, VOCABULARY, ROWS = 6, 11, 9
 
 
+_places: dict[str, parts.Shard] = {}
+
+
 def shard() -> parts.Shard:
-    return parts.Shard(dist.get_rank(), dist.get_world_size(), dist.group.WORLD)
+    return _places["now"]
+
+
+def by(way: str, job: str, *args):
+    """A job of this module whose ranks meet in the "memory" of their host, or over the process "group"."""
+    if way not in _places:
+        _places["memory"] = parts.Shard.among(dist.group.WORLD)
+        _places["group"] = dataclasses.replace(_places["memory"], near=None)
+        assert _places["memory"].near is not None
+    _places["now"] = _places[way]
+    return globals()[job](*args)
 
 
 def rank_of(value: torch.Tensor) -> list:

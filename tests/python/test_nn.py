@@ -8,30 +8,36 @@ from torch import nn
 from torch.nn import functional
 
 
+@pytest.fixture(params=["memory", "group"])
+def meet(request):
+    """Runs a job on a world whose ranks meet in the memory of their host, and over their process group."""
+    return lambda world, job, *args: world.run(jobs.by, request.param, job.__name__, *args)
+
+
 @pytest.mark.parametrize("padding_idx", [None, 4])
-def test_embedding_equals_the_whole_one_bit_for_bit(world2, world4, padding_idx):
-    assert world2.run(jobs.embedding, padding_idx) == [6, 5]
-    assert world4.run(jobs.embedding, padding_idx) == [3, 3, 3, 2]
+def test_embedding_equals_the_whole_one_bit_for_bit(meet, world2, world4, padding_idx):
+    assert meet(world2, jobs.embedding, padding_idx) == [6, 5]
+    assert meet(world4, jobs.embedding, padding_idx) == [3, 3, 3, 2]
 
 
 @pytest.mark.parametrize("gather", [True, False])
-def test_linear(world4, gather):
-    assert max(world4.run(jobs.linear, gather)) < 1e-14
+def test_linear(meet, world4, gather):
+    assert max(meet(world4, jobs.linear, gather)) < 1e-14
 
 
 @pytest.mark.parametrize("name", jobs.LOSSES)
-def test_loss_functions_go_on_working(world4, name):
+def test_loss_functions_go_on_working(meet, world4, name):
     """Sums of 11 float32 figures in another order."""
-    assert max(world4.run(jobs.loss, name)) < 2e-6
+    assert max(meet(world4, jobs.loss, name)) < 2e-6
 
 
-def test_layer_of_a_user(world2):
-    assert max(world2.run(jobs.protocol)) < 1e-5
+def test_layer_of_a_user(meet, world2):
+    assert max(meet(world2, jobs.protocol)) < 1e-5
 
 
 @pytest.mark.parametrize("what, words", [("token", "beyond the vocabulary"), ("target", "beyond the classes")])
-def test_figures_that_no_rank_holds(world2, what, words):
-    assert all(words in error for error in world2.run(jobs.refused, what))
+def test_figures_that_no_rank_holds(meet, world2, what, words):
+    assert all(words in error for error in meet(world2, jobs.refused, what))
 
 
 # What follows needs no other rank.

@@ -53,7 +53,7 @@ class _CrossEntropy(torch.autograd.Function):
         column = (target - begin).masked_fill(elsewhere, 0).unsqueeze(1)
         of_target = logits.gather(1, column).squeeze(1).masked_fill(elsewhere, 0)
         own_peak = logits.amax(dim=1).clamp(min=torch.finfo(logits.dtype).min)  # classes may be masked with -inf
-        exponentials = (logits - own_peak.unsqueeze(1)).exp()
+        exponentials = (logits - own_peak.unsqueeze(1)).exp_()  # one tensor of this size in all: fresh memory takes time
         figures = [own_peak, exponentials.sum(dim=1), of_target] + ([logits.sum(dim=1)] if smoothing else [])
         peaks, sums, *others = shard.collect(torch.stack(figures)).unbind(dim=1)  # each (ranks, rows)
         peak = peaks.amax(dim=0)
@@ -70,8 +70,10 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         probabilities, column, elsewhere = ctx.saved_tensors
+        gradient = gradient.unsqueeze(1)
+        result = probabilities * gradient
         goal = (1 - ctx.smoothing) * (~elsewhere).to(probabilities.dtype).unsqueeze(1)
-        result = probabilities.scatter_add(1, column, -goal)
+        result.scatter_add_(1, column, -goal * gradient)
         if ctx.smoothing:
-            result -= ctx.smoothing / ctx.classes
-        return (result * gradient.unsqueeze(1)).to(ctx.dtype), None, None, None, None
+            result -= ctx.smoothing / ctx.classes * gradient
+        return result.to(ctx.dtype), None, None, None, None

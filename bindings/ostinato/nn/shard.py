@@ -1,6 +1,6 @@
 """One rank's place among those that run a stage together, and what they exchange."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -8,11 +8,20 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Shard:
-    """Rank `index` of `count`. `group` is the process group of these ranks, in this order; None for a single one."""
+    """Rank `index` of `count`. `group` is the process group of these ranks, in this order; None for a single one. `near`: what they
+    share where all of them are on one host (ostinato._plugin.NearRanks); its sums, exchanges and broadcasts of tensors on the CPU
+    take a tenth of the time that gloo's take.
+    """
 
     index: int
     count: int
     group: object = None
+    near: object = field(default=None, compare=False)
+
+    @classmethod
+    def among(cls, group, timeout_s: float = 300.0) -> "Shard":
+        """This rank's place in a group; all ranks of it must call this. `timeout_s`: longest wait for another of them."""
+        return cls(dist.get_rank(group), dist.get_world_size(group), group, near_ranks(group, timeout_s))
 
     def bounds(self, size: int) -> tuple[int, int]:
         """This rank's part [begin, end) of `size` rows: as equal as possible, the first ones longer by one."""
@@ -43,17 +52,46 @@ class Shard:
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Over the ranks, in place, without a gradient."""
-        if self.count > 1:
+        if self._shares(tensor):
+            self.near.sum(tensor)
+        elif self.count > 1:
             dist.all_reduce(tensor, group=self.group)
+        return tensor
+
+    def broadcast_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The first rank's, in place, without a gradient."""
+        if self._shares(tensor):
+            self.near.broadcast(tensor, 0)
+        elif self.count > 1:
+            dist.broadcast(tensor, dist.get_global_rank(self.group, 0), group=self.group)
         return tensor
 
     def collect(self, tensor: torch.Tensor) -> torch.Tensor:
         """Every rank's tensor, all of one shape, along a new first dimension; without a gradient."""
         if self.count == 1:
             return tensor.unsqueeze(0)
+        if self._shares(tensor):
+            return torch.stack(self.near.gather(tensor))
         everyone = [torch.empty_like(tensor) for _ in range(self.count)]
         dist.all_gather(everyone, tensor, group=self.group)
         return torch.stack(everyone)
+
+    def _shares(self, tensor: torch.Tensor) -> bool:
+        return self.near is not None and tensor.is_cpu and tensor.is_contiguous()
+
+
+def near_ranks(group, timeout_s: float):
+    """What the ranks of a group share where all of them are on one host and work on the CPU; None, on every rank, where they do
+    not. All of them must call it.
+    """
+    if dist.get_world_size(group) == 1 or dist.get_backend(group) != "gloo":
+        return None
+    from ostinato._plugin import NearRanks
+
+    near = NearRanks(group, timeout_s)
+    shared = torch.tensor([near.are_near()], dtype=torch.uint8)
+    dist.all_reduce(shared, dist.ReduceOp.MIN, group=group)
+    return near if shared.item() else None
 
 
 class _Enter(torch.autograd.Function):

@@ -57,7 +57,7 @@ class Pipeline(nn.Module):
         check_copies(self.program)
         self._group = dist.new_group(ranks, use_local_synchronization=True) if len(ranks) > 1 else None
         self._check_agreement()
-        self._own = own_stages(self.program, self.rank, ranks)
+        self._own = own_stages(self.program, self.rank, ranks, timeout_s)
         self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
         self._inputs: dict[str | None, list] = {}
         self._targets: list = []

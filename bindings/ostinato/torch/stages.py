@@ -63,16 +63,17 @@ class Recomputed(nn.Sequential):
         return checkpoint(super().forward, *inputs, use_reentrant=False)
 
 
-def own_stages(program, rank: int, ranks: list[int]) -> list[Stage]:
+def own_stages(program, rank: int, ranks: list[int], timeout_s: float = 300.0) -> list[Stage]:
     """The stages of `rank`; makes the groups of all sharded ones, so all ranks must call it. `ranks`: global, by device."""
-    groups: dict[tuple[int, ...], object] = {}
+    places: dict[tuple[int, ...], Shard] = {}
     stages = []
     for index, stage in enumerate(program.stages):
         members, shard = tuple(stage.ranks), None
         if len(members) > 1 and rank in members:
-            if members not in groups:
-                groups[members] = dist.new_group([ranks[r] for r in members], use_local_synchronization=True)
-            shard = Shard(members.index(rank), len(members), groups[members])
+            if members not in places:
+                group = dist.new_group([ranks[r] for r in members], use_local_synchronization=True)
+                places[members] = Shard.among(group, timeout_s)
+            shard = places[members]
         if rank in members:
             stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard, tuple(stage.only), stage.recomputes))
     return stages
