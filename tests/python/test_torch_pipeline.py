@@ -99,6 +99,15 @@ def test_sharded_stages(world2, tmp_path):
     check_gradients(results, expected, lambda a, b: torch.allclose(a, b, rtol=1e-4, atol=1e-6))
 
 
+def test_ranks_that_were_in_different_numbers_of_groups(world4, tmp_path):
+    """torch names a group that some of the ranks make alone by that number: ostinato.torch.groups."""
+    case = Case(plan_of(tmp_path, SHARDED), steps=1)
+    expected, results = torch_jobs.alone(case), world4.run(torch_jobs.train_in_half_a_world, case)
+    for half in (results[:2], results[2:]):
+        check_losses(half, expected, exact=False)
+        check_gradients(half, expected, lambda a, b: torch.allclose(a, b, rtol=1e-4, atol=1e-6))
+
+
 def test_branches_that_meet(world2, tmp_path):
     case = Case(plan_of(tmp_path, text=branches(trains=True)), branches=True)
     expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train, case)

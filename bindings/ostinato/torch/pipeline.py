@@ -16,6 +16,7 @@ from ostinato import _plugin
 from ostinato.watch import Watch
 
 from .batches import as_arguments, micro_batches
+from .groups import make_group
 from .stages import Build, own_stages
 
 
@@ -55,9 +56,9 @@ class Pipeline(nn.Module):
         self._device, self._timeout_s = torch.device(device), timeout_s
         self.rank, ranks = place_in(group, self.program)
         check_copies(self.program)
-        self._group = dist.new_group(ranks, use_local_synchronization=True) if len(ranks) > 1 else None
+        self._group = make_group(ranks, group) if len(ranks) > 1 else None
         self._check_agreement()
-        self._own = own_stages(self.program, self.rank, ranks, timeout_s)
+        self._own = own_stages(self.program, self.rank, ranks, self._group, timeout_s)
         self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
         self._inputs: dict[str | None, list] = {}
         self._targets: list = []

@@ -40,7 +40,7 @@ def schedule(
     count, where = len(program.stages), torch.device(device)
     stages = [
         PipelineStage(build(stage).to(where), stage.index, count, where, group=group)
-        for stage in own_stages(program, rank, ranks)
+        for stage in own_stages(program, rank, ranks, group)
     ]
     made = _PipelineScheduleRuntime(stages, program.micro_batches, loss_fn=loss_fn)
     with tempfile.TemporaryDirectory() as folder:

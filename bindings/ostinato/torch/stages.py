@@ -8,10 +8,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch.distributed as dist
 from ostinato.nn import Shard, sharded
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from .groups import make_group
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,15 @@ class Recomputed(nn.Sequential):
         return checkpoint(super().forward, *inputs, use_reentrant=False)
 
 
-def own_stages(program, rank: int, ranks: list[int], timeout_s: float = 300.0) -> list[Stage]:
-    """The stages of `rank`; makes the groups of all sharded ones, so all ranks must call it. `ranks`: global, by device."""
-    places: dict[tuple[int, ...], Shard] = {}
+def own_stages(program, rank: int, ranks: list[int], group=None, timeout_s: float = 300.0) -> list[Stage]:
+    """The stages of `rank`; makes the groups of all sharded ones, so all ranks of `group` must call it. `ranks`: global, by device."""
+    shared = sorted({tuple(stage.ranks) for stage in program.stages if len(stage.ranks) > 1})
+    groups = {members: make_group([ranks[r] for r in members], group) for members in shared}
+    places = {members: Shard.among(made, timeout_s) for members, made in groups.items() if rank in members}
     stages = []
     for index, stage in enumerate(program.stages):
-        members, shard = tuple(stage.ranks), None
-        if len(members) > 1 and rank in members:
-            if members not in places:
-                group = dist.new_group([ranks[r] for r in members], use_local_synchronization=True)
-                places[members] = Shard.among(group, timeout_s)
-            shard = places[members]
+        members = tuple(stage.ranks)
         if rank in members:
-            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard, tuple(stage.only), stage.recomputes))
+            shard, only = places.get(members), tuple(stage.only)
+            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard, only, stage.recomputes))
     return stages

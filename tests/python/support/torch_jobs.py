@@ -93,6 +93,19 @@ def train(case: Case) -> dict:
     return {"losses": losses, "gradients": gradients, "ran": pipe.records()}
 
 
+def train_in_half_a_world(case: Case) -> dict:
+    """On a pipeline of two of four ranks, of which one was in a group more than the other before."""
+    from ostinato.torch import Pipeline
+
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    if dist.get_rank() % 2:
+        dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    pipe = Pipeline(case.plan, build(case), loss_fn=loss, group=halves[dist.get_rank() // 2])
+    tokens, _, targets = batch(0)
+    value = pipe.step(tokens, targets)
+    return {"losses": [None if value is None else value.item()], "gradients": [gradients_of(pipe, case)]}
+
+
 def gradients_of(pipe, case: Case) -> dict[str, torch.Tensor]:
     """By the names of alone(); parts of sharded layers with the dimension and the place they are cut at."""
     from ostinato.nn.layers import split_of
