@@ -3,11 +3,13 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/python_executor.h"
+#include "plugin/flow.h"
 #include "plugin/forwards.h"
 #include "plugin/lower.h"
 #include "plugin/program.h"
 #include "plugin/program_text.h"
 #include "search/files/error.h"
+#include "search/partition/inference.h"
 
 namespace ostinato {
 namespace {
@@ -83,6 +85,12 @@ void bind_program(py::module_& m) {
           "One rank's row, as torch.distributed.pipelining reads it.")
       .def("forwards", &forwards, py::arg("micro_batches"), py::arg("stages"),
            "The forwards of its first micro-batches and of some of its stages, which are numbered anew.")
+      .def(
+          "front_stage",
+          [](const Program& p, bool dynamic_shapes) { return front_stage(p, kSendsAhead, dynamic_shapes); },
+          py::arg("dynamic_shapes") = false,
+          "Of forwards alone: the stage that may take each request before all others that take some; -1: "
+          "none.")
       .def("instructions", [](const Program& p, int rank) {
         check_rank(p, rank);
         return p.ranks[rank];
@@ -102,7 +110,11 @@ PYBIND11_MODULE(_plugin, m) {
   bind_executor(m);
   m.def(
       "lower",
-      [](const std::string& plan, const std::string& placement) { return lower_files(plan, placement); },
-      py::arg("plan_path"), py::arg("placement_path"),
-      "Reads and checks both files and lowers the plan. ValueError with the reason.");
+      [](const std::string& plan, const std::string& placement, int micro_batches) {
+        return lower_files(plan, placement, micro_batches);
+      },
+      py::arg("plan_path"), py::arg("placement_path"), py::arg("micro_batches") = 0,
+      "Reads and checks both files and lowers the plan; where it has fewer than `micro_batches`, its "
+      "repetend "
+      "is repeated. ValueError with the reason.");
 }

@@ -25,8 +25,10 @@ namespace ostinato {
 /// O(steps log steps).
 Program lower(const Plan& plan, const Placement& placement);
 
-/// Reads both files, checks the plan with the independent checker, and lowers it. Throws InputError with what
-/// is wrong and in which file.
-Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path);
+/// Reads both files, checks the plan with the independent checker, and lowers it; for at least
+/// `micro_batches` (lengthen.h), 0: those of the plan. Throws InputError with what is wrong and in which
+/// file.
+Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path,
+                    int micro_batches = 0);
 
 }  // namespace ostinato

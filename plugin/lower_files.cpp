@@ -1,3 +1,4 @@
+#include "plugin/lengthen.h"
 #include "plugin/lower.h"
 #include "search/checker/checker.h"
 #include "search/files/error.h"
@@ -23,7 +24,8 @@ Nanoseconds one_f_one_b(const Placement& placement, int micro_batches) {
 
 }  // namespace
 
-Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path) {
+Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path,
+                    int micro_batches) {
   const PlacementFile file = read_placement(placement_path);
   const Plan plan = read_plan(plan_path, file.placement, file.sha256);
   const CheckResult check = check_plan(plan, file.placement);
@@ -32,7 +34,7 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
     for (const std::string& failure : check.failures) message += "\n  " + failure;
     throw InputError(plan_path.string(), 0, message);
   }
-  Program program = lower(plan, file.placement);
+  Program program = lower(lengthened(plan, file.placement, micro_batches), file.placement);
   program.plan_sha256 = sha256(read_file(plan_path, kMaxPlanBytes));
   program.placement_sha256 = file.sha256;
   program.one_f_one_b = one_f_one_b(

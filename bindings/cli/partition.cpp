@@ -27,9 +27,11 @@ std::string layers_text(const std::vector<int>& layers) {
   return fmt::format("{}", fmt::join(layers, ", "));
 }
 
-/// "s0   on d0   layers 0 to 3   forward 1 ms   backward 2 ms".
+/// "s0   on d0   layers 0 to 3   forward 1 ms   backward 2 ms"; of an inference without the last.
 std::string stage_lines(const Placement& placement, const std::vector<ModelStage>& stages) {
   std::string text;
+  const bool trains = std::any_of(placement.blocks.begin(), placement.blocks.end(),
+                                  [](const Block& block) { return block.kind != Kind::forward; });
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const std::string name = fmt::format("s{}", s);
     Nanoseconds forward = 0;
@@ -39,9 +41,10 @@ std::string stage_lines(const Placement& placement, const std::vector<ModelStage
     }
     const std::string where =
         stages[s].devices.size() > 1 ? "all" : placement.devices[stages[s].devices.front()].name;
-    text += fmt::format("  {:<5} on {:<6} layers {}   forward {:>10}   backward {:>10}{}\n", name, where,
-                        layers_text(stages[s].layers), format_time(forward), format_time(backward),
-                        stages[s].recompute ? "   recomputes" : "");
+    text += fmt::format("  {:<5} on {:<6} layers {}   forward {:>10}", name, where,
+                        layers_text(stages[s].layers), format_time(forward));
+    if (trains) text += fmt::format("   backward {:>10}", format_time(backward));
+    text += stages[s].recompute ? "   recomputes\n" : "\n";
   }
   return text;
 }
@@ -64,6 +67,8 @@ PartitionOptions resolve(const ProfileArguments& arguments, const OptionSet& opt
   wanted.layout = options.text("layout") == "wave" ? ChunkLayout::wave : ChunkLayout::looped;
   const std::string& recompute = options.text("recompute");
   if (recompute != "never") wanted.recompute = recompute == "always" ? Recompute::always : Recompute::needed;
+  if (wanted.inference && wanted.recompute != Recompute::never)
+    throw UsageError("--inference has no backward that --recompute would run a forward for");
   if (wanted.micro_batches == 0) {
     const std::int64_t stages = static_cast<std::int64_t>(wanted.devices) * wanted.chunks;
     wanted.micro_batches = static_cast<int>(std::clamp<std::int64_t>(stages, 1, 1 << 20));

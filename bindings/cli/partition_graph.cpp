@@ -27,7 +27,7 @@ struct Arguments {
   std::uint64_t seed = 0;
   int runs = 0;
   double time_limit = 0;
-  bool published = false, incomplete = false;
+  bool published = false, incomplete = false, inference = false;
 
   explicit Arguments(CLI::App& app) {
     app.add_option("graph", graph, "Operator graph (CSV), or a profile (JSON) whose layers are the operators")
@@ -39,6 +39,7 @@ struct Arguments {
         ->type_name("DEVICES");
     app.add_option("--device-memory", memory, "For a profile: memory of each device, with a unit: 40GiB");
     app.add_flag("--allow-incomplete", incomplete, "Accept a profile that lost events");
+    app.add_flag("--inference", inference, "For a profile: the forwards alone are operators");
     app.add_option("--strategy", strategy,
                    "hash, batch-split, critical-path, mite, dfs, heft or best (the default)");
     app.add_option("--schedule", schedule,
@@ -83,6 +84,7 @@ Problem read_problem(const Arguments& a) {
   if (!ends_in(a.graph, ".json")) return {read_graph_csv(a.graph), read_devices_csv(a.devices), std::nullopt};
   PartitionOptions options = partition_devices(a.devices, a.memory);
   options.allow_incomplete = a.incomplete;
+  options.inference = a.inference;
   const Profile profile = read_profile(a.graph);
   check_partition(profile, options);
   Problem problem;

@@ -68,6 +68,11 @@ void add_baseline(std::vector<Row>& rows, const std::string& name, const std::op
                   baseline->fits ? "" : "does not fit the memory"});
 }
 
+/// What runs on the stages that a plan is compared with. Of forwards alone 1F1B is their order.
+const char* usual_order(const Candidate& candidate) {
+  return candidate.options.inference ? "One after the other on" : "1F1B on";
+}
+
 /// Why the winner was taken, against the next best and against 1F1B on the even split.
 std::string reason(const JointChoice& choice, const Baselines& base) {
   const Candidate& best = choice.candidates[choice.winner];
@@ -87,7 +92,7 @@ std::string reason(const JointChoice& choice, const Baselines& base) {
     text += fmt::format("the next best, {}, takes {} more", next->name, gap(next->value(), best.value()));
   }
   if (base.even && best.value() > 0) {
-    text += fmt::format(".\n1F1B on an even split of the layers takes {} times as long{}",
+    text += fmt::format(".\n{} an even split of the layers takes {} times as long{}", usual_order(best),
                         ratio(base.even->value, best.value()),
                         base.even->fits ? "" : ", and does not fit the memory");
   }
@@ -145,8 +150,9 @@ std::string choice_text(const JointChoice& choice, const Baselines& base) {
       {"", "placement", "bound", to_string(winner.plan->objective), "ratio", "peak memory", ""}};
   for (std::size_t i = 0; i < choice.candidates.size(); ++i)
     rows.push_back(candidate_row(choice.candidates[i], i == choice.winner, best));
-  add_baseline(rows, "1F1B on the best stages, 1 chunk", base.balanced, best);
-  add_baseline(rows, "1F1B on an even split of layers", base.even, best);
+  const std::string order = usual_order(winner);
+  add_baseline(rows, order + " the best stages, 1 chunk", base.balanced, best);
+  add_baseline(rows, order + " an even split of layers", base.even, best);
   return format_rows(rows) + reason(choice, base);
 }
 

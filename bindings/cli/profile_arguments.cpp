@@ -65,6 +65,9 @@ PartitionOptions ProfileArguments::partition_options(const OptionSet& options) c
   PartitionOptions result = partition_devices(devices, options.text("device_memory"));
   result.micro_batches = micro_batches;
   result.split_backward = options.flag("split_backward");
+  result.inference = options.flag("inference");
+  if (result.inference && result.split_backward)
+    throw UsageError("--inference has no backward for --split-backward");
   result.allow_incomplete = options.flag("allow_incomplete");
   return result;
 }

@@ -40,6 +40,7 @@ class Search(BaseModel):
     method: str | None = Field(default=None, min_length=1)
     device_memory: str | None = Field(default=None, min_length=1)  # "40GiB"; default: what the accelerator has
     max_chunks: int | None = Field(default=None, ge=1, le=64)
+    inference: bool = False  # forwards alone, for a script that only evaluates
     allow_incomplete: bool = False
 
 
@@ -99,6 +100,8 @@ def _check_ways(section: Section, where: str) -> None:
         raise OstinatoError(f'{where}: the "ostinato" section has {given}: each is a way to a plan, give one')
     if section.placement and section.searches:
         raise OstinatoError(f'{where}: "placement" in the "ostinato" section belongs to "plan": a search makes its own')
+    if section.auto and section.search is not None and section.search.inference:
+        raise OstinatoError(f'{where}: "inference" in "search" needs "profile": "auto" measures while it trains')
     for key in ("search", "output"):
         if getattr(section, key) is not None and not section.searches:
             raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "profile" or "auto": true')

@@ -106,7 +106,7 @@ def _search(search: Search, profile: Path, size: Size, folder: Path) -> None:
 def _options(search: Search) -> list[str]:
     """As `ostinato plan` takes them."""
     given = {"device_memory": _device_memory(), **search.model_dump(exclude_none=True)}
-    flags = ["--allow-incomplete"] if given.pop("allow_incomplete") else []
+    flags = [f"--{key.replace('_', '-')}" for key in ("inference", "allow_incomplete") if given.pop(key)]
     words = ((f"--{key.replace('_', '-')}", str(value)) for key, value in given.items() if value is not None)
     return flags + [word for pair in words for word in pair]
 

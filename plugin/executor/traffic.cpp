@@ -4,9 +4,12 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cassert>
 
 #include "plugin/executor/error.h"
+#include "plugin/flow.h"
+#include "search/partition/inference.h"
 
 namespace ostinato {
 namespace {
@@ -16,6 +19,11 @@ constexpr std::int64_t kUnchanged = 0;
 constexpr std::int64_t kAnnounced = 1;
 
 constexpr int kMessagesOfSend = 3;  ///< at most: which of the two, shapes, tensors
+
+bool trains(const Program& program) {
+  return std::any_of(program.stages.begin(), program.stages.end(),
+                     [](const ProgramStage& stage) { return stage.has_backward; });
+}
 
 std::string seconds(std::chrono::nanoseconds time) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
@@ -33,13 +41,15 @@ Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono
       meter_(meter),
       waiting_(std::move(waiting)),
       dynamic_(dynamic),
+      ahead_(trains(program) ? 0 : sends_ahead(program, kSendsAhead, dynamic)),
       itinerary_(ostinato::itinerary(program, rank, channel.posts_ahead())),
       pool_(channel.device(), meter),
       inbound_(program.ranks[rank].size()) {}
 
 std::map<int, int> Traffic::messages() const {
   std::map<int, int> messages = itinerary_.most_sends;
-  for (auto& [peer, count] : messages) count *= kMessagesOfSend;
+  for (auto& [peer, count] : messages)
+    count = kMessagesOfSend * (ahead_ > 0 ? std::min(count, ahead_) : count);
   return messages;
 }
 
@@ -207,6 +217,7 @@ void Traffic::send(int index, const std::vector<at::Tensor>& tensors) {
   const Instruction& i = at(index);
   Edge& e = edge(i);
   Outbound out{.index = index, .bytes = 0, .transfers = {}};
+  if (ahead_ > 0) release_sends(i.peer, static_cast<int>(outbound_[i.peer].size()) + 1 - ahead_);
   if (i.action == Action::send_forward) {
     announce(i, e, tensors, out);
     check(i, *e.forward, tensors);

@@ -15,6 +15,10 @@
 // like the one before it to that peer (kUnchanged), or its shapes follow (kAnnounced). Such a receive is
 // posted at its place in the list, where the proof lets it block, and not ahead. A gradient looks like what
 // went forward for its micro-batch.
+//
+// In training, gradients that come back say which sends are over. In a program of forwards nothing comes
+// back, so a send waits while as many as sends_ahead() says (flow.h) are under way to its peer: a rank that
+// is quicker than the one behind it does not fill the memory of either.
 
 #include <chrono>
 #include <functional>
@@ -116,6 +120,7 @@ class Traffic {
   Meter& meter_;
   std::function<void(int)> waiting_;
   bool dynamic_;
+  int ahead_;             ///< most sends to a peer that are not over; 0: no limit
   bool changed_ = false;  ///< shapes, in this step
   int flagged_ = -1;      ///< the receive whose shapes were read last; where shapes may change
   Itinerary itinerary_;

@@ -283,7 +283,8 @@ StageCuts GraphCutter::best() {
   Nanoseconds least = 0;
   for (Nanoseconds limit = first_limit(); best.stages.empty(); limit *= 2) {
     find_stage_sets(limit);
-    for (int cap = most; cap >= 1; --cap) {
+    const int fewest = model_.inference ? most : 1;  // an inference needs no less memory for fewer
+    for (int cap = most; cap >= fewest; --cap) {
       const Nanoseconds in_turn = (critical + cap - 1) / cap;
       if (!best.stages.empty() && in_turn >= least) break;
       solve(cap);

@@ -83,7 +83,8 @@ std::string why_infeasible(const Profile& profile, const Problem& problem) {
   }
   const Bytes fixed = problem.sums(0).fixed(0, layers) + problem.costs.shard_fixed() * problem.devices();
   if (fixed / problem.devices() > most) {
-    return fmt::format("parameters, gradients and optimizer state take {} bytes, {} devices hold {} each",
+    return fmt::format("{} take {} bytes, {} devices hold {} each",
+                       problem.model.inference ? "parameters" : "parameters, gradients and optimizer state",
                        fixed, problem.devices(), most);
   }
   return fmt::format(
@@ -122,7 +123,8 @@ class Levels {
     Problem full = problem_at(model_, costs_, options_, most);
     full.device_of = quickest.device_of;
     if (!quickest.ends.empty() && fits(full, quickest)) return {quickest, most, quickest.busiest};
-    for (int cap = most; cap >= 1; --cap) {
+    const int fewest = model_.inference ? most : 1;  // an inference needs no less memory for fewer
+    for (int cap = most; cap >= fewest; --cap) {
       if (has_best() && (least_period(cap) >= best_.period || best_.found.busiest == quickest.lower_bound))
         break;
       last_ = solve(problem_at(model_, costs_, options_, cap), options_.nodes / 10);

@@ -33,12 +33,13 @@ Bytes LayerSums::workspace(int first, int end) const {
   return std::max(workspace_[k][first], workspace_[k][end - (1 << k)]);
 }
 
-ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded) {
+ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded) : sent_by_{0} {
   for (int l = 0; l < model.graph.layers(); ++l) {
     if (!std::binary_search(sharded.begin(), sharded.end(), l)) {
       layer_.push_back(l);
       shards_before_.push_back(static_cast<int>(shards_.size()));
       bytes_at_.push_back(model.graph.bytes_across(l));
+      sent_by_.push_back(model.graph.bytes_across(l + 1));
       continue;
     }
     if (shards_.empty() || shards_.back().layers.back() != l - 1) shards_.push_back({layers(), {}, {}});

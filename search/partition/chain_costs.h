@@ -55,6 +55,7 @@ class ChainCosts {
   /// Whether a shard runs between two layers of the run, which then cannot be one stage.
   bool splits(int first, int end) const { return shards_before_[end - 1] != shards_before_[first]; }
   Bytes bytes_at(int position) const { return bytes_at_[position]; }  ///< over a cut before this position
+  Bytes sent_by(int end) const { return sent_by_[end]; }              ///< what a run that ends there hands on
 
  private:
   std::vector<int> layer_;
@@ -62,6 +63,7 @@ class ChainCosts {
   std::vector<Shard> shards_;
   std::vector<int> shards_before_;  ///< per position
   std::vector<Bytes> bytes_at_;
+  std::vector<Bytes> sent_by_;  ///< per end of a run
   Nanoseconds shard_time_ = 0;
   Bytes shard_fixed_ = 0;
 };

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "search/partition/inference.h"
+
 namespace ostinato::chain {
 
 Load Problem::add(Load load, int device, int stage, int first, int end, bool recompute) const {
+  if (model.inference) return add_forward(load, device, first, end);
   const LayerSums& on = sums(device);
   const Bytes kept = on.kept(first, end);
   const Bytes workspace = on.workspace(first, end) + (recompute ? kept : 0);
@@ -12,6 +15,14 @@ Load Problem::add(Load load, int device, int stage, int first, int end, bool rec
   load.fixed += on.fixed(first, end);
   load.kept += ((recompute ? 0 : kept) + on.input(first)) * in_flight[stage];
   load.workspace = std::max(load.workspace, serial ? load.kept + workspace : workspace);
+  return load;
+}
+
+Load Problem::add_forward(Load load, int device, int first, int end) const {
+  const LayerSums& on = sums(device);
+  load.time += on.time(first, end);
+  load.fixed += on.fixed(first, end) + messages_of(on.input(first), costs.sent_by(end));
+  load.workspace = std::max(load.workspace, on.input(first) + on.workspace(first, end));
   return load;
 }
 

@@ -37,6 +37,8 @@ struct Problem {
 
   /// `load` of this device with layers [first, end) as stage `stage` added.
   Load add(Load load, int device, int stage, int first, int end, bool recompute) const;
+  /// Of an inference, which keeps nothing: inference.h.
+  Load add_forward(Load load, int device, int first, int end) const;
   Load add_shard(Load load, int shard) const;
   Bytes needed(const Load& load) const;
   bool fits(const Load& load, int device) const {

@@ -21,7 +21,7 @@ bool feasible(const Problem& problem, Nanoseconds limit) {
 /// Cost of a partial partition; smaller is better.
 struct Cost {
   __int128 squares = -1;      ///< -1: no partition
-  Nanoseconds transfers = 0;  ///< there and back
+  Nanoseconds transfers = 0;  ///< there and, in training, back
   Bytes cut = 0;              ///< bytes over the cuts
   int first = 0;              ///< where the last stage starts
 };
@@ -30,16 +30,16 @@ bool better(const Cost& a, const Cost& b) {
   return b.squares < 0 || std::tie(a.transfers, a.squares, a.cut) < std::tie(b.transfers, b.squares, b.cut);
 }
 
-/// What passing from stage s - 1 to stage s at this position takes, both ways.
+/// What passing from stage s - 1 to stage s at this position takes, and the gradient back where there is one.
 Nanoseconds transfers_at(const Problem& problem, int s, int position) {
   if (s == 0) return 0;
   const int from = problem.device_of[s - 1], to = problem.device_of[s];
   const Bytes bytes = problem.costs.bytes_at(position);
   const LinkTable& links = problem.model.links;
-  const __int128 both =
-      static_cast<__int128>(links.between(from, to).time(bytes)) + links.between(to, from).time(bytes);
+  __int128 time = links.between(from, to).time(bytes);
+  if (!problem.model.inference) time += links.between(to, from).time(bytes);
   constexpr Nanoseconds most = std::numeric_limits<Nanoseconds>::max() >> 20;  // stages add up
-  return static_cast<Nanoseconds>(std::min<__int128>(both, most));
+  return static_cast<Nanoseconds>(std::min<__int128>(time, most));
 }
 
 /// Best cost of ending stage s at `end`, over all starts.

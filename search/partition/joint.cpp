@@ -62,7 +62,7 @@ class Chooser {
     for (const std::size_t i : order) {
       if (drop_by(list()[i], bounds[i], "its busiest device needs at least")) continue;
       place(i);
-      if (!options_.recompute || !short_of_memory(list()[i])) continue;
+      if (!options_.recompute || options_.partition.inference || !short_of_memory(list()[i])) continue;
       add(joint::recomputing(list()[i]));
       place(list().size() - 1);
     }

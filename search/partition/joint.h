@@ -31,7 +31,7 @@ struct JointOptions {
   PartitionOptions partition;       ///< chunks, layout, sharded and recompute do not count: they are chosen
   std::vector<int> shardable = {};  ///< layers that may be sharded; rising
   int max_chunks = 4;
-  bool recompute = true;      ///< try it where memory is short
+  bool recompute = true;      ///< try it where memory is short, in training
   bool fewer_devices = true;  ///< try to leave the last devices idle
   SearchOptions search = {};  ///< the time limit is that of all searches together
 };

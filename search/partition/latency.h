@@ -1,5 +1,6 @@
 #pragma once
-// Stages for a short latency: from the first forward of one micro-batch to its last backward.
+// Stages for a short latency: from the first forward of one micro-batch to its last backward, or, of an
+// inference, to its answer.
 //
 //   StageCuts cuts = cut_for_latency(profile, options, true);
 //   Placement placement = place_stages(profile, options, cuts.stages);

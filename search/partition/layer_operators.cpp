@@ -40,8 +40,9 @@ class Converter {
   std::int64_t time_unit() const { return time_unit_; }
 
   std::vector<GraphVertex> rows() const {
-    std::vector<GraphVertex> rows(static_cast<std::size_t>(2 * layers_));
-    for (int l = 0; l < layers_; ++l) add(l, rows);
+    std::vector<GraphVertex> rows(static_cast<std::size_t>(model_.inference ? layers_ : 2 * layers_));
+    for (int l = 0; l < layers_; ++l) add_forward(l, rows);
+    for (int l = 0; l < layers_ && !model_.inference; ++l) add_backward(l, rows);
     for (int l = 0; l < layers_; ++l) leave_tensors_out(l, rows);
     return rows;
   }
@@ -78,24 +79,30 @@ class Converter {
     return static_cast<std::int64_t>(std::clamp<__int128>(speed, 1, kMaxGraphNumber));
   }
 
-  void add(int l, std::vector<GraphVertex>& rows) const {
+  void add_forward(int l, std::vector<GraphVertex>& rows) const {
     const StageCost c = cost(l, 0);
-    GraphVertex &forward = rows[l], &back = rows[layers_ + l];
+    GraphVertex& forward = rows[l];
     forward.id = l;
     forward.name = model_.profile.layers[l].name;
     forward.operations = in_units(c.forward, time_unit_);
     forward.memory = in_units(held_by(c), bytes_unit_);
+    for (const LayerInput& input : model_.graph.inputs(l)) {
+      forward.after.push_back(input.layer);
+      std::int64_t& tensor = rows[input.layer].tensor;
+      tensor = std::max(tensor, in_units(input.bytes, bytes_unit_));
+    }
+  }
+
+  void add_backward(int l, std::vector<GraphVertex>& rows) const {
+    GraphVertex& back = rows[layers_ + l];
     back.id = layers_ + l;
-    back.name = forward.name + ", backward";
-    back.operations = in_units(backward(c), time_unit_);
+    back.name = rows[l].name + ", backward";
+    back.operations = in_units(backward(cost(l, 0)), time_unit_);
     back.after.push_back(l);
     back.together.push_back(l);
     for (const LayerInput& input : model_.graph.inputs(l)) {
-      forward.after.push_back(input.layer);
       rows[layers_ + input.layer].after.push_back(layers_ + l);
-      const std::int64_t bytes = in_units(input.bytes, bytes_unit_);
-      rows[input.layer].tensor = std::max(rows[input.layer].tensor, bytes);
-      back.tensor = std::max(back.tensor, bytes);
+      back.tensor = std::max(back.tensor, in_units(input.bytes, bytes_unit_));
     }
   }
 
@@ -106,9 +113,10 @@ class Converter {
       for (const std::int64_t from : v.after) sum += rows[from].tensor;
       return sum;
     };
-    GraphVertex& forward = rows[l];
-    forward.memory =
-        std::max<std::int64_t>(0, forward.memory - tensors(forward) - tensors(rows[layers_ + l]));
+    std::int64_t& memory = rows[l].memory;
+    memory -= tensors(rows[l]);
+    if (!model_.inference) memory -= tensors(rows[layers_ + l]);
+    memory = std::max<std::int64_t>(0, memory);
   }
 
   /// That at which a transfer of the usual size takes what the link says, latency included.

@@ -8,7 +8,7 @@
 //
 // Vertex l is the forward of layer l, vertex layers + l its backward (both halves of it, where it is split):
 // they share a device, and hold the layer's parameters, gradients, optimizer state, and what one micro-batch
-// keeps. One iteration is one micro-batch, there and back.
+// keeps. One iteration is one micro-batch, there and back. An inference has the forwards alone.
 //
 // An operator graph knows less than a profile, so some of it is an estimate: a kind of device is as fast as
 // the ratio of the sums of its layers says; a vertex has one tensor, as large as its largest edge; memory is

@@ -23,10 +23,13 @@ void check_ranges(const PartitionOptions& options) {
   if (options.micro_batches < 1)
     refuse(fmt::format("a step needs at least 1 micro-batch, got {}", options.micro_batches));
   if (options.device_memory < 0) refuse("the memory of a device must not be negative");
+  if (options.inference && (options.split_backward || options.recompute != Recompute::never))
+    refuse("an inference has no backward that could be split, or recompute a forward");
 }
 
-void check_layer(const LayerCost& layer, bool split) {
+void check_layer(const LayerCost& layer, bool split, bool inference) {
   if (layer.forward.repeats == 0) refuse(fmt::format("the forward of layer {} was not measured", layer.name));
+  if (inference) return;
   if (!split && layer.backward.repeats == 0)
     refuse(fmt::format("the backward of layer {} was not measured", layer.name));
   if (split && (layer.backward_input.repeats == 0 || layer.backward_weight.repeats == 0)) {
@@ -70,7 +73,7 @@ void check_partition(const Profile& profile, const PartitionOptions& options) {
   for (const int l : options.sharded) {
     if (l < 0 || l >= layers) refuse(fmt::format("no layer {}: the model has {}", l, layers));
   }
-  for (const LayerCost& layer : profile.layers) check_layer(layer, options.split_backward);
+  for (const LayerCost& layer : profile.layers) check_layer(layer, options.split_backward, options.inference);
   check_sums(profile, options.micro_batches);
 }
 

@@ -24,6 +24,7 @@ struct PartitionOptions {
   Bytes device_memory = kUnlimited;
   int micro_batches = 1;          ///< of a step; bounds what is in flight
   bool split_backward = false;    ///< needs backward_input and backward_weight in the profile
+  bool inference = false;         ///< forwards alone: nothing is kept, split or recomputed (inference.h)
   bool transfers = true;          ///< count transfer costs
   bool allow_incomplete = false;  ///< accept a profile that lost events
   std::vector<int> sharded = {};  ///< layers that are sharded over all devices (stage_cost.h); rising
@@ -53,8 +54,9 @@ struct StageCuts {
 /// `options.cluster`, or devices that are all alike.
 Cluster cluster_of(const PartitionOptions& options);
 
-/// Throws InputError for options out of range, an incomplete profile that is not allowed, a time that was not
-/// measured, a sharded layer that does not exist, and sums that int64 cannot hold.
+/// Throws InputError for options out of range or that contradict each other, an incomplete profile that is
+/// not allowed, a time that was not measured, a sharded layer that does not exist, and sums that int64 cannot
+/// hold.
 void check_partition(const Profile& profile, const PartitionOptions& options);
 
 }  // namespace ostinato

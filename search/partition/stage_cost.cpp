@@ -2,13 +2,20 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
+
+#include "search/partition/inference.h"
 
 namespace ostinato::chain {
 namespace {
 
-std::vector<std::vector<LayerCost>> layers_by_kind(const Cluster& cluster, const Profile& profile) {
+std::vector<std::vector<LayerCost>> layers_by_kind(const Cluster& cluster, const Profile& profile,
+                                                   bool inference) {
   std::vector<std::vector<LayerCost>> result;
-  for (const DeviceKind& kind : cluster.kinds) result.push_back(layers_on(kind, profile));
+  for (const DeviceKind& kind : cluster.kinds) {
+    std::vector<LayerCost>& layers = result.emplace_back(layers_on(kind, profile));
+    if (inference) std::transform(layers.begin(), layers.end(), layers.begin(), forward_only);
+  }
   return result;
 }
 
@@ -74,11 +81,15 @@ Model::Model(const Profile& of, const PartitionOptions& options)
     : profile(of),
       cluster(cluster_of(options)),
       graph(of),
-      on_kind(layers_by_kind(cluster, of)),
+      on_kind(layers_by_kind(cluster, of, options.inference)),
       links(options.transfers ? LinkTable(of, cluster) : LinkTable()),
-      split(options.split_backward) {}
+      split(options.split_backward),
+      inference(options.inference) {}
 
-StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& layers) {
+namespace {
+
+/// The sums alone.
+StageCost cost_of_layers(const Model& model, int kind, const std::vector<int>& layers) {
   StageCost cost;
   cost.input = input_of(model, layers);
   for (const int l : layers) {
@@ -96,23 +107,39 @@ StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& lay
   return cost;
 }
 
+/// Of an inference: where the input and the messages of a stage lie.
+void add_messages(StageCost& cost, Bytes output) {
+  cost.fixed += messages_of(cost.input, output);
+  cost.forward_workspace += std::exchange(cost.input, 0);
+}
+
+}  // namespace
+
+StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& layers) {
+  StageCost cost = cost_of_layers(model, kind, layers);
+  if (model.inference) add_messages(cost, output_of(model, layers));
+  return cost;
+}
+
 StageCost cost_of_shard(const Model& model, const std::vector<int>& layers, const std::vector<int>& devices) {
   std::set<int> kinds;
   for (const int d : devices) kinds.insert(model.kind_of(d));
   StageCost cost;
-  for (const int kind : kinds) take_larger(cost, cost_on_kind(model, kind, layers));
+  for (const int kind : kinds) take_larger(cost, cost_of_layers(model, kind, layers));
   const int parts = static_cast<int>(devices.size());
   // The halves of its backward are not run apart: every device would have to join in both.
   if (model.split) cost.backward = cost.backward_input + cost.backward_weight;
   const Bytes output = output_of(model, layers);
   cost.forward = share(cost.forward, parts) + all_reduce(model.links, devices, output);
-  cost.backward = share(cost.backward, parts) + all_reduce(model.links, devices, cost.input);
+  if (!model.inference)
+    cost.backward = share(cost.backward, parts) + all_reduce(model.links, devices, cost.input);
   cost.backward_input = cost.backward_weight = 0;
   cost.kept = share(cost.kept, parts);
   cost.forward_workspace = share(cost.forward_workspace, parts) + output;
   cost.forward_peak = share(cost.forward_peak, parts) + output;
-  cost.backward_workspace = share(cost.backward_workspace, parts) + cost.input;
+  cost.backward_workspace = model.inference ? 0 : share(cost.backward_workspace, parts) + cost.input;
   cost.fixed = share(cost.fixed, parts);
+  if (model.inference) add_messages(cost, output);
   return cost;
 }
 

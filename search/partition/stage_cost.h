@@ -20,15 +20,16 @@ namespace ostinato::chain {
 struct StageCost {
   Nanoseconds forward = 0, backward = 0, backward_input = 0, backward_weight = 0;
   Bytes kept = 0;   ///< from the forward to the end of the backward, without the input
-  Bytes input = 0;  ///< which the backward needs as well
+  Bytes input = 0;  ///< which the backward needs as well; 0 for an inference, which has it in its workspace
   Bytes forward_workspace = 0, backward_workspace = 0;
   Bytes forward_peak = 0;  ///< workspace of a forward that keeps nothing: each layer's kept bytes count
-  Bytes fixed = 0;         ///< parameters, gradients, optimizer state
+  Bytes fixed = 0;  ///< parameters, gradients, optimizer state; for an inference messages (inference.h)
 
   Bytes workspace() const { return std::max(forward_workspace, backward_workspace); }
 };
 
-/// A profile on a cluster: the layers as each kind of device runs them. Keeps a reference to the profile.
+/// A profile on a cluster: the layers as each kind of device runs them, without backwards for an inference.
+/// Keeps a reference to the profile.
 struct Model {
   Model(const Profile& profile, const PartitionOptions& options);
 
@@ -37,7 +38,7 @@ struct Model {
   const LayerGraph graph;
   const std::vector<std::vector<LayerCost>> on_kind;  ///< by kind, then layer
   const LinkTable links;                              ///< empty where transfers do not count
-  const bool split;
+  const bool split, inference;
 
   int devices() const { return static_cast<int>(cluster.devices.size()); }
   int kind_of(int device) const { return cluster.devices[device].kind; }

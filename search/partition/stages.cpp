@@ -13,7 +13,8 @@ namespace {
 using chain::Model;
 using chain::StageCost;
 
-/// Adds blocks stage by stage: all forwards first, then all backwards from the last stage to the first.
+/// Adds blocks stage by stage: all forwards first, then, in training, all backwards from the last stage to
+/// the first.
 class Builder {
  public:
   Builder(const Profile& profile, const PartitionOptions& options, const std::vector<ModelStage>& stages)
@@ -28,7 +29,7 @@ class Builder {
     connect();
     add_layers();
     for (int s = 0; s < count(); ++s) add_forward(s);
-    for (int s = count() - 1; s >= 0; --s) add_backward(s);
+    for (int s = count() - 1; s >= 0 && !options.inference; --s) add_backward(s);
   }
 
   Placement take() { return std::move(placement_); }

@@ -1,10 +1,10 @@
-"""Requests through a model of two branches that meet (K), emulated on 4 ranks: one alone, and many in flight. A plan of forwards over its branches
-against DeepSpeed's own eval_batch() on the best chain partition of the same layers, in turns.
+"""Requests through a model of two branches that meet (K), emulated on 4 ranks: one alone, many in flight, and more than
+a plan has, without end. Stages of `ostinato partition --inference` against DeepSpeed's own eval_batch() on the best chain partition of
+the same layers, in turns.
 
-    PYTHONPATH=build/release/python python tests/bench/serving_bench.py [--unit 4] [--requests 8] [--rounds 5]
+    PYTHONPATH=build/release/python python tests/bench/serving_bench.py [--unit 4] [--requests 8] [--many 64] [--rounds 5]
 
-ostinato profile, ostinato partition --stages graph, ostinato search; the plan runs in ostinato.torch.Pipeline. A round ends when its last
-answer is there; ranks meet between rounds.
+`ostinato search` plans them; they run in ostinato.torch.Pipeline. A round ends when its last answer is there; ranks meet between rounds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import re
 import tempfile
 import time
 import tomllib
@@ -23,7 +22,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from emulated_models import BRANCHES, layer, tokens
-from emulated_runs import Entry, best_chain, make_engine, ostinato, profile, slowest
+from emulated_runs import Entry, make_engine, ostinato, profile, slowest
 from support.worlds import World
 from torch import nn
 
@@ -55,12 +54,15 @@ class Part(nn.Module):
         return known[self.names[-1]]
 
 
-def planned_requests(plan: str, unit: float, inputs: dict[str, list]) -> Callable:
-    """`inputs`: by stage."""
+def planned_requests(plan: str, unit: float, requests: list[dict], each: int) -> list[Callable]:
+    """`requests`: inputs by stage. infer() with `each` of them at a time; and serve() where they are more."""
     from ostinato.torch import Pipeline
 
     pipe = Pipeline(plan, lambda stage: Part(stage.only or range(stage.first_layer, stage.end_layer), unit, stage.shard))
-    return lambda: pipe.infer(inputs)
+    groups = [requests[i : i + each] for i in range(0, len(requests), each)]
+    inputs = [{stage: [one[stage] for one in group] for stage in group[0]} for group in groups]
+    calls = [lambda: [pipe.infer(group) for group in inputs]]
+    return calls + [lambda: pipe.serve(requests, slots=len(requests))] * (len(groups) > 1)
 
 
 def deepspeed_requests(parts: tuple[int, ...], unit: float, count: int) -> Callable:
@@ -69,9 +71,9 @@ def deepspeed_requests(parts: tuple[int, ...], unit: float, count: int) -> Calla
     return lambda: engine.eval_batch(data, **options)
 
 
-def serve(plan: str, parts: tuple[int, ...], unit: float, count: int, rounds: int, inputs: dict[str, list]) -> list[list[float]]:
+def serve(plan: str, parts: tuple[int, ...], unit: float, each: int, rounds: int, requests: list[dict]) -> list[list[float]]:
     """Seconds of each round but the first: DeepSpeed's and ours."""
-    ways = [deepspeed_requests(parts, unit, count), planned_requests(plan, unit, inputs)]
+    ways = [deepspeed_requests(parts, unit, len(requests)), *planned_requests(plan, unit, requests, each)]
     seconds: list[list[float]] = [[] for _ in ways]
     for number in range(rounds + 1):
         for way, mine in zip(ways, seconds, strict=True):
@@ -86,49 +88,62 @@ def serve(plan: str, parts: tuple[int, ...], unit: float, count: int, rounds: in
 # ---- before
 
 
-def forwards_only(placement: Path, path: Path) -> Path:
-    """The same stages, for serving: nothing is kept for a backward."""
-    head, *blocks = placement.read_text().split("[[blocks]]")
-    kept = (re.sub(r"(?m)^memory = .*$", "memory = 0", block) for block in blocks if 'kind = "forward"' in block)
-    path.parent.mkdir()
-    path.write_text("[[blocks]]".join([head, *kept]))
-    return path
-
-
-def inputs_of(placement: Path, count: int) -> dict[str, list]:
-    """Requests for the stages that take them: those that run a branch's embedding."""
-    found, stream = {}, tokens(len(INPUTS))
-    requests = [next(stream) for _ in range(count)]
+def requests_for(placement: Path, count: int) -> list[dict]:
+    """By stages that take inputs: those that run a branch's embedding."""
+    takers, stream = {}, tokens(len(INPUTS))
     for stage in tomllib.loads(placement.read_text())["stages"]:
         ranges = stage["layers"] if isinstance(stage["layers"][0], list) else [stage["layers"]]
         own = {NAMES[i] for first, end in ranges for i in range(first, end)}
         taken = [i for i, name in enumerate(INPUTS) if any(name in BRANCHES[one][2:] for one in own)]
         if taken:
-            found[stage["name"]] = [tuple(request[i] for i in taken) for request in requests]
-    return found
+            takers.setdefault(stage["name"], []).extend(taken)
+    requests = [next(stream) for _ in range(count)]
+    return [{stage: tuple(request[i] for i in sorted({*taken})) for stage, taken in takers.items()} for request in requests]
+
+
+def best_chain(forward: Sequence[float], requests: int) -> tuple[tuple[int, ...], float]:
+    """Of all partitions into one chunk a rank the quickest: its cuts, and the seconds of so many requests."""
+
+    def seconds(cuts: tuple[int, ...]) -> float:
+        stages = [sum(forward[a:b]) for a, b in itertools.pairwise(cuts)]
+        return sum(stages) + (requests - 1) * max(stages)
+
+    every = [(0, *middle, len(forward)) for middle in itertools.combinations(range(1, len(forward)), RANKS - 1)]
+    best = min(every, key=seconds)
+    return best, seconds(best)
 
 
 @dataclass(frozen=True)
 class Load:
     title: str
     requests: int
+    each: int  # micro-batches of the plan
     objective: str
 
 
+def planned_seconds(plan: Path, placement: Path, load: Load) -> list[float]:
+    """Of infer(), call after call, and of serve()."""
+    from ostinato.torch.pipeline import lowered
+
+    calls = json.loads(plan.read_text())["makespan"] * load.requests // load.each
+    return [calls / 1e9, lowered(plan, placement, load.requests).makespan / 1e9][: 1 + (load.requests > load.each)]
+
+
 def compare(world: World, folder: Path, load: Load, profiled: dict, args) -> None:
-    placement = forwards_only(folder / "graph.toml", folder / load.objective / "placement.toml")
-    plan = placement.with_name("plan.json")
-    ostinato("search", placement, "--micro-batches", load.requests, "--objective", load.objective, "--output", plan)
-    parts, _ = best_chain(profiled, RANKS, args.requests)
+    placement, plan = (folder / str(load.requests) / name for name in ("placement.toml", "plan.json"))
+    plan.parent.mkdir()
+    shape = ("--inference", "--devices", RANKS, "--stages", "graph", "--shard", "8:both,9:head", "--output", placement)
+    ostinato("partition", folder / "profile.json", *shape)
+    ostinato("search", placement, "--micro-batches", load.each, "--objective", load.objective, "--output", plan)
     forward = [row["forward"]["median"] / 1e9 for row in profiled["layers"]]
-    stages = [sum(forward[a:b]) for a, b in itertools.pairwise(parts)]
-    planned = [sum(stages) + (load.requests - 1) * max(stages), json.loads(plan.read_text())["makespan"] / 1e9]
-    given = inputs_of(placement, load.requests)
-    by_rank = world.run(serve, str(plan), parts, args.unit / 1e3, load.requests, args.rounds, given)
-    measured = [slowest([rank[way] for rank in by_rank]) for way in range(2)]
-    names = [f"DeepSpeed, chain {list(parts)}", "ostinato, stages over the branches"]
+    parts, chain = best_chain(forward, load.requests)
+    requests = requests_for(placement, load.requests)
+    by_rank = world.run(serve, str(plan), parts, args.unit / 1e3, load.each, args.rounds, requests)
+    planned = [chain, *planned_seconds(plan, placement, load)]
+    measured = [slowest([rank[way] for rank in by_rank]) for way in range(len(planned))]
+    names = [f"DeepSpeed, chain {list(parts)}", f"ostinato, infer() of {load.each}", "ostinato, serve()"]
     print(f"\n{load.title}\n{'':44}{'planned':>11}{'measured':>11}{'to plan':>9}{'rival/it':>9}")
-    for name, expected, seconds in zip(names, planned, measured, strict=True):
+    for name, expected, seconds in zip(names, planned, measured, strict=False):
         print(f"{name:44}{expected * 1e3:8.1f} ms{seconds * 1e3:8.1f} ms{seconds / expected:9.3f}{measured[0] / seconds:9.2f}", flush=True)
 
 
@@ -136,15 +151,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--unit", type=float, default=4.0, help="milliseconds of a forward of cost 1")
     parser.add_argument("--requests", type=int, default=8, help="in flight, where there are many")
+    parser.add_argument("--many", type=int, default=64, help="requests of a stream, a multiple of that")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    loads = [Load("One request", 1, "latency"), Load(f"{args.requests} requests in flight", args.requests, "makespan")]
+    few, many = args.requests, args.many // args.requests * args.requests
+    loads = [
+        Load("One request", 1, 1, "latency"),
+        Load(f"{few} requests in flight", few, few, "makespan"),
+        Load(f"{many} requests", many, few, "makespan"),
+    ]
     with tempfile.TemporaryDirectory() as scratch, World(RANKS) as world:
         folder = Path(scratch)
         profiled = profile(MODEL, args.unit / 1e3, folder / "profile.json")
-        shape = ("--devices", RANKS, "--stages", "graph", "--shard", "8:both,9:head", "--output", folder / "graph.toml")
-        ostinato("partition", folder / "profile.json", *shape)
         for load in loads:
             compare(world, folder, load, profiled, args)
 

@@ -76,6 +76,45 @@ TEST(PlanCommand, IsNoWorseThanAnyCandidateOrBaseline) {
   EXPECT_LT(json["makespan"], json["baselines"]["1f1b_even_split"]["makespan"]);
 }
 
+TEST(PartitionCommand, InferenceHasForwardsAlone) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text({1000, 1000, 2000, 4000}));
+  const Result result =
+      ostinato_run({"partition", profile, "--inference", "--devices", "2", "--output", folder / "p.toml"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.out.find("backward"), std::string::npos) << result.out;
+  const Placement placement = read_placement(folder / "p.toml").placement;
+  ASSERT_EQ(placement.blocks.size(), 2u);
+  EXPECT_EQ(placement.blocks[1].kind, Kind::forward);
+  EXPECT_EQ(placement.blocks[1].memory, 0);
+  for (const auto& [option, value] : {std::pair{"--split-backward", ""}, {"--recompute", "needed"}}) {
+    std::vector<std::string> words = {"partition", profile,    "--inference",     "--devices",
+                                      "2",         "--output", folder / "q.toml", option};
+    if (*value != 0) words.emplace_back(value);
+    const Result refused = ostinato_run(words);
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_NE(refused.err.find(option), std::string::npos) << refused.err;
+  }
+}
+
+TEST(PlanCommand, InferenceForLatencyAndForThroughput) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text(kUneven));
+  for (const char* objective : {"latency", "makespan"}) {
+    const Result result = ostinato_run(
+        {"plan", profile, "--inference", "--devices", "2", "--micro-batches", "8", "--objective", objective,
+         "--time-limit", "2", "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+    ASSERT_TRUE(result.status == 0 || result.status == 5) << result.err;
+    EXPECT_NE(result.out.find("One after the other on an even split"), std::string::npos) << result.out;
+    EXPECT_EQ(result.out.find("1F1B on"), std::string::npos) << result.out;
+    EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
+    EXPECT_EQ(ostinato_run({"show", folder / "p.json", folder / "p.toml"}).status, 0);
+    EXPECT_EQ(ostinato_run({"lower", folder / "p.json", folder / "p.toml"}).status, 0);
+    for (const Block& block : read_placement(folder / "p.toml").placement.blocks)
+      EXPECT_EQ(block.kind, Kind::forward);
+  }
+}
+
 TEST(PlanCommand, SaysWhyACandidateIsNone) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text({1000, 1000, 1000}));

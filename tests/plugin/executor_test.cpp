@@ -188,6 +188,21 @@ TEST(Executor, ReusesItsBuffers) {
   EXPECT_EQ(peaks[1], peaks.back());
 }
 
+// Nothing comes back that would say what has arrived: rank 0 waits for that itself.
+TEST(Executor, ForwardsAloneHaveFewMessagesUnderWay) {
+  const Program program =
+      program_of(testing::graph({.device_of = {0, 1}, .edges = {{0, 1}}, .training = false}), 20);
+  for (const Way way : {Way::threads, Way::memory}) {
+    auto layers = testing::make_layers(program);
+    Exchange exchange;
+    std::vector<std::int64_t> peaks;
+    std::thread other([&] { run_rank(program, 1, exchange, way, layers, 3, {.timeout = 60s}); });
+    EXPECT_EQ(run_rank(program, 0, exchange, way, layers, 3, {.timeout = 60s}, &peaks), "");
+    other.join();
+    EXPECT_EQ(peaks, (std::vector<std::int64_t>(3, 2 * testing::kBatch * testing::kWidth * 4)));
+  }
+}
+
 TEST(Executor, TimeoutNamesBothInstructions) {
   const Program program = program_of(chain({0, 1}), 2, 2);
   auto layers = testing::make_layers(program);

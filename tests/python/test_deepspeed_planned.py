@@ -172,6 +172,40 @@ def test_tied_branches_from_the_profile_to_the_training(world2, tmp_path):
     trained_as_in_one_process(world2, replace(TOWERS, tied=True, section=section))
 
 
+def evaluated(options: Options) -> dict:
+    """Losses and outputs of eval_batch()."""
+    original, branches.described = branches.described, described
+    try:
+        engine = training.make_engine(options)
+    finally:
+        branches.described = original
+    data = branches.micro_batches(7)
+    losses = [engine.eval_batch(data, num_micro_batches=n).item() for n in (None, 6)]
+    engine.total_loss = None
+    outputs = engine.eval_batch(data, compute_loss=False, reduce_output=None, bcast_loss=False, num_micro_batches=5)
+    return {"losses": losses, "outputs": outputs, "kind": type(engine).__mro__[1].__name__}
+
+
+@pytest.mark.parametrize("way", ["latency", "makespan", "section"])
+def test_branches_from_the_profile_to_answers(world2, measured, way, tmp_path):
+    """Forwards alone, planned by `ostinato plan --inference` or by the section itself; what DeepSpeed's own engine gives."""
+    measured.write(str(tmp_path / "profile.json"))
+    if way == "section":
+        section = {"profile": str(tmp_path / "profile.json"), "search": {"inference": True, "time_limit": 2}, "output": str(tmp_path)}
+    else:
+        section = plan(tmp_path, "--devices", 2, "--inference", "--objective", way)
+    options = Options(model="branches", optimizer=None)
+    expected, got = (world2.run(evaluated, o) for o in (options, replace(options, section=section)))
+    blocks = tomllib.loads((tmp_path / "placement.toml").read_text())["blocks"]
+    assert {block["kind"] for block in blocks} == {"forward"}
+    if way == "latency":  # the towers beside each other
+        assert json.loads((tmp_path / "plan.json").read_text())["lower_bound"]["latency"] < 4 * 10**6
+    assert got[0]["kind"] == "PlanEngine"
+    assert [rank["losses"] for rank in got] == [rank["losses"] for rank in expected]
+    mine, theirs = (next(r["outputs"] for r in results if r["outputs"] is not None) for results in (got, expected))
+    assert len(mine) == 5 and all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
 def test_auto_measures_branches(world2, stock, tmp_path):
     """The profile that is measured inside DeepSpeed has the edges, and what rides along in a chain is no layer's own."""
     options = replace(TOWERS, section={"auto": True, "output": str(tmp_path), "search": {"time_limit": 1, "max_chunks": 2}})

@@ -118,6 +118,7 @@ def test_auto_goes_on_without_a_plan_where_it_may(world2, alone):
         ({"profile": "p.json", "search": {"objective": "speed"}}, ['"objective" in the "search"', "'makespan'"]),
         ({"profile": "/nowhere/p.json"}, ["/nowhere/p.json: no such file", "ostinato profile"]),
         ({"auto": 1}, ['"auto"', "valid boolean"]),
+        ({"auto": True, "search": {"inference": True}}, ['"inference"', 'needs "profile"']),
     ],
 )
 def test_wrong_section(world2, section, words):

@@ -7,14 +7,17 @@
     loss = pipe.step(tokens, targets)          # a tensor is cut into the plan's micro-batches; a list has one entry for each
     optimizer.step(); optimizer.zero_grad()
 
-    outputs = Pipeline("latency-plan.json", layers(...)).infer(requests)   # a plan without backwards
+    pipe = Pipeline("inference-plan.json", layers(...))         # a plan without backwards (ostinato plan --inference)
+    outputs = pipe.infer(batch)                                 # as many requests as the plan has micro-batches
+    pipe.serve(requests, lambda number, outputs: ...)           # as long as requests come, others in flight
 
 `schedule()` hands a plan to torch.distributed.pipelining's own runtime instead, where that can run it. docs/torch.md.
 """
 
 from .batches import BatchError
 from .pipeline import Pipeline, PipelineError
+from .requests import Requests
 from .runtime import schedule
 from .stages import Stage, layers
 
-__all__ = ["BatchError", "Pipeline", "PipelineError", "Stage", "layers", "schedule"]
+__all__ = ["BatchError", "Pipeline", "PipelineError", "Requests", "Stage", "layers", "schedule"]

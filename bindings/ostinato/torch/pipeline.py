@@ -17,6 +17,7 @@ from ostinato.watch import Watch
 
 from .batches import as_arguments, micro_batches
 from .groups import make_group
+from .serving import SLOTS, Answer, Serving
 from .stages import Build, own_stages
 
 
@@ -34,9 +35,9 @@ class Pipeline(nn.Module):
     stage that this rank runs (stages.layers() for a chain). A stage takes the outputs of the stages before it, one
     argument each; one that has none takes the inputs of step(). loss_fn(outputs, targets) gives a scalar, the mean over a
     micro-batch. group: its ranks are the plan's devices, in order; the default group where it is not given. timeout_s: a rank that
-    waits longer says for what.
+    waits longer says for what. dynamic_shapes: what travels between stages may change its shapes at any time.
 
-    All ranks of the group must make it, and call step() or infer() equally often. Parameters of other ranks are not here: make
+    All ranks of the group must make it, and call step(), infer() or serve() equally often. Parameters of other ranks are not here: make
     the optimizer of parameters(), on every rank. Raises ValueError for wrong files, and PipelineError.
     """
 
@@ -49,12 +50,15 @@ class Pipeline(nn.Module):
         group: dist.ProcessGroup | None = None,
         device: torch.device | str = "cpu",
         timeout_s: float = 300.0,
+        dynamic_shapes: bool = False,
     ):
         super().__init__()
+        self._files = plan, placement
         self.program = lowered(plan, placement)
         self.loss_fn = loss_fn
-        self._device, self._timeout_s = torch.device(device), timeout_s
-        self.rank, ranks = place_in(group, self.program)
+        self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
+        self.rank, self._ranks = place_in(group, self.program)
+        ranks = self._ranks
         check_copies(self.program)
         self._group = make_group(ranks, group) if len(ranks) > 1 else None
         self._check_agreement()
@@ -77,12 +81,8 @@ class Pipeline(nn.Module):
 
     def reset_shapes(self) -> None:
         """Shapes of what travels between stages are announced once. Call it on all ranks, between steps, when they change."""
-        everyone = list(range(self.program.ranks))
-        self._executor = _plugin.Executor(
-            self.program, self.rank, self._group, everyone, timeout_s=self._timeout_s, device=self._device
-        )
-        for stage in self._own:
-            self._executor.set_stage(stage.index, self._forward_of(stage.index), may_split=not stage.recompute)
+        self._executor = self._running = self._make_executor(self.program, self._forward_of)
+        self._serving: tuple[Serving, Any] | None = None  # with its executor
 
     def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
         """Forwards and backwards of one step; gradients are added to those that are there, as the mean over the micro-batches.
@@ -105,12 +105,33 @@ class Pipeline(nn.Module):
         None on ranks without a stage that feeds no other.
         """
         if self.trains:
-            raise PipelineError("the plan has backwards: call step(), or search a placement of forward blocks only")
+            raise PipelineError(
+                "the plan has backwards: call step(), or search a placement of forward blocks only (ostinato plan --inference)"
+            )
         self._take(inputs, None)
         with torch.no_grad():
             self._run()
         ends = list(self._results.values())
         return ends[0] if len(ends) == 1 else [list(result) for result in zip(*ends, strict=True)] if ends else None
+
+    def serve(self, requests: Any = None, answer: Answer | None = None, slots: int = SLOTS) -> int:
+        """Answers requests as long as they come, many in flight; returns how many it were. On all ranks.
+
+        requests: Requests(), or any iterable of what infer() takes for one; looked at on one rank, the first one of a stage that
+        takes inputs. answer(number, outputs) is called on ranks with a stage that feeds no other, in the thread of serve(), as
+        soon as an answer is there; numbers count from 0 in the order of the requests. slots: as many pass in a run, after
+        which the pipeline empties once.
+        """
+        if self.trains:
+            raise PipelineError("the plan has backwards: search a placement of forward blocks only (ostinato plan --inference)")
+        if self._serving is None or self._serving[0].program.micro_batches < slots:
+            self._serving = self._make_serving(slots)
+        serving, self._running = self._serving
+        serving.begin(requests, answer, self._timeout_s / 4)
+        while serving.another_run():
+            self._run()
+        self._running = self._executor
+        return serving.count
 
     def records(self) -> list[tuple[str, int, int]]:
         """What the last step ran: instruction, begin and end in nanoseconds from the step's begin."""
@@ -119,11 +140,29 @@ class Pipeline(nn.Module):
 
     def position(self) -> str:
         """Where this rank is, in words; from any thread."""
-        return self._executor.position()
+        return self._running.position()
+
+    def _make_executor(self, program, forward_of: Callable[[int], Callable]):
+        everyone = list(range(program.ranks))
+        executor = _plugin.Executor(
+            program, self.rank, self._group, everyone, timeout_s=self._timeout_s, device=self._device, dynamic_shapes=self._dynamic
+        )
+        for stage in self._own:
+            executor.set_stage(stage.index, forward_of(stage.index), may_split=not stage.recompute)
+        return executor
+
+    def _make_serving(self, slots: int) -> tuple[Serving, Any]:
+        modules = {stage.index: self.stages[str(stage.index)] for stage in self._own}
+        try:
+            program = lowered(*self._files, slots)
+            serving = Serving(program, self.rank, self._ranks, self._group, modules, self._device, self._dynamic)
+        except ValueError as error:
+            raise PipelineError(str(error)) from None
+        return serving, self._make_executor(serving.program, serving.forward_of)
 
     def _run(self) -> None:
         try:
-            self._executor.run()
+            self._running.run()
         except _plugin.StepTimeout:
             self._watch.give_up()
             raise
@@ -179,9 +218,12 @@ class Pipeline(nn.Module):
             raise PipelineError(f"ranks {differing} hold another plan than rank 0: {held[differing[0]][:12]} against {held[0][:12]}")
 
 
-def lowered(plan: str | Path, placement: str | Path | None):
-    """The program of a plan. ValueError with file and line where plan and placement are not right together."""
-    return _plugin.lower(str(plan), str(placement or Path(plan).with_name("placement.toml")))
+def lowered(plan: str | Path, placement: str | Path | None, micro_batches: int = 0):
+    """The program of a plan, with its repetend repeated for as many micro-batches where it has fewer.
+
+    ValueError with file and line where plan and placement are not right together.
+    """
+    return _plugin.lower(str(plan), str(placement or Path(plan).with_name("placement.toml")), micro_batches)
 
 
 def check_copies(program) -> None:

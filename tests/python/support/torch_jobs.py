@@ -1,11 +1,13 @@
 """What ranks run in test_torch_pipeline.py, and the same on one process."""
 
+import threading
 import time
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.distributed_c10d import _get_default_store
 
 from .models import BATCH, LENGTH, VOCABULARY, WIDTH, Block, loss
 
@@ -132,6 +134,74 @@ def infer(case: Case) -> list:
         tokens, picture, _ = batch(step)
         results.append(pipe.infer({"left": tokens, "right": picture} if case.branches else tokens))
     return results
+
+
+def requests_of(case: Case, count: int, lengths: tuple[int, ...] = (LENGTH,)) -> list:
+    """Inputs of requests 0, 1, ...: of the chain, or by stage."""
+    given = []
+    for number in range(count):
+        tokens, picture, _ = (t.chunk(MICRO_BATCHES)[number % MICRO_BATCHES] for t in batch(number // MICRO_BATCHES))
+        length = lengths[number % len(lengths)]
+        tokens, picture = tokens[:, :length], picture[:, :length]
+        given.append({"left": tokens, "right": picture} if case.branches else tokens)
+    return given
+
+
+def answers_alone(case: Case, given: list) -> list:
+    torch.set_num_threads(1)
+    parts = branches() if case.branches else {"chain": nn.Sequential(*chain())}
+    with torch.no_grad():
+        if case.branches:
+            return [parts["join"](parts["left"](one["left"]), parts["right"](one["right"])) for one in given]
+        return [parts["chain"](one) for one in given]
+
+
+@dataclass(frozen=True)
+class Load:
+    """How requests come: all at once, or each one when the one before it is answered, after a pause."""
+
+    slots: int = 8
+    in_turn: bool = False
+    pause_s: float = 0.0
+    timeout_s: float = 120.0
+    dynamic_shapes: bool = False
+
+
+def serve(case: Case, given: list, load: Load) -> tuple[int, dict[int, torch.Tensor]]:
+    """How many were served, and the answers that came out on this rank. Twice, with the same pipeline."""
+    from ostinato.torch import Pipeline
+
+    pipe = Pipeline(case.plan, build(case), timeout_s=load.timeout_s, dynamic_shapes=load.dynamic_shapes)
+    pipe.eval()
+    store = _get_default_store().clone()
+    for turn in range(2):
+        answers: dict[int, torch.Tensor] = {}
+
+        def answer(number: int, outputs, turn=turn, answers=answers) -> None:
+            assert number not in answers
+            answers[number] = outputs
+            store.set(f"{case.plan}/{turn}/{number}", "answered")
+
+        requests = in_turn(given, f"{case.plan}/{turn}", load.pause_s) if load.in_turn else given
+        served = pipe.serve(requests, answer, slots=load.slots)
+        assert pipe.position().endswith("between steps")
+    return served, answers
+
+
+def in_turn(given: list, name: str, pause_s: float):
+    from ostinato.torch import Requests
+
+    requests, store = Requests(), _get_default_store().clone()
+
+    def feed() -> None:
+        for number, inputs in enumerate(given):
+            time.sleep(pause_s)
+            requests.put(inputs)
+            store.wait([f"{name}/{number}"])
+        requests.close()
+
+    threading.Thread(target=feed, daemon=True).start()
+    return requests
 
 
 def own_schedule(case: Case, kind: str):

@@ -1,0 +1,139 @@
+"""Requests that come at their own time, and how the ranks that take them learn which is next.
+
+    requests = Requests()
+    requests.put(tokens)                # from any thread; a tuple where the model takes several tensors
+    requests.close()                    # no more will come
+"""
+
+import pickle
+import queue
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+REQUEST, NOTHING, END = 0, -1, -2  # what there is next; NOTHING: not at this moment
+
+
+class Requests:
+    """A queue for Pipeline.serve(): while it is empty, requests in flight go on, and no rank gives up."""
+
+    def __init__(self):
+        self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        self._closed = False
+
+    def put(self, inputs: Any) -> None:
+        self._queue.put((inputs,))
+
+    def close(self) -> None:
+        self._queue.put(None)
+
+    def take(self, seconds: float) -> tuple[int, Any]:
+        """REQUEST and its inputs; NOTHING where none comes in so many seconds; END after close()."""
+        if self._closed:
+            return END, None
+        try:
+            entry = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
+        except queue.Empty:
+            return NOTHING, None
+        self._closed = entry is None
+        return (END, None) if self._closed else (REQUEST, entry[0])
+
+
+class Listed:
+    """Any iterable as requests, taken as fast as the pipeline takes them. None stands for a moment without one."""
+
+    def __init__(self, requests: Iterable):
+        self._requests = iter(requests)
+
+    def take(self, seconds: float) -> tuple[int, Any]:
+        for inputs in self._requests:
+            return (NOTHING, None) if inputs is None else (REQUEST, inputs)
+        return END, None
+
+
+class Intake:
+    """What each slot takes, on a rank that takes inputs. The front draws it from `requests`, and tells the others.
+
+    lead: as lead_of() says. readers: stages of this rank that take inputs. front: its global rank. group: of all ranks that
+    take inputs; None where that is the front alone.
+    """
+
+    def __init__(self, requests: Any, lead: int, readers: int, patience_s: float, front: int, group: dist.ProcessGroup | None):
+        self._requests = requests if hasattr(requests, "take") else Listed(() if requests is None else requests)
+        self._lead, self._readers, self._patience_s, self._group = lead, readers, patience_s, group
+        ranks = [] if group is None else dist.get_process_group_ranks(group)
+        self._front = None if group is None or dist.get_rank() == front else front  # None: this rank
+        self._others = [rank for rank in ranks if rank != front]
+        self._count, self._first = 0, (NOTHING, None)
+        self._told: list[dist.Work] = []
+        self.begin()
+
+    def wait(self) -> bool:
+        """On the front, between runs: until there is a request to begin the next one with. False: none will come."""
+        while self._first[0] == NOTHING:
+            self._first = self._requests.take(self._patience_s)
+        return self._first[0] == REQUEST
+
+    def begin(self) -> None:
+        """Of a run. Nothing is in flight, and every slot of the run before was taken."""
+        for work in self._told:
+            work.wait()
+        self._told = []
+        self._next = 0
+        self._last = 0  # slot of the last request
+        self._drawn: dict[int, list] = {}  # by slot: readers to come, number or NOTHING, inputs
+
+    def of(self, slot: int) -> tuple[int, Any]:
+        """The number of the slot's request and its inputs; NOTHING where it is empty. Each reader asks once."""
+        while self._next <= slot:
+            self._drawn[self._next] = [self._readers, *(self._draw() if self._front is None else self._hear())]
+            self._next += 1
+        entry = self._drawn[slot]
+        entry[0] -= 1
+        if entry[0] == 0:
+            del self._drawn[slot]
+        return entry[1], entry[2]
+
+    def _draw(self) -> tuple[int, Any]:
+        kind, inputs = self._first
+        if kind == REQUEST:
+            self._first = (NOTHING, None)
+        elif kind == NOTHING:
+            owed = self._next - self._last <= self._lead
+            kind, inputs = self._requests.take(0 if owed else self._patience_s)
+        number = NOTHING
+        if kind == REQUEST:
+            number, self._last = self._count, self._next
+            self._count += 1
+        elif kind == END:
+            self._first = (END, None)
+        for rank in self._others:
+            self._tell(rank, (number, inputs))
+        return number, inputs
+
+    def _tell(self, rank: int, entry: tuple[int, Any]) -> None:
+        packed = torch.frombuffer(bytearray(pickle.dumps(entry)), dtype=torch.uint8)
+        for tensor in (torch.tensor([packed.numel()]), packed):
+            self._told.append(dist.isend(tensor, rank, group=self._group))
+
+    def _hear(self) -> tuple[int, Any]:
+        size = torch.empty(1, dtype=torch.int64)
+        dist.recv(size, self._front, group=self._group)
+        packed = torch.empty(int(size), dtype=torch.uint8)
+        dist.recv(packed, self._front, group=self._group)
+        return pickle.loads(packed.numpy().tobytes())
+
+
+def lead_of(program, receives_wait: bool) -> int:
+    """So many slots, at most, some rank begins before it is done with one: they must come in for that one to go out."""
+    lead = 0
+    for rank in range(program.ranks):
+        latest = 0
+        for instruction in program.instructions(rank):
+            if instruction.action.startswith("RECV") and not receives_wait:
+                continue
+            latest = max(latest, instruction.micro_batch)
+            lead = max(lead, latest - instruction.micro_batch)
+    return lead

@@ -1,0 +1,12 @@
+#include "search/partition/inference.h"
+
+namespace ostinato {
+
+LayerCost forward_only(LayerCost layer) {
+  layer.backward = layer.backward_input = layer.backward_weight = {};
+  layer.forward_workspace += layer.kept + layer.input_bytes;
+  layer.backward_workspace = layer.kept = layer.gradients = layer.optimizer_state = 0;
+  return layer;
+}
+
+}  // namespace ostinato

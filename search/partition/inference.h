@@ -1,0 +1,35 @@
+#pragma once
+// What a layer costs where nothing is trained: its forward, and its parameters.
+//
+//   PartitionOptions options{.devices = 4, .inference = true};
+//   Placement placement = partition_chain(profile, options);      // blocks "s0.F", "s1.F", ... alone
+//
+// Every partition of a profile then counts so:
+//
+//   static memory of a device    parameters of its layers, and the messages that wait there: of each of its
+//                                stages one input that has come ahead of need, and kSendsAhead outputs on
+//                                their way
+//   while a forward runs         what its largest layer has at its peak (input, what it would keep for a
+//                                backward, workspace), and the input of the stage
+//
+// Nothing is left when a forward ends, so how many requests are in flight costs no memory beside those
+// messages: the executor holds a sender back that is further ahead than that (plugin/executor/traffic.h).
+//
+// The peak is from above: it was measured in a forward that kept its graph, and one without frees earlier.
+
+#include "search/partition/profile.h"
+
+namespace ostinato {
+
+/// Messages from one rank to another that may be on their way at once where no message comes back that would
+/// say which of them have arrived: one that waits at its receiver, and one more so that neither side stands
+/// still where times vary.
+inline constexpr int kSendsAhead = 2;
+
+/// What waits at both ends of a stage that reads and hands on so many bytes.
+constexpr Bytes messages_of(Bytes input, Bytes output) { return input + kSendsAhead * output; }
+
+/// The layer without its backward, and without what is held for one: gradients, optimizer state, activations.
+LayerCost forward_only(LayerCost layer);
+
+}  // namespace ostinato

@@ -1,0 +1,115 @@
+"""ostinato.torch serves requests: from a profile to a plan of forwards to answers, and requests without end."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from support import torch_jobs
+from support.models import LENGTH
+from support.plans import Layout, make_plan, placement_text
+from support.torch_jobs import Case, Load
+from test_torch_pipeline import LAYERS, SHARDED, branches
+
+from ostinato.profile import Job, profile_layers
+
+COUNT = 21
+LAYOUTS = {
+    "chain": Layout("chain", (5,), (0, 1)),
+    "wave": Layout("wave", (1, 4, 6), (0, 1, 1, 0)),
+    "looped": Layout("looped", (2, 4, 6), (0, 1, 0, 1)),
+    "sharded": SHARDED,
+}
+
+
+def case_of(folder, kind: str) -> Case:
+    text = branches(trains=False) if kind == "branches" else placement_text(LAYOUTS[kind], LAYERS, trains=False)
+    plan = make_plan(folder, LAYOUTS.get(kind, SHARDED), LAYERS, 6, text=text)
+    return Case(str(plan), branches=kind == "branches")
+
+
+def check(results: list, expected: list, exact: bool = True) -> None:
+    """Every request is answered, where answers come out, as by one process; every rank counts them all."""
+    assert [served for served, _ in results] == [len(expected)] * len(results)
+    answered = [answers for _, answers in results if answers]
+    assert answered
+    for answers in answered:
+        for number, wanted in enumerate(expected):
+            mine = answers.pop(number)
+            assert torch.equal(mine, wanted) if exact else torch.allclose(mine, wanted, atol=1e-6), number
+        assert not answers
+
+
+@pytest.fixture(scope="module")
+def profile():
+    job = Job(layers=torch_jobs.chain(), inputs=(torch_jobs.batch(0)[0],))
+    job.repeats, job.warm_up = 2, 1
+    return profile_layers(job)
+
+
+@pytest.mark.parametrize("objective", ["latency", "makespan"])
+def test_from_the_profile_to_answers(world2, profile, objective, tmp_path):
+    """profile, plan --inference, verify; then infer() with the plan's requests, and serve() with many more."""
+    from ostinato import _search
+
+    costs, plan, placement = (str(tmp_path / name) for name in ("profile.json", "plan.json", "placement.toml"))
+    profile.write(costs)
+    words = ["--inference", "--devices", "2", "--micro-batches", str(torch_jobs.MICRO_BATCHES), "--objective", objective]
+    files = ["--time-limit", "2", "--output", plan, "--placement-output", placement]
+    assert _search.main(["plan", costs, *words, *files]) in (0, 5)
+    assert _search.main(["verify", plan, placement]) == 0
+    assert {step["block"].rpartition(".")[2] for step in json.loads((tmp_path / "plan.json").read_text())["schedule"]} == {"F"}
+    case = Case(plan)
+    expected = torch_jobs.alone(case, trains=False)["outputs"]
+    results = next(r for r in world2.run(torch_jobs.infer, case) if r[0] is not None)
+    assert all(torch.equal(a, b) for mine, theirs in zip(results, expected, strict=True) for a, b in zip(mine, theirs, strict=True))
+    given = torch_jobs.requests_of(case, COUNT)
+    check(world2.run(torch_jobs.serve, case, given, Load()), torch_jobs.answers_alone(case, given))
+
+
+@pytest.mark.parametrize("in_turn", [False, True], ids=["at-once", "in-turn"])
+@pytest.mark.parametrize("kind", [*LAYOUTS, "branches"])
+def test_requests_without_end(world2, kind, in_turn, tmp_path):
+    """More than a run has slots; in turn: one goes all the way through before the next one comes."""
+    case = case_of(tmp_path, kind)
+    given = torch_jobs.requests_of(case, COUNT)
+    results = world2.run(torch_jobs.serve, case, given, Load(in_turn=in_turn))
+    check(results, torch_jobs.answers_alone(case, given), exact=kind != "sharded")
+
+
+@pytest.mark.parametrize("kind", ["wave", "branches"])
+def test_requests_of_any_shape(world2, kind, tmp_path):
+    case = case_of(tmp_path, kind)
+    given = torch_jobs.requests_of(case, COUNT, (LENGTH, LENGTH - 1, 1))
+    expected = torch_jobs.answers_alone(case, given)
+    for in_turn in (False, True):
+        check(world2.run(torch_jobs.serve, case, given, Load(in_turn=in_turn, dynamic_shapes=True)), expected)
+
+
+def test_no_request_for_longer_than_the_timeout(world2, tmp_path):
+    case = case_of(tmp_path, "wave")
+    given = torch_jobs.requests_of(case, 2)
+    results = world2.run(torch_jobs.serve, case, given, Load(in_turn=True, pause_s=3, timeout_s=2.5))
+    check(results, torch_jobs.answers_alone(case, given))
+
+
+def test_none_at_all(world2, tmp_path):
+    assert world2.run(torch_jobs.serve, case_of(tmp_path, "looped"), [], Load()) == [(0, {})] * 2
+
+
+def test_one_rank_needs_no_group(tmp_path):
+    one = Layout("one", (4,), (0, 0))
+    plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))
+    case, answers = Case(str(plan)), {}
+    given = torch_jobs.requests_of(case, 5)
+    from ostinato.torch import Pipeline
+
+    pipe = Pipeline(case.plan, torch_jobs.build(case))
+    assert pipe.serve(iter(given), answers.__setitem__, slots=4) == 5
+    assert all(torch.equal(answers[n], wanted) for n, wanted in enumerate(torch_jobs.answers_alone(case, given)))
+
+
+def test_a_plan_for_training_is_refused(world2, tmp_path):
+    case = replace(case_of(tmp_path, "chain"), plan=str(make_plan(tmp_path / "t", LAYOUTS["chain"], LAYERS, 2)))
+    for message in world2.run(torch_jobs.refusal, case, "serve"):
+        assert "PipelineError" in message and "ostinato plan --inference" in message
