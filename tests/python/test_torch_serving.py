@@ -89,7 +89,7 @@ def test_requests_of_any_shape(world2, kind, tmp_path):
 def test_no_request_for_longer_than_the_timeout(world2, tmp_path):
     case = case_of(tmp_path, "wave")
     given = torch_jobs.requests_of(case, 2)
-    results = world2.run(torch_jobs.serve, case, given, Load(in_turn=True, pause_s=3, timeout_s=2.5))
+    results = world2.run(torch_jobs.serve, case, given, Load(in_turn=True, pause_s=3.6, timeout_s=3))
     check(results, torch_jobs.answers_alone(case, given))
 
 

@@ -90,19 +90,24 @@ class Serving:
 
         def forward(slot: int, inputs: tuple | None):
             number, arguments = self._taken(stage.name, slot) if inputs is None else opened(inputs)
-            outputs: Any = () if self._dynamic else self._last.get(index, ())
-            if number != NOTHING:
-                self.count = max(self.count, number + 1)
-                with torch.no_grad():
-                    outputs = module(*arguments)
+            if number == NOTHING:
+                return self._marked(number, self._last.get(index, ())) if stage.outputs else ()
+            self.count = max(self.count, number + 1)
+            with torch.no_grad():
+                outputs = module(*arguments)
             if not stage.outputs:
-                if number != NOTHING:
-                    self._finished(index, number, outputs.whole() if isinstance(outputs, ShardedLogits) else outputs)
+                self._finished(index, number, outputs.whole() if isinstance(outputs, ShardedLogits) else outputs)
                 return ()
-            outputs = self._last[index] = as_arguments(outputs)
-            return (*outputs, torch.tensor([number, len(outputs)], device=self._device))
+            outputs = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+            if not self._dynamic:
+                self._last[index] = outputs
+            return self._marked(number, outputs)
 
         return forward
+
+    def _marked(self, number: int, outputs: tuple) -> tuple:
+        """As opened() takes them."""
+        return (*outputs, torch.tensor([number, len(outputs)], device=self._device))
 
     def _taken(self, name: str, slot: int) -> tuple[int, tuple]:
         number, inputs = self._intake.of(slot)

@@ -158,7 +158,7 @@ def answers_alone(case: Case, given: list) -> list:
 
 @dataclass(frozen=True)
 class Load:
-    """How requests come: all at once, or each one when the one before it is answered, after a pause."""
+    """How requests come: all at once, or each one when the one before it is answered, and after a pause."""
 
     slots: int = 8
     in_turn: bool = False
@@ -195,7 +195,7 @@ def in_turn(given: list, name: str, pause_s: float):
 
     def feed() -> None:
         for number, inputs in enumerate(given):
-            time.sleep(pause_s)
+            time.sleep(pause_s if number else 0)
             requests.put(inputs)
             store.wait([f"{name}/{number}"])
         requests.close()
