@@ -4,6 +4,8 @@
 
 #include "search/files/error.h"
 #include "search/plan/modes.h"
+#include "search/plan/orders.h"
+#include "search/repetend/repetend.h"
 #include "search/schedule/stretch.h"
 
 namespace ostinato {
@@ -11,14 +13,26 @@ namespace {
 
 int at_least(int wanted, int unit) { return (wanted + unit - 1) / unit; }
 
-/// One copy begins when the one before it ends; no rank waits for that where order alone counts.
-std::vector<ScheduledBlock> copies(const Plan& plan, int count) {
-  std::vector<ScheduledBlock> all;
-  for (int k = 0; k < count; ++k) {
-    for (const ScheduledBlock& s : plan.schedule)
-      all.push_back({s.block, s.micro_batch + k * plan.micro_batches, s.start + k * plan.makespan});
+void stretch_steady(Plan& plan, const Instance& in, int micro_batches) {
+  SteadyState& steady = plan.steady_state;
+  const int more = at_least(micro_batches - plan.micro_batches, steady.unroll);
+  plan.schedule = stretch(in, plan.schedule, steady, more);
+  plan.micro_batches += more * steady.unroll;
+  plan.makespan += more * steady.period;
+  steady.count += more;
+}
+
+void repeat_least(Plan& plan, const Instance& in, int micro_batches) {
+  const Repetend repetend = find_repetend(in, Bounds(in), 1, {});
+  if (repetend.period == 0) throw InputError("", 0, "no schedule that repeats was found for this placement");
+  plan.schedule.clear();
+  for (int m = 0; m < micro_batches; ++m) {
+    for (int b = 0; b < in.blocks(); ++b)
+      plan.schedule.push_back({b, m, repetend.start[b] + m * repetend.period});
   }
-  return all;
+  sort_schedule(in.placement(), plan.schedule);
+  plan.micro_batches = micro_batches;
+  plan.makespan = makespan_of(in.placement(), plan.schedule);
 }
 
 }  // namespace
@@ -36,20 +50,13 @@ Plan lengthened(const Plan& plan, const Placement& placement, int micro_batches)
   result.optimal = {};
   result.by_exhaustion = {};
   result.capacity.reset();
-  if (plan.steady_state.count == 0) {
-    const int count = at_least(micro_batches, plan.micro_batches);
-    result.schedule = copies(plan, count);
-    result.micro_batches *= count;
-    result.makespan *= count;
-    return result;
-  }
-  const SteadyState& steady = plan.steady_state;
-  const int more = at_least(micro_batches - plan.micro_batches, steady.unroll);
   const Placement taken = plan.modes ? with_modes(placement, plan.modes->taken) : placement;
-  result.schedule = stretch(Instance(taken), plan.schedule, steady, more);
-  result.micro_batches += more * steady.unroll;
-  result.steady_state.count += more;
-  result.makespan += more * steady.period;
+  const Instance in(taken);
+  if (plan.steady_state.count > 0) {
+    stretch_steady(result, in, micro_batches);
+  } else {
+    repeat_least(result, in, micro_batches);
+  }
   return result;
 }
 

@@ -5,7 +5,9 @@
 //   Plan plan = lengthened(read_plan(...), placement, 512);      // of a plan for 8
 //
 // Its warm-up and its cool-down stay, and the repetend between them is repeated (search/schedule/stretch.h):
-// so the pipeline does not run empty after every 8. A plan in which nothing repeats is repeated as a whole.
+// so the pipeline does not run empty after every 8. A plan in which nothing repeats is no part of a longer
+// one (of forwards the quicker stages run ahead, further and further): then the least repetend that is found
+// for the placement (search/repetend/repetend.h) is repeated instead, from the first micro-batch to the last.
 
 #include "search/placement/placement.h"
 #include "search/plan/plan.h"
@@ -13,9 +15,9 @@
 namespace ostinato {
 
 /// At least `micro_batches`; the plan as it is where it has as many. `plan` must be a valid one of
-/// `placement`, which is as written (modes are taken here). Orders and starts hold as before; figures but for
-/// the makespan are those of the shorter plan, and nothing is proved of this one. Throws InputError for more
-/// than kMostLengthenedSteps steps. O(steps of the result).
+/// `placement`, which is as written (modes are taken here). Figures but for the makespan are those of the
+/// shorter plan, and nothing is proved of this one. Throws InputError for more than kMostLengthenedSteps
+/// steps, and where no repetend is found. O(steps of the result), and find_repetend().
 Plan lengthened(const Plan& plan, const Placement& placement, int micro_batches);
 
 inline constexpr std::int64_t kMostLengthenedSteps = std::int64_t{1} << 24;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "bindings/cli/progress.h"
+#include "search/bounds/bounds.h"
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
 
@@ -33,6 +34,27 @@ std::string period_line(const Plan& plan) {
       steady.unroll == 1 ? "per micro-batch" : fmt::format("for {} micro-batches", steady.unroll);
   return line("period", fmt::format("{} {}, {}", format_time(steady.period), each,
                                     proof(steady.period, plan.lower_bound.period, plan.optimal.period)));
+}
+
+/// Of a plan of forwards alone: with so many requests in flight the busiest device never waits, by Little's
+/// law; with more, each of them only takes longer. 0: not of this plan.
+std::int64_t requests_in_flight(const Plan& plan, const Placement& placement) {
+  const bool serves = std::all_of(placement.blocks.begin(), placement.blocks.end(),
+                                  [](const Block& block) { return block.kind == Kind::forward; });
+  if (!serves) return 0;
+  const Instance instance(placement);
+  const Bounds bounds(instance);
+  const SteadyState& steady = plan.steady_state;
+  const Nanoseconds period = steady.count > 0 ? steady.period : bounds.period(1);
+  const __int128 latency = static_cast<__int128>(bounds.latency()) * (steady.count > 0 ? steady.unroll : 1);
+  return period > 0 ? static_cast<std::int64_t>((latency + period - 1) / period) : 0;
+}
+
+std::string in_flight_line(const Plan& plan, const Placement& placement) {
+  const std::int64_t requests = requests_in_flight(plan, placement);
+  if (requests == 0) return "";
+  return line("in flight", fmt::format("{} requests or more for that rate: one takes {} at least", requests,
+                                       format_time(Bounds(Instance(placement)).latency())));
 }
 
 /// "40 MiB on each device", or one figure a device.
@@ -95,6 +117,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
                                              plan.by_exhaustion.makespan)));
   text += reference_lines(plan, placement, value);
   text += period_line(plan);
+  text += in_flight_line(plan, placement);
   text += memory_line(plan, placement);
   if (plan.modes) text += modes_lines(plan);
   text += line("method", plan.search.method + (plan.search.cut_by_limit ? ", cut by the limit" : ""));
@@ -134,6 +157,8 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds) 
   if (plan.capacity) {
     json["capacity"] = {{"memory", plan.capacity->memory}, {"lower_bound", plan.capacity->lower_bound}};
   }
+  if (const std::int64_t requests = requests_in_flight(plan, placement); requests > 0)
+    json["requests_in_flight"] = requests;
   if (seconds >= 0) json["seconds"] = seconds;
   return json;
 }

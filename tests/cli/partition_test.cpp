@@ -107,6 +107,7 @@ TEST(PlanCommand, InferenceForLatencyAndForThroughput) {
     ASSERT_TRUE(result.status == 0 || result.status == 5) << result.err;
     EXPECT_NE(result.out.find("One after the other on an even split"), std::string::npos) << result.out;
     EXPECT_EQ(result.out.find("1F1B on"), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find("in flight         2 requests or more"), std::string::npos) << result.out;
     EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
     EXPECT_EQ(ostinato_run({"show", folder / "p.json", folder / "p.toml"}).status, 0);
     EXPECT_EQ(ostinato_run({"lower", folder / "p.json", folder / "p.toml"}).status, 0);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "plugin/lower.h"
+#include "search/bounds/bounds.h"
 #include "search/checker/checker.h"
 #include "search/files/error.h"
 #include "search/placement/shapes.h"
@@ -15,7 +16,10 @@ namespace ostinato {
 namespace {
 
 Placement serving(const std::string& name) {
-  return shape(name, {.devices = 3, .forward = {{10, 30, 20}}, .shard_forward = 5, .training = false});
+  const int devices = name == "k" ? 4 : 3;
+  std::vector<Nanoseconds> times = {10, 30, 20, 15};
+  times.resize(static_cast<std::size_t>(devices));
+  return shape(name, {.devices = devices, .forward = times, .shard_forward = 5, .training = false});
 }
 
 Plan searched(const Placement& placement, int micro_batches) {
@@ -30,32 +34,37 @@ Plan with_own_figures(Plan plan, const Placement& placement) {
   return plan;
 }
 
-TEST(Lengthen, RepeatsWhatRepeats) {
-  for (const char* name : {"looped", "wave", "m"}) {
-    SCOPED_TRACE(name);
-    const Placement placement = serving(name);
-    const Plan plan = searched(placement, 24);
-    ASSERT_GT(plan.steady_state.count, 0);
-    const Plan longer = lengthened(plan, placement, 100);
-    EXPECT_GE(longer.micro_batches, 100);
-    EXPECT_LT(longer.micro_batches, 100 + plan.steady_state.unroll);
-    EXPECT_EQ((longer.makespan - plan.makespan) * plan.steady_state.unroll,
-              plan.steady_state.period * (longer.micro_batches - 24));
-    for (const std::string& failure : check_plan(with_own_figures(longer, placement), placement).failures)
-      ADD_FAILURE() << failure;
-    EXPECT_EQ(lower(longer, placement).micro_batches, longer.micro_batches);
-  }
+void expect_valid(const Plan& plan, const Placement& placement) {
+  for (const std::string& failure : check_plan(with_own_figures(plan, placement), placement).failures)
+    ADD_FAILURE() << failure;
+  EXPECT_EQ(plan.makespan, makespan_of(placement, plan.schedule));
+  EXPECT_EQ(lower(plan, placement).micro_batches, plan.micro_batches);
 }
 
-TEST(Lengthen, PutsCopiesInARowWhereNothingRepeats) {
-  const Placement placement = serving("wave");
-  const Plan plan = searched(placement, 1);
-  ASSERT_EQ(plan.steady_state.count, 0);
-  const Plan longer = lengthened(plan, placement, 5);
-  EXPECT_EQ(longer.micro_batches, 5);
-  EXPECT_EQ(longer.makespan, 5 * plan.makespan);
-  for (const std::string& failure : check_plan(with_own_figures(longer, placement), placement).failures)
-    ADD_FAILURE() << failure;
+TEST(Lengthen, RepeatsWhatRepeats) {
+  const Placement placement = shape("v", {.devices = 3, .forward = 10, .training = false});
+  const Plan plan = searched(placement, 8);
+  ASSERT_GT(plan.steady_state.count, 0);
+  const Plan longer = lengthened(plan, placement, 100);
+  expect_valid(longer, placement);
+  EXPECT_EQ(longer.micro_batches, 100);
+  EXPECT_EQ(longer.makespan, plan.makespan + 92 * 10);
+}
+
+/// Whatever was searched, a request more costs what the busiest device takes.
+TEST(Lengthen, KeepsTheBusiestDeviceBusy) {
+  for (const char* name : {"v", "looped", "wave", "m", "k"}) {
+    for (const int micro_batches : {1, 24}) {
+      SCOPED_TRACE(name);
+      const Placement placement = serving(name);
+      const Plan plan = searched(placement, micro_batches);
+      const Plan longer = lengthened(plan, placement, 100), longest = lengthened(plan, placement, 200);
+      expect_valid(longer, placement);
+      EXPECT_GE(longer.micro_batches, 100);
+      EXPECT_EQ(longest.makespan - longer.makespan,
+                Bounds(Instance(placement)).period(1) * (longest.micro_batches - longer.micro_batches));
+    }
+  }
 }
 
 TEST(Lengthen, LeavesALongPlanAlone) {
