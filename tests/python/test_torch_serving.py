@@ -42,7 +42,7 @@ def check(results: list, expected: list, exact: bool = True) -> None:
 
 @pytest.fixture(scope="module")
 def profile():
-    job = Job(layers=torch_jobs.chain(), inputs=(torch_jobs.batch(0)[0],))
+    job = Job(layers=torch_jobs.chain(), inputs=torch_jobs.batch(0)[0])
     job.repeats, job.warm_up = 2, 1
     return profile_layers(job)
 
