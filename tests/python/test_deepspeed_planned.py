@@ -45,13 +45,17 @@ def described(tied: bool = False) -> dict:
     }
 
 
-def train(options: Options) -> dict:
-    """As the neighbouring file trains its model; with the weights at the beginning and at the end."""
+def make_engine(options: Options):
     original, branches.described = branches.described, described
     try:
-        engine = training.make_engine(options)
+        return training.make_engine(options)
     finally:
         branches.described = original
+
+
+def train(options: Options) -> dict:
+    """As the neighbouring file trains its model; with the weights at the beginning and at the end."""
+    engine = make_engine(options)
     data = branches.micro_batches(7)
     first = training.weights(engine)
     losses = [engine.train_batch(data).item() for _ in range(options.steps)]
@@ -174,11 +178,7 @@ def test_tied_branches_from_the_profile_to_the_training(world2, tmp_path):
 
 def evaluated(options: Options) -> dict:
     """Losses and outputs of eval_batch()."""
-    original, branches.described = branches.described, described
-    try:
-        engine = training.make_engine(options)
-    finally:
-        branches.described = original
+    engine = make_engine(options)
     data = branches.micro_batches(7)
     losses = [engine.eval_batch(data, num_micro_batches=n).item() for n in (None, 6)]
     engine.total_loss = None
