@@ -15,9 +15,11 @@
 namespace ostinato::cli {
 namespace {
 
-std::optional<Baseline> one_f_one_b(const Placement& placement, int micro_batches, Objective objective) {
-  for (const Reference& r : references(placement, micro_batches, objective)) {
-    if (r.name == "1f1b") return Baseline{r.value, r.makespan, r.fits};
+/// By 1F1B; of forwards alone, one micro-batch after the other.
+std::optional<Baseline> in_usual_order(const Placement& placement, const PartitionOptions& options,
+                                       Objective objective) {
+  for (const Reference& r : references(placement, options.micro_batches, objective)) {
+    if (r.name == (options.inference ? "gpipe" : "1f1b")) return Baseline{r.value, r.makespan, r.fits};
   }
   return std::nullopt;
 }
@@ -68,7 +70,7 @@ void add_baseline(std::vector<Row>& rows, const std::string& name, const std::op
                   baseline->fits ? "" : "does not fit the memory"});
 }
 
-/// What runs on the stages that a plan is compared with. Of forwards alone 1F1B is their order.
+/// As in_usual_order().
 const char* usual_order(const Candidate& candidate) {
   return candidate.options.inference ? "One after the other on" : "1F1B on";
 }
@@ -134,9 +136,9 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
   Baselines result;
   const std::size_t devices = cluster_of(one_chunk).devices.size();
   if (profile.layers.size() < devices) return result;
-  result.even = one_f_one_b(even_split(profile, one_chunk), options.micro_batches, objective);
+  result.even = in_usual_order(even_split(profile, one_chunk), one_chunk, objective);
   try {
-    result.balanced = one_f_one_b(partition_chain(profile, one_chunk), options.micro_batches, objective);
+    result.balanced = in_usual_order(partition_chain(profile, one_chunk), one_chunk, objective);
   } catch (const InfeasibleError&) {
     // Then there is nothing to compare with, and the candidates say why.
   }

@@ -10,7 +10,7 @@
 
 namespace ostinato::cli {
 
-/// 1F1B on a placement that was not chosen for it.
+/// 1F1B (of forwards alone: one micro-batch after the other) on a placement that was not chosen for it.
 struct Baseline {
   Nanoseconds value = 0;  ///< of the objective
   Nanoseconds makespan = 0;
