@@ -1,6 +1,7 @@
 #include "plugin/executor/buffers.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace ostinato {
 
@@ -9,37 +10,61 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
     give_back();
     pool_ = std::exchange(other.pool_, nullptr);
     tensor_ = std::move(other.tensor_);
+    is_free_ = std::move(other.is_free_);
   }
   return *this;
 }
 
 void Buffer::give_back() {
-  if (pool_) std::exchange(pool_, nullptr)->put(std::move(tensor_));
+  if (pool_) std::exchange(pool_, nullptr)->put({std::move(tensor_), std::move(is_free_), 0});
 }
 
 Buffer BufferPool::take(const TensorSpec& spec) {
   auto& free = free_[{spec.dtype, spec.sizes}];
-  if (!free.empty()) {
-    Buffer buffer(this, std::move(free.back()));
-    free.pop_back();
-    return buffer;
+  if (!free.empty() && (device_.is_cpu() || free.front().since < computes_)) {
+    const auto found =
+        device_.is_cpu() ? free.end() - 1 : free.begin();  // the CPU's caches hold the last one
+    Free next = std::move(*found);
+    free.erase(found);
+    return Buffer(this, std::move(next.tensor), std::move(next.event));
   }
   meter_.add(spec.bytes());
-  return Buffer(this, at::empty(spec.sizes, at::TensorOptions().dtype(spec.dtype).device(device_)));
+  at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(spec.dtype).device(device_));
+  // The allocator gives out memory whose last use was issued on this stream, and need not have ended.
+  std::unique_ptr<c10::Event> event;
+  note(event);
+  return Buffer(this, std::move(tensor), std::move(event));
 }
 
-void BufferPool::put(at::Tensor tensor) {
-  if (tensor.storage().use_count() == 1 && tensor.use_count() == 1) {
+void BufferPool::note(std::unique_ptr<c10::Event>& event) const {
+  if (device_.is_cpu()) return;
+  if (!event) event = std::make_unique<c10::Event>(device_.type());
+  event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
+bool BufferPool::can_note(std::unique_ptr<c10::Event>& event) const {
+  try {
+    note(event);
+    return true;
+  } catch (const std::exception&) {
+    return false;  // a device in a bad state; this runs in destructors, and who issues more is told
+  }
+}
+
+void BufferPool::put(Free buffer) {
+  const at::Tensor& tensor = buffer.tensor;
+  if (tensor.storage().use_count() == 1 && tensor.use_count() == 1 && can_note(buffer.event)) {
     auto& free = free_[{tensor.scalar_type(), tensor.sizes().vec()}];
-    free.push_back(std::move(tensor));
+    buffer.since = computes_;
+    free.push_back(std::move(buffer));
   } else {
     meter_.add(-static_cast<std::int64_t>(tensor.nbytes()));
   }
 }
 
 void BufferPool::clear() {
-  for (const auto& [key, tensors] : free_) {
-    for (const at::Tensor& t : tensors) meter_.add(-static_cast<std::int64_t>(t.nbytes()));
+  for (const auto& [key, buffers] : free_) {
+    for (const Free& b : buffers) meter_.add(-static_cast<std::int64_t>(b.tensor.nbytes()));
   }
   free_.clear();
 }

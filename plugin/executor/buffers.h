@@ -6,11 +6,19 @@
 //
 // A buffer that somebody still refers to when it is given back (a hook that kept the tensor, a view in user
 // code) is let go instead of being reused: nobody ever sees a tensor change under their hands.
+//
+// On an accelerator a buffer is given back when the work that reads it has been issued, not ended. So it
+// comes with an event, and whatever fills it must wait for that: is_free(). One that the last compute gave
+// back is not taken before the next one: a transfer into it could not run beside the compute. So there are as
+// many buffers as on the CPU, where receives are posted one compute ahead.
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -39,13 +47,19 @@ class BufferPool;
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(BufferPool* pool, at::Tensor tensor) : pool_(pool), tensor_(std::move(tensor)) {}
+  Buffer(BufferPool* pool, at::Tensor tensor, std::unique_ptr<c10::Event> is_free = nullptr)
+      : pool_(pool), tensor_(std::move(tensor)), is_free_(std::move(is_free)) {}
   Buffer(Buffer&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)), tensor_(std::move(other.tensor_)) {}
+      : pool_(std::exchange(other.pool_, nullptr)),
+        tensor_(std::move(other.tensor_)),
+        is_free_(std::move(other.is_free_)) {}
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer() { give_back(); }
 
   const at::Tensor& tensor() const { return tensor_; }
+
+  /// Comes when nothing that was issued before the loan uses the bytes any more. Null on the CPU.
+  const c10::Event* is_free() const { return is_free_.get(); }
 
   /// Does anybody else refer to its bytes?
   bool is_shared() const {
@@ -57,8 +71,11 @@ class Buffer {
 
   BufferPool* pool_ = nullptr;
   at::Tensor tensor_;
+  std::unique_ptr<c10::Event> is_free_;
 };
 
+/// Everything that is done with its buffers but filling them must be issued on the stream that is current
+/// when they are taken and given back.
 class BufferPool {
  public:
   BufferPool(at::Device device, Meter& meter) : device_(device), meter_(meter) {}
@@ -66,17 +83,28 @@ class BufferPool {
   /// O(log shapes); allocates only where no buffer of that shape and dtype is free.
   Buffer take(const TensorSpec& spec);
 
+  /// Before each compute.
+  void next_compute() { ++computes_; }
+
   /// Lets go of every buffer that is not on loan.
   void clear();
 
  private:
   friend class Buffer;
-  void put(at::Tensor tensor);
+  struct Free {
+    at::Tensor tensor;
+    std::unique_ptr<c10::Event> event;
+    std::int64_t since = 0;  ///< the compute that gave it back
+  };
+  void put(Free buffer);
+  void note(std::unique_ptr<c10::Event>& event) const;
+  bool can_note(std::unique_ptr<c10::Event>& event) const;
 
   using Key = std::pair<at::ScalarType, std::vector<std::int64_t>>;
   at::Device device_;
   Meter& meter_;
-  std::map<Key, std::vector<at::Tensor>> free_;
+  std::int64_t computes_ = 0;
+  std::map<Key, std::deque<Free>> free_;  ///< each in the order in which they were given back
 };
 
 }  // namespace ostinato

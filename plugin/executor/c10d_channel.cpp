@@ -17,14 +17,19 @@ class C10dTransfer : public Transfer {
  public:
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  C10dTransfer(Works works, std::vector<at::Tensor> tensors)
-      : works_(std::move(works)), tensors_(std::move(tensors)) {}
+  C10dTransfer(Works works, std::vector<at::Tensor> tensors, bool of_host)
+      : works_(std::move(works)), tensors_(std::move(tensors)), of_host_(of_host) {}
 
   bool wait(std::chrono::nanoseconds timeout) override {
-    // A backend of an accelerator only orders its stream here and returns; the host goes on issuing work.
     const auto begin = Clock::now();
     try {
       for (const auto& work : works_) {
+        if (!of_host_) {
+          // Without a time-out a backend of an accelerator orders the current stream and returns. With one,
+          // NCCL's holds the host until the device has ended the transfer (WorkNCCL::wait of torch 2.13).
+          work->wait();
+          continue;
+        }
         const auto left = std::max<std::chrono::nanoseconds>(timeout - (Clock::now() - begin), {});
         if (!work->wait(std::chrono::ceil<std::chrono::milliseconds>(left) + 1ms)) return false;
       }
@@ -39,6 +44,7 @@ class C10dTransfer : public Transfer {
  private:
   Works works_;
   std::vector<at::Tensor> tensors_;
+  bool of_host_;
 };
 
 class C10dChannel : public Channel {
@@ -56,18 +62,19 @@ class C10dChannel : public Channel {
                     [&](std::vector<at::Tensor>& one) { return group_->recv(one, ranks_[rank], kTag); });
   }
 
-  bool posts_ahead() const override { return device_.is_cpu(); }
+  /// A pair of NCCL ranks shares one in-order stream for both directions, or all pairs of a group do.
+  Posting posting() const override { return device_.is_cpu() ? Posting::anywhere : Posting::in_order; }
   at::Device device() const override { return device_; }
 
  private:
   template <typename Issue>
-  static std::unique_ptr<Transfer> transfer(std::vector<at::Tensor> tensors, Issue issue) {
+  std::unique_ptr<Transfer> transfer(std::vector<at::Tensor> tensors, Issue issue) const {
     C10dTransfer::Works works;
     for (const at::Tensor& tensor : tensors) {
       std::vector<at::Tensor> one{tensor};
       works.push_back(issue(one));
     }
-    return std::make_unique<C10dTransfer>(std::move(works), std::move(tensors));
+    return std::make_unique<C10dTransfer>(std::move(works), std::move(tensors), device_.is_cpu());
   }
 
   static constexpr int kTag = 0;  ///< one tag keeps its order; NCCL knows none

@@ -9,6 +9,9 @@
 //
 // Between a directed pair of ranks the k-th send meets the k-th receive, whose tensors have as many bytes,
 // one by one. Nothing else is promised: a send may need its receive to complete (rendezvous).
+//
+// On an accelerator all of this only issues work. A transfer begins when what is on the current stream by
+// then has ended (lane.h is that stream), and wait() makes the stream that is current there wait for its end.
 
 #include <ATen/core/Tensor.h>
 
@@ -16,6 +19,8 @@
 #include <map>
 #include <memory>
 #include <vector>
+
+#include "plugin/executor/itinerary.h"
 
 namespace ostinato {
 
@@ -26,7 +31,8 @@ class Transfer {
   virtual ~Transfer() = default;
 
   /// True when the tensors may be used (a receive) or changed (a send) by what follows on this thread and its
-  /// stream; false when the time is up. Throws ExecutionError where the peer is gone.
+  /// stream; false when the time is up. Throws ExecutionError where the peer is gone. On an accelerator it
+  /// returns at once, and true.
   virtual bool wait(std::chrono::nanoseconds timeout) = 0;
 };
 
@@ -46,9 +52,8 @@ class Channel {
   /// Once open: do messages of so many bytes, to this rank and from it, go through the memory of one host?
   virtual bool is_near(int /*rank*/, std::int64_t /*bytes*/) const { return false; }
 
-  /// May a receive be posted ahead of sends that stand before it in the program? Not where a pair of ranks
-  /// shares one in-order stream for both directions (NCCL): there the program's global order must be kept.
-  virtual bool posts_ahead() const = 0;
+  /// What a receive may be posted ahead of.
+  virtual Posting posting() const = 0;
 
   /// Where received tensors must live.
   virtual at::Device device() const = 0;

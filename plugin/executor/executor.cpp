@@ -97,8 +97,9 @@ void Executor::step() {
 }
 
 void Executor::execute(int index) {
-  traffic_.post_before(traffic_.itinerary().post_until[index]);
   const Action action = program_.ranks[rank_][index].action;
+  if (is_compute(action)) traffic_.next_compute();
+  traffic_.post_before(traffic_.itinerary().post_until[index]);
   if (is_receive(action)) return traffic_.post(index);
   const NvtxRange range(ranges_[index].c_str());
   if (is_send(action)) return send(index);
@@ -113,7 +114,7 @@ std::vector<Message> Executor::take(int index, const std::vector<int>& others) {
   std::vector<Message> messages;
   for (std::size_t k = 0; k < others.size(); ++k) {
     if (needs[k] < 0) {
-      messages.push_back(Message::from_here(hand_over(here, {others[k], i.stage, i.micro_batch})));
+      messages.push_back(Message::from_here(hand_over(here, {others[k], i.stage, i.micro_batch}).tensors));
       if (i.action == Action::forward)
         traffic_.learn(others[k], i.stage, i.micro_batch, messages.back().tensors);
       continue;
@@ -127,17 +128,17 @@ std::vector<Message> Executor::take(int index, const std::vector<int>& others) {
   return messages;
 }
 
-void Executor::keep(HandOver& here, const Handed& key, const std::vector<at::Tensor>& tensors, int takers) {
-  if (takers > 0) here[key] = {tensors, takers};
+void Executor::keep(HandOver& here, const Handed& key, Kept kept) {
+  if (kept.takers > 0) here[key] = std::move(kept);
 }
 
-std::vector<at::Tensor> Executor::hand_over(HandOver& here, const Handed& key) {
+Executor::Kept Executor::hand_over(HandOver& here, const Handed& key) {
   const auto found = here.find(key);
   assert(found != here.end());
-  if (--found->second.takers > 0) return found->second.tensors;
-  std::vector<at::Tensor> tensors = std::move(found->second.tensors);
+  if (--found->second.takers > 0) return found->second;
+  Kept kept = std::move(found->second);
   here.erase(found);
-  return tensors;
+  return kept;
 }
 
 void Executor::forward(int index) {
@@ -146,11 +147,12 @@ void Executor::forward(int index) {
   std::vector<Message> inputs = take(index, stage.inputs);
   const Moment start = trace_.now();
   const std::vector<at::Tensor> outputs = stages_.at(i.stage)->forward(i.micro_batch, std::move(inputs));
-  trace_.ran(index, Action::forward, i.stage, i.micro_batch, start, trace_.now());
+  const Moment end = trace_.now();
+  trace_.ran(index, Action::forward, i.stage, i.micro_batch, start, end);
   const std::vector<int>& takers = traffic_.itinerary().takers[index];
   for (std::size_t k = 0; k < stage.outputs.size(); ++k) {
     traffic_.learn(i.stage, stage.outputs[k], i.micro_batch, outputs);
-    keep(activations_, {i.stage, stage.outputs[k], i.micro_batch}, outputs, takers[k]);
+    keep(activations_, {i.stage, stage.outputs[k], i.micro_batch}, {outputs, takers[k], end});
   }
 }
 
@@ -162,10 +164,11 @@ void Executor::backward(int index) {
   StageRun& run = *stages_.at(i.stage);
   auto gradients = i.action == Action::backward ? run.backward(i.micro_batch, std::move(received))
                                                 : run.backward_input(i.micro_batch, std::move(received));
-  trace_.ran(index, i.action, i.stage, i.micro_batch, start, trace_.now());
+  const Moment end = trace_.now();
+  trace_.ran(index, i.action, i.stage, i.micro_batch, start, end);
   const std::vector<int>& takers = traffic_.itinerary().takers[index];
   for (std::size_t k = 0; k < stage.inputs.size(); ++k)
-    keep(gradients_, {i.stage, stage.inputs[k], i.micro_batch}, gradients[k], takers[k]);
+    keep(gradients_, {i.stage, stage.inputs[k], i.micro_batch}, {gradients[k], takers[k], end});
 }
 
 void Executor::backward_weight(int index) {
@@ -178,9 +181,9 @@ void Executor::backward_weight(int index) {
 void Executor::send(int index) {
   const Instruction& i = program_.ranks[rank_][index];
   HandOver& here = i.action == Action::send_forward ? activations_ : gradients_;
-  const std::vector<at::Tensor> tensors = hand_over(here, {i.stage, i.peer_stage, i.micro_batch});
+  const Kept kept = hand_over(here, {i.stage, i.peer_stage, i.micro_batch});
   const Moment start = trace_.now();
-  traffic_.send(index, tensors);
+  traffic_.send(index, kept.tensors, trace_.event(kept.made));
   trace_.ran(index, i.action, i.stage, i.micro_batch, start, trace_.now());
 }
 

@@ -6,10 +6,12 @@
 //   executor.run();                            // all forwards, backwards and transfers of a step
 //
 // Sends are issued when their tensor is there; receives are posted one compute ahead of need, in the list's
-// order, and waited for by the compute that uses them. A stage that is sharded over several ranks meets
-// inside its modules (collectives); the proof has shown that all its ranks come to it in one order. Order of
-// what follows from that: the list passed prove_deadlock_free() in a model where everything blocks, and
-// posting earlier or waiting later only lets more happen.
+// order and as far as the channel lets them (Posting), and waited for by the compute that uses them. On an
+// accelerator all of it is issued without waiting, transfers beside the stream that computes (lane.h). A
+// stage that is sharded over several ranks meets inside its modules (collectives); the proof has shown that
+// all its ranks come to it in one order. Order of what follows from that: the list passed
+// prove_deadlock_free() in a model where everything blocks, and posting earlier or waiting later only lets
+// more happen.
 //
 // run() must be called on one thread, the caller's: its grad mode, autocast and streams hold. Without the
 // GIL.
@@ -84,11 +86,12 @@ class Executor {
   struct Kept {
     std::vector<at::Tensor> tensors;
     int takers = 0;  ///< that have not come yet; more than one where several ranks are served
+    Moment made{};   ///< the end of the compute
   };
   using Handed = std::tuple<int, int, int>;  ///< from stage, to stage, micro-batch
   using HandOver = std::map<Handed, Kept>;
-  static void keep(HandOver& here, const Handed& key, const std::vector<at::Tensor>& tensors, int takers);
-  static std::vector<at::Tensor> hand_over(HandOver& here, const Handed& key);
+  static void keep(HandOver& here, const Handed& key, Kept kept);
+  static Kept hand_over(HandOver& here, const Handed& key);
 
   const Program program_;
   int rank_;

@@ -75,7 +75,7 @@ class HostChannel : public Channel {
   std::unique_ptr<Transfer> send(Tensors tensors, int rank) override;
   std::unique_ptr<Transfer> receive(Tensors tensors, int rank) override;
   bool is_near(int rank, std::int64_t bytes) const override;
-  bool posts_ahead() const override { return other_->posts_ahead(); }
+  Posting posting() const override { return other_->posting(); }
   at::Device device() const override { return other_->device(); }
 
  private:

@@ -75,13 +75,17 @@ std::vector<std::vector<int>> takers_of(const Program& program, const List& list
   return takers;
 }
 
-std::vector<int> post_until_of(const List& list, bool post_ahead) {
+std::vector<int> post_until_of(const Program& program, const List& list, Posting posting) {
   const int size = static_cast<int>(list.size());
   std::vector<int> until(list.size());
-  int next_compute = size;
+  int stop = size;  ///< no receive behind it is posted yet
   for (int i = size - 1; i >= 0; --i) {
-    until[i] = post_ahead ? next_compute : i + 1;
-    if (is_compute(list[i].action)) next_compute = i;
+    const bool compute = is_compute(list[i].action);
+    const bool send = is_send(list[i].action);
+    const bool ordered = send || (compute && program.stages[list[i].stage].sharded());
+    const bool passed = posting == Posting::anywhere || (posting == Posting::in_order && !ordered);
+    until[i] = passed ? stop : i + 1;
+    if (compute || (send && posting != Posting::anywhere)) stop = i;
   }
   return until;
 }
@@ -124,12 +128,12 @@ std::map<int, int> most_sends_of(const List& list, const Itinerary& known) {
 
 }  // namespace
 
-Itinerary itinerary(const Program& program, int rank, bool post_ahead) {
+Itinerary itinerary(const Program& program, int rank, Posting posting) {
   const List& list = program.ranks[rank];
   Itinerary result;
   result.needs = needs_of(program, list);
   result.takers = takers_of(program, list, result.needs);
-  result.post_until = post_until_of(list, post_ahead);
+  result.post_until = post_until_of(program, list, posting);
   result.sends_over.assign(list.size(), 0);
   std::map<int, PeerView> views;
   std::map<int, std::pair<std::size_t, int>> progress;  ///< per peer: receives seen, sends that are over

@@ -9,6 +9,23 @@
 
 namespace ostinato {
 
+/// What a receive may be posted ahead of: up to one compute before the one that it serves; one further would
+/// hold buffers the plan does not count.
+///
+/// The lists of all ranks are projections of one global order, free of deadlock where everything blocks. A
+/// receive that passes sends leaves that order: its channel must neither block where it is posted nor let it
+/// hold up a send. In order, it passes computes alone, and none in which other ranks take part. What such a
+/// compute makes leaves the rank by a transfer behind it, which the receive does not pass; so its sender
+/// waits for none of it, and the two may change places in the global order. Then what the host issues is a
+/// list that passes the proof as well: each of it may block the host (NCCL connects a pair at its first
+/// transfer), and on the device all of it may share one in-order queue, the collectives of sharded stages
+/// included.
+enum class Posting {
+  in_place,  ///< nothing
+  in_order,  ///< computes that this rank runs alone; never another transfer: queues of an accelerator
+  anywhere,  ///< computes and sends: gloo, and the memory of a host, where every receive has its own place
+};
+
 struct Itinerary {
   /// Per instruction: the receives that this compute consumes, as indices into the rank's list, one for each
   /// of the stage's inputs (forward) or outputs (backward); -1: handed over on this rank.
@@ -19,9 +36,8 @@ struct Itinerary {
   /// it is a gradient that nobody wants.
   std::vector<std::vector<int>> takers;
 
-  /// Per instruction: receives with a smaller index are posted before it runs. At a compute that is
-  /// everything up to the compute after it, so that what it needs arrives meanwhile; one further would hold
-  /// buffers the plan does not count.
+  /// Per instruction: receives with a smaller index are posted before it runs. At a compute, where `posting`
+  /// lets them pass it, those up to the compute after it, so that what that one needs arrives meanwhile.
   std::vector<int> post_until;
 
   /// Per instruction: at a receive, so many sends to its peer have certainly been received once it has
@@ -34,6 +50,6 @@ struct Itinerary {
 };
 
 /// Asserts that the program passes prove_deadlock_free(). O(instructions).
-Itinerary itinerary(const Program& program, int rank, bool post_ahead);
+Itinerary itinerary(const Program& program, int rank, Posting posting);
 
 }  // namespace ostinato

@@ -3,8 +3,25 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cmath>
+#include <thread>
 
 namespace ostinato {
+namespace {
+
+/// How long the host looks at the device without a pause.
+constexpr std::chrono::milliseconds kLooks{1};
+
+}  // namespace
+
+bool comes_within(std::chrono::nanoseconds timeout, const std::function<bool()>& has_come) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (!has_come()) {
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (waited >= timeout) return false;
+    if (waited > kLooks) std::this_thread::sleep_for(kLooks / 10);
+  }
+  return true;
+}
 
 void Moments::begin() {
   begin_ = Clock::now();

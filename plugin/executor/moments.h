@@ -18,8 +18,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 
 namespace ostinato {
+
+/// The host looks at the device until it is so; false when the time is up. Looks without a pause for a
+/// millisecond, then ten times in each.
+bool comes_within(std::chrono::nanoseconds timeout, const std::function<bool()>& has_come);
 
 /// Of the step in which it was made.
 struct Moment {
@@ -40,6 +45,11 @@ class Moments {
 
   /// Whether the device has done all that was issued before. Does not wait.
   bool has_come(const Moment& moment) const;
+
+  /// What other streams can wait for; null on the CPU. Until the next step begins.
+  const c10::Event* event(const Moment& moment) const {
+    return are_of_host() ? nullptr : &events_[moment.event];
+  }
 
   /// Nanoseconds from the step's begin. On an accelerator the moment must have come.
   std::int64_t at(const Moment& moment) const;

@@ -1,18 +1,10 @@
 #include "plugin/executor/trace.h"
 
 #include <string>
-#include <thread>
 
 #include "plugin/executor/error.h"
 
 namespace ostinato {
-namespace {
-
-/// How long the host looks at the device without a pause; a step that takes longer is looked at ten times as
-/// often as that.
-constexpr std::chrono::milliseconds kLooks{1};
-
-}  // namespace
 
 void Trace::begin() {
   records_.clear();
@@ -46,13 +38,7 @@ void Trace::ran(int index, Action action, int stage, int micro_batch, const Mome
 int Trace::unfinished(std::chrono::nanoseconds timeout) {
   if (moments_.are_of_host()) return -1;
   const Moment all = moments_.now();
-  const auto begin = std::chrono::steady_clock::now();
-  while (!moments_.has_come(all)) {
-    const auto waited = std::chrono::steady_clock::now() - begin;
-    if (waited >= timeout) return first_unfinished();
-    if (waited > kLooks) std::this_thread::sleep_for(kLooks / 10);
-  }
-  return -1;
+  return comes_within(timeout, [&] { return moments_.has_come(all); }) ? -1 : first_unfinished();
 }
 
 int Trace::first_unfinished() const {

@@ -32,6 +32,7 @@ class Trace {
 
   void begin();
   Moment now() { return moments_.now(); }
+  const c10::Event* event(const Moment& moment) const { return moments_.event(moment); }
 
   /// Throws ExecutionError, with rank and instruction, where this is not instruction `index` of the plan, ran
   /// already, or is a compute or send out of turn.

@@ -42,9 +42,14 @@ Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono
       waiting_(std::move(waiting)),
       dynamic_(dynamic),
       ahead_(trains(program) ? 0 : sends_ahead(program, kSendsAhead, dynamic)),
-      itinerary_(ostinato::itinerary(program, rank, channel.posts_ahead())),
+      itinerary_(ostinato::itinerary(program, rank, channel.posting())),
       pool_(channel.device(), meter),
-      inbound_(program.ranks[rank].size()) {}
+      inbound_(program.ranks[rank].size()) {
+  for (const Instruction& i : program.ranks[rank]) {
+    if (is_compute(i.action) || lanes_.contains(i.peer)) continue;
+    lanes_.emplace(i.peer, Lanes{Lane(channel.device()), Lane(channel.device())});
+  }
+}
 
 std::map<int, int> Traffic::messages() const {
   std::map<int, int> messages = itinerary_.most_sends;
@@ -130,12 +135,17 @@ void Traffic::post_before(int index) {
     const Edge& e = edge(i);
     if (!is_known(next_post_)) return;  // post() takes it at its place
     Inbound& inbound = inbound_[next_post_].emplace();
+    Lane& lane = lanes_.at(i.peer).in;
     std::vector<at::Tensor> tensors;
     for (const TensorSpec& spec : spec_of(i, e)) {
       Buffer buffer = spec.present ? pool_.take(spec) : Buffer();
-      if (spec.bytes() > 0) tensors.push_back(buffer.tensor());
+      if (spec.bytes() > 0) {
+        tensors.push_back(buffer.tensor());
+        lane.after(buffer.is_free());
+      }
       inbound.buffers.push_back(std::move(buffer));
     }
+    const auto here = lane.enter();
     if (!tensors.empty()) inbound.transfers.push_back(channel_.receive(std::move(tensors), i.peer));
   }
 }
@@ -151,16 +161,22 @@ void Traffic::post(int index) {
   post_before(index + 1);
 }
 
-void Traffic::receive_now(const at::Tensor& tensor, int index) {
+at::Tensor Traffic::receive_words(std::int64_t count, int index) {
+  Lane& lane = lanes_.at(at(index).peer).in;
+  const auto here = lane.enter();  // so that the host does not wait for what computes by now
+  const at::Tensor words = at::empty({count}, at::TensorOptions().dtype(at::kLong).device(channel_.device()));
   Transfers transfers;
-  transfers.push_back(channel_.receive({tensor}, at(index).peer));
+  transfers.push_back(channel_.receive({words}, at(index).peer));
   complete(transfers, index);
+  waiting_(index);
+  if (!lane.wait(timeout_)) throw TimeoutError(late(index));
+  waiting_(-1);
+  return words.cpu();
 }
 
 void Traffic::read_flag(int index) {
   const Instruction& i = at(index);
-  const at::Tensor flag = at::empty({1}, at::TensorOptions().dtype(at::kLong).device(channel_.device()));
-  receive_now(flag, index);
+  const at::Tensor flag = receive_words(1, index);
   Edge& e = edge(i);
   if (flag.item<std::int64_t>() == kAnnounced) {
     read_announcement(index);
@@ -174,10 +190,7 @@ void Traffic::read_flag(int index) {
 }
 
 void Traffic::read_announcement(int index) {
-  const at::Tensor header =
-      at::empty({kHeaderLength}, at::TensorOptions().dtype(at::kLong).device(channel_.device()));
-  receive_now(header, index);
-  edge(at(index)).learn(decode(header.cpu()));
+  edge(at(index)).learn(decode(receive_words(kHeaderLength, index)));
 }
 
 std::vector<Buffer> Traffic::wait(int index) {
@@ -203,17 +216,42 @@ void Traffic::announce(const Instruction& i, Edge& edge, const std::vector<at::T
   const auto before = edge.announced_to.find(i.peer);
   const bool known = before != edge.announced_to.end() && (!dynamic_ || before->second == *edge.forward);
   if (dynamic_) {
-    const at::Tensor flag =
-        at::full({1}, known ? kUnchanged : kAnnounced, at::TensorOptions().dtype(at::kLong));
-    out.transfers.push_back(channel_.send({flag.to(channel_.device())}, i.peer));
+    send_words(at::full({1}, known ? kUnchanged : kAnnounced, at::TensorOptions().dtype(at::kLong)), i.peer,
+               out);
     edge.of_micro_batch[i.micro_batch] = edge.backward;
   }
   if (known) return;
   edge.announced_to[i.peer] = *edge.forward;
-  out.transfers.push_back(channel_.send({encode(*edge.forward).to(channel_.device())}, i.peer));
+  send_words(encode(*edge.forward), i.peer, out);
 }
 
-void Traffic::send(int index, const std::vector<at::Tensor>& tensors) {
+void Traffic::send_words(const at::Tensor& words, int peer, Outbound& out) {
+  const Lane& lane = lanes_.at(peer).out;
+  at::Tensor there;
+  {
+    const auto here = lane.enter();  // ahead of what the message itself waits for
+    there = words.to(channel_.device(), /*non_blocking=*/true);
+    out.transfers.push_back(channel_.send({there}, peer));
+  }
+  lane.let_go_by_current(there);
+}
+
+Traffic::Payload Traffic::payload(const MessageSpec& spec, const std::vector<at::Tensor>& tensors) const {
+  Payload payload;
+  for (std::size_t t = 0; t < spec.size(); ++t) {
+    if (spec[t].bytes() == 0) continue;
+    payload.as_made = payload.as_made && tensors[t].defined() && tensors[t].is_contiguous();
+    // A stage that does not use an input has no gradient for it; its peer waits for one all the same.
+    payload.tensors.push_back(
+        tensors[t].defined()
+            ? tensors[t].detach().contiguous()
+            : at::zeros(spec[t].sizes, at::TensorOptions().dtype(spec[t].dtype).device(channel_.device())));
+    payload.bytes += spec[t].bytes();
+  }
+  return payload;
+}
+
+void Traffic::send(int index, const std::vector<at::Tensor>& tensors, const c10::Event* made) {
   const Instruction& i = at(index);
   Edge& e = edge(i);
   Outbound out{.index = index, .bytes = 0, .transfers = {}};
@@ -222,18 +260,14 @@ void Traffic::send(int index, const std::vector<at::Tensor>& tensors) {
     announce(i, e, tensors, out);
     check(i, *e.forward, tensors);
   }
-  const MessageSpec& spec = spec_of(i, e);
-  std::vector<at::Tensor> message;
-  for (std::size_t t = 0; t < spec.size(); ++t) {
-    if (spec[t].bytes() == 0) continue;
-    // A stage that does not use an input has no gradient for it; its peer waits for one all the same.
-    message.push_back(
-        tensors[t].defined()
-            ? tensors[t].detach().contiguous()
-            : at::zeros(spec[t].sizes, at::TensorOptions().dtype(spec[t].dtype).device(channel_.device())));
-    out.bytes += spec[t].bytes();
+  Payload message = payload(spec_of(i, e), tensors);
+  if (!message.tensors.empty()) {
+    Lane& lane = lanes_.at(i.peer).out;
+    message.as_made ? lane.after(made) : lane.after_current();
+    const auto here = lane.enter();
+    out.transfers.push_back(channel_.send(std::move(message.tensors), i.peer));
   }
-  if (!message.empty()) out.transfers.push_back(channel_.send(std::move(message), i.peer));
+  out.bytes = message.bytes;
   meter_.add(out.bytes);
   outbound_[i.peer].push_back(std::move(out));
 }

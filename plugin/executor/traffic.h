@@ -19,6 +19,9 @@
 // In training, gradients that come back say which sends are over. In a program of forwards nothing comes
 // back, so a send waits while as many as sends_ahead() says (flow.h) are under way to its peer: a rank that
 // is quicker than the one behind it does not fill the memory of either.
+//
+// On an accelerator every transfer is issued on the lane of its peer and direction (lane.h); all of this is
+// called with the computing stream current.
 
 #include <chrono>
 #include <functional>
@@ -31,6 +34,7 @@
 #include "plugin/executor/buffers.h"
 #include "plugin/executor/channel.h"
 #include "plugin/executor/itinerary.h"
+#include "plugin/executor/lane.h"
 #include "plugin/executor/tensor_spec.h"
 #include "plugin/program.h"
 
@@ -52,6 +56,9 @@ class Traffic {
   /// more ranks.
   void learn(int from, int to, int micro_batch, const std::vector<at::Tensor>& tensors);
 
+  /// Before each compute.
+  void next_compute() { pool_.next_compute(); }
+
   /// Posts the receives before `index` that are not posted yet, as far as their shapes are known.
   void post_before(int index);
 
@@ -64,8 +71,8 @@ class Traffic {
 
   /// Activations: the stage's outputs. Gradients: one entry per output of the peer's stage; an undefined one
   /// where a gradient is due travels as zeros. Throws ExecutionError where the message does not look as
-  /// announced.
-  void send(int index, const std::vector<at::Tensor>& tensors);
+  /// announced. On an accelerator the tensors are there when `made` comes.
+  void send(int index, const std::vector<at::Tensor>& tensors, const c10::Event* made = nullptr);
 
   /// Waits for every send of the step. Asserts that every receive was waited for.
   void finish();
@@ -88,6 +95,13 @@ class Traffic {
     Transfers transfers;  ///< the message, and before it what kind it is and its shapes where they are told
   };
 
+  struct Payload {
+    std::vector<at::Tensor> tensors;  ///< contiguous
+    bool as_made =
+        true;  ///< as the compute made them; false: some were copied or made up on the current stream
+    std::int64_t bytes = 0;
+  };
+
   /// What a message along an edge of the stage graph looks like; one for both directions.
   struct Edge {
     std::optional<MessageSpec> forward;  ///< the last one
@@ -107,9 +121,11 @@ class Traffic {
   bool is_known(int index);
   const MessageSpec& spec_of(const Instruction& i, const Edge& edge) const;
   void announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors, Outbound& out);
+  void send_words(const at::Tensor& words, int peer, Outbound& out);
+  Payload payload(const MessageSpec& spec, const std::vector<at::Tensor>& tensors) const;
   void check(const Instruction& i, const MessageSpec& spec, const std::vector<at::Tensor>& tensors) const;
   std::string name(int index) const;
-  void receive_now(const at::Tensor& tensor, int index);
+  at::Tensor receive_words(std::int64_t count, int index);
   void complete(Transfers& transfers, int index);
   void release_sends(int peer, int count);
 
@@ -125,6 +141,10 @@ class Traffic {
   int flagged_ = -1;      ///< the receive whose shapes were read last; where shapes may change
   Itinerary itinerary_;
   BufferPool pool_;
+  struct Lanes {
+    Lane in, out;
+  };
+  std::map<int, Lanes> lanes_;                     ///< per peer
   std::map<std::pair<int, int>, Edge> edges_;      ///< by (from stage, to stage)
   std::vector<std::optional<Inbound>> inbound_;    ///< per instruction: posted and not waited for
   int next_post_ = 0;                              ///< receives before it are posted

@@ -1,9 +1,11 @@
 #include "plugin/executor/buffers.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include "plugin/executor/error.h"
+#include "tests/support/fake_memory.h"
 
 namespace ostinato {
 namespace {
@@ -50,6 +52,48 @@ TEST(Buffers, WhatSomebodyStillHoldsIsNotReused) {
   const Buffer next = pool.take(kSpec);
   next.tensor().zero_();
   EXPECT_TRUE(at::equal(view, at::full({3}, 5.0)));
+}
+
+class DeviceBuffers : public ::testing::Test {
+ protected:
+  DeviceBuffers() { register_fake_device(); }
+
+  Meter meter;
+  BufferPool pool{at::Device(kFakeDevice, 0), meter};
+};
+
+TEST_F(DeviceBuffers, OneThatTheLastComputeGaveBackIsNotTakenBeforeTheNext) {
+  const auto data_of_next = [&] { return pool.take(kSpec).tensor().const_data_ptr(); };
+  const void* first = data_of_next();
+  const void* second = data_of_next();
+  EXPECT_NE(second, first);
+  pool.next_compute();
+  EXPECT_EQ(data_of_next(), first);
+  EXPECT_EQ(data_of_next(), second);
+  EXPECT_EQ(meter.now(), 48);
+}
+
+TEST_F(DeviceBuffers, ItIsFreeWhenItsLastReaderHasEnded) {
+  FakeTask reader;
+  {
+    const Buffer buffer = pool.take(kSpec);
+    reader = fake_device_works(100);
+  }
+  pool.next_compute();
+  const Buffer again = pool.take(kSpec);
+  const c10::Stream other = c10::impl::VirtualGuardImpl(kFakeDevice).getNewStream({kFakeDevice, 0});
+  const FakeStream key{other.device_index(), other.id()};
+  EXPECT_FALSE(comes_before(reader, key));
+  again.is_free()->block(other);
+  EXPECT_TRUE(comes_before(reader, key));
+}
+
+TEST_F(DeviceBuffers, OneThatTheDeviceCannotMarkIsLetGo) {
+  {
+    const Buffer buffer = pool.take(kSpec);
+    fake_device_refuses_events(1);
+  }
+  EXPECT_EQ(meter.now(), 0);
 }
 
 TEST(TensorSpec, AnnouncementReadsBack) {

@@ -2,8 +2,9 @@
 
     ninja -C build/release gpu          # or: python3 tests/profiler/gpu_run.py build/release
 
-Runs `cupti_tests` (the collector over the driver) and, where the build has the Python package, tests/python/test_profile_gpu.py (operators
-of torch, from the model to the profile). Needs nothing beyond Python. A machine without a GPU skips both and says why. Exit status 1: a test failed.
+Runs `cupti_tests` (the collector over the driver); where the build has torch, `plugin_tests` (the executor's streams); and where it has the Python
+package, tests/python/test_profile_gpu.py (operators of torch, from the model to the profile) and test_executor_gpu.py (NCCL). Needs nothing beyond
+Python. A machine without a GPU skips all of it and says why. Exit status 1: a test failed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SAID = "gpu-run: "
-PYTHON_TESTS = ROOT / "tests" / "python" / "test_profile_gpu.py"
+PYTHON_TESTS = [str(ROOT / "tests" / "python" / name) for name in ("test_profile_gpu.py", "test_executor_gpu.py")]
 
 
 def first_line(*command: str) -> str:
@@ -61,8 +62,10 @@ def outcome_of_pytest(output: str) -> str:
 def suites(build: Path, python: str) -> list[tuple[str, list[str], dict[str, str]]]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(build / "python"), os.environ.get("PYTHONPATH", "")]))}
     found = [("cupti_tests", [str(build / "tests/profiler/cupti/cupti_tests"), "--gtest_filter=CuptiGpu.*"], environment)]
+    if (plugin := build / "tests/plugin_tests").exists():
+        found.append(("plugin_tests", [str(plugin), "--gtest_filter=GpuExecutor.*"], environment))
     if next((build / "python" / "ostinato").glob("_profiler*"), None):
-        found.append(("pytest", [python, "-m", "pytest", "-q", "-s", "-rs", "-p", "no:cacheprovider", str(PYTHON_TESTS)], environment))
+        found.append(("pytest", [python, "-m", "pytest", "-q", "-s", "-rs", "-p", "no:cacheprovider", *PYTHON_TESTS], environment))
     return found
 
 
@@ -76,7 +79,7 @@ def main() -> int:
         status, output = run(command, environment)
         worst = max(worst, 1 if status else 0)
         said += [line.partition(SAID)[2] for line in output.splitlines() if SAID in line]
-        outcome = outcome_of_gtest(output) if name == "cupti_tests" else outcome_of_pytest(output)
+        outcome = outcome_of_pytest(output) if name == "pytest" else outcome_of_gtest(output)
         tests.append(f"{name}: {outcome}")
     rows = {
         "when, and which commit": f"{datetime.now(timezone.utc):%Y-%m-%d}, {first_line('git', 'describe', '--always', '--dirty') or 'unknown'}",

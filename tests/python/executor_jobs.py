@@ -39,15 +39,15 @@ def optimizer(stages) -> torch.optim.Optimizer:
     return torch.optim.SGD([p for s in stages for p in s.parameters()], lr=0.1, momentum=0.9)
 
 
-def reference(stages: int, micro_batches: int, steps: int):
+def reference(stages: int, micro_batches: int, steps: int, device: str = "cpu"):
     """Losses [step][micro-batch] and weights per stage, on one process."""
     torch.set_num_threads(1)
-    modules = [Stage(s, s == stages - 1) for s in range(stages)]
+    modules = [Stage(s, s == stages - 1).to(device) for s in range(stages)]
     sgd, losses = optimizer(modules), []
     for step in range(steps):
         losses.append([])
         for m in range(micro_batches):
-            value = batch(step, m)
+            value = tuple(t.to(device) for t in batch(step, m))
             for module in modules:
                 value = module(*value)
             losses[-1].append(value.item())
@@ -63,19 +63,19 @@ class Rank:
     def __init__(self, program, rank: int, group, timeout_s: float = 120.0, **options):
         from ostinato import _plugin
 
-        self.step, self.losses, self.program = 0, [], program
+        self.step, self.losses, self.program, self.device = 0, [], program, options.get("device", torch.device("cpu"))
         self.executor = _plugin.Executor(program, rank, group, list(range(program.ranks)), timeout_s, **options)
         self.modules = {}
         for s, stage in enumerate(program.stages):
             if rank in stage.ranks:
-                self.modules[s] = Stage(s, not stage.outputs)
+                self.modules[s] = Stage(s, not stage.outputs).to(self.device)
                 self.executor.set_stage(s, self.forward_of(self.modules[s]))
         self.sgd = optimizer(self.modules.values())
 
     def forward_of(self, module):
         def forward(micro_batch, inputs):
             if inputs is None:
-                inputs = batch(self.step, micro_batch)
+                inputs = tuple(t.to(self.device) for t in batch(self.step, micro_batch))
             assert inputs[1].tolist() == [micro_batch]
             out = module(*inputs)
             if module.last:
@@ -101,6 +101,15 @@ def start(rank: int, world: int, folder: str):
     return dist.distributed_c10d._get_default_group()
 
 
+def save(run: Rank, path: Path):
+    torch.save({
+        "losses": run.losses,
+        "weights": {s: m.state_dict() for s, m in run.modules.items()},
+        "records": run.executor.records(),
+        "peak_bytes": run.executor.peak_bytes,
+    }, path)
+
+
 def train_job(rank: int, world: int, folder: str, cases: dict, steps: int, shared_memory: bool):
     """Every case one after the other; leaves folder/<case>.<rank>.pt with losses and weights."""
     from ostinato import _plugin
@@ -109,13 +118,22 @@ def train_job(rank: int, world: int, folder: str, cases: dict, steps: int, share
     for name, files in cases.items():
         run = Rank(_plugin.lower(*files), rank, group, shared_memory=shared_memory)
         run.train(steps)
-        torch.save({
-            "losses": run.losses,
-            "weights": {s: m.state_dict() for s, m in run.modules.items()},
-            "records": run.executor.records(),
-            "peak_bytes": run.executor.peak_bytes,
-        }, Path(folder) / f"{name}.{rank}.pt")
+        save(run, Path(folder) / f"{name}.{rank}.pt")
     dist.barrier()
+    dist.destroy_process_group()
+
+
+def nccl_job(rank: int, world: int, folder: str, cases: dict, steps: int):
+    """train_job() with a GPU for each rank."""
+    from ostinato import _plugin
+
+    torch.cuda.set_device(rank)
+    store = dist.FileStore(str(Path(folder) / "store"), world)
+    dist.init_process_group("nccl", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=300))
+    for name, files in cases.items():
+        run = Rank(_plugin.lower(*files), rank, dist.distributed_c10d._get_default_group(), device=torch.device("cuda", rank))
+        run.train(steps)
+        save(run, Path(folder) / f"{name}.{rank}.pt")
     dist.destroy_process_group()
 
 

@@ -13,14 +13,15 @@ at::Tensor draw(at::IntArrayRef sizes, std::uint64_t seed) {
 
 }  // namespace
 
-Layer::Layer(const ProgramStage& stage, int index)
-    : weight((draw({kWidth, kWidth}, 100 + index) * 0.3).requires_grad_(true)),
-      bias(draw({kWidth}, 200 + index).requires_grad_(true)),
+Layer::Layer(const ProgramStage& stage, int index, at::Device device)
+    : weight((draw({kWidth, kWidth}, 100 + index) * 0.3).to(device).requires_grad_(true)),
+      bias(draw({kWidth}, 200 + index).to(device).requires_grad_(true)),
       first_(stage.inputs.empty()),
-      last_(stage.outputs.empty()) {}
+      last_(stage.outputs.empty()),
+      device_(device) {}
 
 std::vector<at::Tensor> Layer::forward(int micro_batch, const std::vector<at::Tensor>& inputs) {
-  at::Tensor x = first_ ? draw({kBatch, kWidth}, 300 + micro_batch) : inputs[0];
+  at::Tensor x = first_ ? draw({kBatch, kWidth}, 300 + micro_batch).to(device_) : inputs[0];
   for (std::size_t i = 1; i < inputs.size(); ++i) x = x + inputs[i];
   at::Tensor y = at::tanh(at::linear(x, weight, bias));
   if (last_) {

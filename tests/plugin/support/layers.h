@@ -18,7 +18,7 @@ inline constexpr int kBatch = 4;
 /// stage that feeds no other returns the mean of squares.
 class Layer : public StageModule {
  public:
-  Layer(const ProgramStage& stage, int index);
+  Layer(const ProgramStage& stage, int index, at::Device device = at::kCPU);
   std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>& inputs) override;
 
   at::Tensor weight, bias;
@@ -27,6 +27,7 @@ class Layer : public StageModule {
 
  private:
   bool first_, last_;
+  at::Device device_;
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> outputs_;
 };
 

@@ -42,7 +42,9 @@ class ThreadChannel : public Channel {
 
   std::unique_ptr<Transfer> send(std::vector<at::Tensor> tensors, int rank) override;
   std::unique_ptr<Transfer> receive(std::vector<at::Tensor> tensors, int rank) override;
-  bool posts_ahead() const override { return blocking_ == Blocking::no; }
+  Posting posting() const override {
+    return blocking_ == Blocking::no ? Posting::anywhere : Posting::in_place;
+  }
   at::Device device() const override { return at::kCPU; }
 
  private:

@@ -1,0 +1,38 @@
+#include "plugin/executor/lane.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "plugin/executor/moments.h"
+
+namespace ostinato {
+
+Lane::Lane(at::Device device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl of_type(device.type());
+  stream_ = of_type.getNewStream(device.has_index() ? device : of_type.getDevice());
+  event_.emplace(device.type());
+}
+
+void Lane::after(const c10::Event* event) {
+  if (stream_ && event) event->block(*stream_);
+}
+
+void Lane::after_current() {
+  if (!stream_) return;
+  event_->record(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
+  event_->block(*stream_);
+}
+
+void Lane::let_go_by_current(const at::Tensor& tensor) const {
+  if (!stream_) return;
+  const c10::impl::VirtualGuardImpl of_type(stream_->device_type());
+  of_type.recordDataPtrOnStream(tensor.storage().data_ptr(), of_type.getStream(stream_->device()));
+}
+
+bool Lane::wait(std::chrono::nanoseconds timeout) {
+  if (!stream_) return true;
+  event_->record(*stream_);
+  return comes_within(timeout, [this] { return event_->query(); });
+}
+
+}  // namespace ostinato

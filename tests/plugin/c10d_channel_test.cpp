@@ -1,0 +1,62 @@
+#include "plugin/executor/c10d_channel.h"
+
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "tests/support/fake_memory.h"
+
+namespace ostinato {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A process group that notes how its transfers were waited for.
+class Noting : public c10d::ProcessGroup {
+ public:
+  Noting() : ProcessGroup(0, 2) {}
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>&, int, int) override { return work(); }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>&, int, int) override { return work(); }
+
+  std::vector<std::chrono::milliseconds> waits;
+
+ private:
+  class Noted : public c10d::Work {
+   public:
+    explicit Noted(Noting& group) : group_(group) {}
+    bool wait(std::chrono::milliseconds timeout) override {
+      group_.waits.push_back(timeout);
+      return true;
+    }
+
+   private:
+    Noting& group_;
+  };
+  c10::intrusive_ptr<c10d::Work> work() { return c10::make_intrusive<Noted>(*this); }
+};
+
+// With a time-out NCCL's wait() holds the host until the device has ended the transfer.
+TEST(C10dChannel, WaitsWithATimeoutOnTheHostAlone) {
+  register_fake_device();
+  for (const at::Device device : {at::Device(at::kCPU), at::Device(kFakeDevice, 0)}) {
+    const auto group = c10::make_intrusive<Noting>();
+    const auto channel = make_c10d_channel(group, {0, 1}, device);
+    const at::Tensor tensor = at::ones({2}).to(device);
+    EXPECT_TRUE(channel->send({tensor, tensor}, 1)->wait(5s));
+    EXPECT_TRUE(channel->receive({tensor}, 1)->wait(5s));
+    ASSERT_EQ(group->waits.size(), 3U);
+    for (const std::chrono::milliseconds wait : group->waits) {
+      if (device.is_cpu()) {
+        EXPECT_GT(wait, 4s);
+        EXPECT_LE(wait, 5s + 1ms);
+      } else {
+        EXPECT_EQ(wait, kNoTimeout);
+      }
+    }
+    EXPECT_EQ(channel->posting(), device.is_cpu() ? Posting::anywhere : Posting::in_order);
+  }
+}
+
+}  // namespace
+}  // namespace ostinato
