@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "plugin/lower.h"
 #include "tests/plugin/support/accelerator_run.h"
 #include "tests/plugin/support/told_layer.h"
@@ -54,7 +56,14 @@ bool comes_before(const std::string& first, const std::string& second) {
 }
 
 TEST(Accelerator, AReceiveDoesNotWaitForTheComputeBeforeIt) {
-  const Program program = forwards(3, 4);
+  Program program = forwards(3, 4);
+  // 1F1, 1SEND_F1, 1RECV_F2, 1F2: the receive is issued behind the compute, because it passes no send.
+  auto& list = program.ranks[1];
+  const auto at = [&](const char* name) {
+    return std::ranges::find(list, name, [](const Instruction& i) { return to_string(i); });
+  };
+  std::rotate(at("1RECV_F2"), at("1RECV_F2") + 1, at("1SEND_F1") + 1);
+  ASSERT_EQ(at("1RECV_F2"), at("1SEND_F1") + 1);
   StreamExchange exchange(Queue::of_a_pair);
   auto layers = layers_of(program);
   EXPECT_EQ(together(run_all(program, exchange, layers, on_fake_devices())), "");
