@@ -13,6 +13,11 @@ std::vector<const void*> memory_of_all(const std::vector<at::Tensor>& tensors) {
   return memory;
 }
 
+/// Where the gradient of a tensor is, once backward has come to it.
+void note_gradient(const at::Tensor& tensor, std::vector<const void*>& where) {
+  tensor.register_hook([&where](const at::Tensor& gradient) { where.push_back(memory_of(gradient)); });
+}
+
 char letter(BackwardPart part) {
   return part == BackwardPart::whole ? 'B' : part == BackwardPart::inputs ? 'I' : 'W';
 }
@@ -31,25 +36,21 @@ std::vector<at::Tensor> ToldLayer::forward(int micro_batch, const std::vector<at
   const std::vector<at::Tensor> outputs = Layer::forward(micro_batch, inputs);
   tell('F', micro_batch, memory_of_all(inputs), memory_of_all(outputs));
   if (!has_backward_) return outputs;
-  inputs_[micro_batch] = inputs;
-  gradients_of_[micro_batch].clear();
-  if (outputs[0].requires_grad()) {
-    outputs[0].register_hook([this, micro_batch](const at::Tensor& gradient) {
-      gradients_of_[micro_batch].push_back(memory_of(gradient));
-    });
-  }
+  saved_[micro_batch].clear();  // of several inputs the sum is
+  if (inputs.size() == 1) saved_[micro_batch] = memory_of_all(inputs);
+  received_[micro_batch].clear();
+  note_gradient(outputs[0], received_[micro_batch]);
+  made_[micro_batch].clear();
+  for (const at::Tensor& input : inputs) note_gradient(input, made_[micro_batch]);
   return outputs;
 }
 
 void ToldLayer::after_backward(int micro_batch, BackwardPart part) {
-  std::vector<const void*> reads = memory_of_all(inputs_[micro_batch]);
-  std::vector<const void*> writes;
-  if (part != BackwardPart::weights) {  // which start from what the other half made of the gradients
-    reads.insert(reads.end(), gradients_of_[micro_batch].begin(), gradients_of_[micro_batch].end());
-    for (const at::Tensor& input : inputs_[micro_batch]) writes.push_back(memory_of(input.grad()));
-  }
-  tell(letter(part), micro_batch, reads, writes);
-  if (part != BackwardPart::inputs) inputs_.erase(micro_batch);
+  std::vector<const void*> reads = saved_[micro_batch];
+  if (part == BackwardPart::weights) return tell(letter(part), micro_batch, reads, {});
+  const std::vector<const void*>& received = received_[micro_batch];
+  reads.insert(reads.end(), received.begin(), received.end());
+  tell(letter(part), micro_batch, reads, made_[micro_batch]);
 }
 
 }  // namespace ostinato::testing

@@ -23,9 +23,11 @@ class ToldLayer : public Layer {
 
   int index_;
   bool has_backward_;
-  std::map<std::string, int> times_;                      ///< that a piece of work was done
-  std::map<int, std::vector<at::Tensor>> inputs_;         ///< per micro-batch, until its backward
-  std::map<int, std::vector<const void*>> gradients_of_;  ///< its outputs', per micro-batch
+  std::map<std::string, int> times_;  ///< that a piece of work was done
+  /// Per micro-batch; where things are, and not the tensors: what nobody else keeps is given back.
+  std::map<int, std::vector<const void*>> saved_;     ///< read by its backward, both halves
+  std::map<int, std::vector<const void*>> received_;  ///< gradients of its outputs
+  std::map<int, std::vector<const void*>> made_;      ///< gradients of its inputs
 };
 
 }  // namespace ostinato::testing
