@@ -6,11 +6,12 @@
 
 #include "search/files/file.h"
 #include "tests/cli/support/cli_run.h"
+#include "tests/support/source_dir.h"
 
 namespace ostinato::cli::test {
 namespace {
 
-const std::string kChoices = std::string(OSTINATO_SOURCE_DIR) + "/configs/choices-4.toml";
+const std::string kChoices = (ostinato::test::source_dir() / "configs/choices-4.toml").string();
 
 /// Two stages whose whole backward is quicker than its halves: the search takes it, and it can be lowered.
 std::string write_whole_is_quicker(const TemporaryFolder& folder) {

@@ -7,11 +7,12 @@
 #include "search/partition/cluster_toml.h"
 #include "search/placement/placement_toml.h"
 #include "tests/cli/support/cli_run.h"
+#include "tests/support/source_dir.h"
 
 namespace ostinato::cli::test {
 namespace {
 
-const std::filesystem::path kConfigs = std::filesystem::path(OSTINATO_SOURCE_DIR) / "configs";
+const std::filesystem::path kConfigs = ostinato::test::source_dir() / "configs";
 
 TEST(Config, PrintsAFileThatItAccepts) {
   const TemporaryFolder folder;

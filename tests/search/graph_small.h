@@ -9,6 +9,7 @@
 
 #include "search/partition/graph.h"
 #include "search/partition/graph_random.h"
+#include "tests/support/source_dir.h"
 
 namespace ostinato::test {
 
@@ -69,7 +70,7 @@ inline std::filesystem::path mayer_data() {
   const char* given = std::getenv("OSTINATO_DATA");
   const std::filesystem::path folder =
       (given != nullptr ? std::filesystem::path(given)
-                        : std::filesystem::path(OSTINATO_SOURCE_DIR) / ".." / "shared" / "data") /
+                        : source_dir() / ".." / "shared" / "data") /
       "mayer2017";
   return std::filesystem::exists(folder / "devices-50.csv") ? folder : std::filesystem::path();
 }

@@ -18,6 +18,7 @@
 #include "tests/search/checked.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
+#include "tests/support/source_dir.h"
 
 namespace ostinato {
 namespace {
@@ -359,7 +360,7 @@ TEST(SearchModes, GivesTheSameBytesAtAnyNumberOfThreads) {
 }
 
 TEST(SearchModes, MakesOtherObjectivesSmallToo) {
-  const Placement p = read_placement(std::string(OSTINATO_SOURCE_DIR) + "/configs/choices-4.toml").placement;
+  const Placement p = read_placement((ostinato::test::source_dir() / "configs/choices-4.toml").string()).placement;
   for (const Objective objective : {Objective::span, Objective::latency}) {
     const Plan plan = search_modes(p, {.micro_batches = 4, .objective = objective, .effort = 10});
     EXPECT_EQ(plan.objective, objective);

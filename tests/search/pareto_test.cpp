@@ -14,6 +14,7 @@
 #include "tests/search/checked.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
+#include "tests/support/source_dir.h"
 
 namespace ostinato {
 namespace {
@@ -128,7 +129,7 @@ TEST(Pareto, StartsWithinThePlacementsMemory) {
 }
 
 TEST(Pareto, RecomputesWhereMemoryIsShort) {
-  const Placement p = read_placement(std::string(OSTINATO_SOURCE_DIR) + "/configs/choices-4.toml").placement;
+  const Placement p = read_placement((ostinato::test::source_dir() / "configs/choices-4.toml").string()).placement;
   const SearchOptions options{.micro_batches = 4, .time_limit_seconds = 0, .effort = 10};
   const ParetoCurve curve = pareto_memory(p, options, 5, true);
   expect_curve(curve, p);
