@@ -2,8 +2,9 @@
 
     digest = model_digest([("0:Embedding", [("token.weight", (256, 96), "float32")]), ("1:Head", [...])])
 
-The digest covers, in model order, the name of every layer and the name, shape and type of each of its parameters, as
-they are built (before DeepSpeed casts them to half precision). Values, buffers and batch sizes are not in it.
+The digest covers, in model order, the name of every layer and the name and shape of each of its parameters. Values, types (which
+DeepSpeed casts), what is frozen, buffers and batch sizes are not in it. It is made of the digests of the layers, so that ranks which
+hold some layers each can tell it together, and can say which layers differ.
 """
 
 from __future__ import annotations
@@ -18,8 +19,18 @@ Parameter = tuple[str, Sequence[int], str]  # name, shape, "float32"
 
 def model_digest(layers: Iterable[tuple[str, Iterable[Parameter]]]) -> str:
     """SHA-256 in lower-case hexadecimal over (layer name, [(parameter name, shape, type), ...]) in order."""
-    rows = [[name, [[what, list(shape), dtype] for what, shape, dtype in parameters]] for name, parameters in layers]
-    return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
+    return digest_of_layers(layer_digest(name, parameters) for name, parameters in layers)
+
+
+def digest_of_layers(digests: Iterable[str]) -> str:
+    """model_digest() of layers with these digests, in order."""
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def layer_digest(name: str, parameters: Iterable[Parameter]) -> str:
+    """SHA-256 in lower-case hexadecimal over the layer's name, and its parameters' names and shapes in order."""
+    row = [name, [[what, list(shape)] for what, shape, _ in parameters]]
+    return hashlib.sha256(json.dumps(row, separators=(",", ":")).encode()).hexdigest()
 
 
 def layer_name(index: int, layer) -> str:

@@ -7,9 +7,9 @@ is then named after the timeout, where a collective would hang or mix with DeepS
 """
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
-from itertools import count
+from itertools import count, zip_longest
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
@@ -21,12 +21,15 @@ _rounds = count()  # every rank makes its engines in the same order
 
 @dataclass(frozen=True)
 class Statement:
-    """What one rank holds. `error` and `unsupported`: why it cannot run, "" where it can."""
+    """What one rank holds. `model`: the names of all layers, a line each; `layers`: the digests of those that it has built, by
+    index. `error` and `unsupported`: why it cannot run, "" where it can.
+    """
 
     version: str = ""
     plan: str = ""
     placement: str = ""
     model: str = ""
+    layers: dict[int, str] = field(default_factory=dict)
     options: str = ""
     error: str = ""
     unsupported: str = ""
@@ -41,15 +44,16 @@ WORDS = {
 }
 
 
-def agree(mine: Statement, timeout_s: float) -> None:
-    """Exchanges the statements. Raises where a rank reports an error, differs from rank 0, or does not report in time."""
+def agree(mine: Statement, timeout_s: float) -> list[Statement]:
+    """All statements, by rank. Raises where a rank reports an error, differs from rank 0, or does not report in time."""
     everyone = _exchange(mine, timeout_s)
     _raise_reported(everyone, "error", OstinatoError)
-    for field in fields(Statement):
-        differing = [r for r, s in enumerate(everyone) if getattr(s, field.name) != getattr(everyone[0], field.name)]
-        if differing and field.name in WORDS:
-            raise OstinatoError(_difference(everyone, differing, field.name))
+    for name in (f.name for f in fields(Statement) if f.name in WORDS):
+        differing = [r for r, s in enumerate(everyone) if getattr(s, name) != getattr(everyone[0], name)]
+        if differing:
+            raise OstinatoError(_difference(everyone, differing, name))
     _raise_reported(everyone, "unsupported", Unsupported)
+    return everyone
 
 
 def _raise_reported(everyone: list[Statement], field: str, kind: type[OstinatoError]) -> None:
@@ -65,8 +69,14 @@ def _raise_reported(everyone: list[Statement], field: str, kind: type[OstinatoEr
 
 
 def _difference(everyone: list[Statement], differing: list[int], field: str) -> str:
-    first, other = getattr(everyone[0], field), getattr(everyone[differing[0]], field)
+    first, other = _first_difference(getattr(everyone[0], field), getattr(everyone[differing[0]], field))
     return f"{_ranks(differing)} hold{'s'[: len(differing) == 1]} {WORDS[field]} than rank 0: {other[:80]} against {first[:80]}"
+
+
+def _first_difference(first: str, other: str) -> tuple[str, str]:
+    """The first lines that differ."""
+    lines = zip_longest(first.splitlines() or [""], other.splitlines() or [""], fillvalue="nothing")
+    return next(pair for pair in lines if pair[0] != pair[1])
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -87,9 +97,14 @@ def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
             f"{_ranks(missing)} did not report within {timeout_s:g} s: is ostinato installed there, and is the "
             '"ostinato" section in that configuration?'
         ) from None
-    everyone = [Statement(**json.loads(store.get(key))) for key in keys]
+    everyone = [_read(store.get(key)) for key in keys]
     _leave_together(store, prefix, world)
     return everyone
+
+
+def _read(text: bytes) -> Statement:
+    statement = json.loads(text)
+    return Statement(**statement | {"layers": {int(index): digest for index, digest in statement["layers"].items()}})
 
 
 def _leave_together(store, prefix: str, world: int) -> None:

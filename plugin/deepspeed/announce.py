@@ -9,12 +9,14 @@ def ran_whole(rank: int, stages: list[str]) -> str:
     )
 
 
-def unequal_borders(rank: int, layers: list[int]) -> str:
-    """What a rank says after the first step where several tensors cross a border that DeepSpeed's partition has elsewhere."""
-    return (
-        f"ostinato: rank {rank}: several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where the "
-        "plan and DeepSpeed's own partition do not cut alike: equal to 1F1B up to rounding"
-    )
+def shown(relation: str) -> str:
+    """What rank 0 says after step 1, where the line left it open. `relation`: as Claim.after() says it."""
+    return f"ostinato: step 1 has shown: {relation}"
+
+
+def shown_later(rank: int, step: int, relation: str) -> str:
+    """What a rank says where a later step does what the first did not."""
+    return f"ostinato: rank {rank}: step {step} does what step 1 did not: {relation}"
 
 
 def difference(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False) -> str:
@@ -39,12 +41,10 @@ def difference(program, regrouped: list[str], clipped: bool, copies: int = 1, br
     return ""
 
 
-def line(program, differs: str = "") -> str:
-    """`differs`: as difference() says it."""
+def line(program, relation: str) -> str:
+    """`relation`: as Claim.before() says it."""
     what = f'ostinato: plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
     if not any(stage.has_backward for stage in program.stages):
         return f"{what}requests: predicted {program.makespan / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
     against = f"1F1B {program.one_f_one_b / 1e6:.3f} ms" if program.one_f_one_b else "this placement has no 1F1B"
-    return (
-        f"{what}micro-batches: predicted step {program.makespan / 1e6:.3f} ms, {against}; {differs or 'equal to 1F1B bit for bit'}"
-    )
+    return f"{what}micro-batches: predicted step {program.makespan / 1e6:.3f} ms, {against}; {relation}"

@@ -3,7 +3,7 @@
 DeepSpeed runs Tensor.backward() for each output of a rank, one after the other. A stage of the plan that ends where a part of
 DeepSpeed's own partition ends does the same, and keeps every bit. Where only one of the two has a border between two layers,
 and several tensors cross it, sums are equal up to rounding: nobody knows before the first step what layers hand on, so it is
-said after it.
+said after it (claims), and where it happens for the first time in a later step.
 """
 
 import functools
@@ -20,17 +20,15 @@ class Borders:
 
     def __init__(self, stock: list[int], split: set[int]):
         self._stock, self._split = set(stock[1:-1]), split
-        self.watching = False
-        self._unequal: set[int] = set()  # layers after which several tensors cross a border that only one side has
-        self._undo: list = []
+        self._new: set[int] = set()  # layers after which several tensors cross a border that only one side has
+        self._told: set[int] = set()
 
     def one_by_one(self, chunk: Chunk) -> bool:
         """Whether the stage's backward starts from one output after the other. Recomputing it several times is not possible."""
         return chunk.layers[-1] + 1 in self._stock and not chunk.recomputes
 
     def watch(self, model, chunks: list[Chunk]) -> None:
-        """Until leave(): looks at what the stages hand on, and at what crosses DeepSpeed's borders inside of them."""
-        self.watching = True
+        """Looks from here on at what the stages hand on, and at what crosses DeepSpeed's borders inside of them."""
         for chunk in chunks:
             for at, layer in enumerate(chunk.layers[:-1]):
                 if layer + 1 in self._stock:
@@ -39,7 +37,7 @@ class Borders:
     def _watch_layer(self, functions: list, at: int, layer: int) -> None:
         function = functions[at]
         if isinstance(function, torch.nn.Module):
-            self._undo.append(function.register_forward_hook(lambda _m, _i, made: self._look(layer, made)).remove)
+            function.register_forward_hook(lambda _m, _i, made: self._look(layer, made))
             return
 
         @functools.wraps(function)
@@ -49,22 +47,21 @@ class Borders:
             return made
 
         functions[at] = looked_at
-        self._undo.append(functools.partial(functions.__setitem__, at, function))
 
     def _look(self, layer: int, made) -> None:
         if _gradients(made) > 1:
-            self._unequal.add(layer)
+            self._new.add(layer)
 
     def handed_on(self, chunk: Chunk, outputs) -> None:
-        if self.watching and _gradients(outputs) > 1 and (chunk.stage in self._split or not self.one_by_one(chunk)):
-            self._unequal.add(chunk.layers[-1])
+        if _gradients(outputs) > 1 and (chunk.stage in self._split or not self.one_by_one(chunk)):
+            self._new.add(chunk.layers[-1])
 
-    def leave(self) -> list[int]:
-        """The layers after which sums are in another order than DeepSpeed's, ascending."""
-        self.watching = False
-        while self._undo:
-            self._undo.pop()()
-        return sorted(self._unequal)
+    def new(self) -> list[int]:
+        """The layers after which sums are in another order than DeepSpeed's, ascending, that were seen since the last call."""
+        found = sorted(self._new - self._told)
+        self._told |= self._new
+        self._new.clear()
+        return found
 
 
 def _gradients(outputs) -> int:

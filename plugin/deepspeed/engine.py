@@ -22,9 +22,11 @@ from torch.distributed.distributed_c10d import _get_default_store
 from . import announce, checkpoint, plans, universal
 from .batches import Batches
 from .borders import Borders
+from .claims import Claim, Seen, merged
 from .clipping import clip_as_partitioned
 from .config import Paths, Section
 from .copies import Copies, add_losses
+from .draws import BATCH, LAYERS, Draws
 from .errors import OstinatoError
 from .evaluation import Forwards
 from .plans import Chunk
@@ -74,13 +76,17 @@ class Run:
     group: object = None  # process group of this pipeline, for the executors alone
     executor: object = None  # of training; None where the plan holds forwards only
     forwards: Forwards | None = None  # of evaluation
-    borders: Borders | None = None  # where the plan is to equal 1F1B bit for bit
+    claim: Claim = field(default_factory=Claim)  # how its numbers relate to 1F1B's
+    borders: Borders | None = None  # where several tensors may meet at a border that 1F1B does not have
+    draws: Draws | None = None  # where layers may draw other random numbers than in 1F1B
     working: object = None  # the executor that ran last, or runs
     watch: Watch | None = None
     trace: Trace | None = None
     memory: StepMemory | None = None
     active: Chunk | None = None  # the chunk whose forward or backward runs
     batches: Batches | None = None  # of this step
+    drawn: bool = False  # it was said that layers draw
+    batches_before: int = 0  # this step: of all steps and evaluations
     loading: bool = False  # a batch is being read
     rest: list = field(default_factory=list)  # DeepSpeed's instructions after the last backward
 
@@ -113,16 +119,20 @@ def become_plan_engine(engine, run: Run) -> None:
 class PlanEngine:
     """Mixed in before PipelineEngine."""
 
-    def ostinato_begin(self, exact: bool) -> None:
-        """After __init__: makes the executors and hands them this rank's chunks. `exact`: the plan is to equal 1F1B bit for bit. All
-        ranks must call it.
-        """
+    _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
+
+    def ostinato_begin(self, claim: Claim) -> None:
+        """After __init__: makes the executors and hands them this rank's chunks. All ranks must call it."""
         run = self._ostinato
-        if exact:
+        run.claim = claim
+        if not claim.differs:
             halves = {i.stage for i in run.program.instructions(self.stage_id) if i.action == "I"}
             mine = [chunk for chunk in run.chunks if chunk.on(self.stage_id)]
             run.borders = Borders(run.stock_parts, {c.stage for c in mine if c.stage in halves and self.module.may_split(c)})
-            run.borders.watch(self.module, mine)
+            if claim.borders:
+                run.borders.watch(self.module, mine)
+        if claim.draws:
+            run.draws = Draws()
         run.group = self._own_group()
         run.couriers = couriers_of(run.chunks, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
@@ -229,10 +239,9 @@ class PlanEngine:
             loss = super().train_batch(data_iter)
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
-        if self.global_steps == 1:
+        if self._steps_here == 1:
             self._tell_what_ran_whole()
-        if run.borders is not None and run.borders.watching:
-            self._tell_unequal_borders()
+        self._tell_what_was_seen()
         return loss
 
     def eval_batch(self, *args, **kwargs):
@@ -250,11 +259,21 @@ class PlanEngine:
         if names and self.grid.get_data_parallel_rank() == 0:
             print(announce.ran_whole(self.global_rank, names), flush=True)
 
-    def _tell_unequal_borders(self) -> None:
-        """After the first step, which shows what layers hand on."""
-        layers = self._ostinato.borders.leave()
-        if layers and self.grid.get_data_parallel_rank() == 0:
-            print(announce.unequal_borders(self.global_rank, layers), flush=True)
+    def _tell_what_was_seen(self) -> None:
+        """Rank 0 says what the first step has shown; what comes later is said by the rank that sees it."""
+        run = self._ostinato
+        if not run.claim.open:
+            return
+        seen = Seen(run.borders.new() if run.borders else [], run.draws.new() if run.draws else {})
+        if self._steps_here == 1:
+            everyone: list = [None] * dist.get_world_size()
+            dist.all_gather_object(everyone, seen)
+            run.drawn = bool(merged(rank.draws for rank in everyone))
+            if self.global_rank == 0:
+                print(announce.shown(run.claim.after(everyone)), flush=True)
+        elif seen.borders or (merged([seen.draws]) and not run.drawn):
+            run.drawn = run.drawn or bool(merged([seen.draws]))
+            print(announce.shown_later(self.global_rank, self.global_steps, run.claim.after([seen])), flush=True)
 
     def _exec_schedule(self, pipe_schedule):
         self.fwd_outputs = []
@@ -264,6 +283,9 @@ class PlanEngine:
         self._reserve_pipe_buffers(batches)
         run.batches = Batches(self, [c for c in run.chunks if c.rank == self.stage_id], plans.copies_of(run.chunks))
         self.module.whole_logits = not self._compute_loss
+        self._steps_here += not evaluates
+        if run.draws is not None:
+            run.draws.enter(LAYERS)
         try:
             if evaluates:
                 run.forwards.run(batches)
@@ -273,6 +295,9 @@ class PlanEngine:
             run.active = None
             self._running_engine_backward = False
             self.module.show_all()
+            if run.draws is not None:
+                run.draws.leave()
+        run.batches_before += batches
         if not evaluates:
             if run.copies is not None:
                 run.copies.add_gradients(self)
@@ -345,7 +370,13 @@ class PlanEngine:
         buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
         run.active = chunk
         self.module.show(chunk)
+        self.module.micro_offset = run.batches_before + batch  # it seeds the layers of a micro-batch where seed_layers is on
+        if run.draws is not None and self._steps_here == 1 and self.module.training:
+            self.module.watcher = run.draws  # layer by layer
         self._exec_forward_pass(batch)
+        self.module.watcher = None
+        if run.draws is not None:
+            run.draws.enter(LAYERS)
         run.active = None
         outputs = buffers["outputs"][batch]
         if isinstance(outputs, ShardedLogits):
@@ -358,7 +389,11 @@ class PlanEngine:
         run, value = self._ostinato, None
         if chunk.rank == self.stage_id:
             run.loading = True
+            if run.draws is not None:
+                run.draws.enter(BATCH)
             value = run.batches.take(batch, name)
+            if run.draws is not None:
+                run.draws.enter(LAYERS)
             run.loading = False
         courier = run.couriers.get((chunk.stage, name))
         return value if courier is None else courier.share(value)

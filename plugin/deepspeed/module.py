@@ -16,6 +16,7 @@ from deepspeed.runtime.activation_checkpointing import checkpointing
 from ostinato.nn import Shard, ShardedLogits, cut_state, whole_state
 from ostinato.nn.layers import split_of
 
+from .draws import LOSS
 from .graph_model import wired
 from .plans import Chunk
 
@@ -23,11 +24,14 @@ from .plans import Chunk
 class ChunkedLayers:
     """Mixed in before the model's own class."""
 
+    watcher = None  # (draws) is told of each layer before it runs
     whole_logits = False  # forward() of a sharded head returns the logits of all its ranks
     _one_backward = False  # layers are compiled so that gradients of inputs and weights come together
 
     def forward(self, forward_input):
         made = super().forward(forward_input)
+        if self.watcher is not None:
+            self.watcher.enter(LOSS)
         return made.whole() if self.whole_logits and isinstance(made, ShardedLogits) else made
 
     def show(self, chunk: Chunk) -> None:
@@ -38,7 +42,6 @@ class ChunkedLayers:
         self._put_away()
         self._shown = view
         self.forward_funcs = view.functions
-        self.micro_offset = view.micro_offset
         self.is_checkpointable_results = view.checkpointable
         self._shown_layers = chunk.layers
         self._set_bounds(chunk.first, chunk.layers[-1] + 1)
@@ -68,6 +71,8 @@ class ChunkedLayers:
     def curr_layer(self, counted: int) -> None:
         """DeepSpeed counts on from the first layer; a stage over a graph may leave some out."""
         self._running = self._shown_layers[counted - self._local_start]
+        if self.watcher is not None:
+            self.watcher.enter(self._running)
 
     @property
     def own_checkpointing(self) -> tuple:
@@ -91,8 +96,6 @@ class ChunkedLayers:
         if self._own_checkpointing is not None:
             self.activation_checkpoint_interval, self.activation_checkpoint_func = self._own_checkpointing
             self._own_checkpointing = None
-        if self._shown is not None:
-            self._shown.micro_offset = self.micro_offset
 
     def stage_owner(self, layer_idx):
         """The pipeline rank that runs the layer."""
@@ -188,7 +191,6 @@ class _View:
 
     def __init__(self, functions: list):
         self.functions = functions  # what its chunk runs, in order
-        self.micro_offset = 0  # per chunk: it seeds the layers of a micro-batch where seed_layers is on
         self.checkpointable = []
 
 

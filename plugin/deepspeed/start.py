@@ -1,18 +1,19 @@
 """From the section to an engine that runs the plan. What goes wrong does so before step 1, on every rank alike."""
 
-import hashlib
 import importlib.metadata
 import tempfile
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
 from ostinato.files import write_text
 
-from . import auto, plans, universal
+from . import auto, model_identity, plans, universal
 from .agreement import Statement, agree
 from .announce import difference, line
+from .claims import Claim, cuts_otherwise, draws_otherwise
 from .config import Paths, Section, parse_section, resolve
 from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
@@ -34,6 +35,7 @@ class Prepared:
     section: Section | None = None
     paths: Paths | None = None
     program: object = None
+    profiled: model_identity.Profiled = field(default_factory=model_identity.Profiled)  # the model that it was made for
     error: OstinatoError | None = None
 
 
@@ -95,9 +97,18 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     differs = difference(prepared.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
-    engine.ostinato_begin(exact=not differs)
+    claim = _claim(prepared.program, chunks, stock, differs, model)
+    engine.ostinato_begin(claim)
     if dist.get_rank() == 0:
-        print(line(prepared.program, differs), flush=True)
+        print(line(prepared.program, claim.before()), flush=True)
+
+
+def _claim(program, chunks: list, stock: list[int], differs: str, model) -> Claim:
+    """What is known before step 1; where layers seed themselves, they draw the same numbers wherever they run."""
+    if not plans.trains(program):
+        return Claim()
+    elsewhere = draws_otherwise(program, chunks, lambda layer: bisect_right(stock, layer) - 1)
+    return Claim(differs, cuts_otherwise(program, chunks, stock), elsewhere and not model.seed_layers)
 
 
 def _prepare(section: dict, file: str | None, model, config) -> Prepared:
@@ -108,20 +119,20 @@ def _prepare(section: dict, file: str | None, model, config) -> Prepared:
         check_run(model, config)
         made.paths = resolve(made.section, file)
         if not made.section.searches:
-            made.program = _lower(made.paths, model, config)
+            made.program, made.profiled = _lower(made.paths, model, config)
     except OstinatoError as error:
         made.error = error
     return made
 
 
 def _lower(paths: Paths, model, config):
-    """The program of a plan that fits this run."""
+    """The program of a plan that fits this run, and the model that it was made for."""
     program = plans.lower(paths)
     pipeline_ranks = model.topology().get_dim("pipe")
     plans.check_shape(program, config.gradient_accumulation_steps, pipeline_ranks, model._layer_specs)
     chunks = plans.chunks_of(program)
     check_layers(model._layer_specs, chunks)
-    return program
+    return program, model_identity.read(paths.placement)
 
 
 def _search_plan(prepared: Prepared, model, config) -> None:
@@ -131,15 +142,22 @@ def _search_plan(prepared: Prepared, model, config) -> None:
         if paths is None:
             return
         try:
-            prepared.program = _lower(paths, model, config)
+            prepared.program, prepared.profiled = _lower(paths, model, config)
         except OstinatoError as error:
             prepared.error = error
     _agree(prepared, model)
 
 
 def _agree(prepared: Prepared, model) -> None:
+    """Raises the same on every rank where one cannot run, where they differ, and where the plan is for another model."""
     timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
-    agree(_statement(prepared, model), timeout_s)
+    everyone = agree(_statement(prepared, model), timeout_s)
+    digests = model_identity.together([statement.layers for statement in everyone])
+    if prepared.program is None:
+        return
+    note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs)
+    if note and dist.get_rank() == 0:
+        print(f"ostinato: {note}", flush=True)
 
 
 def _statement(prepared: Prepared, model) -> Statement:
@@ -149,7 +167,8 @@ def _statement(prepared: Prepared, model) -> Statement:
         version=_versions(),
         plan=program.plan_sha256 if program else "",
         placement=program.placement_sha256 if program else "",
-        model=_digest(model),
+        model="\n".join(model_identity.names_of(model)),
+        layers=model_identity.local_digests(model),
         options=prepared.section.model_dump_json(include=COMPARED) if prepared.section else "",
         error="" if error is None or isinstance(error, Unsupported) else str(error),
         unsupported=str(error) if isinstance(error, Unsupported) else "",
@@ -165,12 +184,6 @@ def _versions() -> str:
     except importlib.metadata.PackageNotFoundError:
         own = "of a build tree"
     return f"ostinato {own}, torch {torch.__version__}, DeepSpeed {deepspeed.__version__}"
-
-
-def _digest(model) -> str:
-    """Of the kinds of its layers, in order."""
-    kinds = [getattr(spec, "typename", type(spec)).__qualname__ for spec in model._layer_specs]
-    return hashlib.sha256("\n".join(kinds).encode()).hexdigest()
 
 
 def _clips_otherwise(engine, rebuilt) -> bool:

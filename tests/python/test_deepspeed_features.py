@@ -244,7 +244,7 @@ def test_trace_and_announcement(world2, plans, tmp_path):
     first, second = world2.run(traced, Options(section=section))
     (line,) = [line for line in first.splitlines() if line.startswith("ostinato")]
     assert re.search(r'plan [0-9a-f]{12} on placement "wave", 4 micro-batches: predicted step [\d.]+ ms', line)
-    assert line.endswith("equal to 1F1B bit for bit")
+    assert line.endswith("crosses each border that only one of the two has: step 1 will tell")
     assert "ostinato" not in second
     traces = read_traces(tmp_path / "trace")
     assert [(t.rank, t.device, t.step, len(t.step_seconds)) for t in traces] == [(0, 0, 8, 8), (1, 1, 8, 8)]
@@ -337,9 +337,11 @@ def said(options: Options) -> str:
 def test_a_backward_that_cannot_be_split_says_so(world2, plans):
     options = Options(checkpoint_interval=1, checkpointable=("Block",), section={"plan": plans["split"]})
     first, second = world2.run(said, options)
-    assert first == "ostinato: rank 0: the backward of s0, s2 ran whole, where its input half is planned: activation checkpointing cannot be split", first
-    assert "rank 1" in second and "s3" in second
-    assert world2.run(said, Options(section={"plan": plans["split"]})) == ["", ""]
+    whole, shown = first.splitlines()
+    assert whole == "ostinato: rank 0: the backward of s0, s2 ran whole, where its input half is planned: activation checkpointing cannot be split"
+    assert shown == "ostinato: step 1 has shown: equal to 1F1B bit for bit"
+    assert "rank 1" in second and "s3" in second and "\n" not in second
+    assert world2.run(said, Options(section={"plan": plans["split"]})) == [shown, ""]
 
 
 def untouched(options: Options) -> bool:

@@ -11,6 +11,7 @@ from ostinato.deepspeed import hook
 from ostinato.deepspeed.announce import difference, line
 from ostinato.deepspeed.batches import Batches
 from ostinato.deepspeed.checkpoint import layers_of_ranks
+from ostinato.deepspeed.claims import Claim, Seen
 from ostinato.deepspeed.config import parse_section, resolve
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.parameter_groups import GroupMap, position
@@ -75,18 +76,18 @@ def program(**changes):
 
 
 def test_the_line():
-    assert line(program(), difference(program(), [], False)) == (
+    assert line(program(), Claim(difference(program(), [], False)).before()) == (
         'ostinato: plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: predicted step 27.000 ms, 1F1B 29.100 ms; '
         "equal to 1F1B bit for bit"
     )
 
 
 def test_the_line_without_1f1b():
-    assert "27.000 ms, this placement has no 1F1B; equal" in line(program(one_f_one_b=0))
+    assert "27.000 ms, this placement has no 1F1B; equal" in line(program(one_f_one_b=0), Claim().before())
 
 
 def test_the_line_of_forwards_only():
-    said = line(program(stages=[stage("front", 0, has_backward=False)]))
+    said = line(program(stages=[stage("front", 0, has_backward=False)]), Claim().before())
     assert "8 requests: predicted 27.000 ms; forwards only" in said and "bit for bit" not in said
 
 
@@ -102,8 +103,27 @@ def test_the_line_of_forwards_only():
     ],
 )
 def test_the_line_promises_no_more_than_holds(differs, words):
-    text = line(program(), differs)
+    text = line(program(), Claim(differs).before())
     assert words in text and "bit for bit" not in text and "\n" not in text
+
+
+def test_the_line_names_what_step_1_will_tell():
+    both = Claim(borders=True, draws=True)
+    assert both.before().startswith("equal to 1F1B bit for bit if no layer draws random numbers, and one tensor")
+    assert both.before().endswith(": step 1 will tell")
+    rounded = Claim("sums differ: equal up to rounding", borders=True, draws=True)
+    assert rounded.before() == "sums differ: equal up to rounding if no layer draws random numbers: step 1 will tell"
+    assert not Claim("sums differ", borders=True).open
+
+
+def test_what_step_1_has_shown():
+    claim, rounded = Claim(borders=True, draws=True), Claim("sums differ", draws=True)
+    nothing, drawn = Seen([], {"the batch": ["torch"]}), Seen([3], {4: ["torch"], "the loss": ["NumPy"]})
+    assert claim.after([nothing, nothing]) == "equal to 1F1B bit for bit"
+    assert rounded.after([nothing]) == "equal to 1F1B up to rounding"
+    assert claim.after([nothing, Seen([3])]).startswith("several tensors with gradients cross from layer 3 to the next")
+    for said in (claim.after([nothing, drawn]), rounded.after([drawn])):
+        assert said.startswith("layers 4 and the loss draw random numbers (NumPy, torch)") and "bit for bit" not in said
 
 
 def test_inputs_of_a_batch_do_not_wait_for_its_labels():

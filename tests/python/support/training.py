@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import torch
 import torch.distributed as dist
 
-from . import branch_model, models, vocabulary_model
+from . import branch_model, models, random_model, vocabulary_model
 
 MICRO_BATCHES = 4
-MODELS = {"mixed": models, "branches": branch_model, "vocabulary": vocabulary_model}
+MODELS = {"mixed": models, "branches": branch_model, "vocabulary": vocabulary_model, "random": random_model}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,109 @@
+"""What rank 0 says of a run's numbers beside 1F1B's: what is known before step 1, and what step 1 has shown.
+
+Some of it nobody knows before the first step: what layers hand on (borders), and which of them draw random numbers (draws). So
+the line before step 1 names what it depends on, and rank 0 says once, after it, what came out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .draws import BATCH, LAYERS
+from .plans import Chunk
+
+EQUAL, ROUNDED = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """By one rank in step 1: layers after which gradients are summed in another order (borders), and what drew (draws)."""
+
+    borders: list[int] = field(default_factory=list)
+    draws: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`differs`: why a run equals 1F1B up to rounding at best; "" where nothing is known against equal bits. `borders`: some border
+    between layers is the plan's alone, or DeepSpeed's. `draws`: layers would draw other random numbers than in 1F1B.
+    """
+
+    differs: str = ""
+    borders: bool = False
+    draws: bool = False
+
+    @property
+    def watches_borders(self) -> bool:
+        return self.borders and not self.differs
+
+    @property
+    def open(self) -> bool:
+        """Step 1 will tell."""
+        return self.draws or self.watches_borders
+
+    def before(self) -> str:
+        """Of the line before step 1."""
+        conditions = ["no layer draws random numbers"] * self.draws
+        conditions += ["one tensor with a gradient at most crosses each border that only one of the two has"] * self.watches_borders
+        known = self.differs or EQUAL
+        return f"{known} if {', and '.join(conditions)}: step 1 will tell" if conditions else known
+
+    def after(self, everyone: list[Seen]) -> str:
+        """What step 1 has shown. `everyone`: by rank."""
+        drawn = merged(seen.draws for seen in everyone)
+        if drawn and self.draws:
+            return drawn_elsewhere(drawn)
+        layers = sorted({layer for seen in everyone for layer in seen.borders})
+        if layers and not self.differs:
+            return several_at_borders(layers)
+        return ROUNDED if self.differs else EQUAL
+
+
+def merged(all_draws) -> dict:
+    """Of several ranks; of batches only what nothing else has: a loader draws on the ranks that read, as in 1F1B."""
+    found: dict = {}
+    for draws in all_draws:
+        for what, kinds in draws.items():
+            if what != BATCH:
+                found.setdefault(what, set()).update(kinds)
+    return found
+
+
+def drawn_elsewhere(drawn: dict) -> str:
+    kinds = sorted({kind for of_layer in drawn.values() for kind in of_layer})
+    return (
+        f"{_listed(drawn)} draw random numbers ({', '.join(kinds)}), and other ones than in 1F1B, because layers run elsewhere or in "
+        "another order: losses are those of another seed; PipelineModule(seed_layers=True) makes random numbers of torch, NumPy and "
+        "Python equal under every placement"
+    )
+
+
+def several_at_borders(layers: list[int]) -> str:
+    return (
+        f"several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where the plan and DeepSpeed's "
+        f"own partition do not cut alike: {ROUNDED}"
+    )
+
+
+def _listed(drawn: dict) -> str:
+    layers = sorted(what for what in drawn if isinstance(what, int))
+    words = [f"layers {', '.join(map(str, layers))}"] if layers else []
+    return " and ".join(words + [what for what in drawn if isinstance(what, str) and (what != LAYERS or not layers)])
+
+
+def cuts_otherwise(program, chunks: list[Chunk], stock: list[int]) -> bool:
+    """Whether gradients of several tensors at some border would be added in another order than in DeepSpeed's own partition."""
+    cuts = {chunk.layers[-1] + 1 for chunk in chunks if not chunk.ends}
+    splits = any(i.action == "I" for rank in range(program.ranks) for i in program.instructions(rank))
+    return cuts != set(stock[1:-1]) or splits or any(chunk.recomputes and not chunk.ends for chunk in chunks)
+
+
+def draws_otherwise(program, chunks: list[Chunk], owner: Callable[[int], int]) -> bool:
+    """Whether some rank runs other layers than in DeepSpeed's own partition (`owner`: rank of a layer), or in another order."""
+    if any(chunk.ranks != (owner(layer),) for chunk in chunks for layer in chunk.layers):
+        return True
+    place = {chunk.stage: number for number, chunk in enumerate(chunks)}
+    for rank in range(program.ranks):
+        order = [(i.micro_batch, place[i.stage]) for i in program.instructions(rank) if i.action == "F"]
+        if order != sorted(order):
+            return True
+    return False

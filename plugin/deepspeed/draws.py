@@ -1,0 +1,62 @@
+"""Which layers draw random numbers while a plan runs, and from which generators.
+
+    draws = Draws()
+    draws.enter(3)             # layer 3 begins: what was drawn since the last call belongs to what ran before it
+    draws.leave()              # nothing that counts runs from here on
+    draws.new()                # {3: ["torch"]}: what has been seen since the last call
+
+A layer draws where the state of a generator is another one after it: module kinds tell nothing of functional dropout, and a
+`Dropout` that is switched off draws nothing. DeepSpeed's own 1F1B lets each rank draw from its own generators, for the
+layers of its own partition and in the order of micro-batches; with layers elsewhere, the same layers draw other numbers.
+"""
+
+import random
+
+import numpy
+import torch
+
+BATCH, LOSS, LAYERS = "the batch", "the loss", "layers"  # what may draw beside single layers; `LAYERS`: some of them
+KINDS = ("torch", "the accelerator", "Python's random", "NumPy")
+
+
+class Draws:
+    """Of one rank."""
+
+    def __init__(self):
+        self._now: int | str | None = None
+        self._states: tuple = ()
+        self._new: dict[int | str, set[str]] = {}
+
+    def enter(self, what: int | str) -> None:
+        """`what`: a layer's index in the model, or one of the names above. O(size of the generators' states): tens of microseconds."""
+        self.leave()
+        self._now, self._states = what, states()
+
+    def leave(self) -> None:
+        if self._now is None:
+            return
+        changed = {kind for kind, was, now in zip(KINDS, self._states, states(), strict=True) if not same(was, now)}
+        if changed:
+            self._new.setdefault(self._now, set()).update(changed)
+        self._now = None
+
+    def new(self) -> dict[int | str, list[str]]:
+        found, self._new = self._new, {}
+        return {what: sorted(kinds) for what, kinds in found.items()}
+
+
+def states() -> tuple:
+    """Of this process's generators, in the order of KINDS."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    own = None if accelerator.device_name() == "cpu" else accelerator.get_rng_state()
+    return torch.get_rng_state(), own, random.getstate(), numpy.random.get_state()
+
+
+def same(was, now) -> bool:
+    if torch.is_tensor(was):
+        return torch.equal(was, now)
+    if isinstance(was, tuple) and len(was) == 5:  # NumPy's, with an array in it
+        return was[0] == now[0] and was[2:] == now[2:] and numpy.array_equal(was[1], now[1])
+    return was == now

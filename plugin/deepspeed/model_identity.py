@@ -1,0 +1,105 @@
+"""Whether a plan was made for this model: its placement carries the digest of each layer that was profiled.
+
+A rank has built the layers of DeepSpeed's own partition only. So each says the digests of those (agreement), and all tell the
+model's together, before a layer moves and before DeepSpeed casts anything.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from ostinato.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
+
+from .errors import OstinatoError
+
+
+def names_of(model) -> list[str]:
+    """Of all layers, known without building them."""
+    return [layer_name(index, spec) for index, spec in enumerate(model._layer_specs)]
+
+
+def local_digests(model) -> dict[int, str]:
+    """Of the layers that this rank has built, by index."""
+    digests = {}
+    for index, function in enumerate(model.forward_funcs, model._local_start):
+        spec = model._layer_specs[index]
+        module = model.tied_modules[spec.key] if hasattr(spec, "tied_weight_attr") else function
+        digests[index] = layer_digest(layer_name(index, spec), layer_parameters(module))
+    return digests
+
+
+def together(of_ranks: list[dict[int, str]]) -> list[str]:
+    """The digest of every layer. Raises OstinatoError where two ranks hold the same layer with other parameters."""
+    whole: dict[int, str] = {}
+    for rank, digests in enumerate(of_ranks):
+        for index, digest in digests.items():
+            if whole.setdefault(index, digest) != digest:
+                first = next(r for r, other in enumerate(of_ranks) if index in other)
+                raise OstinatoError(f"layer {index} has other parameters on rank {rank} than on rank {first}")
+    return [whole[index] for index in sorted(whole)]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What a placement says of the model that it was made for: the digest of its profile ("": it was written by hand), and of each
+    layer its name and digest ([]: not known).
+    """
+
+    sha256: str = ""
+    layers: tuple[tuple[str, str], ...] = ()
+
+
+def read(placement: Path) -> Profiled:
+    """The table [model] of a placement that has been checked. Only that table is parsed: blocks may be many."""
+    _, found, rest = placement.read_text().partition("\n[model]\n")
+    if not found:
+        return Profiled()
+    table = tomllib.loads(rest.partition("\n[")[0])
+    return Profiled(table.get("sha256", ""), tuple(entry.rpartition(" ")[::2] for entry in table.get("layers", ())))
+
+
+def check(profiled: Profiled, placement: str, digests: list[str], specs: list) -> str:
+    """What rank 0 is to say, or "". Raises OstinatoError, the same on every rank, where the plan was made for another model.
+
+    `placement`: its name; `digests`: of this model's layers.
+    """
+    if not profiled.sha256 or digest_of_layers(digests) == profiled.sha256:
+        return ""
+    expected = profiled.layers
+    if len(expected) != len(digests):
+        return f'placement "{placement}" was made from a profile without digests of layers: whether it is of this model is not known'
+    here = [layer_name(index, spec) for index, spec in enumerate(specs)]
+    differing = [i for i, digest in enumerate(digests) if digest != expected[i][1]]
+    changed = [i for i in differing if here[i] == expected[i][0] and _as_specified(here[i], specs[i]) == expected[i][1]]
+    if wrong := [i for i in differing if i not in changed]:
+        raise OstinatoError(_difference(placement, wrong, here, [name for name, _ in expected]))
+    return (
+        f"layers {', '.join(map(str, changed))} were given other parameters after they were built: the plan was made for what their "
+        "LayerSpecs build"
+    )
+
+
+def _difference(placement: str, wrong: list[int], here: list[str], expected: list[str]) -> str:
+    first = wrong[0]
+    what = f'layer {first} is "{here[first]}", and was "{expected[first]}"'
+    if here[first] == expected[first]:
+        what = f'layer {first} ("{here[first]}") has other parameters than it had'
+    more = f" ({len(wrong) - 1} more differ: {', '.join(map(str, wrong[1:9]))}{', ...' if len(wrong) > 9 else ''})" if wrong[1:] else ""
+    return (
+        f'placement "{placement}" was made for another model: {what} when the model was profiled{more}; profile this model '
+        '("ostinato profile"), and plan again'
+    )
+
+
+def _as_specified(name: str, spec) -> str:
+    """The digest of what a LayerSpec builds, without memory for it; "" where that cannot be told."""
+    from .rebuild import random_state_kept
+
+    if not hasattr(spec, "build"):
+        return ""
+    try:
+        with random_state_kept(), torch.device("meta"):
+            return layer_digest(name, layer_parameters(spec.build()))
+    except Exception:  # the user's constructor, on a device that it may not expect
+        return ""

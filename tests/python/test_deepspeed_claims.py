@@ -1,0 +1,118 @@
+"""What rank 0 says of a run's numbers beside 1F1B's is true: before step 1, after it, and later."""
+
+import io
+from contextlib import redirect_stdout
+from dataclasses import replace
+
+import pytest
+from support import random_model as models
+from support.plans import Layout, make_plan
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+from test_deepspeed_copies import X_2, plan_of
+
+STOCK = Layout("stock", (4,), (0, 1))
+UNEVEN = Layout("uneven", (3,), (0, 1))
+WAVE = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
+HALVES = Layout("halves", (2, 4, 6), (0, 0, 1, 1))
+BASE = Options(model="random", optimizer="SGD", steps=3)
+PLACEMENTS = {layout.name: layout for layout in (STOCK, UNEVEN, WAVE, HALVES)}
+
+
+def heard(options: Options) -> dict:
+    """Losses and weights, and what the rank said: at the start, in step 1, and later."""
+    said, losses = [], []
+
+    def listen(function):
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            made = function()
+        said.append([line for line in printed.getvalue().splitlines() if line.startswith("ostinato")])
+        return made
+
+    engine = listen(lambda: make_engine(options))
+    data = data_of(engine)
+    for _ in range(options.steps):
+        losses.append(listen(lambda: engine.train_batch(data).item()))
+    return {"losses": losses, "weights": weights(engine), "start": said[0], "first": said[1], "later": sum(said[2:], [])}
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plans")
+    return {name: str(make_plan(folder / name, x, models.LAYERS, MICRO_BATCHES)) for name, x in PLACEMENTS.items()}
+
+
+def both(world, stock, options: Options, plan: str):
+    """Of DeepSpeed alone and of the plan; a rank that is not the first says nothing."""
+    theirs, ours = stock(world, options, heard), world.run(heard, replace(options, section={"plan": plan}))
+    assert ours[1]["start"] == ours[1]["first"] == []
+    return theirs[0], ours[0]
+
+
+def equal(a: dict, b: dict) -> bool:
+    return a["losses"] == b["losses"] and a["weights"] == b["weights"]
+
+
+@pytest.mark.parametrize("placement", ["stock", "uneven", "wave", "halves"])
+def test_nothing_drawn(world2, stock, plans, placement):
+    theirs, ours = both(world2, stock, BASE, plans[placement])
+    (line,), certain = ours["start"], placement == "stock"
+    assert line.endswith("; equal to 1F1B bit for bit" if certain else ": step 1 will tell")
+    assert ours["first"] == ([] if certain else ["ostinato: step 1 has shown: equal to 1F1B bit for bit"])
+    assert equal(theirs, ours) and not ours["later"]
+
+
+def test_dropout_where_deepspeed_has_it(world2, stock, plans):
+    theirs, ours = both(world2, stock, replace(BASE, changed=((1, models.Module), (5, models.Dropping))), plans["stock"])
+    assert ours["start"][0].endswith("; equal to 1F1B bit for bit") and not ours["first"]
+    assert equal(theirs, ours)
+
+
+DRAWS = {
+    "module": (models.Module, "torch"),
+    "functional": (models.Dropping, "torch"),
+    "python": (models.OfPython, "Python's random"),
+    "numpy": (models.OfNumpy, "NumPy"),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+def test_what_draws_is_said(world2, stock, plans, kind):
+    layer, generator = DRAWS[kind]
+    theirs, ours = both(world2, stock, replace(BASE, changed=((1, layer), (6, layer))), plans["wave"])
+    assert "if no layer draws random numbers" in ours["start"][0]
+    (shown,) = ours["first"]
+    assert "step 1 has shown: layers 1, 6 draw random numbers" in shown and f"({generator})" in shown and "seed_layers" in shown
+    assert "bit for bit" not in shown and not equal(theirs, ours) and not ours["later"]
+
+
+def test_seeded_layers_are_equal_everywhere(world2, stock, plans):
+    changed = tuple(enumerate([models.Module, models.OfPython, models.OfNumpy, models.Normal, models.Dropping]))
+    theirs, ours = both(world2, stock, replace(BASE, changed=changed, seed_layers=True), plans["wave"])
+    assert "draws" not in ours["start"][0] and equal(theirs, ours)
+
+
+def test_seeded_layers_in_two_directions(world2, stock, tmp_path):
+    options = replace(BASE, changed=((1, models.Module), (6, models.Dropping)), seed_layers=True)
+    theirs = stock(world2, options, heard)[0]
+    ours = world2.run(heard, replace(options, section={"plan": plan_of(tmp_path, X_2)}))[0]
+    assert "of the 2 directions" in ours["start"][0]
+    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
+
+
+def test_draws_of_a_later_step_are_said_by_the_rank(world2, plans):
+    options = replace(BASE, changed=((2, models.Late),), section={"plan": plans["wave"]})
+    first, second = world2.run(heard, options)
+    assert first["first"] == ["ostinato: step 1 has shown: equal to 1F1B bit for bit"]
+    (later,) = second["later"]  # which runs layer 2
+    assert "rank 1: step 2 does what step 1 did not: layers draw random numbers (torch)" in later and not first["later"]
+
+
+def test_several_tensors_at_a_border(world2, stock, plans):
+    """Layers 3 to 4 of the wave's stage; DeepSpeed's border is behind layer 3."""
+    options = replace(BASE, changed=((5, models.Pair), (6, models.Sum)))
+    theirs, ours = both(world2, stock, options, plans["wave"])
+    assert "if no layer draws" in ours["start"][0] and "one tensor with a gradient" in ours["start"][0]
+    (shown,) = ours["first"]
+    assert "several tensors with gradients cross from layer 5" in shown and "up to rounding" in shown
+    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
