@@ -8,6 +8,7 @@ import tomllib
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from ostinato import _profiler
 from ostinato.profile import Job, ProfileError, profile_layers
@@ -179,3 +180,64 @@ def test_a_module_that_cannot_be_exported_is_told_apart():
 
     with pytest.raises(ProfileError, match="cannot be exported.*layers as a list"):
         profile_layers(job(Asks(), torch.randn(4)))
+
+
+class Rotary(nn.Module):
+    """`with` blocks in each other, as HF's rotary embeddings have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        with torch.no_grad():
+            scale = x.abs().sum()
+            with torch.autocast("cpu", torch.bfloat16):
+                coarse = self.linear(x).float()
+                with torch.enable_grad():
+                    learned = self.linear(x)
+        return self.linear(x) * scale + coarse, learned
+
+
+def test_operators_run_under_the_modes_of_their_with_blocks():
+    rows = profile_layers(job(Rotary(), torch.randn(4, 8))).layers
+    names = [row.name.split(":")[1] for row in rows]
+    assert names == ["abs", "sum", "linear linear", "linear linear", "linear linear", "mul", "add"]
+    assert all(row.backward.median == 0 for row in rows[:2])
+    assert [row.kept for row in rows[:2]] == [0, 4]  # the product needs its factor
+    quiet, loud, plain = rows[2:5]
+    assert quiet.backward.median == 0 and quiet.output_bytes == 4 * 8 * 4
+    assert loud.backward.median > 0 and loud.output_bytes == 4 * 8 * 2  # bfloat16
+    assert plain.backward.median > 0 and plain.output_bytes == 4 * 8 * 4
+
+
+class Doubles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def refused(forward):
+    class Part(nn.Linear):
+        def forward(self, x):
+            return forward(super().forward(x))
+
+    return nn.Sequential(nn.Tanh(), Part(8, 8))
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (refused(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))), '"1" uses torch.cond'),
+        (refused(Doubles.apply), "DoublesBackward, a torch.autograd.Function"),
+        (refused(lambda x: checkpoint(torch.tanh, x, use_reentrant=False)), '"1" uses activation checkpointing'),
+        (nn.Sequential(nn.Linear(8, 8), torch.compile(nn.Tanh(), backend="eager")), '"1" .* is compiled'),
+    ],
+)
+def test_what_a_graph_of_operators_would_leave_out_is_refused_by_name(module, why):
+    with pytest.raises(ProfileError, match=f"(?s){why}.*layers as a list"):
+        profile_layers(job(module, torch.randn(4, 8)))

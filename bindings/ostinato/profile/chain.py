@@ -15,29 +15,13 @@ import torch
 from torch import nn
 
 from ostinato.model_digest import Parameter, layer_name, layer_parameters, model_digest
-from ostinato.profile.device import Cpu
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.identity import layer_key, shape_key
 from ostinato.profile.job import Job
+from ostinato.profile.layer import Layer, run_once
 from ostinato.profile.settings import Settings
-from ostinato.profile.tensors import bytes_of, differentiable, map_tensors, tensors
-
-
-@dataclass
-class Layer:
-    """One layer that is measured. `run` takes `inputs` and gives its outputs, or the loss where it is the last."""
-
-    index: int
-    name: str
-    run: Callable[[Any], Any]
-    inputs: Any
-    outputs: Any
-    parameters: list[nn.Parameter]  # that are trained
-    parameter_bytes: int  # frozen parameters and buffers as well
-    takes_gradient: bool  # whether the backward reaches its inputs: not of the first layer
-    checkpointed: bool
-    device: Any = field(default_factory=Cpu)
-    shapes: Any = None  # of what `run` gives; None: it has not run
+from ostinato.profile.tensors import bytes_of, map_tensors, tensors, unusable
+from ostinato.profile.wanted import find_wanted
 
 
 Source = tuple[int, int] | None  # a row and which of its output tensors; None: an input of the model
@@ -93,15 +77,6 @@ class Builder:
         return self.tied[layer.key]
 
 
-def run_once(name: str, run: Callable, inputs: Any) -> Any:
-    """The outputs, detached. On copies: a layer may work in place."""
-    try:
-        with torch.no_grad():
-            return map_tensors(torch.Tensor.detach, run(map_tensors(torch.clone, inputs)))
-    except Exception as error:
-        raise ProfileError(f"layer {name} raised {type(error).__name__} in its forward: {error}") from error
-
-
 def moved(value: Any, device: Any) -> Any:
     return map_tensors(lambda tensor: tensor.to(device.place), value)
 
@@ -119,14 +94,14 @@ class Line:
     reads = after = None
 
     def __init__(self, inputs: Any, _layers: Sequence[Any]):
-        self.value, self.learns = inputs, False
+        self.value, self.reached = inputs, [False for _ in tensors(inputs)]
 
-    def taken(self, _spec: Any) -> tuple[Any, bool]:
-        """What the layer takes, and whether its backward reaches that."""
-        return self.value, self.learns and any(map(differentiable, tensors(self.value)))
+    def taken(self, _spec: Any) -> tuple[Any, list[bool]]:
+        """What the layer takes, and at which of its tensors its backward goes on."""
+        return self.value, self.reached
 
-    def give(self, _spec: Any, outputs: Any) -> None:
-        self.value, self.learns = outputs, True
+    def give(self, _spec: Any, outputs: Any, flows: list[bool]) -> None:
+        self.value, self.reached = outputs, flows
 
     def called(self, run: Callable) -> Callable:
         return run
@@ -145,19 +120,20 @@ class Branches:
             raise ProfileError(f"graph() names {len(names)} inputs ({', '.join(names)}), and a batch has {len(given)}")
         self.values: dict[str, Any] = dict(zip(names, given, strict=True))
         self.rows: dict[str, int] = {}  # of values that layers made
+        self.reached: dict[str, bool] = {}  # of the same: whether a backward goes on behind it
         self.reads: list[list[Source]] = []
         self.after: list[dict[int, int]] = []
 
-    def taken(self, spec: Any) -> tuple[Any, bool]:
+    def taken(self, spec: Any) -> tuple[Any, list[bool]]:
         rows = {name: self.rows[name] for name in spec.reads if name in self.rows}
         self.reads.append([(rows[name], 0) if name in rows else None for name in spec.reads])
         self.after.append({row: bytes_of(self.values[name]) for row, name in sorted((row, name) for name, row in rows.items())})
-        return tuple(self.values[name] for name in spec.reads), any(differentiable(self.values[name]) for name in rows)
+        return tuple(self.values[name] for name in spec.reads), [self.reached.get(name, False) for name in spec.reads]
 
-    def give(self, spec: Any, outputs: Any) -> None:
+    def give(self, spec: Any, outputs: Any, flows: list[bool]) -> None:
         if not isinstance(outputs, torch.Tensor):
             raise ProfileError(f'layer "{spec.name}" of graph() must return one tensor, got {type(outputs).__name__}')
-        self.values[spec.name], self.rows[spec.name] = outputs, len(self.rows)
+        self.values[spec.name], self.rows[spec.name], self.reached[spec.name] = outputs, len(self.rows), flows[0]
 
     def called(self, run: Callable) -> Callable:
         first, again = (run.args[0], run.func) if isinstance(run, functools.partial) else (run, run)  # of tied layers
@@ -173,9 +149,21 @@ def has_branches(layers: Sequence[Any]) -> bool:
     return all(hasattr(layer, "reads") for layer in layers)
 
 
+def build_layer(index: int, name: str, run: Callable, module: Any, taken: tuple[Any, list[bool]], job: Job) -> Layer:
+    value, reached = taken
+    is_module = isinstance(module, nn.Module)
+    parameters = [p for p in module.parameters() if p.requires_grad] if is_module else []
+    held = bytes_of([*module.parameters(), *module.buffers()]) if is_module else 0
+    checkpointed = job.checkpoint_interval > 0 and bool(parameters)
+    return Layer(index, name, run, value, None, parameters, held, reached, checkpointed, job.device)
+
+
 def build_chain(job: Job, settings: Settings) -> Chain:
     if not len(job.layers):
         raise ProfileError("the model has no layers")
+    found = unusable(job.inputs)
+    if found is not None:
+        raise ProfileError(f"the inputs of the model hold {found[0]}: {found[1]}")
     inputs = moved(map_tensors(torch.Tensor.detach, job.inputs), job.device)
     flow = (Branches if has_branches(job.layers) else Line)(inputs, job.layers)
     chain, builder = Chain(reads=flow.reads, after=flow.after), Builder(settings, job.device)
@@ -183,25 +171,23 @@ def build_chain(job: Job, settings: Settings) -> Chain:
     last = len(job.layers) - 1
     for index, spec in enumerate(job.layers):
         name = layer_name(index, spec)
-        value, takes_gradient = flow.taken(spec)
-        key = (layer_key(flow.itself(spec)), shape_key(value), takes_gradient, index == last)
-        layer = known.get(key)
-        if layer is None:
+        taken = flow.taken(spec)
+        key = (layer_key(flow.itself(spec)), shape_key(taken[0]), tuple(taken[1]), index == last)
+        if key not in known:
             run, module = builder.build(name, spec)
-            run = flow.called(run)
-            parameters = [p for p in module.parameters() if p.requires_grad] if isinstance(module, nn.Module) else []
-            outputs = run_once(name, run, value)
+            layer = build_layer(index, name, flow.called(run), module, taken, job)
+            layer.outputs = run_once(layer)
             if index == last and job.loss_fn is not None:
-                run = with_loss(run, job)
-                run_once(f"{name} with its loss", run, value)
-            checkpointed = job.checkpoint_interval > 0 and bool(parameters)
-            held = bytes_of([*module.parameters(), *module.buffers()]) if isinstance(module, nn.Module) else 0
-            layer = Layer(index, name, run, value, outputs, parameters, held, takes_gradient, checkpointed, job.device)
+                layer.run, layer.name = with_loss(layer.run, job), f"{name} with its loss"
+                run_once(layer)
+                layer.name = name
             known[key] = layer
             chain.layers.append(layer)
         else:
-            builder.describe_again(name, layer.index)
+            builder.describe_again(name, known[key].index)
+        layer = known[key]
         chain.rows.append((name, layer))
-        flow.give(spec, layer.outputs)
+        flow.give(spec, layer.outputs, layer.flows)
     chain.digest = model_digest(builder.described)
+    find_wanted(chain)
     return chain

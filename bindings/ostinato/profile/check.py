@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.chain import Builder, Chain, Layer, build_chain, has_branches
+from ostinato.profile.chain import Builder, Chain, build_chain, has_branches
 from ostinato.profile.device_times import measure_whole
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.job import Job
 from ostinato.profile.kept import freed_outputs
+from ostinato.profile.layer import Layer
 from ostinato.profile.measure import Samples, repeat_once
 from ostinato.profile.operators import EVENTS
 from ostinato.profile.run import Progress, counted_memory, no_progress

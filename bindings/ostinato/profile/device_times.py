@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.chain import Chain, Layer
+from ostinato.profile.chain import Chain
+from ostinato.profile.layer import Layer
 from ostinato.profile.errors import MISSING, ProfileError
 from ostinato.profile.job import Job
 from ostinato.profile.measure import Sample, Samples, repeat_once

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -19,12 +20,16 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from ostinato.model_digest import layer_parameters, model_digest
-from ostinato.profile.chain import Chain, Layer, moved
+from ostinato.profile.chain import Chain, moved
 from ostinato.profile.errors import ProfileError
+from ostinato.profile.faithful import check_faithful
 from ostinato.profile.identity import shape_key, value_key
+from ostinato.profile.inline import Flat, Mode, modes_of, switched
 from ostinato.profile.job import Job
+from ostinato.profile.layer import Layer, run_once
 from ostinato.profile.settings import Settings
-from ostinato.profile.tensors import bytes_of, differentiable, map_tensors, tensors
+from ostinato.profile.tensors import bytes_of, map_tensors, tensors
+from ostinato.profile.wanted import find_wanted
 
 STATE = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
 
@@ -48,6 +53,7 @@ class Group:
     takes: list[Node] = field(default_factory=list)  # values of earlier groups and of the model's inputs, once each
     state: list[Node] = field(default_factory=list)  # parameters and buffers
     gives: list[Node] = field(default_factory=list)  # values that later groups or the model's caller read
+    runs: list[tuple[tuple[Mode, ...], list[Node]]] = field(default_factory=list)  # the nodes, by what they run under
 
 
 @dataclass
@@ -81,33 +87,33 @@ def grouped(calls: Sequence[Node], state: dict[Node, torch.Tensor]) -> list[Grou
         read = dict.fromkeys(source for node in group.nodes for source in node.all_input_nodes)
         group.state = [node for node in read if node in state]
         group.takes = [node for node in read if node not in state and home.get(node) is not group]
+        group.runs = [(modes, list(nodes)) for modes, nodes in groupby(group.nodes, modes_of)]
         group.gives = [node for node in group.nodes if any(home.get(user) is not group for user in node.users)]
     return groups
 
 
-def lifted_state(exported: Any) -> dict[Node, torch.Tensor]:
+def lifted_state(exported: Any, flat: Flat) -> dict[Node, torch.Tensor]:
     """Placeholders of parameters, buffers and constants, with their tensors."""
     named = {**exported.state_dict, **exported.constants}
     wanted = {spec.arg.name: spec.target for spec in exported.graph_signature.input_specs if spec.kind in STATE}
-    return {node: named[wanted[node.name]] for node in exported.graph.nodes
-            if node.op == "placeholder" and node.name in wanted}  # fmt: skip
+    lifted = {place: named[wanted[node.name]] for node, place in flat.places.items() if node.name in wanted}
+    return lifted | flat.constants
 
 
 def export(module: nn.Module, inputs: tuple, named: dict[str, Any], name: str) -> Exported:
     try:
         exported = torch.export.export(module, inputs, named, strict=False)
     except Exception as error:
+        check_faithful(module, inputs, named, name)  # which may know better why
         why = str(error).partition("\n")[0]
         raise ProfileError(
             f"{name} cannot be exported as a graph ({type(error).__name__}: {why}): give its layers as a list, or as a "
             "PipelineModule, to have it profiled layer by layer"
         ) from error
-    state = lifted_state(exported)
-    nodes = list(exported.graph.nodes)
-    calls = [node for node in nodes if node.op == "call_function"]
-    return Exported(
-        grouped(calls, state), state, [node for node in nodes if node.op == "placeholder" and node not in state]
-    )
+    flat = Flat(exported.graph_module)
+    state = lifted_state(exported, flat)
+    calls = [node for node in flat.graph.nodes if node.op == "call_function"]
+    return Exported(grouped(calls, state), state, [place for place in flat.places.values() if place not in state])
 
 
 def run_group(group: Group, state: dict[Node, torch.Tensor], values: Sequence[Any]) -> tuple:
@@ -117,8 +123,10 @@ def run_group(group: Group, state: dict[Node, torch.Tensor], values: Sequence[An
     def value(node: Node) -> Any:
         return state[node] if node in state else known[node]
 
-    for node in group.nodes:
-        known[node] = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
+    for modes, nodes in group.runs:
+        with switched(modes):
+            for node in nodes:
+                known[node] = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
     return tuple(known[node] for node in group.gives)
 
 
@@ -127,7 +135,7 @@ def group_key(group: Group, state: dict[Node, torch.Tensor]) -> Any:
     numbers = {node: number for number, node in enumerate([*group.takes, *group.state, *group.nodes])}
 
     def calls(node: Node) -> Any:
-        return str(node.target), value_key(map_arg((node.args, node.kwargs), lambda n: f"%{numbers[n]}"))
+        return str(node.target), modes_of(node), value_key(map_arg((node.args, node.kwargs), lambda n: f"%{numbers[n]}"))
 
     gives = tuple(numbers[node] for node in group.gives)
     return tuple(map(calls, group.nodes)), gives, tuple(shape_key(state[node]) for node in group.state)
@@ -162,7 +170,7 @@ class GraphBuilder:
         self.exported, self.trainable, self.device = exported, trainable, device
         self.values: dict[Node, Any] = {}
         self.sources: dict[Node, tuple[int, int]] = {}  # group, first of its output tensors that this value has
-        self.reached: set[Node] = set()  # values that gradients flow through
+        self.flows: dict[tuple[int, int], bool] = {}  # of an output tensor: whether a backward goes on behind it
         self.known: dict[Any, Layer] = {}
         self.memory: dict[tuple[int, int], tuple[int, int]] = {}  # of an output tensor: where its memory is, and bytes
         self.chain = Chain(reads=[], after=[])
@@ -178,21 +186,25 @@ class GraphBuilder:
 
     def _add(self, index: int, group: Group) -> None:
         name = group_name(index, group)
-        taken = tuple(map_tensors(torch.clone, self.values[node]) for node in group.takes)
-        learns = any(id(self.exported.state[node]) in self.trainable for node in group.state)
-        takes_gradient = any(node in self.reached for node in group.takes)
-        outputs = self._run(name, group)
         reads = [source for node in group.takes for source in self._sources_of(node)]
         self.chain.reads.append(reads)
         self.chain.after.append(self._bytes_from(reads))
-        key = (group_key(group, self.exported.state), shape_key(taken), takes_gradient, learns)
+        reached = [source is not None and self.flows[source] for source in reads]
+        learned = [t for t in map(self.exported.state.__getitem__, group.state) if id(t) in self.trainable]
+        taken = tuple(map_tensors(torch.clone, self.values[node]) for node in group.takes)
+        key = (group_key(group, self.exported.state), shape_key(taken), tuple(reached), bool(learned))
+        outputs = self._run(name, group)
         if key not in self.known:
-            self.known[key] = self._layer(index, name, group, taken, outputs, takes_gradient)
+            self.known[key] = self._layer(index, name, group, taken, learned, reached)
+            run_once(self.known[key])
+            self.known[key].outputs = shapes_of(outputs)
             self.chain.layers.append(self.known[key])
-        self.chain.rows.append((name, self.known[key]))
-        self._give(index, group, outputs, learns or takes_gradient)
+        layer = self.known[key]
+        self.chain.rows.append((name, layer))
+        self._give(index, group, outputs, layer.flows)
 
     def _run(self, name: str, group: Group) -> tuple:
+        """On the values themselves: what works in place changes what others read."""
         try:
             with torch.no_grad():
                 return run_group(group, self.exported.state, [self.values[node] for node in group.takes])
@@ -216,22 +228,19 @@ class GraphBuilder:
             taken[place] = max(size, taken.get(place, 0))
         return {row: sum(taken.values()) for row, taken in sorted(rows.items())}
 
-    def _give(self, index: int, group: Group, outputs: tuple, flows: bool) -> None:
+    def _give(self, index: int, group: Group, outputs: tuple, flows: list[bool]) -> None:
         first = 0
         for node, value in zip(group.gives, outputs, strict=True):
             self.values[node], self.sources[node] = value, (index, first)
             for tensor in tensors(value):
                 self.memory[index, first] = (tensor.untyped_storage().data_ptr(), bytes_of(tensor))
+                self.flows[index, first] = flows[first]
                 first += 1
-            if flows and any(map(differentiable, tensors(value))):
-                self.reached.add(node)
 
-    def _layer(self, index: int, name: str, group: Group, taken: tuple, outputs: tuple, gradient: bool) -> Layer:
+    def _layer(self, index: int, name: str, group: Group, taken: tuple, learned: list, reached: list[bool]) -> Layer:
         state = [self.exported.state[node] for node in group.state]
-        learned = [t for t in state if id(t) in self.trainable]
         run = lambda values, group=group: run_group(group, self.exported.state, values)  # noqa: E731
-        held = bytes_of(state)
-        return Layer(index, name, run, taken, shapes_of(outputs), learned, held, gradient, False, self.device)
+        return Layer(index, name, run, taken, None, learned, bytes_of(state), reached, False, self.device)
 
 
 def build_graph(job: Job, settings: Settings) -> Chain:
@@ -242,9 +251,11 @@ def build_graph(job: Job, settings: Settings) -> Chain:
     if job.loss_fn is not None:
         whole, inputs = WithLoss(module, job.loss_fn), (moved(job.labels, job.device), *inputs)
     exported = export(whole, inputs, named, job.name)
+    check_faithful(whole, inputs, named, job.name)
     if not exported.groups:
         raise ProfileError("the module runs no operators")
     trainable = {id(p) for p in module.parameters() if p.requires_grad}
     chain = GraphBuilder(exported, trainable, job.device).build(tree_leaves((inputs, named)))
     chain.digest = model_digest([(job.name, layer_parameters(module))])
+    find_wanted(chain)
     return chain

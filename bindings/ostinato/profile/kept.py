@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from ostinato.profile.chain import Chain, Layer
-from ostinato.profile.measure import call, prepare, quiet_collector
+from ostinato.profile.chain import Chain
+from ostinato.profile.layer import Layer, call, prepare
+from ostinato.profile.measure import quiet_collector
 from ostinato.profile.tensors import tensors
 
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from ostinato import _profiler
-from ostinato.profile.chain import Layer
 from ostinato.profile.errors import ProfileError
+from ostinato.profile.layer import Layer, call, prepare, roots_of
 from ostinato.profile.split import input_half, parameter_groups, weight_half
-from ostinato.profile.tensors import differentiable, map_tensors, tensors
+from ostinato.profile.tensors import tensors
 
 NOTHING = nullcontext()
 Passes = Callable[[str], AbstractContextManager]  # entered around the call of this phase alone
@@ -72,31 +71,10 @@ class Started:
     gradients: list[torch.Tensor]
 
 
-def prepare(layer: Layer) -> tuple[list[torch.Tensor], Any]:
-    """Leaves, and copies of them for the layer: it may work in place, which a leaf would refuse."""
-    leaves: list[torch.Tensor] = []
-
-    def copy(tensor: torch.Tensor) -> torch.Tensor:
-        if not (layer.takes_gradient and differentiable(tensor)):
-            return tensor.clone()
-        leaf = tensor.detach().requires_grad_()
-        leaves.append(leaf)
-        return leaf.clone()
-
-    for parameter in layer.parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    return leaves, map_tensors(copy, layer.inputs)
-
-
-def call(layer: Layer, inputs: Any) -> Any:
-    return checkpoint(layer.run, inputs, use_reentrant=False) if layer.checkpointed else layer.run(inputs)
-
-
 def check_shapes(layer: Layer, outputs: Any) -> None:
     """What is measured stands for every micro-batch, so a layer must give the same shapes for the same inputs."""
     shapes = [tuple(tensor.shape) for tensor in tensors(outputs)]
-    if layer.shapes is None:
+    if not layer.shapes:
         layer.shapes = shapes
     if shapes != layer.shapes:
         raise ProfileError(
@@ -113,14 +91,18 @@ def forward(layer: Layer, label: str, around: AbstractContextManager = NOTHING) 
     except Exception as error:
         raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its forward: {error}") from error
     check_shapes(layer, outputs)
-    reached = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
-    return Started(leaves, reached, [torch.ones_like(tensor) for tensor in reached]), sample
+    roots = roots_of(layer, outputs)
+    return Started(leaves, roots, [torch.ones_like(tensor) for tensor in roots]), sample
 
 
 def backward(layer: Layer, started: Started, label: str, around: AbstractContextManager = NOTHING) -> Sample:
+    """Nothing, where no gradient arrives that a parameter or an earlier layer learns from."""
+    if not started.outputs:
+        with around:
+            return Sample(0, 0, 0)
+
     def run() -> None:
-        if started.outputs:
-            torch.autograd.backward(started.outputs, started.gradients)
+        torch.autograd.backward(started.outputs, started.gradients)
 
     try:
         return measure(layer.device, label, run, around)[1]
@@ -134,9 +116,9 @@ def split_backward(
     """Input half and weight half, or None where it cannot be split. Where there is but one of them, it is the whole
     backward, and the other takes 0. Which node belongs to which half is found out before the clock starts."""
     nothing = Sample(0, 0, 0)
-    if not started.leaves or not started.outputs:
+    if not started.leaves:
         return nothing, backward(layer, started, f"{label} W", passes("backward_weight"))
-    if not layer.parameters:
+    if not layer.parameters or not started.outputs:
         return backward(layer, started, f"{label} I", passes("backward_input")), nothing
     groups = parameter_groups(started.outputs, started.leaves, layer.parameters)
     if groups is None:

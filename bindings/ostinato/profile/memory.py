@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.chain import Builder, Chain, Layer, build_chain, has_branches, moved, with_loss
+from ostinato.profile.chain import Builder, Chain, build_chain, has_branches, moved, with_loss
 from ostinato.profile.graph import arguments
 from ostinato.profile.job import Job
-from ostinato.profile.measure import prepare, quiet_collector, repeat_once
+from ostinato.profile.layer import Layer, prepare, roots_of
+from ostinato.profile.measure import quiet_collector, repeat_once
 from ostinato.profile.run import Progress, counted_memory, no_progress
 from ostinato.profile.settings import Settings, read_settings
 from ostinato.profile.stage import Stage, Step, build_stage, cuts_of, whole_of
@@ -152,14 +153,13 @@ def run_backward(outputs: list[torch.Tensor], gradients: list[torch.Tensor], spa
 def ones_for(layer: Layer) -> list[torch.Tensor]:
     """Gradients of its outputs, as the next rank would send them; runs it once, which also warms the allocator's caches up."""
     repeat_once(layer, -1, None, split=False)
-    outputs = [tensor for tensor in tensors(layer.run(prepare(layer)[1])) if tensor.requires_grad]
-    return [torch.ones_like(tensor) for tensor in outputs]
+    return [torch.ones_like(tensor) for tensor in roots_of(layer, layer.run(prepare(layer)[1]))]
 
 
-def micro_batch(stage: Stage, inputs: list[Any], gradients: list[torch.Tensor]) -> list[Span]:
+def micro_batch(stage: Stage, layer: Layer, inputs: list[Any], gradients: list[torch.Tensor]) -> list[Span]:
     """Forwards and the backward; takes the inputs out of their list, so that they are freed when nothing needs them."""
     spans: list[Span] = []
-    outputs = [tensor for tensor in tensors(run_forward(stage.steps, inputs.pop(), spans)) if tensor.requires_grad]
+    outputs = roots_of(layer, run_forward(stage.steps, inputs.pop(), spans))
     run_backward(outputs, gradients, spans)
     return spans
 
@@ -177,7 +177,7 @@ def record_stage(stage: Stage, layer: Layer, log: Any) -> Recording:
         device.reset_peak()
         log.start(device.place.type != "cpu")
         try:
-            spans = micro_batch(stage, inputs, gradients)
+            spans = micro_batch(stage, layer, inputs, gradients)
             device.synchronize()
         finally:
             log.stop()
@@ -206,7 +206,7 @@ def module_stage(job: Job, settings: Settings, layers: int) -> tuple[Stage, Laye
         run = with_loss(run, job)
     parameters = [p for p in module.parameters() if p.requires_grad]
     state = [*module.parameters(), *module.buffers()]
-    layer = Layer(0, job.name, run, inputs, None, parameters, bytes_of(state), False, False, job.device)
+    layer = Layer(0, job.name, run, inputs, None, parameters, bytes_of(state), [], False, job.device)
     return Stage(0, layers, [Step(job.name, run, False)], parameters, state), layer
 
 

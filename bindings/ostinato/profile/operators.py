@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ostinato.profile.chain import Layer
+from ostinato.profile.layer import Layer
 from ostinato.profile.measure import backward, forward, quiet_collector
 
 EVENTS = 1 << 15  # that the recorder keeps of one thread

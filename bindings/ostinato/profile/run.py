@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.chain import Chain, Layer, build_chain
+from ostinato.profile.chain import Chain, build_chain
 from ostinato.profile.device_times import measure_on_device
 from ostinato.profile.graph import build_graph
 from ostinato.profile.job import Job
 from ostinato.profile.kept import freed_outputs
+from ostinato.profile.layer import Layer
 from ostinato.profile.measure import Samples, repeat_once
 from ostinato.profile.operators import EVENTS, Operators, add_operators
 from ostinato.profile.settings import Settings, read_settings

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ostinato.profile.chain import Builder, Chain, Layer, with_loss
+from ostinato.profile.chain import Builder, Chain, with_loss
 from ostinato.profile.job import Job
+from ostinato.profile.layer import Layer
 from ostinato.profile.tensors import bytes_of
 
 
@@ -82,4 +83,4 @@ def whole_of(job: Job, chain: Chain, stage: Stage) -> Layer:
     name = f"layers {stage.first} to {stage.last - 1}"
     run = functools.partial(run_all, stage.steps)
     return Layer(stage.first, name, run, start.inputs, end.outputs, stage.parameters, bytes_of(stage.state),
-                 start.takes_gradient, False, job.device)  # fmt: skip
+                 start.reached, False, job.device, wanted=end.wanted)  # fmt: skip

@@ -1,0 +1,49 @@
+"""Which outputs of a layer a gradient arrives at: those that some layer behind it learns from, and no others.
+
+Found by a backward of each layer, the last one first: what reaches its inputs is what arrives at the outputs of those before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.layer import Layer, call, prepare, roots_of
+
+if TYPE_CHECKING:
+    from ostinato.profile.chain import Chain
+
+
+def reached_inputs(layer: Layer) -> list[bool]:
+    """By tensor of the inputs: whether the layer's backward gives it a gradient."""
+    with torch.enable_grad():
+        leaves, inputs = prepare(layer)
+        roots = roots_of(layer, call(layer, inputs))
+        try:
+            if roots:
+                torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+        except Exception as error:
+            raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its backward: {error}") from error
+    given = iter(leaves)
+    return [reached and next(given).grad is not None for reached in layer.reached]
+
+
+def find_wanted(chain: Chain) -> None:
+    """Sets `wanted` of every layer; of layers that the model has several times, what one of them needs."""
+    sources = chain.sources()
+    read = {source for row in sources for source in row if source is not None}
+    arrives: set[tuple[int, int]] = set()
+    known: dict[int, list[bool]] = {}
+    for row in range(len(chain.rows) - 1, -1, -1):
+        layer = chain.rows[row][1]
+        if row < len(chain.rows) - 1:
+            here = [(row, n) in arrives or (row, n) not in read for n in range(len(layer.flows))]
+            wanted = here if layer.wanted is None else [a or b for a, b in zip(layer.wanted, here, strict=True)]
+            if wanted != layer.wanted:
+                layer.wanted = wanted
+                known.pop(id(layer), None)
+        if id(layer) not in known:
+            known[id(layer)] = reached_inputs(layer)
+        arrives.update(source for source, gets in zip(sources[row], known[id(layer)]) if gets and source is not None)
