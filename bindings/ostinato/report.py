@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ostinato.files import write_text
+from ostinato.files import why_not_all, write_text
 from ostinato.trace import RankTrace, TraceError, perfetto, read_traces
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
@@ -136,12 +136,15 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
     try:
+        wrong = why_not_all({"--perfetto": args.perfetto})
+        if wrong:
+            raise TraceError(wrong)
         ranks = read_traces(args.trace)
-    except TraceError as error:
+        if args.perfetto:
+            write_text(args.perfetto, json.dumps(perfetto(ranks)))
+    except (TraceError, OSError) as error:
         print(f"ostinato report: {error}", file=sys.stderr)
         return 3
-    if args.perfetto:
-        write_text(args.perfetto, json.dumps(perfetto(ranks)))
     if args.json:
         print(json.dumps(summary(ranks)))
     else:

@@ -31,7 +31,7 @@ def main():
     model = PipelineModule(layers, num_stages=4, loss_fn=nn.functional.mse_loss)
     engine, *_ = deepspeed.initialize(args=args, model=model, model_parameters=list(model.parameters()))
     assert engine.train_micro_batch_size_per_gpu() == 3 and engine.gradient_accumulation_steps() == 2
-    assert engine.is_first_stage() and engine.is_last_stage() and not hasattr(engine, "no_such_thing")
+    assert engine.is_first_stage() and not engine.is_last_stage() and not hasattr(engine, "no_such_thing")
     engine.train_batch(data_iter=batches())
     raise AssertionError("the script goes on after its first step")
 

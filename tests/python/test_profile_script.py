@@ -10,7 +10,7 @@ import profile_scripts
 import pytest
 import torch
 from ostinato.profile.device import Cpu
-from ostinato.profile import ProfileError, profile_layers, script
+from ostinato.profile import ProfileError, command, profile_layers, script
 from ostinato.profile.command import main
 from ostinato.profile.script import capture
 
@@ -31,8 +31,7 @@ def only_rank(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setattr(script, "device_of_this_process", Cpu)
     yield
-    if torch.distributed.is_initialized():
-        deepspeed.comm.destroy_process_group()
+    script.forget_processes()
 
 
 def run(*arguments):
@@ -59,12 +58,21 @@ def test_a_plain_script_from_start_to_file(tmp_path):
     assert summary["forward_ns"] == sum(layer["forward"]["median"] for layer in layers)
 
 
-def test_the_tables_are_printed(tmp_path, capfd):
+class Left(BaseException):
+    """What ends the process elsewhere."""
+
+
+def leave(status):
+    raise Left(status)
+
+
+def test_the_tables_are_printed(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(command, "leave", leave)
     train, config = profile_scripts.write(tmp_path)
     options = ["-o", str(tmp_path / "p.json"), "--repeats", "1", "--warm-up", "0", "--no-transfers"]
-    status = main([str(train), *options, "--", "--width", "16", "--deepspeed_config", str(config)])
+    with pytest.raises(Left, match="0"):
+        main([str(train), "--world-size", "4", *options, "--", "--width", "16", "--deepspeed_config", str(config)])
     out = capfd.readouterr().out
-    assert status == 0
     assert "2:Linear" in out and "aten::addmm" in out and "complete: all" in out and "transfers: not measured" in out
 
 
@@ -79,21 +87,23 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import nn
 def loss(output, labels):
     return output.sum()
+deepspeed.init_distributed()
 """
 
 
-def test_the_layers_are_not_built(tmp_path):
+def test_other_ranks_layers_are_not_built(tmp_path):
     job = captured(tmp_path, SHORT + """
 class Huge(nn.Module):
-    def __init__(self):
-        raise AssertionError("built")
-model = PipelineModule([LayerSpec(Huge)] * 3, num_stages=8, loss_fn=loss, activation_checkpoint_interval=1)
-data = [(torch.ones(3, 8), torch.ones(3))] * 9
+    def __init__(self, stage):
+        super().__init__()
+        assert stage == 0, "built"
+model = PipelineModule([LayerSpec(Huge, stage // 2) for stage in range(16)], num_stages=8, loss_fn=loss, activation_checkpoint_interval=1,
+                       partition_method="uniform")
 engine, *_ = deepspeed.initialize(model=model, config={"train_batch_size": 6, "gradient_accumulation_steps": 2},
                                   training_data=torch.utils.data.TensorDataset(torch.ones(9, 8), torch.zeros(9)))
 engine.train_batch()
 """)  # fmt: skip
-    assert len(job.layers) == 3 and job.checkpoint_interval == 1 and job.loss_fn.__name__ == "loss"
+    assert len(job.layers) == 16 and job.checkpoint_interval == 1 and job.loss_fn.__name__ == "loss"
     assert job.inputs.shape == (3, 8) and torch.equal(job.labels, torch.zeros(3))
     assert job.name == "train" and job.config["train_batch_size"] == 6
 
@@ -104,7 +114,7 @@ from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
 class Mine(PipelineModule):
     def __init__(self):
         super().__init__(layers=[nn.Linear(8, 8)], topology=PipeDataParallelTopology(num_pp=4, num_dp=2), loss_fn=loss)
-engine, *_ = deepspeed.initialize(model=Mine(), config={})
+engine, *_ = deepspeed.initialize(model=Mine(), config={"train_micro_batch_size_per_gpu": 3})
 engine.train_batch(iter([(torch.ones(3, 8), None)]))
 """)  # fmt: skip
     assert len(job.layers) == 1
@@ -118,7 +128,7 @@ tied = dict(key="embedding")
 layers = [TiedLayerSpec("embedding", nn.Embedding, 10, 8), nn.Tanh(),
           TiedLayerSpec("embedding", nn.Embedding, 10, 8, forward_fn=back)]
 model = PipelineModule(layers, num_stages=2, loss_fn=loss)
-engine, *_ = deepspeed.initialize(model=model, config={})
+engine, *_ = deepspeed.initialize(model=model, config={"train_micro_batch_size_per_gpu": 3})
 engine.train_batch(iter([(torch.ones(3, dtype=torch.long), None)]))
 """)  # fmt: skip
     job.repeats = 1
@@ -147,31 +157,32 @@ loss(engine(torch.ones(3, 8), scale=torch.full((8,), 2.0)), None).backward()
         ("", "ended without a training step", 3),
         ("raise ValueError('no data')", "raised ValueError before its first training step.*no data", 3),
         ("raise SystemExit(2)", "ended with 2 before its first training step", 2),
-        ("deepspeed.initialize(model=[nn.Linear(1, 1)], config={})", "was given a list as its model", 3),
-        ("deepspeed.initialize(model=MODEL, config={})[0](torch.ones(1))", "call its train_batch", 3),
-        ("deepspeed.initialize(model=MODEL)", "was given no configuration", 3),
-        ("deepspeed.initialize(model=MODEL, config='none.json')", "none.json: ", 3),
-        ("deepspeed.initialize(model=MODEL, config={})[0].train_batch()", "without data_iter", 3),
-        (
-            "deepspeed.initialize(model=MODEL, config={})[0].train_batch(iter([torch.ones(1)]))",
-            "must give .inputs, labels",
-            3,
-        ),
-        ("deepspeed.initialize(model=MODEL, config={})[0].step()", "uses engine.step before its first training step", 3),
+        ("import os; os._exit(5)", "ended with 5 before its first training step", 5),
+        ("deepspeed.initialize(model=[nn.Linear(1, 1)], config=CONFIG)", "was given a list as its model", 3),
+        ("deepspeed.initialize(model=MODEL, config=CONFIG)[0](torch.ones(1))", "raised PipelineError before", 3),
+        ("deepspeed.initialize(model=MODEL)", "requires --deepspeed_config to specify configuration file", 3),
+        ("deepspeed.initialize(model=MODEL, config='none.json')", "none.json", 3),
+        ("deepspeed.initialize(model=MODEL, config=CONFIG)[0].train_batch()", "without data_iter", 3),
+        ("deepspeed.initialize(model=MODEL, config=CONFIG)[0].train_batch(iter([torch.ones(1)]))", "must give .inputs, labels", 3),
     ],
 )
 def test_what_a_script_gets_wrong(tmp_path, body, message, status):
     model = "PipelineModule([nn.Linear(8, 8)], num_stages=1, loss_fn=loss)"
+    start = SHORT + 'CONFIG = {"train_micro_batch_size_per_gpu": 3}\n'
     with pytest.raises(ProfileError, match=message) as raised:
-        captured(tmp_path, SHORT + body.replace("MODEL", model))
+        captured(tmp_path, start + body.replace("MODEL", model))
     assert raised.value.status == status
 
 
 def test_deepspeed_is_as_before(tmp_path):
-    before = deepspeed.initialize, deepspeed.pipe.PipelineModule.__init__
+    def methods():
+        kinds = deepspeed.DeepSpeedEngine, deepspeed.PipelineEngine, deepspeed.pipe.PipelineModule, deepspeed.runtime.config.DeepSpeedConfig
+        return [dict(vars(kind)) for kind in kinds], dict(vars(torch.distributed)), os._exit
+
+    before = methods()
     with pytest.raises(ProfileError):
         captured(tmp_path, "")
-    assert before == (deepspeed.initialize, deepspeed.pipe.PipelineModule.__init__)
+    assert before == methods()
 
 
 @pytest.mark.parametrize("arguments", [["--repeats", "0"], ["--warm-up", "-1"], []])

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import json
+import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import Progress
 
 from ostinato import _profiler
-from ostinato.files import write_text
+from ostinato.files import why_not_all, write_text
 from ostinato.profile.check import Check, check_profile
 from ostinato.profile.device import device_of_this_process
 from ostinato.profile.errors import BAD_INPUT, CHECK_FAILED, ProfileError
@@ -27,11 +32,12 @@ from ostinato.profile.memory import Recording, record_memory
 from ostinato.profile.page import html
 from ostinato.profile.perfetto import perfetto
 from ostinato.profile.run import profile_layers
-from ostinato.profile.script import capture
+from ostinato.profile.script import Attempt, Run, check_script
 from ostinato.profile.table import check_table, show, summary
 from ostinato.profile.transfers import measure_transfers
 
-INTERRUPTED = 130
+INTERNAL_ERROR, INTERRUPTED = 1, 130
+AGAIN = "OSTINATO_PROFILE_AGAIN"  # a file that start_again() leaves for the process that it starts
 
 
 def positive(text: str) -> int:
@@ -51,15 +57,18 @@ def natural(text: str) -> int:
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="ostinato profile",
-        usage="%(prog)s [options] TRAIN.py [-- ARGUMENT ...]",
+        usage="%(prog)s [options] TRAIN.py | -m MODULE [-- ARGUMENT ...]",
         description="Measures every layer and operator of the model that a DeepSpeed script trains: layer by layer where it "
-        "is a PipelineModule, else operator by operator, with its branches. The script runs unchanged, as one rank, up to "
+        "is a PipelineModule, else operator by operator, with its branches. The script runs unchanged on DeepSpeed's engine, as rank 0, up to "
         "its first training step. Started by torchrun, deepspeed or Slurm, once a rank, it measures the transfers between those "
         "ranks, and each kind of device by itself. A torch.export archive (.pt2) is profiled on its example inputs; a TorchScript "
         "program by ostinato-profile, without Python. Exit status 6: the profile is not complete.",
         epilog="example: ostinato profile train.py --output profile.json -- --deepspeed_config ds_config.json",
     )
     p.add_argument("script", type=Path, metavar="TRAIN.py", help="the training script (its arguments follow --), or an archive of torch.export")
+    p.add_argument("-m", "--module", action="store_true", help="TRAIN.py names a module, as in python -m")
+    world_size = "ranks of the world that the script is to see (the launcher's, else as many as the script wants)"
+    p.add_argument("--world-size", type=positive, metavar="RANKS", help=world_size)
     p.add_argument(
         "-o", "--output", type=Path, default=Path("profile.json"), help="where the profile goes (%(default)s)"
     )
@@ -89,20 +98,6 @@ def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 @contextmanager
-def script_output_aside() -> Iterator[None]:
-    """What the script and its libraries print goes to standard error, whatever they print it with."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
-@contextmanager
 def shown_progress() -> Iterator[Any]:
     """A function for profile_layers(); it shows something on a terminal only."""
     console = Console(stderr=True)
@@ -117,13 +112,10 @@ def shown_progress() -> Iterator[Any]:
         yield advance
 
 
-def job_of(path: Path, script_arguments: list[str]) -> Job:
-    """What the training script trains, or what an archive holds."""
-    if path.suffix == ARCHIVE:
-        return load_exported(path)
+def job_of_archive(path: Path) -> Job:
     if path.suffix in TORCHSCRIPT:
         raise ProfileError(f"{path} is no script: ostinato-profile measures TorchScript programs, without Python")
-    return capture(path, script_arguments)
+    return load_exported(path)
 
 
 def ranks_drawn(args: argparse.Namespace) -> int:
@@ -137,42 +129,42 @@ class Result:
     recordings: list[Recording | None]  # one a rank that is drawn; empty: nothing is
 
 
-def profile_script(args: argparse.Namespace, script_arguments: list[str], part: Part) -> Result:
-    with script_output_aside():
-        job = job_of(args.script, script_arguments)
-        job.repeats, job.warm_up, job.kind = args.repeats, args.warm_up, args.kind
-        with shown_progress() as progress:
-            profile = profile_layers(job, progress)
-            checks = check_profile(job, profile, args.check, progress) if args.check else []
-            drawn = record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
-        if part.transfers or args.no_transfers:
-            profile.transfers = part.transfers
-        else:
-            profile.transfers = measure_transfers(args.ranks, job.device)
-    return Result(profile, checks, drawn)
-
-
 def my_part(args: argparse.Namespace) -> Part:
     rank, ranks = world()
     if ranks < 2:
-        return Part(True, [args.kind], [])
+        return Part(True, [args.kind])
     return meet(rank, ranks, args.kind, device_of_this_process(), not args.no_transfers)
 
 
-def write(result: Result, args: argparse.Namespace) -> list[Path]:
-    """The files that were asked for, written whole or not at all."""
+def outputs(args: argparse.Namespace) -> dict[str, Path | None]:
+    return {"--output": args.output, "--html": args.html, "--perfetto": args.perfetto}
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """Before anything is measured."""
+    wrong = why_not_all(outputs(args))
+    if wrong:
+        raise ProfileError(wrong)
+
+
+def write(result: Result, args: argparse.Namespace, folder: Path) -> list[Path]:
+    """The files that were asked for, written whole or not at all. `folder`: that their paths are meant from."""
     shown = result.profile, ranks_drawn(args), result.recordings
     views = {args.html: lambda: html(*shown), args.perfetto: lambda: perfetto(*shown)}
-    wanted = {args.output: result.profile.json, **views}
-    files = {path: text for path, text in wanted.items() if path is not None}
-    for path, text in files.items():
-        write_text(path, text())
-    return list(files)
+    wanted = [(args.output, result.profile.json), *views.items()]
+    files = [(path, text) for path, text in wanted if path is not None]
+    for path, text in files:
+        try:
+            write_text(folder / path, text())
+        except OSError as error:
+            raise ProfileError(f"{path} cannot be written: {error.strerror}") from error
+    return [path for path, _ in files]
 
 
 def report(profile: Any, checks: list[Check], files: list[Path], args: argparse.Namespace) -> None:
     if args.json:
-        print(json.dumps(summary(profile, str(args.output)) | {"check": [asdict(check) for check in checks]}))
+        told = summary(profile, str(args.output)) | {"check": [asdict(check) for check in checks]}
+        sys.stdout.write(json.dumps(told) + "\n")
         return
     console = Console()
     show(profile, console)
@@ -182,22 +174,162 @@ def report(profile: Any, checks: list[Check], files: list[Path], args: argparse.
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
+class Output:
+    """While a script runs, what it and its libraries print goes to standard error, whatever they print it with."""
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        self.stdout, self.stderr, self.kept = sys.stdout, sys.stderr, os.dup(1)
+        os.dup2(2, 1)
+
+    def aside(self) -> bool:
+        return self.kept >= 0
+
+    def back(self) -> None:
+        """Ours again, whatever the script has put in the place of Python's streams."""
+        if self.aside():
+            sys.stdout.flush()
+            sys.stdout, sys.stderr = self.stdout, self.stderr
+            sys.stdout.flush()
+            os.dup2(self.kept, 1)
+            os.close(self.kept)
+            self.kept = -1
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process in the middle of the script, which has nothing more to do. What the script left for its end (atexit) is done."""
+    for child in multiprocessing.active_children():  # workers of its data loaders
+        child.terminate()
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
+
+
+class Work:
+    """Profiles what the script trains at its first step, from inside that step, and ends the process there: a script may catch every
+    exception, and go on."""
+
+    def __init__(self, args: argparse.Namespace, argv: list[str], part: Part):
+        self.args, self.argv, self.part = args, argv, part
+        self.folder, self.environment, self.output, self.leave = Path.cwd(), dict(os.environ), Output(), os._exit
+
+    def take(self, job: Job) -> NoReturn:
+        leave(self.status_of(lambda: self.profile(job)))
+
+    def fail(self, error: BaseException) -> NoReturn:
+        def again() -> int:
+            raise error
+
+        leave(self.status_of(again))
+
+    def status_of(self, work: Callable[[], int]) -> int:
+        """What `work` returns, or says in its error."""
+        os._exit = self.leave  # the script's end is ours from here on
+        try:
+            return work()
+        except (ProfileError, _profiler.InputError) as error:
+            self.output.back()
+            sys.stderr.write(f"ostinato profile: {error}\n")
+            return getattr(error, "status", BAD_INPUT)
+        except KeyboardInterrupt:
+            self.output.back()
+            sys.stderr.write("ostinato profile: interrupted, nothing was written\n")
+            return INTERRUPTED
+        except Exception as error:  # the script must not go on with it
+            self.output.back()
+            traceback.print_exception(error)
+            return INTERNAL_ERROR
+        finally:
+            self.output.back()
+
+    def profile(self, job: Job) -> int:
+        """Measures, writes and reports. Returns the exit status."""
+        args = self.args
+        job.repeats, job.warm_up, job.kind = args.repeats, args.warm_up, args.kind
+        with shown_progress() as progress:
+            profile = self.layers_of(job, progress)
+            checks = check_profile(job, profile, args.check, progress) if args.check else []
+            drawn = record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
+        measured = self.part.transfers()
+        profile.transfers = measured if measured or args.no_transfers else measure_transfers(args.ranks, job.device)
+        self.output.back()
+        files = write(Result(profile, checks, drawn), args, self.folder)
+        report(profile, checks, files, args)
+        return 0 if profile.completeness.complete else CHECK_FAILED
+
+    def layers_of(self, job: Job, progress: Any) -> Any:
+        """Their profile. Where only the last stage's iterator has labels, rank 0 cannot compute the loss."""
+        try:
+            return profile_layers(job, progress)
+        except ProfileError as error:
+            if job.labels is not None or job.loss_fn is None:
+                raise
+            told, job.loss_fn = str(error), None
+        profile = profile_layers(job, progress)
+        sys.stderr.write(f"ostinato profile: the loss is not in the profile: rank 0's batch has no labels ({told})\n")
+        return profile
+
+    def start_again(self, attempt: Attempt) -> NoReturn:
+        """The same command in a new process image, with the world that the script wants; what was measured is kept."""
+        sys.stderr.write(f"ostinato profile: starting the script again, in a world of {attempt.size} ranks\n")
+        self.output.back()
+        for child in multiprocessing.active_children():
+            child.terminate()
+        handle, name = tempfile.mkstemp(prefix="ostinato-profile-", suffix=".json")
+        with os.fdopen(handle, "w") as file:
+            json.dump({"attempt": asdict(attempt), "part": asdict(self.part)}, file)
+        sys.stderr.flush()
+        os.chdir(self.folder)
+        ours = len(self.argv) and sys.orig_argv[-len(self.argv) :] == self.argv
+        command = sys.orig_argv[1:] if ours else ["-m", "ostinato.profile", *self.argv]
+        os.execve(sys.executable, [sys.executable, *command], self.environment | {AGAIN: name})
+
+
+def resumed() -> tuple[Attempt, Part] | None:
+    """What the process was that started this one with start_again()."""
+    name = os.environ.pop(AGAIN, None)
+    if name is None:
+        return None
+    kept = json.loads(Path(name).read_text())
+    os.unlink(name)
+    return Attempt(**kept["attempt"]), Part(**kept["part"])
+
+
+def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) -> int:
+    args.kind = args.kind or device_of_this_process().kind
+    archive = not args.module and args.script.suffix in (ARCHIVE, *TORCHSCRIPT)
+    if not archive:
+        check_script(args.script, args.module)
+    check_outputs(args)
+    attempt, part = resumed() or (None, my_part(args))
+    if not part.profiles:
+        return 0
+    for name in ("output", "html", "perfetto"):
+        if getattr(args, name) is not None:
+            setattr(args, name, file_of_kind(getattr(args, name), args.kind, part.kinds))
+    check_outputs(args)
+    if attempt is None:
+        attempt = Attempt(args.world_size or max(part.ranks, 1), fixed=args.world_size is not None)
+    work = Work(args, argv, part)
+    if archive:
+        return work.status_of(lambda: work.profile(job_of_archive(args.script)))
+    try:
+        Run(args.script, attempt, work.take, work.fail, work.start_again).run(script_arguments, args.module)
+    except (ProfileError, KeyboardInterrupt) as error:
+        work.fail(error)
+
+
 def main(argv: list[str]) -> int:
     ours, script_arguments = split_arguments(argv)
     args = parser().parse_args(ours)
     try:
-        args.kind = args.kind or device_of_this_process().kind
-        part = my_part(args)
-        if not part.profiles:
-            return 0
-        args.output = file_of_kind(args.output, args.kind, part.kinds)
-        result = profile_script(args, script_arguments, part)
-        files = write(result, args)
+        return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:
         print(f"ostinato profile: {error}", file=sys.stderr)
         return getattr(error, "status", BAD_INPUT)
     except KeyboardInterrupt:
         print("ostinato profile: interrupted, nothing was written", file=sys.stderr)
         return INTERRUPTED
-    report(result.profile, result.checks, files, args)
-    return 0 if result.profile.completeness.complete else CHECK_FAILED

@@ -9,7 +9,7 @@ by itself, and the others end. With one kind, rank 0 writes the profile; with se
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,12 @@ class Part:
 
     profiles: bool  # it is the first rank of its kind
     kinds: list[str]  # of the whole launch, each once, in the order of their first ranks
-    transfers: list[Any]  # TransferCosts of every directed pair; empty where they were not measured
+    ranks: int = 1  # of the launch
+    pairs: list[Any] = field(default_factory=list)  # measure_pairs() of all ranks; empty where they were not measured
+
+    def transfers(self) -> list[Any]:
+        """TransferCosts of every directed pair."""
+        return fitted(self.pairs)
 
 
 def world() -> tuple[int, int]:
@@ -47,8 +52,7 @@ def meet(rank: int, ranks: int, kind: str, device: Any, with_transfers: bool) ->
         dist.all_gather_object(kinds, kind)
         pairs: list[Any] = [None] * ranks
         dist.all_gather_object(pairs, measure_pairs(wire, rank, all_pairs(ranks)) if with_transfers else [])
-    transfers = fitted([row for rows in pairs for row in rows])
-    return Part(kinds.index(kind) == rank, list(dict.fromkeys(kinds)), transfers)
+    return Part(kinds.index(kind) == rank, list(dict.fromkeys(kinds)), ranks, [row for rows in pairs for row in rows])
 
 
 def file_of_kind(path: Path, kind: str, kinds: list[str]) -> Path:
