@@ -38,10 +38,11 @@ def forked():
 
 
 class World:
-    """`size` ranks, each a process that runs the functions it is sent. A world that a failure left out of step is replaced."""
+    """`size` ranks, each a process that runs the functions it is sent. A world that a failure left out of step is replaced.
+    `timeout`: seconds that a run may take; `runs`: so many, then it starts anew."""
 
-    def __init__(self, size: int):
-        self.size = size
+    def __init__(self, size: int, timeout: int = TIMEOUT, runs: int = RUNS):
+        self.size, self._timeout, self._limit = size, timeout, runs
         self._start()
 
     def _start(self) -> None:
@@ -58,7 +59,7 @@ class World:
 
     def run(self, function, *args):
         """function(*args) on every rank at once; the results by rank. Raises AssertionError with the ranks' tracebacks."""
-        if self._runs == RUNS:
+        if self._runs == self._limit:
             self.restart()
         self._runs += 1
         for pipe in self._pipes:
@@ -75,7 +76,7 @@ class World:
     def _collect(self) -> dict:
         """Answers by rank; the others have little time left once one has failed."""
         answers, pending = {}, dict(zip(self._pipes, range(self.size), strict=True))
-        end = time.monotonic() + TIMEOUT
+        end = time.monotonic() + self._timeout
         while pending and (ready := wait(list(pending), max(0, end - time.monotonic()))):
             for pipe in ready:
                 rank = pending.pop(pipe)

@@ -1,0 +1,1 @@
+"""Models that nobody wrote for ostinato, trained under drawn placements beside DeepSpeed alone: docs/zoo.md."""

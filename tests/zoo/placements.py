@@ -1,0 +1,87 @@
+"""Where the zoo's models run: name → the "ostinato" section for a model of so many layers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.plans import Layout, make_plan
+from support.shapes import Stage, placement_text, two_directions
+
+MICRO_BATCHES = 4
+TIMEOUT_S = 20  # of a rank that waits for another one
+
+
+@dataclass(frozen=True)
+class Placement:
+    """`section(layers, folder)`; files go into `folder`. `ranks`: so many processes. `shards`: for models that can be cut only."""
+
+    name: str
+    section: Callable[[int, Path], dict]
+    ranks: int = 2
+    shards: bool = False
+    optimizer: str | None = None  # in the place of the model's
+
+
+def cuts(layers: int, stages: int) -> tuple[int, ...]:
+    """Where DeepSpeed's "uniform" cuts."""
+    size, more = divmod(layers, stages)
+    return tuple(size * stage + min(stage, more) for stage in range(1, stages))
+
+
+def _planned(text: str, layers: int, folder: Path, method: str = "auto", micro_batches: int = MICRO_BATCHES) -> dict:
+    plan = make_plan(folder, Layout("unused", (), ()), layers, micro_batches, method=method, text=text)
+    return {"plan": str(plan), "timeout_s": TIMEOUT_S}
+
+
+def chain(name: str, ranks: tuple, where=cuts, split=False, recompute=False, method="auto", **more) -> Placement:
+    """Stages one after the other on `ranks`; `where(layers, stages)` cuts."""
+
+    def section(layers: int, folder: Path) -> dict:
+        bounds = [0, *where(layers, len(ranks)), layers]
+        stages = [
+            Stage(f"s{i}", bounds[i], bounds[i + 1], rank if isinstance(rank, tuple) else (rank,), (f"s{i - 1}",) if i else ())
+            for i, rank in enumerate(ranks)
+        ]
+        return _planned(placement_text(name, stages, split=split, recompute=recompute), layers, folder, method)
+
+    used = {r for rank in ranks for r in (rank if isinstance(rank, tuple) else (rank,))}
+    return Placement(name, section, ranks=len(used), **more)
+
+
+def early(layers: int, stages: int) -> tuple[int, ...]:
+    """The first stage has one layer, the others share the rest."""
+    return tuple(1 + cut for cut in (0, *cuts(layers - 1, stages - 1)))
+
+
+def ends(layers: int, stages: int) -> tuple[int, ...]:
+    """One layer in the first and in the last stage."""
+    return (1, *(1 + cut for cut in cuts(layers - 2, stages - 2)), layers - 1)
+
+
+def _both_ways(layers: int, folder: Path) -> dict:
+    text = placement_text("two directions", two_directions(cuts(layers, 2), layers))
+    return _planned(text, layers, folder, micro_batches=MICRO_BATCHES // 2)
+
+
+def _auto(layers: int, folder: Path) -> dict:
+    return {"auto": True, "search": {"time_limit": 2}, "timeout_s": TIMEOUT_S}
+
+
+PLACEMENTS = {
+    placement.name: placement
+    for placement in (
+        chain("1F1B's own", (0, 1)),
+        chain("uneven", (0, 1), early),
+        chain("swapped", (1, 0)),
+        chain("looped", (0, 1, 0, 1)),
+        chain("wave", (0, 1, 1, 0)),
+        chain("split", (0, 1), split=True, method="zb-h1"),
+        chain("split, wave", (0, 1, 1, 0), split=True),
+        chain("recompute", (0, 1), recompute=True),
+        chain("recompute, wave", (0, 1, 1, 0), recompute=True),
+        chain("shards", ((0, 1), 0, 1, (0, 1)), ends, shards=True, optimizer="SGD"),
+        Placement("two directions", _both_ways, optimizer="SGD"),
+        Placement("auto", _auto),
+        chain("four ranks", (2, 0, 3, 1, 2)),
+    )
+}
