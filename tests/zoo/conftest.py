@@ -9,6 +9,18 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "python"))
 
 from support import worlds as support_worlds  # noqa: E402
 
+from .cases import cases  # noqa: E402
+from .catalogue import MODELS  # noqa: E402
+from .placements import Placement  # noqa: E402
+from .table import write_table  # noqa: E402
+from .trainings import train_named  # noqa: E402
+from .verdict import Verdict  # noqa: E402
+
+PRELOADED = ["transformers.models." + name for name in (
+    "bert.modeling_bert", "gpt2.modeling_gpt2", "llama.modeling_llama", "mixtral.modeling_mixtral", "qwen2_moe.modeling_qwen2_moe",
+    "resnet.modeling_resnet", "t5.modeling_t5", "vit.modeling_vit", "whisper.modeling_whisper",
+)]  # fmt: skip
+support_worlds.LOADED.extend(PRELOADED)  # ranks are forked from a process that has them
 LIMIT, RUNS = 90, 200  # seconds of a training, trainings of a world: trainings.py ends the groups of each
 
 
@@ -17,7 +29,40 @@ def pytest_addoption(parser):
     parser.addoption("--table", metavar="FILE", help="write the table of verdicts into FILE, e.g. docs/zoo.md")
 
 
+def pytest_generate_tests(metafunc):
+    """Model and placement: the telling ones, or all of them."""
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", cases(metafunc.config.getoption("--all")), ids=lambda case: f"{case[0]} × {case[1]}")
+
+
 @pytest.fixture(scope="session")
 def worlds():
     with support_worlds.World(2, LIMIT, RUNS) as two, support_worlds.World(4, LIMIT, RUNS) as four:
         yield {2: two, 4: four}
+
+
+@pytest.fixture(scope="session")
+def trained(worlds):
+    """trained(case, folder): (outcomes of DeepSpeed alone, outcomes under the placement), by rank."""
+    stock = {}
+
+    def run(name: str, placement: Placement, folder: Path):
+        world, model = worlds[placement.ranks], MODELS[name]
+        key = name, placement.ranks, placement.optimizer
+        if key not in stock:
+            stock[key] = world.run(train_named, name, None, placement.optimizer)
+        ours = world.run(train_named, name, placement.section(model.layer_count(), folder), placement.optimizer)
+        if any(outcome.failed for outcome in ours):
+            world.restart()
+        return stock[key], ours
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def table(request):
+    """verdicts[model][placement], which --table writes down when all is over."""
+    verdicts: dict[str, dict[str, Verdict]] = {}
+    yield verdicts
+    if request.config.getoption("--table"):
+        write_table(Path(request.config.getoption("--table")), verdicts)

@@ -5,6 +5,7 @@ The names of HAZARDS are those of the table in docs/zoo.md.
 
 import random
 from functools import partial
+from zlib import crc32
 
 import torch
 from torch import nn
@@ -649,10 +650,9 @@ def replace_forward(model):
 
 
 def start_again(model):
-    """The weights, as scripts initialise them."""
-    generator = torch.Generator().manual_seed(5)
-    for parameter in model.parameters():
-        parameter.data.normal_(0, 0.1, generator=generator)
+    """The weights, as scripts initialise them; by name, so that it counts nowhere which rank has which."""
+    for name, parameter in model.named_parameters():
+        parameter.data.normal_(0, 0.1, generator=torch.Generator().manual_seed(crc32(name.encode())))
 
 
 def add_parameters(model):
@@ -727,5 +727,5 @@ def own_class(**arguments):
 
 
 hazard("a loss that is a module", loss=Weighted())(lambda: stack(Block))
-hazard("a subclass of PipelineModule", kind=own_class)(lambda: stack(Block, count=6))
+hazard("a subclass of PipelineModule", kind=own_class, more_layers=1)(lambda: stack(Block, count=6))
 hazard("SGD, clipped", optimizer="SGD", config={"gradient_clipping": 0.1})(lambda: stack(Block))

@@ -34,7 +34,7 @@ def tokens(generator):
 
 
 def configured(kind, **sizes):
-    config = kind(**sizes)
+    config = kind(bos_token_id=None, eos_token_id=None, pad_token_id=0, **sizes)
     config._attn_implementation = "sdpa"
     return config
 
@@ -68,33 +68,34 @@ class Head(nn.Module):
 # GPT-2
 
 
-class GPT2Embedding(nn.Module):
+class GPT2Positions(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(config.vocab_size, WIDTH), nn.Embedding(config.n_positions, WIDTH)
-        self.drop = nn.Dropout(config.embd_pdrop)
+        self.wpe, self.drop = nn.Embedding(config.n_positions, WIDTH), nn.Dropout(config.embd_pdrop)
 
-    def forward(self, drawn):
-        return self.drop(self.wte(drawn) + self.wpe(torch.arange(drawn.size(1))))
+    def forward(self, hidden):
+        return self.drop(hidden + self.wpe(torch.arange(hidden.size(1))))
 
 
 def scores(embedding, hidden):
-    return hidden @ embedding.wte.weight.t()
+    return hidden @ embedding.weight.t()
 
 
 def gpt2(tied: bool = False, **dropout) -> list:
     from deepspeed.pipe import TiedLayerSpec
 
-    config = configured(GPT2Config, vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=WIDTH, n_layer=BLOCKS, n_head=HEADS, **dropout)
-    first, last = spec(GPT2Embedding, config), spec(Head, nn.LayerNorm)
+    sizes = {"n_positions": LENGTH, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS}
+    config = configured(GPT2Config, vocab_size=VOCABULARY, **sizes, **dropout)
+    first, last = spec(nn.Embedding, VOCABULARY, WIDTH), spec(nn.Linear, WIDTH, VOCABULARY)
     if tied:
-        first = TiedLayerSpec("wte", GPT2Embedding, config, tied_weight_attr="wte.weight")
-        last = TiedLayerSpec("wte", GPT2Embedding, config, forward_fn=scores, tied_weight_attr="wte.weight")
-    return [first, *(spec(GPT2Block, config, layer_idx=i) for i in range(BLOCKS)), last]
+        first = TiedLayerSpec("wte", nn.Embedding, VOCABULARY, WIDTH)
+        last = TiedLayerSpec("wte", nn.Embedding, VOCABULARY, WIDTH, forward_fn=scores)
+    blocks = (spec(GPT2Block, config, layer_idx=i) for i in range(BLOCKS))
+    return [first, spec(GPT2Positions, config), *blocks, spec(nn.LayerNorm, WIDTH), last]
 
 
 WITHOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-model("GPT-2", shardable=False)(lambda: gpt2(**WITHOUT))
+model("GPT-2", shardable=True)(lambda: gpt2(**WITHOUT))
 model("GPT-2, tied")(lambda: gpt2(True, **WITHOUT))
 model("GPT-2, dropout")(gpt2)
 

@@ -12,7 +12,7 @@ class Model:
 
     `between`: what a script does to its PipelineModule before deepspeed.initialize(); `after`: to the engine after it. `pipeline`: other arguments of PipelineModule.
     `config`: other keys of the DeepSpeed configuration. `kind`: PipelineModule, or the script's own class of it.
-    `shardable`: its first and last layer can be cut over ranks. `optimizer`: its name for DeepSpeed, or a function of the model.
+    `more_layers`: those that `kind` adds. `shardable`: its first and last layer can be cut over ranks. `optimizer`: its name for DeepSpeed, or a function of the model.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Model:
     pipeline: dict = field(default_factory=dict)
     config: dict = field(default_factory=dict)
     kind: Callable | None = None
+    more_layers: int = 0
     shardable: bool = False
     optimizer: str | Callable = "Adam"
 
@@ -33,4 +34,4 @@ class Model:
             yield self.batch(generator)
 
     def layer_count(self) -> int:
-        return len(self.layers())
+        return len(self.layers()) + self.more_layers

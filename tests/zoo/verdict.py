@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from support.training import bytes_of as bytes_of
-
 from .trainings import START, STEP, Outcome
 
 EQUAL, ROUNDING, OTHER, REFUSED, WRONG = "equal", "rounding", "other numbers", "refused", "WRONG"
-EXACT, INEXACT, DRAWN = "bit for bit", "rounding", "random"  # what rank 0's line says
+EXACT, INEXACT, DRAWN = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding", "draw random numbers"  # what rank 0 says
+SHOWN, LATE = "step 1 has shown:", "does what step 1 did not:"
 ROOM = 1e-3  # of losses under "rounding", relative to the loss
 
 
@@ -26,22 +25,32 @@ def judge(stock: list[Outcome], ours: list[Outcome]) -> Verdict:
         return Verdict(WRONG, f"DeepSpeed alone: {failed[0]}")
     if any(outcome.failed for outcome in ours):
         return _refusal(ours)
-    lines = [line for line in ours[0].said if "micro-batches" in line]
-    if len(lines) != 1:
-        return Verdict(WRONG, f"rank 0 said {len(lines)} times what runs")
-    later = [line for outcome in ours for line in outcome.said if line not in lines and INEXACT in line]
-    claim, differing = lines[0], _differing(stock, ours)
-    if EXACT in claim:
-        if differing:
-            return Verdict(WRONG, f"said to be equal bit for bit; different: {differing}")
-        return Verdict(WRONG, f"equal, and said otherwise after step 1: {later[0]}") if later else Verdict(EQUAL)
+    claim, fault = _claim(ours)
+    if fault:
+        return Verdict(WRONG, fault)
+    differing = _differing(stock, ours)
     if DRAWN in claim:
-        return Verdict(OTHER, _reason(claim))
-    if INEXACT not in claim:
+        return Verdict(OTHER, claim)
+    if INEXACT in claim:
+        far = _far(stock, ours)
+        return Verdict(WRONG, f"said to be equal up to rounding; {far}") if far else Verdict(ROUNDING, claim)
+    if EXACT not in claim:
         return Verdict(WRONG, f"nothing said about equality: {claim}")
-    if far := _far(stock, ours):
-        return Verdict(WRONG, f"said to be equal up to rounding; {far}")
-    return Verdict(ROUNDING, _reason(claim))
+    return Verdict(WRONG, f"said to be equal bit for bit; different: {differing}") if differing else Verdict(EQUAL)
+
+
+def _claim(ours: list[Outcome]) -> tuple[str, str]:
+    """How the run relates to 1F1B as it was said last, and what is wrong with the saying."""
+    lines = [line for line in ours[0].said if "micro-batches: " in line]
+    shown = [line for outcome in ours for line in outcome.said if SHOWN in line]
+    late = [line for outcome in ours for line in outcome.said if LATE in line]
+    if len(lines) != 1:
+        return "", f"rank 0 said {len(lines)} times what runs"
+    if ("step 1 will tell" in lines[0]) != (len(shown) == 1):
+        return "", f"said before step 1: {lines[0]}; said after it: {shown}"
+    last = (late or shown or lines)[-1]
+    mark = LATE if late else SHOWN if shown else "1F1B; " if "1F1B; " in last else " ms; "
+    return last.rsplit(mark, 1)[-1].strip(), ""
 
 
 def _refusal(ours: list[Outcome]) -> Verdict:
@@ -75,8 +84,3 @@ def _far(stock: list[Outcome], ours: list[Outcome]) -> str:
         if far := [(a, b) for a, b in figures if abs(a - b) > ROOM * max(1.0, abs(a))]:
             return f"a loss is {far[0][1]} where 1F1B's is {far[0][0]}"
     return ""
-
-
-def _reason(claim: str) -> str:
-    """What rank 0's line says after the times."""
-    return claim.rsplit("; ", 1)[-1]

@@ -1,0 +1,49 @@
+"""The table model × placement × verdict as a page: docs/zoo.md is what a run of everything wrote."""
+
+from pathlib import Path
+
+from .catalogue import REAL
+from .placements import PLACEMENTS
+from .verdict import Verdict
+
+HEAD = """# The zoo
+
+Models that nobody wrote for ostinato, trained under each placement and beside DeepSpeed's 1F1B alone, on CPUs over gloo:
+three steps, an evaluation, and every weight and buffer at the end. `script/zoo --table docs/zoo.md` wrote this page.
+
+| verdict | what was seen |
+| --- | --- |
+| equal | rank 0 said "bit for bit", and losses, evaluation, weights and buffers are |
+| rounding | rank 0 said "up to rounding" and why, and losses agree to a thousandth |
+| other numbers | rank 0 said that other random numbers are drawn, and how to get equal ones |
+| refused | an error of ostinato's own on every rank, before any weight changed |
+| WRONG | anything else: a fault |
+
+`tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the models, `hazards.py` the small ones
+that each do one thing that ordinary training code does. Empty: the model's ends cannot be cut over ranks.
+"""
+
+
+def write_table(path: Path, verdicts: dict[str, dict[str, Verdict]]) -> None:
+    names = [name for name in PLACEMENTS if any(name in row for row in verdicts.values())]
+    text = [HEAD]
+    for title, models in (("Models", [m for m in verdicts if m in REAL]), ("Hazards", [m for m in verdicts if m not in REAL])):
+        text += ["", f"## {title}", "", f"| | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
+        text += [f"| {m} | " + " | ".join(_kind(verdicts[m].get(name)) for name in names) + " |" for m in models]
+    text += ["", "## Why", ""]
+    for why, pairs in sorted(_reasons(verdicts).items(), key=lambda item: (-len(item[1]), item[0])):
+        text += [f"- {why}  ", f"  ({len(pairs)}: {'; '.join(pairs[:3])}{', ...' if len(pairs) > 3 else ''})"]
+    path.write_text("\n".join(text) + "\n")
+
+
+def _kind(verdict: Verdict | None) -> str:
+    return verdict.kind if verdict else ""
+
+
+def _reasons(verdicts) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for model, row in verdicts.items():
+        for name, verdict in row.items():
+            if verdict.why:
+                reasons.setdefault(f"**{verdict.kind}**: {verdict.why}", []).append(f"{model} × {name}")
+    return reasons
