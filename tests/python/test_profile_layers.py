@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from deepspeed.pipe import LayerSpec
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -146,6 +147,58 @@ def test_layers_that_are_the_same_are_measured_once():
     assert id(layers[2]) not in calls and calls[id(layers[1])] > 0
     assert rows[2].name == "2:Counted" and rows[2].index == 2
     assert rows[2].forward.median == rows[1].forward.median and rows[2].kept == rows[1].kept
+
+
+class Reversed(torch.autograd.Function):
+    """A backward of its own, which depends on a number."""
+
+    @staticmethod
+    def forward(ctx, x, number):
+        ctx.number = number
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return (gradient * 2 if ctx.number % 2 else gradient.clone()), None
+
+
+class Indexed(nn.Module):
+    def __init__(self, width, layer_idx, size=0):
+        super().__init__()
+        self.layer_idx, self.size, self.inner = layer_idx, size, nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class OddOnes(Indexed):
+    def forward(self, x):
+        return super().forward(x).relu() if self.layer_idx % 2 else super().forward(x)
+
+
+class OddBackwards(Indexed):
+    def forward(self, x):
+        return Reversed.apply(super().forward(x), self.layer_idx)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "same_as"),
+    [
+        (Indexed, lambda i: (), [-1, -1, 1, 1, 1, -1]),
+        (Indexed, lambda i: (i,), [-1, -1, -1, -1, -1, -1]),  # `size` is no index
+        (OddOnes, lambda i: (), [-1, -1, -1, 1, 2, -1]),
+        (OddBackwards, lambda i: (), [-1, -1, -1, 1, 2, -1]),
+    ],
+)
+def test_layers_that_differ_in_an_index_only_are_measured_once(kind, more, same_as):
+    """Where it is used as no more than a name."""
+    specs = [LayerSpec(kind, 4, i, *more(i)) for i in range(6)]
+    by_name = profile(specs, torch.randn(2, 4), repeats=1)
+    assert [row.same_as for row in by_name.layers] == same_as
+    assert by_name.model_sha256 == profile([spec.build() for spec in specs], torch.randn(2, 4), repeats=1).model_sha256
+    modules = profile([nn.Sequential(spec.build()) for spec in specs], torch.randn(2, 4), repeats=1).layers
+    assert [row.same_as for row in modules] == same_as
+    assert modules[3].parameters == by_name.layers[3].parameters == (4 * 4 + 4) * FP32
 
 
 def test_other_shapes_of_inputs_are_another_measurement():

@@ -1,7 +1,8 @@
 """The layers, built one at a time, with the real input of each: a chain, or the graph that ostinato.deepspeed.graph() describes.
 
 Every layer is run once, without gradients, so that those that read it get its shapes. A layer that is the same as an earlier
-one, on an input of the same shape, is neither built nor run again: it gets that one's output.
+one, on an input of the same shape, is neither built nor run again: it gets that one's output. One that differs in an index only
+(alike.py) is built, run once and let go.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import torch
 from torch import nn
 
 from ostinato.model_digest import Parameter, layer_name, layer_parameters, model_digest
+from ostinato.profile.alike import Alike
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.identity import layer_key, shape_key
+from ostinato.profile.identity import class_key, layer_key, shape_key
 from ostinato.profile.job import Job
 from ostinato.profile.layer import Layer, run_once
 from ostinato.profile.settings import Settings
@@ -168,6 +170,7 @@ def build_chain(job: Job, settings: Settings) -> Chain:
     flow = (Branches if has_branches(job.layers) else Line)(inputs, job.layers)
     chain, builder = Chain(reads=flow.reads, after=flow.after), Builder(settings, job.device)
     known: dict[Any, Layer] = {}
+    alike = Alike()
     last = len(job.layers) - 1
     for index, spec in enumerate(job.layers):
         name = layer_name(index, spec)
@@ -176,6 +179,11 @@ def build_chain(job: Job, settings: Settings) -> Chain:
         if key not in known:
             run, module = builder.build(name, spec)
             layer = build_layer(index, name, flow.called(run), module, taken, job)
+            kind = None if index == last else class_key(flow.itself(spec))
+            same = alike.measured((kind, *key[1:]), layer, module) if kind is not None else None
+            if same is not None:
+                known[key] = same
+        if key not in known:
             layer.outputs = run_once(layer)
             if index == last and job.loss_fn is not None:
                 layer.run, layer.name = with_loss(layer.run, job), f"{name} with its loss"
@@ -183,7 +191,7 @@ def build_chain(job: Job, settings: Settings) -> Chain:
                 layer.name = name
             known[key] = layer
             chain.layers.append(layer)
-        else:
+        elif len(builder.described) == index:
             builder.describe_again(name, known[key].index)
         layer = known[key]
         chain.rows.append((name, layer))

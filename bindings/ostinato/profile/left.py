@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ostinato.profile.identity import layer_key, module_key
+from ostinato.profile.identity import Keys, layer_key
 
 Types = dict[int, torch.dtype]  # by id of a parameter or buffer: before DeepSpeed casts it
 
@@ -38,7 +38,7 @@ def local(model: Any) -> range:
 def states_of(model: Any) -> dict[int, Any]:
     """What tells whether a layer of rank 0 has been changed since, by index."""
     made = {index: built(model, index) for index in local(model)}
-    return {index: module_key(module, types=False) for index, module in made.items() if module is not None}
+    return {index: Keys(types=False).module(module) for index, module in made.items() if module is not None}
 
 
 def twin(module: nn.Module, types: Types) -> nn.Module:
