@@ -2,8 +2,7 @@
 // The forward part of a program: what evaluation runs of a training plan, and of fewer micro-batches than a
 // plan has.
 //
-//   Program part = forwards(program, 3, {0, 2, 4});     // micro-batches 0, 1, 2 of three stages, forwards
-//   only
+//   Program part = forwards(program, 3, {0, 2, 4});   // forwards of micro-batches 0, 1, 2 and three stages
 //
 // What is left of a list stays in its order, so all lists are projections of one global order as before
 // (lower.h), and deadlock.h checks it again without trusting that.

@@ -2,10 +2,10 @@
 // Every option that has a default, in one table: it declares the option on the command line, its place in an
 // options file, its default and its help. `ostinato config` prints it.
 //
-//   OptionSet options(line, {"search"});         // adds --time-limit, --threads, ..., and --options FILE
+//   OptionSet options(line, {"search"});    // adds --time-limit, --threads, ..., and --options FILE
 //   if (!line.parse(args, io)) return 0;
-//   options.resolve();                           // the command line wins over the file, the file over the
-//   default options.integer("threads")
+//   options.resolve();                      // the command line wins over the file, the file over the default
+//   options.integer("threads")
 //
 // Options file (TOML): format = "ostinato-options/1", then a table a section, keys with underscores.
 

@@ -2,11 +2,15 @@
 // One-way messages between two processes of one host: slots in shared memory, one writer, one reader, no lock
 // and no thread.
 //
-//   Mailbox out = *Mailbox::make(6, 65536);                // the writer's: six slots of 64 KiB
-//   Mailbox in = *Mailbox::open(out.address());            // the reader's, in another process or the same
-//   one std::memcpy(out.slot(k), bytes, size); out.put(k);     // message k lies in slot k % 6 if
-//   (in.wait_for(k, timeout, writer)) { std::memcpy(to, in.slot(k), size); in.take(k); } out.wait_taken(k,
-//   timeout, reader);
+//   Mailbox out = *Mailbox::make(6, 65536);               // the writer's: six slots of 64 KiB
+//   Mailbox in = *Mailbox::open(out.address());           // the reader's, in another process or the same one
+//   std::memcpy(out.slot(k), bytes, size);                // message k lies in slot k % 6
+//   out.put(k);
+//   if (in.wait_for(k, timeout, writer)) {
+//     std::memcpy(to, in.slot(k), size);
+//     in.take(k);
+//   }
+//   out.wait_taken(k, timeout, reader);
 //
 // Messages are numbered 0, 1, 2, ... by whoever uses it; the reader may take them out of turn. The memory has
 // no name in any file system (memfd_create): a process that dies leaves nothing behind.

@@ -2,8 +2,7 @@
 // One stage on its rank: its micro-batches between forward and backward, and what is kept for each.
 //
 //   std::vector<at::Tensor> outputs = run.forward(m, std::move(messages));   // messages: one per input stage
-//   auto gradients = run.backward(m, received);                              // gradients[k] go to input
-//   stage k
+//   auto gradients = run.backward(m, received);                    // gradients[k] go to input stage k
 //
 // Kept from forward to backward: the graph's ends, what the graph has saved, and the received buffers among
 // that. Not the outputs, and of the inputs the shapes only: one that no operator of the stage needs for its

@@ -1,8 +1,8 @@
 #pragma once
 // What a message between two stages looks like, so that its receiver can have buffers ready.
 //
-//   MessageSpec spec = describe(outputs);            // on the sender; announced once, encoded in one small
-//   tensor MessageSpec back = gradient_of(spec);            // both sides know it without a word
+//   MessageSpec spec = describe(outputs);      // on the sender; announced once, encoded in one small tensor
+//   MessageSpec back = gradient_of(spec);      // both sides know it without a word
 //
 // Wire format of an announcement: kHeaderLength int64: count, then for each tensor: flags, dtype, dimensions,
 // sizes...

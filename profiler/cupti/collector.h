@@ -1,8 +1,7 @@
 #pragma once
 // Collects device times from CUPTI's activity records while a training step runs.
 //
-//   Collector collector({.profiler_running = torch_profile_runs ? "torch.profiler" : ""});  // throws
-//   Unavailable
+//   Collector collector({.profiler_running = torch_profile_runs ? "torch.profiler" : ""});
 //   {
 //     ScopedRange range(collector, {.operator_id = 7, .layer = 3, .kind = Kind::forward, .micro_batch = 0});
 //     ...                                  // launches kernels

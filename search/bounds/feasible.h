@@ -13,9 +13,9 @@ namespace ostinato {
 /// that no schedule exists. Empty where neither was found within kFeasibleStates sets of blocks.
 std::vector<int> fitting_order(const Instance& instance, const Bounds& bounds, int micro_batches);
 
-/// Some block that takes no time takes or gives back memory. FORMATS lets what such blocks give back at an
-/// instant count before what they take at it, whatever their order, so trying orders proves nothing about
-/// them.
+/// Some block that takes no time takes or gives back memory. docs/formats.md lets what such blocks give back
+/// at an instant count before what they take at it, whatever their order, so trying orders proves nothing
+/// about them.
 bool memory_in_no_time(const Instance& instance);
 
 inline constexpr std::size_t kFeasibleStates = 1 << 18;

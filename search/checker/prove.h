@@ -2,8 +2,9 @@
 // The checker's own proof of a claimed bound: the statements of docs/bounds.md first, and where they fall
 // short of a claim that may be true, the trial of all schedules (section E).
 //
-//   const Bound b = prove(bounds, {"lower_bound.span", Objective::span, 8, claim, plan.span}, most_work,
-//   report); b.value >= claim ? pass(b.why) : fail(...)
+//   const Claim span{"lower_bound.span", Objective::span, 8, claim, plan.span};
+//   const Bound b = prove(bounds, span, most_work, report);
+//   b.value >= claim ? pass(b.why) : fail(...)
 
 #include <string>
 

@@ -69,8 +69,8 @@ class Timetable {
   bool complete_ = false;
 };
 
-/// Nanoseconds from the end of `input` to the earliest start of `block` (FORMATS, "Meaning"). In 128 bits: no
-/// saturation.
+/// Nanoseconds from the end of `input` to the earliest start of `block` (docs/formats.md, "Meaning"). In 128
+/// bits: no saturation.
 Wide transfer_time(const Placement& placement, const Dependency& input, const Block& block);
 
 }  // namespace ostinato::checker

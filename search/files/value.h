@@ -20,7 +20,7 @@
 
 namespace ostinato {
 
-/// Nesting that every reader refuses beyond (FORMATS).
+/// Nesting that every reader refuses beyond (docs/formats.md).
 inline constexpr int kMaxNesting = 64;
 
 /// decimal: a number with a fraction or exponent, or a whole one beyond int64. date: any of TOML's dates and

@@ -1,5 +1,5 @@
 #pragma once
-// A profile: the measured cost and memory of a model on one kind of device (FORMATS: ostinato-profile/1).
+// A profile: the measured cost and memory of a model on one kind of device (docs/profile-format.md).
 // The profiler fills it, the partition reads it. docs/profile-format.md describes every field of the file.
 
 #include <cstdint>
@@ -65,8 +65,8 @@ struct TransferCost {
   int from = 0;
   int to = 0;
   Link link;
-  double residual = 0;  ///< largest relative error of the fit over the measured sizes
-  std::string backend = "";  ///< that it was measured over: "gloo", "nccl"; "given" by the user; "": not known
+  double residual = 0;       ///< largest relative error of the fit over the measured sizes
+  std::string backend = "";  ///< that it was measured over: "gloo", "nccl"; "given" by the user; "": unknown
 };
 
 struct Completeness {

@@ -168,7 +168,8 @@ void ProfileReader::operator_row(const Value& value) {
 }
 
 void ProfileReader::transfer(const Value& value) {
-  const Fields fields(value, file_, "a transfer", {"from", "to", "latency", "bytes_per_second", "residual", "backend"});
+  const Fields fields(value, file_, "a transfer",
+                      {"from", "to", "latency", "bytes_per_second", "residual", "backend"});
   TransferCost row;
   row.from = count(fields, "from", 0);
   row.to = count(fields, "to", 0);

@@ -9,7 +9,7 @@
 
 namespace ostinato {
 
-/// Throws InputError with file:line as FORMATS asks.
+/// Throws InputError with file:line as docs/profile-format.md asks.
 Profile read_profile(const std::filesystem::path& path);
 Profile parse_profile(std::string_view text, const std::string& name);
 

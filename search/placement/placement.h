@@ -1,5 +1,5 @@
 #pragma once
-// A placement: what one micro-batch runs, and on which devices (FORMATS: ostinato-placement/1).
+// A placement: what one micro-batch runs, and on which devices (docs/formats.md: ostinato-placement/1).
 //
 // Every (block, micro-batch) runs exactly once, without preemption, and holds all devices of its block for
 // its whole time. A device runs one block at a time. Time is int64 nanoseconds, memory int64 bytes; no
@@ -63,8 +63,8 @@ struct Block {
   std::vector<Dependency> after;
 };
 
-/// Optional `[[stages]]` of a placement: a run of layers that a stage runs. A stage over a graph may have more
-/// than one: rows of one name, in rising order. The plugin needs it, the search not.
+/// Optional `[[stages]]` of a placement: a run of layers that a stage runs. A stage over a graph may have
+/// more than one: rows of one name, in rising order. The plugin needs it, the search not.
 struct StageLayers {
   std::string name;     ///< as in Block::stage
   int first_layer = 0;  ///< layers [first_layer, end_layer) of the model

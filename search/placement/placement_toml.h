@@ -14,10 +14,10 @@ struct PlacementFile {
   std::string sha256;  ///< of the bytes of the file
 };
 
-/// Reads and checks a placement. Throws InputError with file:line for anything that FORMATS refuses: an
-/// unknown version, an unknown key ("did you mean"), a duplicate key or name, a number out of range, nesting
-/// deeper than 64, a file over kMaxPlacementBytes, a cycle, an unknown block or device, zero devices or
-/// blocks, a total time beyond int64.
+/// Reads and checks a placement. Throws InputError with file:line for anything that docs/formats.md refuses:
+/// an unknown version, an unknown key ("did you mean"), a duplicate key or name, a number out of range,
+/// nesting deeper than 64, a file over kMaxPlacementBytes, a cycle, an unknown block or device, zero devices
+/// or blocks, a total time beyond int64.
 PlacementFile read_placement(const std::filesystem::path& path);
 
 /// The same from text; `name` stands in the messages for the file.

@@ -1,5 +1,5 @@
 #pragma once
-// A plan: a schedule of all blocks of `n` micro-batches, with the evidence for it (FORMATS: ostinato-plan/1).
+// A plan: a schedule of all blocks of `n` micro-batches, with the evidence for it (docs/formats.md).
 
 #include <cstdint>
 #include <optional>

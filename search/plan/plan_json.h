@@ -10,9 +10,9 @@
 
 namespace ostinato {
 
-/// Reads a plan for `placement` (block names become indices). Throws InputError with file:line as FORMATS
-/// asks, also when the plan names another placement (by sha256, where both are known). Where the plan takes
-/// modes, `placement` is as it is written, and the blocks of the plan are those of with_modes() (modes.h).
+/// Reads a plan for `placement` (block names become indices). Throws InputError with file:line as
+/// docs/formats.md asks, also when the plan names another placement (by sha256, if both are known). Where the
+/// plan takes modes, `placement` is as it is written, and the blocks of the plan those of modes.h.
 Plan read_plan(const std::filesystem::path& path, const Placement& placement,
                const std::string& placement_sha256);
 Plan parse_plan(std::string_view text, const std::string& name, const Placement& placement,

@@ -2,9 +2,10 @@
 // The disjunctive graph of a schedule with its device orders fixed: what every step waits for.
 //
 //   const StepGraph graph(placement, 8, orders_of(placement, schedule));
-//   for (const int s : graph.order())
-//     for (const StepGraph::Edge& e : graph.before(s)) start[s] = std::max(start[s], end[e.from] +
-//     e.transfer);
+//   for (const int s : graph.order()) {
+//     for (const StepGraph::Edge& e : graph.before(s))
+//       start[s] = std::max(start[s], end[e.from] + e.transfer);
+//   }
 
 #include <cstddef>
 #include <span>

@@ -1,8 +1,7 @@
 // Operator graphs: the authors' table, `best` beside its bound, and cost per vertex up to a million vertices.
 //
-//   graph_partition_bench                                  everything (needs the files of Mayer et al. for
-//   the table) graph_partition_bench --benchmark_filter=CriticalPath  a random graph of 10^4, 10^5 and 10^6
-//   vertices
+//   graph_partition_bench                                    # everything; the table needs its authors' files
+//   graph_partition_bench --benchmark_filter=CriticalPath    # a random graph of 10^4, 10^5 and 10^6 vertices
 //
 // The counters are in the time units of the files: `makespan`, `bound`, `gap_percent`, `published`.
 // $OSTINATO_DATA or shared/data beside the source folder is where the files are looked for.

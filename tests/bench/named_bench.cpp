@@ -1,8 +1,8 @@
 // The search beside the named schedules, each at the memory that it holds, and on the inputs of zero bubble's
 // automatic schedule.
 //
-//   named_bench memory     # 4, 8 and 16 devices; 2, 3 and 4 times as many micro-batches; split and whole
-//   backwards named_bench span       # zero bubble's inputs: room for p / 2 to 2 p micro-batches; span
+//   named_bench memory   # 4, 8 and 16 devices; 2, 3 and 4 times as many micro-batches; both backwards
+//   named_bench span     # zero bubble's inputs: room for p / 2 to 2 p micro-batches; span
 //
 // Prints one line a case, with the CPU time of the search on one thread; exit status 1 where the search is
 // behind.

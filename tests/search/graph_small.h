@@ -69,8 +69,7 @@ inline GraphDevices random_devices(std::uint64_t seed, int count) {
 inline std::filesystem::path mayer_data() {
   const char* given = std::getenv("OSTINATO_DATA");
   const std::filesystem::path folder =
-      (given != nullptr ? std::filesystem::path(given)
-                        : source_dir() / ".." / "shared" / "data") /
+      (given != nullptr ? std::filesystem::path(given) : source_dir() / ".." / "shared" / "data") /
       "mayer2017";
   return std::filesystem::exists(folder / "devices-50.csv") ? folder : std::filesystem::path();
 }

@@ -360,7 +360,8 @@ TEST(SearchModes, GivesTheSameBytesAtAnyNumberOfThreads) {
 }
 
 TEST(SearchModes, MakesOtherObjectivesSmallToo) {
-  const Placement p = read_placement((ostinato::test::source_dir() / "configs/choices-4.toml").string()).placement;
+  const Placement p =
+      read_placement((ostinato::test::source_dir() / "configs/choices-4.toml").string()).placement;
   for (const Objective objective : {Objective::span, Objective::latency}) {
     const Plan plan = search_modes(p, {.micro_batches = 4, .objective = objective, .effort = 10});
     EXPECT_EQ(plan.objective, objective);

@@ -129,7 +129,8 @@ TEST(Pareto, StartsWithinThePlacementsMemory) {
 }
 
 TEST(Pareto, RecomputesWhereMemoryIsShort) {
-  const Placement p = read_placement((ostinato::test::source_dir() / "configs/choices-4.toml").string()).placement;
+  const Placement p =
+      read_placement((ostinato::test::source_dir() / "configs/choices-4.toml").string()).placement;
   const SearchOptions options{.micro_batches = 4, .time_limit_seconds = 0, .effort = 10};
   const ParetoCurve curve = pareto_memory(p, options, 5, true);
   expect_curve(curve, p);

@@ -1,6 +1,7 @@
 #pragma once
-// Random small placements, valid plans for them, and a slow oracle that judges a plan by the words of FORMATS
-// alone. Everything is deterministic: the same seed gives the same placement on every machine.
+// Random small placements, valid plans for them, and a slow oracle that judges a plan by the words of
+// docs/formats.md alone. Everything is deterministic: the same seed gives the same placement on every
+// machine.
 
 #include <cstdint>
 #include <string>
@@ -35,11 +36,11 @@ Plan random_plan(const Placement& placement, int micro_batches, Random& random, 
 /// Sets each device's capacity to what the plan needs there, plus `spare` bytes.
 void limit_memory(Placement& placement, const Plan& plan, Bytes spare);
 
-/// Lists the steps as FORMATS asks, and sets makespan, span and peak memory.
+/// Lists the steps as docs/formats.md asks, and sets makespan, span and peak memory.
 void complete_figures(Plan& plan, const Placement& placement);
 
-/// "" for a valid plan, else the rule that it breaks. Written from FORMATS without regard to speed: every
-/// pair of steps, every instant at which something starts or ends. It does not judge bounds.
+/// "" for a valid plan, else the rule that it breaks. Written from docs/formats.md without regard to speed:
+/// every pair of steps, every instant at which something starts or ends. It does not judge bounds.
 std::string oracle(const Plan& plan, const Placement& placement);
 
 }  // namespace ostinato::test

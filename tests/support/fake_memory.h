@@ -3,8 +3,8 @@
 // caching allocator and several streams have it on a real one.
 //
 //   const at::Tensor x = at::ones({4}).to(at::Device(kFakeDevice, 0));
-//   fake_task("2:1F0", 1000, {memory_of(x)}, {memory_of(y)});          // what the device did, on the current
-//   stream EXPECT_THAT(fake_races(), IsEmpty());
+//   fake_task("2:1F0", 1000, {memory_of(x)}, {memory_of(y)});   // what the device did, on the current stream
+//   EXPECT_THAT(fake_races(), IsEmpty());
 //
 // A race is an access that is not ordered behind a write, or a write behind an access, of the same memory. A
 // block comes from the stream that was current at its allocation, and its first use counts as a write of that

@@ -17,8 +17,8 @@ Nanoseconds end_of(const ScheduledBlock& step, const Placement& placement) {
   return step.start + placement.blocks[step.block].time;
 }
 
-/// FORMATS: each device of b that is not one of a's is served by the quickest device of a; the slowest
-/// counts.
+/// docs/formats.md: each device of b that is not one of a's is served by the quickest device of a; the
+/// slowest counts.
 Nanoseconds transfer(const Placement& placement, const Dependency& input, const Block& block) {
   Nanoseconds slowest = 0;
   for (const int to : block.devices) {
