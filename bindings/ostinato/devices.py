@@ -51,14 +51,9 @@ class Node:
     count: int
 
 
-def this_rank(local_ranks: int) -> Rank:
-    """A processor's memory is shared by the ranks of its host."""
-    named = os.environ.get("OSTINATO_DEVICE_KIND", "")
-    if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
-        device = torch.cuda.get_device_properties(int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))))
-        return Rank(socket.gethostname(), named or device.name, device.total_memory)
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Rank(socket.gethostname(), named or "cpu", memory // local_ranks)
+def this_rank(device: Any, sharers: int) -> Rank:
+    """`sharers`: ranks on the device, which share its memory; all of a host share its processor."""
+    return Rank(socket.gethostname(), os.environ.get("OSTINATO_DEVICE_KIND") or device.kind, device.total_bytes() // sharers)
 
 
 def nodes_of(ranks: list[Rank]) -> list[Node]:
@@ -115,11 +110,12 @@ def describe(profile: Path | None = None, stages: int = 0) -> str | None:
     if stages < 0 or (stages and count % stages):
         raise ValueError(f"{count} ranks were started, which {stages} stages do not divide")
     torch.set_num_threads(1)
-    with joined(rank, count, "env://", device_of_this_process()) as wire:
-        hosts: list[str] = [""] * count
-        dist.all_gather_object(hosts, socket.gethostname())
+    device = device_of_this_process()
+    with joined(rank, count, "env://", device) as wire:
+        places: list[Any] = [None] * count
+        dist.all_gather_object(places, (socket.gethostname(), device.identity()))
         everyone: list[Any] = [None] * count
-        dist.all_gather_object(everyone, this_rank(hosts.count(socket.gethostname())))
+        dist.all_gather_object(everyone, this_rank(device, places.count(places[rank])))
         chosen = list(range(0, count, count // stages)) if stages else list(range(count))
         ranks = [everyone[r] for r in chosen]
         pairs = [(chosen[a], chosen[b]) for a, b in pairs_to_measure(nodes_of(ranks))]

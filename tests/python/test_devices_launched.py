@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from ostinato import devices
 from ostinato.cli import names_launcher
 from ostinato.devices import Node, Rank, device_file, nodes_of, pairs_to_measure
@@ -38,6 +39,25 @@ def test_the_file_has_the_least_memory_and_the_slowest_link():
 def test_one_kind_has_the_main_profile():
     file = tomllib.loads(device_file(TWO_KINDS[:2], COSTS[:1], Path("p.json")))
     assert "profile" not in file["kinds"][0] and "between" not in file
+
+
+@pytest.mark.parametrize(("visible", "local_rank", "number"), [(1, "3", 0), (4, "3", 3), (2, "3", 1)])
+def test_the_gpu_of_a_rank_is_one_that_it_sees(monkeypatch, visible, local_rank, number):
+    """CUDA_VISIBLE_DEVICES may show each rank one GPU, or all of the host."""
+
+    def properties(place):
+        if place.index >= visible:
+            raise AssertionError("Invalid device id")  # as torch
+        return SimpleNamespace(name=f"GPU {place.index}", total_memory=80 << 30)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    monkeypatch.delenv("OSTINATO_DEVICE_KIND", raising=False)
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    rank = devices.this_rank(devices.device_of_this_process(), sharers=2)
+    assert (rank.kind, rank.memory) == (f"GPU {number}", 40 << 30)
 
 
 def test_without_a_launcher_it_says_how(monkeypatch, capsys):

@@ -81,6 +81,10 @@ class Cpu:
     def reset_peak(self) -> None:
         _profiler.reset_peak()
 
+    def total_bytes(self) -> int:
+        """Of the machine."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
     def free_bytes(self) -> int:
         """That this process could have. Where the system does not tell, as much as there could be."""
         return memory_available() or 1 << 62
@@ -156,6 +160,9 @@ class Cuda:
     def reset_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.place)
 
+    def total_bytes(self) -> int:
+        return torch.cuda.get_device_properties(self.place).total_memory
+
     def free_bytes(self) -> int:
         """What the driver has, and what the allocator holds for nobody."""
         cached = torch.cuda.memory_reserved(self.place) - torch.cuda.memory_allocated(self.place)
@@ -169,7 +176,9 @@ class Cuda:
 
 
 def device_of_this_process() -> Any:
-    """The GPU of this rank where there is one, unless DS_ACCELERATOR says that training runs on the CPU."""
+    """The GPU of this rank where there is one, unless DS_ACCELERATOR says that training runs on the CPU. A launcher that shows each rank
+    its own GPU alone (CUDA_VISIBLE_DEVICES) makes it number 0 of every rank, whatever the rank's number on the host is.
+    """
     if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
         return Cpu()
     local = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
