@@ -19,6 +19,10 @@ execute_process(
   COMMAND "${CMAKE_COMMAND}" -E env "PYTHONPATH=${OSTINATO_TORCH_DIR}/.." "${Python_EXECUTABLE}" -c
           "import runpy; print(runpy.run_path(r'${OSTINATO_TORCH_DIR}/version.py')['__version__'])"
   OUTPUT_VARIABLE OSTINATO_TORCH_VERSION OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(OSTINATO_TORCH_VERSION VERSION_LESS 2.9)  # as pyproject.toml says; a local part as +cpu compares as well
+  message(FATAL_ERROR
+    "torch ${OSTINATO_TORCH_VERSION} in ${OSTINATO_TORCH_DIR} is too old: ostinato needs 2.9 or newer (tested with 2.13.0)")
+endif()
 
 add_library(ostinato_torch_wheel INTERFACE)
 add_library(ostinato::torch ALIAS ostinato_torch_wheel)

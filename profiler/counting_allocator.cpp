@@ -1,6 +1,7 @@
 #include "profiler/counting_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/alignment.h>
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <atomic>
