@@ -3,18 +3,32 @@
     watch = Watch(store, "step", rank, ranks, executor.position, period_s=1.0)
     try:
         executor.run()
-    except StepTimeout:
-        watch.give_up()          # returns when all have spoken, or after a few periods
+    except StepTimeout as error:
+        watch.give_up(str(error))    # says it; returns when all have spoken, or after a few periods
         raise
 
 A thread of each rank asks the store once a period, so a rank is heard while it waits in the executor, or computes without
-end in Python. It costs a message a period, and nothing in between.
+end in Python. It costs two messages a period, and nothing in between.
+
+A process that ends waits for its threads first: one that comes back from the store to an interpreter that is being taken down would
+abort it. The process that holds the store, where no agent of the launcher does, tells the others that it leaves, and gives them
+a period to stop asking.
 """
 
+import atexit
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+
+import torch.distributed as dist
+
+PATIENCE_S = 20.0  # for threads, when the process ends
+_LEAVING, _LEFT = "ostinato/watch/leaving", "ostinato/watch/left"
+_threads: list[threading.Thread] = []
+_watches: list["Watch"] = []
 
 
 def say(text: str) -> None:
@@ -25,36 +39,103 @@ class Watch:
     """`name`: the same on all ranks of one pipeline, and of this pipeline alone. The store is not shared with other threads."""
 
     def __init__(self, store, name: str, rank: int, ranks: int, position: Callable[[], str], period_s: float):
+        self._held = store  # its server lives as long as it, where this process has it
         self._store, self._rank, self._ranks = store.clone(), rank, ranks
         self._failed, self._spoken = f"ostinato/watch/{name}/failed", f"ostinato/watch/{name}/spoken"
         self._position, self._period_s = position, period_s
         self._over = threading.Event()
-        threading.Thread(target=self._run, daemon=True, name="ostinato-watch").start()
+        self._reaches = True  # the process with the store is there, and has not said that it leaves
+        _watches.append(self)
+        self._thread = _start(self._run)
 
-    def give_up(self) -> None:
-        """This rank has failed and says so itself: the others are asked to, and given the time."""
+    def give_up(self, why: str = "") -> None:
+        """This rank has failed and says so itself: the others are asked to, and given the time. Returns in bounded time, whoever holds
+        the store.
+        """
         self._over.set()
-        try:
-            self._store.set(self._failed, str(self._rank))
-            end = time.monotonic() + 5 * self._period_s
-            spoken = self._store.add(self._spoken, 1)
-            while spoken < self._ranks and time.monotonic() < end:
-                time.sleep(self._period_s / 10)
-                spoken = self._store.add(self._spoken, 0)
-        except RuntimeError:
-            pass  # the rank that holds the store is gone: nobody is left to ask
+        if why:
+            say(why)
+        _start(self._ask).join(6 * self._period_s)
 
     def close(self) -> None:
         self._over.set()
+        if self in _watches:
+            _watches.remove(self)
+
+    def _ask(self) -> None:
+        store = self._store
+        try:
+            store.set(self._failed, str(self._rank))
+            end = time.monotonic() + 5 * self._period_s
+            spoken = store.add(self._spoken, 1)
+            while spoken < self._ranks and time.monotonic() < end:
+                time.sleep(self._period_s / 10)
+                spoken = store.add(self._spoken, 0)
+        except RuntimeError:
+            pass  # the rank that holds the store is gone: nobody is left to ask
 
     def _run(self) -> None:
         while not self._over.wait(self._period_s):
             try:
-                if not self._store.check([self._failed]):
-                    continue
-                who = f"rank {self._store.get(self._failed).decode()} gave up"
-                say(f"{who}; {self._position()}")
-                self._store.add(self._spoken, 1)
+                if self._store.check([self._failed]):
+                    who = f"rank {self._store.get(self._failed).decode()} gave up"
+                    say(f"{who}; {self._position()}")
+                    self._store.add(self._spoken, 1)
+                    return
+                if self._store.check([_LEAVING]):
+                    self._reaches = False
+                    self._store.add(_LEFT, 1)
+                    return
             except RuntimeError:
+                self._reaches = False
                 say(f"the store of the process group is gone; {self._position()}")
-            return
+                return
+
+    def may_leave(self) -> bool:
+        """The thread is over, and the store can be told that this process ends."""
+        return self._reaches and not self._thread.is_alive()
+
+    def leave(self, others: int) -> None:
+        """This process ends in good order: the one with the store waits for `others` to stop asking it. Once a process."""
+        store = self._store
+        try:
+            if os.environ.get("RANK") != "0":
+                store.add(_LEFT, 1)
+                return
+            store.set(_LEAVING, "1")
+            end = time.monotonic() + 2 * self._period_s
+            while store.add(_LEFT, 0) < others and time.monotonic() < end:
+                time.sleep(self._period_s / 20)
+        except RuntimeError:
+            pass
+
+
+def _start(run: Callable[[], None]) -> threading.Thread:
+    _threads[:] = [thread for thread in _threads if thread.is_alive()]
+    thread = threading.Thread(target=run, daemon=True, name="ostinato-watch")
+    _threads.append(thread)
+    thread.start()
+    return thread
+
+
+def _agent_has_the_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+@atexit.register
+def _end() -> None:
+    watches = list(_watches)
+    for watch in watches:
+        watch.close()
+    _join(PATIENCE_S)
+    failed = getattr(sys, "last_value", None) is not None  # the others are to say where they are
+    leaving = [watch for watch in watches if watch.may_leave()]
+    if leaving and dist.is_initialized() and not failed and not _agent_has_the_store():
+        with suppress(RuntimeError):  # an interpreter may start no thread when it ends
+            _start(lambda: leaving[0].leave(dist.get_world_size() - 1)).join(PATIENCE_S)
+
+
+def _join(patience_s: float) -> None:
+    end = time.monotonic() + patience_s
+    for thread in _threads:
+        thread.join(max(0.0, end - time.monotonic()))

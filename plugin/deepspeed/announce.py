@@ -19,6 +19,16 @@ def shown_later(rank: int, step: int, relation: str) -> str:
     return f"ostinato: rank {rank}: step {step} does what step 1 did not: {relation}"
 
 
+def run_twice(rank: int, places: list[str]) -> str:
+    """What a rank says of layers that a plan recomputes, and whose forward changes what cannot be put back for it."""
+    return f"ostinato: rank {rank}: recomputation runs forwards twice, and these see it: {'; '.join(places)}"
+
+
+def measuring_left(rank: int, places: list[str]) -> str:
+    """What a rank says where the forwards that "auto" measures with have changed what cannot be put back."""
+    return f"ostinato: rank {rank}: measuring ran forwards, and these are not what they were before it: {'; '.join(places)}"
+
+
 def difference(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False) -> str:
     """Why the run equals 1F1B up to rounding only; "" where it equals it bit for bit.
 

@@ -2,8 +2,8 @@
 
 The engine begins as DeepSpeed's own. The first train_batch() runs the micro-batches of its step several times under DeepSpeed's 1F1B
 with a clock at every layer, drops the gradients, searches a plan for what was measured, and becomes a PlanEngine.
-Then the step runs, under the plan, with the same data. Nothing was updated by then: weights, buffers and random states
-are those that initialize() left, so every loss is what the same plan gives from the start.
+Then the step runs, under the plan, with the same data. Nothing was updated by then: weights, buffers, random states and what else
+forwards change in layers are as initialize() and the script left them, so every loss is what the same plan gives from the start.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,14 @@ from ostinato.profile.settings import read_settings
 
 from ostinato import _profiler
 
+from . import announce
+from .forward_state import ForwardState
 from .graph_model import is_graph, layers_read
 from .layer_clock import LayerClock, Measured, cost_of
+from .layer_state import Marks, describe
 from .parameter_groups import Snapshot
-from .rebuild import random_state_kept
+from .rebuild import random_state_kept, units_of
+from .script_changes import ScriptChanges
 
 WARM_UP, PASSES = 1, 3
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
@@ -39,20 +43,26 @@ class Auto:
     kind: type  # DeepSpeed's own, of the engine
     groups: Snapshot  # of the user's optimizer or parameter groups, before DeepSpeed changed them
     hooks: list[set[int]]  # of the model, before the engine added its own
+    changes: ScriptChanges  # since initialize()
     loaded: tuple | None = None  # arguments of load_checkpoint()
 
 
-def begin(engine, original_init, again: Again, args: tuple, kwargs: dict) -> None:
-    """Makes DeepSpeed's own engine, which measures in its first train_batch(). Changes `kwargs` so that it can be read twice."""
+def begin(engine, original_init, again: Again, args: tuple, kwargs: dict) -> dict[str, Marks]:
+    """Makes DeepSpeed's own engine, which measures in its first train_batch(). Changes `kwargs` so that it can be read twice. Returns what
+    that engine did to the layers of this rank, by their units (rebuild).
+    """
     if kwargs.get("model_parameters") is not None:
         kwargs["model_parameters"] = list(kwargs["model_parameters"])
     groups = Snapshot(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     kind, hooks = type(engine), [set(hooks) for hooks in _hooks(kwargs["model"])]
+    layers = units_of(kwargs["model"])
+    before = {unit: describe(layer) for unit, layer in layers.items()}
     original_init(engine, *args, **kwargs)
     engine.__class__ = type(kind.__name__, (AutoEngine, kind), {"__module__": kind.__module__})
-    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks)
+    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks, ScriptChanges(engine))
     if dist.get_rank() == 0:
         print("ostinato: auto: the first train_batch() measures under DeepSpeed's own 1F1B, then searches", flush=True)
+    return {unit: Marks(before[unit], describe(layer)) for unit, layer in layers.items()}
 
 
 def _hooks(model) -> tuple[dict, dict]:
@@ -67,6 +77,7 @@ class AutoEngine:
             self.set_dataiterator(data_iter)
         loader, iterator = self.training_dataloader, self.data_iterator
         batches = list(islice(iterator, self.micro_batches)) if iterator is not None else []
+        self._ostinato_auto.changes.note()
         with random_state_kept():
             profile = _measure(self, batches)
             _switch(self, profile)
@@ -83,7 +94,8 @@ class AutoEngine:
 def _measure(engine, batches: list) -> str:
     """Runs forwards and backwards of the step; the profile on rank 0. The model is afterwards what it was before."""
     model = engine.module
-    offset, buffers = model.micro_offset, [(b, b.detach().clone()) for b in model.buffers()]
+    state = ForwardState({**dict(enumerate(model.forward_funcs, model._local_start)), "loss": model.loss_fn})
+    offset, before = model.micro_offset, state.now()
     model.train()
     engine.total_loss, engine._compute_loss = None, True
     clock = LayerClock(model)
@@ -93,8 +105,9 @@ def _measure(engine, batches: list) -> str:
                 clock.warm()
             engine.data_iterator = iter(batches)
             _run_step(engine, clock)
-    for buffer, value in buffers:
-        buffer.data.copy_(value)
+    state.restore(before)
+    if lost := state.lost(before):
+        print(announce.measuring_left(dist.get_rank(), lost), flush=True)
     for parameter in model.parameters():
         parameter.grad = None
     model.micro_offset = offset
@@ -149,6 +162,7 @@ def _switch(engine, profile: str) -> None:
     engine.__dict__.clear()
     engine.__class__ = auto.kind
     auto.again(engine, profile)
+    auto.changes.repeat()
     for name, old in before.items():
         _become(old, getattr(engine, name))
     if auto.loaded is not None:

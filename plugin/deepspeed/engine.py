@@ -58,6 +58,13 @@ class Nothing:
 
 NOTHING = Nothing()
 
+# Goes with the tensor of a tuple of one, which is something else to a layer than the tensor itself.
+ALONE = torch.empty(0, 1, 0, 3, dtype=torch.uint8)
+
+
+def _is_mark(value) -> bool:
+    return torch.is_tensor(value) and value.shape == ALONE.shape and value.dtype == ALONE.dtype
+
 
 @dataclass
 class Run:
@@ -242,6 +249,7 @@ class PlanEngine:
         if self._steps_here == 1:
             self._tell_what_ran_whole()
         self._tell_what_was_seen()
+        self._tell_run_twice()
         return loss
 
     def eval_batch(self, *args, **kwargs):
@@ -274,6 +282,12 @@ class PlanEngine:
         elif seen.borders or (merged([seen.draws]) and not run.drawn):
             run.drawn = run.drawn or bool(merged([seen.draws]))
             print(announce.shown_later(self.global_rank, self.global_steps, run.claim.after([seen])), flush=True)
+
+    def _tell_run_twice(self) -> None:
+        """What a layer's forward changes shows in the step in which it does so for the first time."""
+        said, self.module.run_twice = list(dict.fromkeys(self.module.run_twice)), []
+        if said and self.grid.get_data_parallel_rank() == 0:
+            print(announce.run_twice(self.global_rank, said), flush=True)
 
     def _exec_schedule(self, pipe_schedule):
         self.fwd_outputs = []
@@ -318,7 +332,7 @@ class PlanEngine:
                 f"plan {run.program.plan_sha256[:12]}"
             )
             if isinstance(error, plans.compiled().StepTimeout):
-                run.watch.give_up()
+                run.watch.give_up(str(error))
             raise
 
     def _aggregate_total_loss(self):
@@ -347,8 +361,6 @@ class PlanEngine:
         with run.memory.forward(name) if run.memory else nullcontext():
             outputs = self.forward_chunk(chunk, copies * micro_batch + chunk.copy, inputs)
         if not chunk.ends:
-            if isinstance(outputs, tuple) and len(outputs) == 1:
-                raise OstinatoError(f"layer {chunk.layers[-1]} returns a tuple of one tensor: return the tensor itself")
             if run.borders is not None:
                 run.borders.handed_on(chunk, outputs)
             return outputs
@@ -364,6 +376,8 @@ class PlanEngine:
             inputs = _taken(chunk, self._read(chunk, batch, "inputs"), inputs)
         elif len(inputs) == 1:
             inputs = inputs[0]
+        elif len(inputs) == 2 and _is_mark(inputs[1]):
+            inputs = inputs[:1]
         elif any(tensor is None for tensor in inputs):
             inputs = tuple(NOTHING if tensor is None else tensor for tensor in inputs)
         labels = self._read(chunk, batch, "labels") if chunk.ends else None  # reading goes through these buffers
@@ -382,7 +396,8 @@ class PlanEngine:
         if isinstance(outputs, ShardedLogits):
             self._follow(outputs)
         buffers["inputs"][batch] = buffers["outputs"][batch] = buffers["labels"][batch] = None
-        return outputs
+        alone = not chunk.ends and isinstance(outputs, tuple) and len(outputs) == 1
+        return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
 
     def _read(self, chunk: Chunk, batch: int, name: str):
         """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for the others."""

@@ -92,16 +92,18 @@ class LayerClock:
 
     def __enter__(self) -> "LayerClock":
         model = self._model
-        self._original = model.forward_funcs, model.loss_fn
+        self._original, self._loss = model.forward_funcs, {name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)}
         model.forward_funcs = [self._timed(i, function) for i, function in enumerate(model.forward_funcs)]
         if model.loss_fn is not None and model.forward_funcs:  # called on the last rank alone
-            model.loss_fn = self._timed(len(self._layers) - 1, model.loss_fn, adds=True)
+            vars(model)["loss_fn"] = self._timed(len(self._layers) - 1, model.loss_fn, adds=True)
         self._meter.__enter__()
         return self
 
     def __exit__(self, *_) -> None:
         self._meter.__exit__()
-        self._model.forward_funcs, self._model.loss_fn = self._original
+        self._model.forward_funcs = self._original
+        vars(self._model).pop("loss_fn", None)  # one that is a module is a child of the model, and was behind it
+        vars(self._model).update(self._loss)
 
     def warm(self) -> None:
         """What comes from now on counts."""
@@ -130,7 +132,7 @@ class LayerClock:
             return
         measured.forward.append(time)
         measured.kept = max(measured.kept, kept)
-        node = wired(self._original[0][layer])
+        node = wired(self._original[layer])
         if node is not None:  # what rides along for later layers is not this one's
             inputs, outputs = node.taken(inputs), node.made(outputs)
         measured.input_bytes, measured.output_bytes = bytes_of(inputs), bytes_of(outputs)

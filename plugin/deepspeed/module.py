@@ -17,6 +17,7 @@ from ostinato.nn import Shard, ShardedLogits, cut_state, whole_state
 from ostinato.nn.layers import split_of
 
 from .draws import LOSS
+from .forward_state import ForwardState
 from .graph_model import wired
 from .plans import Chunk
 
@@ -88,9 +89,26 @@ class ChunkedLayers:
         if chunk.recomputes:
             self.activation_checkpoint_interval = len(chunk.layers)
             self.activation_checkpoint_func = checkpointing.non_reentrant_checkpoint  # takes inputs without a gradient, too
+            if not self._own_checkpointing[0]:  # where DeepSpeed recomputes by itself, forwards count twice
+                self.activation_checkpoint_func = partial(self._once, self._views[chunk.stage].state)
             self.is_checkpointable_results = [True]
         if chunk.sharded:
             self.activation_checkpoint_func = partial(_by_tensors, self.activation_checkpoint_func)
+
+    def _once(self, state: ForwardState, function, *inputs):
+        """Recomputes `function` without a trace: in buffers and attributes of the layers it has run once."""
+        before, again = state.now(), False
+
+        def run(*values):
+            nonlocal again
+            if again:
+                with state.put_back(before):
+                    return function(*values)
+            again, made = True, function(*values)
+            self.run_twice += state.learn(before)
+            return made
+
+        return checkpointing.non_reentrant_checkpoint(run, *inputs)
 
     def _put_away(self) -> None:
         if self._own_checkpointing is not None:
@@ -189,8 +207,10 @@ class ChunkedLayers:
 class _View:
     """What changes with the chunk that is shown."""
 
-    def __init__(self, functions: list):
-        self.functions = functions  # what its chunk runs, in order
+    def __init__(self, functions: dict):
+        """`functions`: by layer."""
+        self.functions = list(functions.values())  # what its chunk runs, in order
+        self.state = ForwardState(functions)
         self.checkpointable = []
 
 
@@ -239,6 +259,7 @@ def adopt(
     model._local_funcs = model.forward_funcs
     model._local_layers = sorted({layer for chunk in chunks for layer in chunk.layers})
     functions = dict(zip(model._local_layers, model._local_funcs, strict=True))
-    model._views = {chunk.stage: _View([functions[layer] for layer in chunk.layers]) for chunk in chunks}
+    model._views = {chunk.stage: _View({layer: functions[layer] for layer in chunk.layers}) for chunk in chunks}
+    model.run_twice = []  # what recomputation changes once more, in words
     model._shown = model._own_checkpointing = None
     model.show_all()

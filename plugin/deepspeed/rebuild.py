@@ -2,7 +2,8 @@
 
 DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay are kept as
 they are; those that move are built anew on their new rank, under a copy of the random state, and take over parameters and
-buffers by name. So every weight, and every random number drawn afterwards, is what it would have been without ostinato.
+buffers by name, and what a script has done to them since they were built (moved_state). So every weight, and every random number
+drawn afterwards, is what it would have been without ostinato.
 Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a tied module, once a rank. A layer of a sharded
 stage is a unit of each of the stage's ranks, which gets its part of every tensor.
 """
@@ -22,7 +23,9 @@ from ostinato.nn.layers import split_of
 from .copies import Copies, Holders, shared_by
 from .errors import OstinatoError
 from .graph_model import Node, Wires, stage_wires
+from .layer_state import Described, Marks, describe
 from .module import adopt
+from .moved_state import MovedState, functions_changed
 from .parameter_groups import GroupMap, position
 from .plans import Chunk, copies_of, of_copy
 from .universal import Part
@@ -34,6 +37,7 @@ class TensorFacts:
 
     name: str
     shape: tuple[int, ...]
+    stride: tuple[int, ...]
     dtype: torch.dtype
     parameter: bool
     trainable: bool
@@ -43,31 +47,37 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class Holdings:
-    """One rank before the exchange: facts per unit, the options of its parameter groups, the names of its parameters, and
-    why it could not build what it should ("" where it could)."""
+    """One rank before the exchange: facts per unit, the options of its parameter groups, the names of its parameters, why it could
+    not build what it should ("" where it could), and what there is of the units that leave it and come to it beside tensors."""
 
     kept: dict[str, list[TensorFacts]]
     built: dict[str, list[TensorFacts]]
     options: list[str]
     names: list[str]
     error: str
+    left: Described
+    arrived: Described
 
 
 @dataclass(frozen=True)
 class Rebuilt:
     """`moved`: parameter names of each pipeline rank before the move; None where no layer changed its rank. `regrouped`:
     keys of tied layers whose gradients are now summed in another order. `copies`: what this rank holds together with others,
-    where the plan runs the model in several directions. `parts`: the parameters of which it holds a part."""
+    where the plan runs the model in several directions. `parts`: the parameters of which it holds a part. `notes`: what rank 0 is to
+    say of layers that moved."""
 
     moved: list[list[str]] | None
     regrouped: list[str]
     copies: Copies | None
     parts: list[Part]
+    notes: list[str]
 
 
-def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shard], optimizes: bool) -> Rebuilt:
+def rebuild(
+    model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shard], optimizes: bool, engines: dict[str, Marks] | None = None
+) -> Rebuilt:
     """Places the layers as `chunks` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages;
-    `optimizes`: there is an optimizer.
+    `optimizes`: there is an optimizer; `engines`: what an engine has done to the layers, which need not move.
 
     Raises OstinatoError on every rank where a layer cannot be moved.
     """
@@ -77,17 +87,18 @@ def rebuild(model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shar
     holders = [_holders(chunks, layer) for layer in range(model._num_layers)]
     mine = [chunk for chunk in chunks if chunk.on(model.stage_id)]
     moves = holders != [(rank,) for rank in before]
-    names, copies, parts = None, None, []
+    names, copies, parts, notes = None, None, [], []
     if moves:
         mover = _Mover(model, before, holders, _places(chunks), groups, shards)
-        names = mover.move(optimizes)
-        parts = mover.parts
+        mover.stages = [{chunk.stage for chunk in chunks if layer in chunk.layers} for layer in range(model._num_layers)]
+        names = mover.move(optimizes, engines or {})
+        parts, notes = mover.parts, mover.notes
     several = copies_of(chunks) > 1
     others_write = {i for chunk in mine for i in chunk.layers if holders[i][0] not in chunk.ranks}
     adopt(model, [chunk.rank for chunk in stages], mine, shards, others_write, _wires(model, chunks))
     if moves:
         copies = mover.share() if several else mover.tie()
-    return Rebuilt(names, [] if several else _regrouped(model, before, stages), copies, parts)
+    return Rebuilt(names, [] if several else _regrouped(model, before, stages), copies, parts, notes)
 
 
 def _holders(chunks: list[Chunk], layer: int) -> tuple[int, ...]:
@@ -152,18 +163,25 @@ class _Mover:
         self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
         self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
         self.held = Holders(self.new, {self.names[layer]: parts for layer, parts in places.items()}, self.rank)
+        self.stages: list[set[int]] = []  # by layer
+        self.fresh: dict[str, dict] = {}  # of what arrives: as its constructor made it
         self.parts: list[Part] = []  # filled by move()
+        self.notes: list[str] = []
 
-    def move(self, optimizes: bool) -> list[list[str]]:
+    def move(self, optimizes: bool, engines: dict[str, Marks]) -> list[list[str]]:
         """Builds what arrives, exchanges the weights, and registers the layers in model order.
 
         Returns the names of the parameters that each rank held before.
         """
-        kept = {unit: self._module(unit) for unit in self.old[self.rank]}
+        kept, transfers = {unit: self._module(unit) for unit in self.old[self.rank]}, self._transfers()
         with random_state_kept():
             built, error = self._build_all(kept)
-        holdings = self._exchange_facts(kept, built, error)
-        transfers = self._transfers()
+        error = error or functions_changed(self.model, self.names) or self._shared(kept, built)
+        leaving = {unit: describe(kept[unit]) for unit, source, _ in transfers if source == self.rank and not error}
+        leaving = {unit: engines[unit].without(facts) if unit in engines else facts for unit, facts in leaving.items()}
+        holdings = self._exchange_facts(kept, built, error, leaving)
+        state = MovedState(self.group, self.ranks, self.rank, transfers, [(h.left, h.arrived) for h in holdings])
+        self.notes = state.exchange(self.model._layer_specs, self.names, kept, built, self.shards, self._build)
         for unit, source, target in transfers:
             _check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self.held.part(unit, target))
         if optimizes:
@@ -173,6 +191,7 @@ class _Mover:
                 self._send(kept[unit], unit, holdings[target], target)
             elif target == self.rank:
                 self._receive(built[unit], unit, holdings[source], source)
+        state.give(built)
         self.parts = [part for unit in built if unit in self.shards for part in self._parts_of(unit, built[unit], holdings)]
         stay = set(self.new[self.rank]) - set(built)
         lost = {p for unit in self.old[self.rank] if unit not in stay for p in kept[unit].parameters()}
@@ -195,6 +214,7 @@ class _Mover:
                     built[unit] = self._build_part(unit, kept.get(unit))
                 elif unit not in kept:
                     built[unit] = self._place(self._build(unit))
+                    self.fresh[unit] = describe(built[unit])
         except ShardingError as error:
             return {}, f'layer "{unit}": {error}'
         return built, ""
@@ -202,6 +222,8 @@ class _Mover:
     def _build_part(self, unit: str, whole: torch.nn.Module | None) -> torch.nn.Module:
         last = unit == self.names[-1] and self.model.loss_fn is not None
         layer = self._build(unit) if whole is None else whole
+        if whole is None:
+            self.fresh[unit] = describe(layer)
         part = layer.sharded(self.shards[unit], last) if isinstance(layer, Node) else sharded(layer, self.shards[unit], last)
         if whole is not None:
             had = dict(whole.named_parameters())
@@ -268,11 +290,32 @@ class _Mover:
                 moves.append((unit, next(r for r, had in enumerate(self.old) if unit in had), target))
         return moves
 
-    def _exchange_facts(self, kept: dict, built: dict, error: str) -> list[Holdings]:
+    def _shared(self, kept: dict, built: dict) -> str:
+        """Why layers that share a tensor cannot be apart, or run in different stages; "" where there are none."""
+        holder: dict[int, str] = {}
+        for unit, module in (kept | built).items():
+            for place in {t.data_ptr() for _, t, _ in _tensors(module) if t.numel()} - {0}:
+                other = holder.setdefault(place, unit)
+                if other != unit and not self._together(unit, other, built):
+                    return (
+                        f'layers "{other}" and "{unit}" share tensors ("{type(module).__name__}"), and the placement moves layers: one '
+                        "object at several places of the model, or a parameter of two layers, has one set of weights on one rank "
+                        "and several on several; use TiedLayerSpec for layers that share weights"
+                    )
+        return ""
+
+    def _together(self, unit: str, other: str, built: dict) -> bool:
+        """Both stay on this rank, in one stage."""
+        stages = [self.stages[layer] for layer, name in enumerate(self.names) if name in (unit, other)]
+        stay = all(u in self.new[self.rank] and u not in built for u in (unit, other))
+        return stay and all(s == stages[0] and len(s) == 1 for s in stages)
+
+    def _exchange_facts(self, kept: dict, built: dict, error: str, leaving: Described) -> list[Holdings]:
         kept, built = ({unit: self._facts(m) for unit, m in modules.items()} for modules in (kept, built))
         names = [name for name, _ in self.model.named_parameters()]
         everyone: list = [None] * len(self.ranks)
-        dist.all_gather_object(everyone, Holdings(kept, built, self.groups.options(), names, error), group=self.group)
+        mine = Holdings(kept, built, self.groups.options(), names, error, leaving, self.fresh)
+        dist.all_gather_object(everyone, mine, group=self.group)
         errors = [held.error for held in everyone if held.error]
         if errors:
             raise OstinatoError(errors[0])
@@ -281,7 +324,9 @@ class _Mover:
     def _facts(self, module) -> list[TensorFacts]:
         split = split_of(module)
         return [
-            TensorFacts(name, tuple(t.shape), t.dtype, parameter, t.requires_grad, self.groups.group_of(t), split.get(name))
+            TensorFacts(
+                name, tuple(t.shape), t.stride(), t.dtype, parameter, t.requires_grad, self.groups.group_of(t), split.get(name)
+            )
             for name, t, parameter in _tensors(module)
         ]
 
@@ -310,6 +355,8 @@ class _Mover:
             tensor.data = tensor.data.to(fact.dtype).contiguous()
             if tensor.numel():
                 dist.recv(_bytes(tensor), self.ranks[source], group=self.group)
+            if fact.shape == tensor.shape and fact.stride != tensor.stride():
+                tensor.data = _laid_out(tensor.data, fact.stride)
             if fact.parameter:
                 tensor.requires_grad_(fact.trainable)
             if fact.group is not None:
@@ -337,6 +384,13 @@ class _Mover:
             model.fwd_map[unit] = len(model.forward_funcs)
             model.add_module(unit, function)
         model.forward_funcs.append(function)
+
+
+def units_of(model) -> dict[str, torch.nn.Module]:
+    """The modules of this rank's layers under DeepSpeed's own partition, by their units."""
+    local = range(model._local_start, model._local_stop)
+    names = dict.fromkeys(_unit(layer, model._layer_specs[layer]) for layer in local)
+    return {name: model.get_submodule(name) for name in names if name is not None}
 
 
 def _unit(layer: int, spec) -> str | None:
@@ -379,6 +433,12 @@ def _tensors(module) -> list[tuple[str, torch.Tensor, bool]]:
     """(name, tensor, is a parameter), shared tensors once."""
     parameters = [(name, p, True) for name, p in module.named_parameters()]
     return parameters + [(name, b, False) for name, b in module.named_buffers()]
+
+
+def _laid_out(data: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """The same numbers in the order of `stride` (channels_last, say); unchanged where it leaves gaps, or has several in one place."""
+    made = torch.empty_strided(data.shape, stride, dtype=data.dtype, device=data.device)
+    return made.copy_(data) if torch.empty_like(made).stride() == stride else data
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

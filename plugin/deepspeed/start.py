@@ -37,6 +37,7 @@ class Prepared:
     program: object = None
     profiled: model_identity.Profiled = field(default_factory=model_identity.Profiled)  # the model that it was made for
     error: OstinatoError | None = None
+    engines: dict = field(default_factory=dict)  # "auto": by unit (rebuild), what DeepSpeed's own engine did to its layer
 
 
 def start(engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
@@ -50,7 +51,8 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
     except Unsupported as error:
         return _without_plan(error, engine, original_init, prepared, args, kwargs)
     if prepared.program is None:
-        auto.begin(engine, original_init, partial(_start_measured, original_init, prepared, args, kwargs), args, kwargs)
+        again = partial(_start_measured, original_init, prepared, args, kwargs)
+        prepared.engines = auto.begin(engine, original_init, again, args, kwargs)
     else:
         _install(engine, original_init, prepared, args, kwargs)
 
@@ -85,7 +87,8 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     chunks = plans.wired(plans.chunks_of(prepared.program), model._layer_specs)
     shards = shards_of(model._grid, chunks, asked.timeout_s)
     groups = GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters"))
-    rebuilt = rebuild(model, chunks, groups, shards, bool(kwargs.get("optimizer") or config.optimizer_name))
+    optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
+    rebuilt = rebuild(model, chunks, groups, shards, optimizes, prepared.engines)
     if rebuilt.moved:
         _flag_parameters(config, model)
     stock = model.partitions()
@@ -100,7 +103,8 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     claim = _claim(prepared.program, chunks, stock, differs, model)
     engine.ostinato_begin(claim)
     if dist.get_rank() == 0:
-        print(line(prepared.program, claim.before()), flush=True)
+        for said in (*map("ostinato: {}".format, rebuilt.notes), line(prepared.program, claim.before())):
+            print(said, flush=True)
 
 
 def _claim(program, chunks: list, stock: list[int], differs: str, model) -> Claim:

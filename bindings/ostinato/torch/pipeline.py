@@ -163,8 +163,8 @@ class Pipeline(nn.Module):
     def _run(self) -> None:
         try:
             self._running.run()
-        except _plugin.StepTimeout:
-            self._watch.give_up()
+        except _plugin.StepTimeout as error:
+            self._watch.give_up(str(error))
             raise
 
     def _make_watch(self, first: int) -> Watch | None:

@@ -1,0 +1,165 @@
+"""What running layers changes in them beside gradients: buffers (BatchNorm's statistics), counters, lists that grow.
+
+    state = ForwardState({3: layer})       # by number
+    before = state.now()                   # what forwards change, or may change
+    ...                                    # a forward
+    lost = state.learn(before)             # the first time: what cannot be put back, in words
+    with state.put_back(before):           # the layers are what they were; afterwards what they have become since
+        ...
+    state.restore(before)                  # or: for good
+
+The first forward shows which tensors change: until then now() copies all, afterwards those. Attributes are kept as they are bound (a
+counter, a cached tensor); lists, dictionaries, sets and deques with what is in them. Other objects are not looked into.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from .layer_state import NO_ATTRIBUTES, describe, differing
+
+CONTAINERS = (list, dict, OrderedDict, set, deque)
+
+
+@dataclass
+class Moment:
+    """What was at one time. Copies are shallow: a container's content, the attributes and the buffers of a module."""
+
+    contents: list[tuple[Any, Any]] = field(default_factory=list)  # (container, copy)
+    attributes: list[tuple[torch.nn.Module, dict]] = field(default_factory=list)
+    buffers: list[tuple[torch.nn.Module, dict]] = field(default_factory=list)
+    values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # by id: (tensor, copy)
+    versions: dict[int, int] = field(default_factory=dict)  # of tensors that are not known to change
+    facts: dict[int, dict] = field(default_factory=dict)  # by number of the layer, before the first forward
+
+
+class ForwardState:
+    """Of the layers of a rank, or of a stage. `layers`: modules, or functions that hold some, by number. Not for several threads."""
+
+    def __init__(self, layers: dict[int, Any]):
+        self._layers = [(number, module) for number, layer in layers.items() for module in _modules_of(layer)]
+        self._modules = list({id(m): m for _, layer in self._layers for m in layer.modules()}.values())
+        self._changing: set[tuple[int, str]] | None = None  # (module, name) of tensors; None: not known yet
+
+    def now(self) -> Moment:
+        moment = Moment()
+        for module in self._modules:
+            attributes = {name: value for name, value in vars(module).items() if name not in NO_ATTRIBUTES}
+            moment.attributes.append((module, attributes))
+            moment.buffers.append((module, dict(module._buffers)))
+            for value in attributes.values():
+                _note_container(value, moment.contents)
+            for name, tensor in _own_tensors(attributes, module._buffers):
+                if self._changing is None or (id(module), name) in self._changing:
+                    moment.values[id(tensor)] = tensor, tensor.detach().clone()
+                else:
+                    moment.versions[id(tensor)] = tensor._version
+        if self._changing is None:
+            moment.facts = {number: describe(layer) for number, layer in self._layers}
+        return moment
+
+    def learn(self, before: Moment) -> list[str]:
+        """After a forward since `before`. What it changed that put_back() does not put back, in words; the first time that it is seen."""
+        if self._changing is None:
+            self._changing = set(self._changed_tensors(before))
+            with self.put_back(before):
+                return self._unequal(before)
+        late = []
+        for module, name, tensor in self._tensors():
+            if before.versions.get(id(tensor), tensor._version) != tensor._version:
+                self._changing.add((id(module), name))
+                late.append(f'"{name}" of a {type(module).__name__}, which changes for the first time in this step')
+        return late
+
+    def restore(self, moment: Moment) -> None:
+        """The layers are what they were then."""
+        for module, attributes in moment.attributes:
+            for name in [n for n in vars(module) if n not in NO_ATTRIBUTES and n not in attributes]:
+                del vars(module)[name]
+            vars(module).update(attributes)
+        for module, buffers in moment.buffers:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for container, content in moment.contents:
+            _fill(container, content)
+        for tensor, value in moment.values.values():
+            tensor.data.copy_(value)
+
+    def lost(self, moment: Moment) -> list[str]:
+        """After restore() of the first moment: what is not what it was."""
+        return self._unequal(moment)
+
+    @contextmanager
+    def put_back(self, moment: Moment) -> Iterator[None]:
+        """Tensors that change are others meanwhile, so that the layers' own, and what graphs have saved of them, stay untouched."""
+        after = self.now()
+        after.values = {}
+        self.restore(Moment(moment.contents, moment.attributes, moment.buffers))
+        copies = {key: value.clone() for key, (_, value) in moment.values.items()}
+        for tables in (moment.attributes, moment.buffers):
+            for module, table in tables:
+                target = vars(module) if tables is moment.attributes else module._buffers
+                target.update({name: copies[id(value)] for name, value in table.items() if id(value) in copies})
+        try:
+            yield
+        finally:
+            self.restore(after)
+
+    def _tensors(self) -> Iterator[tuple[torch.nn.Module, str, torch.Tensor]]:
+        for module in self._modules:
+            for name, tensor in _own_tensors(vars(module), module._buffers):
+                yield module, name, tensor
+
+    def _changed_tensors(self, before: Moment) -> Iterator[tuple[int, str]]:
+        for module, name, tensor in self._tensors():
+            if id(tensor) in before.values and not _same_bits(tensor, before.values[id(tensor)][1]):
+                yield id(module), name
+
+    def _unequal(self, moment: Moment) -> list[str]:
+        words = []
+        for number, layer in self._layers:
+            for place in differing(moment.facts.get(number, {}), describe(layer)) if moment.facts else ():
+                if place.kind != "make-up":
+                    words.append(f"layer {number}: {place.words()}")
+        return words
+
+
+def _modules_of(layer: Any) -> list[torch.nn.Module]:
+    if isinstance(layer, partial):
+        return [module for part in (layer.func, *layer.args) for module in _modules_of(part)]
+    return [layer] if isinstance(layer, torch.nn.Module) else []
+
+
+def _own_tensors(attributes: dict, buffers: dict) -> Iterator[tuple[str, torch.Tensor]]:
+    """Not what a forward has computed and left there, which has a history."""
+    for table in (attributes, buffers):
+        for name, value in table.items():
+            if torch.is_tensor(value) and not isinstance(value, torch.nn.Parameter) and value.grad_fn is None:
+                yield name, value
+
+
+def _note_container(value: Any, contents: list) -> None:
+    if type(value) in CONTAINERS:
+        contents.append((value, value.copy()))
+        for item in value.values() if isinstance(value, dict) else value:
+            _note_container(item, contents)
+
+
+def _fill(container: Any, content: Any) -> None:
+    if isinstance(container, list):
+        container[:] = content
+        return
+    container.clear()
+    container.extend(content) if isinstance(container, deque) else container.update(content)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    raw = [t.detach().contiguous().view(-1).view(torch.uint8) if t.numel() else t.detach() for t in (a, b)]
+    return torch.equal(*raw)

@@ -1,0 +1,152 @@
+"""What a script has done to layers between PipelineModule() and now goes with those that move, or is refused by name.
+
+    state = MovedState(group, ranks, rank, transfers, described)     # described[r]: (what left rank r, what arrived there)
+    notes = state.exchange(specs, names, kept, built, shards, build) # raises the same OstinatoError on every rank
+    ...                                                              # tensors travel
+    state.give(built)
+
+Each rank has described what leaves it and, as the constructors made them, what comes to it (layer_state). Where these are equal nothing is
+sent. Where not, the rank that has the layer builds it once more: what differs from that was done by the script and travels; what
+does not is what a constructor makes on that rank (its rank's number, say), and stays each rank's own.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from .errors import OstinatoError
+from .layer_state import Described, Place, describe, differing, give, made, taken
+from .packing import CannotMove, Finder, words_of
+
+ADVICE = "do that in the layer's constructor or after deepspeed.initialize(), or leave the layer on rank {} in the placement"
+
+
+def _in_order(places: set[Place]) -> list[Place]:
+    """What is wrong with the make-up of a layer first: the rest follows from it."""
+    return sorted(places, key=lambda place: (place.kind != "make-up", place))
+
+
+class MovedState:
+    """Of one rank. `transfers`: (unit, from, to) as in rebuild; `ranks`: global ranks by pipeline rank."""
+
+    def __init__(self, group, ranks: list[int], rank: int, transfers: list[tuple[str, int, int]], described: list[tuple[Described, Described]]):
+        self._group, self._ranks, self._rank, self._transfers = group, ranks, rank, transfers
+        self._described = described
+        self._values: dict[str, dict] = {}  # by unit that arrives here
+        self._changed: dict[str, set[Place]] = {}
+        for unit, source, target in transfers:
+            places = differing(described[source][0][unit], described[target][1][unit])
+            self._changed.setdefault(unit, set()).update(places)
+
+    def exchange(self, specs: list, names: list, kept: dict, built: dict, shards: dict, build: Callable) -> list[str]:
+        """What rank 0 is to say. `names`: units of the `specs`; `shards`: by unit, this rank's part; `build(unit)` makes it anew. All ranks
+        must call it.
+        """
+        if not any(self._changed.values()):
+            return []
+        states, error = self._take(specs, names, kept, build)
+        everyone = self._gather((states, error))
+        self._raise([error for _, error in everyone])
+        finder, error = Finder(), ""
+        for unit, source, _ in (t for t in self._transfers if t[2] == self._rank):
+            state = everyone[source][0][unit]
+            try:
+                if state and unit in shards:
+                    raise CannotMove(f"{next(iter(state)).words()}: its stage is on several ranks, and parts of layers cannot have it")
+                self._values[unit] = made(built[unit], state, finder, _device())
+            except CannotMove as why:
+                error = error or self._refusal(unit, source, why)
+        self._raise(self._gather(error))
+        return self._notes([states for states, _ in everyone])
+
+    def give(self, built: dict[str, torch.nn.Module]) -> None:
+        """Once the tensors are there."""
+        for unit, values in self._values.items():
+            give(built[unit], values)
+
+    def _take(self, specs: list, names: list, kept: dict, build: Callable) -> tuple[dict, str]:
+        """By unit that leaves this rank, what travels; why something cannot."""
+        from .rebuild import random_state_kept
+
+        states, error = {}, ""
+        for unit in dict.fromkeys(unit for unit, source, _ in self._transfers if source == self._rank):
+            changed, states[unit] = _in_order(self._changed[unit]), {}
+            if not changed:
+                continue
+            facts = self._described[self._rank][0][unit]
+            if not isinstance(specs[names.index(unit)], torch.nn.Module):
+                with random_state_kept():
+                    by_script = set(differing(facts, describe(build(unit))))
+                changed = [place for place in changed if place in by_script]
+            try:
+                self._check_make_up(unit, changed)
+                states[unit] = taken(kept[unit], changed)
+            except CannotMove as why:
+                error = error or self._refusal(unit, self._rank, why)
+        return states, error
+
+    def _check_make_up(self, unit: str, changed: list[Place]) -> None:
+        for place in (p for p in changed if p.kind == "make-up"):
+            here = self._described[self._rank][0][unit].get(place, "none")
+            there = next(self._described[t][1][unit].get(place, "none") for u, _, t in self._transfers if u == unit)
+            raise CannotMove(f'{place.words()}: "{here}" where it is built with "{there}"')
+
+    def _refusal(self, unit: str, source: int, why: CannotMove) -> str:
+        target = next(self._ranks[t] for u, _, t in self._transfers if u == unit)
+        return (
+            f'layer "{unit}" moves from rank {self._ranks[source]} to rank {target}, and something was done to it since it was built that cannot '
+            f"go with it: {why}. {ADVICE.format(self._ranks[source]).capitalize()}"
+        )
+
+    def _notes(self, states: list[Described]) -> list[str]:
+        """Of plain attributes that a constructor makes otherwise on another rank."""
+        notes = []
+        for unit, source, _ in self._transfers:
+            for place in _in_order(self._changed[unit]):
+                if place not in states[source][unit] and place.kind == "attribute":
+                    notes.append(
+                        f'layer "{unit}": {place.words()} is what its constructor makes on its new rank, which is another than on rank '
+                        f"{self._ranks[source]}"
+                    )
+        return list(dict.fromkeys(notes))
+
+    def _gather(self, mine) -> list:
+        everyone: list = [None] * len(self._ranks)
+        dist.all_gather_object(everyone, mine, group=self._group)
+        return everyone
+
+    @staticmethod
+    def _raise(errors: list[str]) -> None:
+        if found := [error for error in errors if error]:
+            raise OstinatoError(found[0])
+
+
+def _device() -> torch.device:
+    from deepspeed.accelerator import get_accelerator
+
+    return torch.device(get_accelerator().current_device_name())
+
+
+def functions_changed(model, names: list) -> str:
+    """Why model.forward_funcs is not what PipelineModule made of its layers; "" where it is."""
+    begin, functions = model._local_start, model.forward_funcs
+    if len(functions) != model._local_stop - begin:
+        return f"model.forward_funcs holds {len(functions)} layers where PipelineModule() made {model._local_stop - begin}: leave it as it is"
+    for layer, function in enumerate(functions, begin):
+        if not _is_own(model, model._layer_specs[layer], names[layer], function):
+            return (
+                f"layer {layer} was replaced since PipelineModule() made it (model.forward_funcs has {words_of(function)}), and layers move: "
+                "replace it in the list that PipelineModule is given"
+            )
+    return ""
+
+
+def _is_own(model, spec, unit: str | None, function) -> bool:
+    if unit is None:
+        return function is spec
+    module = model.get_submodule(unit)
+    if "." in unit and spec.forward_fn is not None:
+        return isinstance(function, partial) and function.func is spec.forward_fn and function.args == (module,)
+    return function is module
