@@ -30,6 +30,7 @@ class ChunkedLayers:
     _one_backward = False  # layers are compiled so that gradients of inputs and weights come together
 
     def forward(self, forward_input):
+        self._given_alone = isinstance(forward_input, tuple) and len(forward_input) == 1
         made = super().forward(forward_input)
         if self.watcher is not None:
             self.watcher.enter(LOSS)
@@ -97,18 +98,20 @@ class ChunkedLayers:
 
     def _once(self, state: ForwardState, function, *inputs):
         """Recomputes `function` without a trace: in buffers and attributes of the layers it has run once."""
-        before, again = state.now(), False
+        before, first, alone = state.now(), [], self._given_alone
 
         def run(*values):
-            nonlocal again
-            if again:
+            values = (values,) if alone else values  # a tuple of one tensor, which checkpointing hands on as the tensor
+            if first:
                 with state.put_back(before):
                     return function(*values)
-            again, made = True, function(*values)
+            made = function(*values)
+            first.append(isinstance(made, tuple) and len(made) == 1)
             self.run_twice += state.learn(before)
             return made
 
-        return checkpointing.non_reentrant_checkpoint(run, *inputs)
+        made = checkpointing.non_reentrant_checkpoint(run, *inputs)
+        return (made,) if first[0] else made
 
     def _put_away(self) -> None:
         if self._own_checkpointing is not None:

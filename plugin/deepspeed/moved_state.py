@@ -25,7 +25,7 @@ ADVICE = "do that in the layer's constructor or after deepspeed.initialize(), or
 
 def _in_order(places: set[Place]) -> list[Place]:
     """What is wrong with the make-up of a layer first: the rest follows from it."""
-    return sorted(places, key=lambda place: (place.kind != "make-up", place))
+    return sorted(places, key=lambda place: (place.kind != "make-up", place.name != "class", place))
 
 
 class MovedState:

@@ -202,6 +202,8 @@ def _names(slots) -> tuple[str, ...]:
 
 
 def _name_of(value: Any) -> tuple[str, str]:
+    if isinstance(value, types.BuiltinFunctionType):  # qualified names of torch's own are of a class that nobody finds
+        return value.__module__ or "builtins", value.__name__
     return getattr(value, "__module__", None) or "builtins", getattr(value, "__qualname__", type(value).__qualname__)
 
 
@@ -210,7 +212,8 @@ def _importable(value: Any) -> bool:
 
 
 def _find(module: str, name: str) -> Any:
-    found = sys.modules.get(module)
+    parent, _, last = module.rpartition(".")
+    found = sys.modules[module] if module in sys.modules else getattr(sys.modules.get(parent), last, None)
     for part in name.split("."):
         found = getattr(found, part, None)
     return found

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import torch
 import torch.distributed as dist
 
-from . import branch_model, models, random_model, vocabulary_model
+from . import branch_model, changed_model, models, random_model, vocabulary_model
 
 MICRO_BATCHES = 4
-MODELS = {"mixed": models, "branches": branch_model, "vocabulary": vocabulary_model, "random": random_model}
+MODELS = {"mixed": models, "branches": branch_model, "vocabulary": vocabulary_model, "random": random_model, "changed": changed_model}
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Options:
     config: dict = field(default_factory=dict)
     model: str = "mixed"  # in MODELS
     changed: tuple[tuple, ...] = ()  # of "vocabulary": (index, function that makes another layer)
+    change: str = ""  # of "changed": what the script does to the layers before initialize()
     tied: bool = False
     optimizer: str | None = "Adam"
     own_optimizer: bool = False  # a torch optimizer with two groups, made by the script
@@ -73,6 +74,7 @@ def make_engine(options: Options, configuration=None):
     import deepspeed
 
     model = make_model(options)
+    changed_model.change(model, options.change)
     optimizer = _two_groups(model) if options.own_optimizer else None
     given = {} if options.own_optimizer else {"model_parameters": list(model.parameters())}
     engine, *_ = deepspeed.initialize(
@@ -170,14 +172,14 @@ def train_enabled(options: Options, section: dict) -> dict:
         hook.disable()
 
 
-def train_with_costs(options: Options, profile: str) -> dict:
+def train_with_costs(options: Options, profile: str, job=train) -> dict:
     """train() under "auto", which measures, and then searches for these costs: what moves does not depend on the machine."""
     from ostinato.deepspeed import auto
 
     measured = auto._profile
     auto._profile = lambda engine, clock: measured(engine, clock) and profile
     try:
-        return train(options)
+        return job(options)
     finally:
         auto._profile = measured
 

@@ -1,0 +1,256 @@
+"""A model whose numbers show what a script did to its layers, and what scripts do to layers between PipelineModule() and initialize()."""
+
+import functools
+import types
+
+import torch
+from torch import nn
+
+LAYERS, WIDTH, SIDE, BATCH, CLASSES = 8, 3, 4, 2, 5
+
+
+class Cell(nn.Module):
+    """A residual convolution with what scripts turn: dropout, statistics, attributes of the layer and of its weights."""
+
+    def __init__(self, drop: float = 0.0):
+        super().__init__()
+        self.conv = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        self.norm = nn.BatchNorm2d(WIDTH)
+        self.drop = nn.Dropout(drop)
+        self.scale, self.table, self.calls = 1.0, [1.0], 0
+        self.shift = torch.zeros(WIDTH, 1, 1)
+        self.register_buffer("mask", torch.rand(1, WIDTH, SIDE, SIDE), persistent=False)
+        self.act = lambda hidden: torch.tanh(hidden)
+
+    def forward(self, hidden):
+        made = self.drop(self.act(self.norm(self.conv(hidden))))
+        return hidden + made * self.mask * self.scale * self.table[0] * getattr(self.conv.weight, "gain", 1.0) + self.shift
+
+
+class Counting(Cell):
+    """Its numbers depend on how often it has run, as those of a warm-up do."""
+
+    def forward(self, hidden):
+        self.calls += 1
+        self.table.append(self.calls)
+        return super().forward(hidden) * (1 + 0.01 * self.calls + 0.001 * len(self.table))
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(WIDTH * SIDE * SIDE, CLASSES)
+
+    def forward(self, hidden):
+        return self.out(hidden.flatten(1))
+
+
+class Tupled(Cell):
+    """Hands on a tuple of one tensor, and takes one."""
+
+    def forward(self, given):
+        (hidden,) = given if isinstance(given, tuple) else (given,)
+        return (super().forward(hidden),)
+
+
+class TupledHead(Head):
+    def forward(self, given):
+        (hidden,) = given
+        return super().forward(hidden)
+
+
+def layers_of(options) -> list:
+    from deepspeed.pipe import LayerSpec
+
+    if options.change == "tuples":
+        return [LayerSpec(Tupled) for _ in range(LAYERS - 1)] + [LayerSpec(TupledHead)]
+    if options.change == "one_object":
+        cell = Cell()
+        return [Cell(), cell, Cell(), cell, Cell(), cell, Cell(), Head()]
+    kind = Counting if options.change == "counting" else Cell
+    drop = 0.5 if options.change.startswith("dropout") else 0.0
+    return [LayerSpec(kind, drop) for _ in range(LAYERS - 1)] + [LayerSpec(Head)]
+
+
+loss = nn.CrossEntropyLoss()  # a module: a child of the PipelineModule
+
+
+def micro_batches(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield torch.randn(BATCH, WIDTH, SIDE, SIDE, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator)
+
+
+def cells(model) -> list[tuple[int, Cell]]:
+    return [(int(name), layer) for name, layer in model.named_children() if isinstance(layer, Cell)]
+
+
+def halve(_module, _inputs, made):
+    return made / 2
+
+
+def thirds(factor, _module, _inputs, made):
+    return made * factor / 3
+
+
+def scaled(value: float):
+    return lambda _module, _inputs, made: made * value
+
+
+# ---- what goes with a layer that moves
+
+
+def dropout_off(_layer, cell):
+    cell.drop.p = 0.0
+
+
+def momentum(_layer, cell):
+    cell.norm.momentum = 0.5
+
+
+def attribute(layer, cell):
+    cell.scale, cell.table = 1.0 + layer / 10, [0.5, "half"]
+
+
+def tensor(layer, cell):
+    cell.shift = torch.full((WIDTH, 1, 1), 0.1 * layer)
+
+
+def buffer(layer, cell):
+    cell.norm.running_mean.fill_(layer)
+
+
+def parameter_attribute(layer, cell):
+    cell.conv.weight.gain = 2.0 + layer
+
+
+def frozen(_layer, cell):
+    cell.conv.requires_grad_(False)
+
+
+def channels_last(_layer, cell):
+    cell.mask = cell.mask.to(memory_format=torch.channels_last)  # of parameters DeepSpeed itself cannot have it
+
+
+def new_forward(_layer, cell):
+    cell.forward = types.MethodType(lambda self, hidden: hidden + 2 * torch.sigmoid(self.conv(hidden)), cell)
+
+
+def activation(_layer, cell):
+    cell.act = torch.relu
+
+
+def imported_hook(_layer, cell):
+    cell.conv.register_forward_hook(halve)
+
+
+def partial_hook(_layer, cell):
+    cell.conv.register_forward_hook(functools.partial(thirds, 2.0))
+
+
+def closure_hook(layer, cell):
+    cell.conv.register_forward_hook(scaled(1 + layer / 10))
+
+
+def hook_of_itself(_layer, cell):
+    cell.conv.register_forward_hook(lambda _module, _inputs, made: made * cell.norm.eps * 1e5)
+
+
+def pre_hook(_layer, cell):
+    cell.conv.register_forward_pre_hook(lambda _module, inputs, _words: ((2 * inputs[0],), {}), with_kwargs=True)
+
+
+def backward_hook(_layer, cell):
+    cell.norm.register_full_backward_hook(lambda _module, inputs, _outputs: tuple(None if g is None else g / 2 for g in inputs))
+
+
+def gradient_hook(_layer, cell):
+    cell.conv.weight.register_hook(lambda gradient: gradient * 0)
+
+
+def accumulated_hook(_layer, cell):
+    cell.norm.bias.register_post_accumulate_grad_hook(lambda bias: setattr(bias, "grad", bias.grad / 2))
+
+
+MOVED = {
+    f.__name__: f
+    for f in (
+        dropout_off, momentum, attribute, tensor, buffer, parameter_attribute, frozen, channels_last, new_forward, activation,
+        imported_hook, partial_hook, closure_hook, hook_of_itself, pre_hook, backward_hook, gradient_hook, accumulated_hook,
+    )
+}  # fmt: skip
+
+# ---- what is refused
+
+
+def hook_with_a_list(_layer, cell):
+    seen = []
+    cell.conv.register_forward_hook(lambda _module, _inputs, _made: seen.append(1))
+
+
+def hook_of_the_model(_layer, cell, model):
+    cell.conv.register_forward_hook(lambda _module, _inputs, made: made * len(model.forward_funcs))
+
+
+class Tracker:
+    def __init__(self):
+        self.calls = 0
+
+    def count(self, *_):
+        self.calls += 1
+
+
+def hook_of_an_object(_layer, cell):
+    cell.conv.register_forward_hook(Tracker().count)
+
+
+def other_object(_layer, cell):
+    cell.tracker = Tracker()
+
+
+def other_submodule(_layer, cell):
+    cell.norm = nn.Identity()
+
+
+def other_class(_layer, cell):
+    cell.__class__ = Counting
+
+
+def weight_norm(_layer, cell):
+    nn.utils.parametrizations.weight_norm(cell.conv)
+
+
+def weight_gone(_layer, cell):
+    cell.conv.bias = None
+
+
+def layer_replaced(layer, _cell, model):
+    model.forward_funcs[layer - model._local_start] = Cell()
+
+
+def weight_shared(layer, cell, model):
+    cell.conv.weight = cells(model)[0][1].conv.weight
+
+
+REFUSED = {
+    hook_with_a_list: ["forward hooks", '"conv"', "hook_with_a_list.<lambda>() (changed_model.py:", '"seen" is a list'],
+    hook_of_the_model: ["forward hooks", "hook_of_the_model.<lambda>() (changed_model.py:", '"model" is a PipelineModule'],
+    hook_of_an_object: ["forward hooks", "Tracker"],
+    other_object: ['attribute "tracker"', "Tracker"],
+    other_submodule: ["class", '"norm"', "Identity", "BatchNorm2d"],
+    other_class: ["class", "Counting", "Cell"],
+    weight_norm: ["class", '"conv"'],
+    weight_gone: ["parameters", '"conv"', "bias"],
+    layer_replaced: ["was replaced", "Cell"],
+    weight_shared: ["share tensors", "TiedLayerSpec"],
+}
+
+
+def change(model, name: str) -> None:
+    """Does it to every layer of this rank."""
+    known = MOVED | {f.__name__: f for f in REFUSED}
+    if name not in known:
+        return
+    for layer, cell in cells(model):
+        function = known[name]
+        function(layer, cell, model) if function.__code__.co_argcount == 3 else function(layer, cell)

@@ -1,0 +1,64 @@
+"""What a script does to layers between PipelineModule() and initialize() goes with those that move, or is refused by name."""
+
+from dataclasses import replace
+
+import pytest
+import torch.distributed as dist
+from support import changed_model
+from support.changed_model import LAYERS, MOVED, REFUSED
+from support.plans import Layout, make_plan
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, refusal, weights
+
+WAVE = Layout("wave", (2, 4, 6), (0, 1, 1, 0))
+BASE = Options(model="changed", optimizer="SGD", steps=2)
+GROUP = 6  # engines made in one world: each leaves threads behind
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    return str(make_plan(tmp_path_factory.mktemp("plan"), WAVE, LAYERS, MICRO_BATCHES))
+
+
+def trained(options: Options) -> dict:
+    engine = make_engine(options)
+    data, held_out = data_of(engine), data_of(engine, seed=99)
+    losses = [engine.train_batch(data).item() for _ in range(options.steps)]
+    shapes: list = [None] * dist.get_world_size()
+    tensors = [*engine.module.named_parameters(), *engine.module.named_buffers()]
+    dist.all_gather_object(shapes, {name: (t.stride(), t.requires_grad) for name, t in tensors})
+    return {
+        "losses": losses,
+        "evaluation": engine.eval_batch(held_out).item(),
+        "last": weights(engine),
+        "tensors": {name: facts for held in shapes for name, facts in held.items()},
+    }
+
+
+def changed(options: Options, names: list[str]) -> dict:
+    return {name: trained(replace(options, change=name)) for name in names}
+
+
+@pytest.mark.parametrize("first", range(0, len(MOVED), GROUP))
+def test_it_moves(world2, plan, first):
+    """The numbers are those of DeepSpeed alone, which others are without the change."""
+    names = list(MOVED)[first : first + GROUP]
+    unchanged = {name: "dropout" if name == "dropout_off" else "" for name in names}
+    theirs = world2.run(changed, BASE, [*names, *set(unchanged.values())])[0]
+    ours = world2.run(changed, replace(BASE, section={"plan": plan}), names)[0]
+    assert not [name for name in names if theirs[name] == theirs[unchanged[name]]], "the test shows nothing of these"
+    assert not [name for name in names if ours[name] != theirs[name]], "other numbers than DeepSpeed's"
+
+
+def refusals(options: Options, names: list[str]) -> dict[str, str]:
+    return {name: refusal(replace(options, change=name)) for name in names}
+
+
+def test_it_is_refused(world2, plan):
+    names = [function.__name__ for function in REFUSED]
+    everyone = world2.run(refusals, replace(BASE, section={"plan": plan}), names)
+    for function, words in REFUSED.items():
+        for messages in everyone:
+            said = messages[function.__name__]
+            assert said.startswith("OstinatoError"), (function.__name__, said)
+            assert all(word in said for word in ["layer", *words]), (function.__name__, said)
+        assert len({messages[function.__name__] for messages in everyone}) == 1

@@ -1,0 +1,71 @@
+"""What forwards change in layers: once where a plan recomputes them, and not at all by what "auto" measures."""
+
+from dataclasses import replace
+
+import pytest
+from support import changed_model
+from support.changed_model import LAYERS
+from support.plans import make_plan, placement_text
+from support.profiles import write_profile
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, train, train_with_costs, weights
+from test_deepspeed_changed import WAVE
+
+BASE = Options(model="changed", optimizer="SGD", steps=3)
+
+
+@pytest.mark.parametrize("change", ["", "counting"], ids=["statistics", "counters"])
+def test_recomputed_once(world2, stock, tmp_path, change):
+    """BatchNorm's statistics, and attributes and lists that move on with each forward."""
+    options = replace(BASE, change=change)
+    text = placement_text(WAVE, LAYERS)
+    for stage in range(4):
+        text = text.replace(f'name = "s{stage}"\nlayers', f'name = "s{stage}"\nrecompute = true\nlayers')
+    plan = str(make_plan(tmp_path, WAVE, LAYERS, MICRO_BATCHES, text=text))
+    theirs, ours = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
+    assert (ours["losses"], ours["evaluation"], ours["last"]) == (theirs["losses"], theirs["evaluation"], theirs["last"])
+
+
+def layers_changed(engine):
+    for name in ("closure_hook", "parameter_attribute", "dropout_off", "momentum", "gradient_hook"):
+        changed_model.change(engine.module, name)
+
+
+def options_changed(engine):
+    for group in engine.optimizer.param_groups:
+        group["lr"], group["momentum"] = 0.2, 0.5
+    engine.optimizer.register_step_post_hook(lambda optimizer, *_: optimizer.param_groups[0].update(weight_decay=0.1))
+
+
+def schedule_moved(engine):
+    engine.lr_scheduler.step(5)
+
+
+def batches_changed(engine):
+    engine.set_batch_fn(lambda batch: (batch[0] * 2, batch[1]))
+
+
+BETWEEN = {f.__name__: f for f in (layers_changed, options_changed, schedule_moved, batches_changed)}
+SCHEDULE = {"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0.0, "warmup_max_lr": 0.1, "warmup_num_steps": 8}}}
+
+
+def trained(options: Options) -> dict:
+    """With what options.change names done between initialize() and the first step."""
+    engine = make_engine(options)
+    if options.change in BETWEEN:
+        BETWEEN[options.change](engine)
+    data = data_of(engine)
+    losses = [engine.train_batch(data).item() for _ in range(options.steps)]
+    return {"losses": losses, "last": weights(engine), "kind": type(engine).__mro__[1].__name__}
+
+
+@pytest.mark.parametrize("change", ["", "counting", *BETWEEN])
+def test_auto_begins_where_the_script_left_off(world2, tmp_path, change):
+    """Measuring leaves no trace, and what the script did since initialize() is there when the plan runs."""
+    options = replace(BASE, change=change, config=SCHEDULE if change == "schedule_moved" else {})
+    profile = write_profile(tmp_path / "profile.json", [100] * 4 + [300] * (LAYERS - 4))
+    section = {"auto": True, "search": {"time_limit": 1}, "output": str(tmp_path)}
+    theirs = world2.run(trained, options)
+    ours = world2.run(train_with_costs, replace(options, section=section), profile.read_text(), trained)
+    assert "layers = [0, 4]" not in (tmp_path / "placement.toml").read_text()  # layers have moved
+    for got, expected in zip(ours, theirs, strict=True):
+        assert got["kind"] == "PlanEngine" and got["losses"] == expected["losses"] and got["last"] == expected["last"]
