@@ -20,6 +20,7 @@ def enable(section: dict) -> None:
     from .config import parse_section
 
     global _enabled
+    _speak_last()
     parse_section(section, "ostinato.deepspeed.enable")
     _enabled = section
 
@@ -67,6 +68,7 @@ def _plain_init(original, pipeline):
     @functools.wraps(original)
     def init(engine, *args, **kwargs):
         if not isinstance(engine, pipeline) and _section_given(kwargs) is not None:
+            _speak_last()
             raise OstinatoError(f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule; this model is none')
         return original(engine, *args, **kwargs)
 
@@ -75,7 +77,17 @@ def _plain_init(original, pipeline):
 
 def _section_given(kwargs: dict) -> dict | None:
     config = kwargs.get("config_class")
-    return section_of(getattr(config, "_param_dict", None) or kwargs.get("config") or {})
+    try:
+        return section_of(getattr(config, "_param_dict", None) or kwargs.get("config") or {})
+    except OstinatoError:
+        _speak_last()
+        raise
+
+
+def _speak_last() -> None:
+    from .last_words import speak_last
+
+    speak_last()
 
 
 def _file_of(kwargs: dict) -> str | None:

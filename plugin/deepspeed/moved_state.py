@@ -1,6 +1,7 @@
 """What a script has done to layers between PipelineModule() and now goes with those that move, or is refused by name.
 
-    state = MovedState(group, ranks, rank, transfers, described)     # described[r]: (what left rank r, what arrived there)
+    state = MovedState(group, ranks, rank, transfers, (left, arrived))      # descriptions of what leaves this rank and comes to it
+    state.compare(digests)                                           # digests[r]: of the same, of rank r
     notes = state.exchange(specs, names, kept, built, shards, build) # raises the same OstinatoError on every rank
     ...                                                              # tensors travel
     state.give(built)
@@ -31,13 +32,22 @@ def _in_order(places: set[Place]) -> list[Place]:
 class MovedState:
     """Of one rank. `transfers`: (unit, from, to) as in rebuild; `ranks`: global ranks by pipeline rank."""
 
-    def __init__(self, group, ranks: list[int], rank: int, transfers: list[tuple[str, int, int]], described: list[tuple[Described, Described]]):
-        self._group, self._ranks, self._rank, self._transfers = group, ranks, rank, transfers
-        self._described = described
+    def __init__(self, group, ranks: list[int], rank: int, transfers: list[tuple[str, int, int]], own: tuple[Described, Described]):
+        self._group, self._ranks, self._rank, self._transfers, self._own = group, ranks, rank, transfers, own
         self._values: dict[str, dict] = {}  # by unit that arrives here
+        self._described: list[tuple[Described, Described]] = []
         self._changed: dict[str, set[Place]] = {}
-        for unit, source, target in transfers:
-            places = differing(described[source][0][unit], described[target][1][unit])
+
+    def compare(self, digests: list[tuple[dict[str, str], dict[str, str]]]) -> None:
+        """Finds what differs; only of such layers descriptions travel. All ranks must call it."""
+        units = {u for u, source, target in self._transfers if digests[source][0][u] != digests[target][1][u]}
+        if not units:
+            return
+        mine = tuple({unit: facts for unit, facts in described.items() if unit in units} for described in self._own)
+        self._described = self._gather(mine)
+        self._transfers = [transfer for transfer in self._transfers if transfer[0] in units]
+        for unit, source, target in self._transfers:
+            places = differing(self._described[source][0][unit], self._described[target][1][unit])
             self._changed.setdefault(unit, set()).update(places)
 
     def exchange(self, specs: list, names: list, kept: dict, built: dict, shards: dict, build: Callable) -> list[str]:
@@ -50,7 +60,7 @@ class MovedState:
         everyone = self._gather((states, error))
         self._raise([error for _, error in everyone])
         finder, error = Finder(), ""
-        for unit, source, _ in (t for t in self._transfers if t[2] == self._rank):
+        for unit, source in ((unit, source) for unit, source, target in self._transfers if target == self._rank):
             state = everyone[source][0][unit]
             try:
                 if state and unit in shards:

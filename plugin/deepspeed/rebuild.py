@@ -26,6 +26,7 @@ from .graph_model import Node, Wires, stage_wires
 from .layer_state import Described, Marks, describe
 from .module import adopt
 from .moved_state import MovedState, functions_changed
+from .packing import digest
 from .parameter_groups import GroupMap, position
 from .plans import Chunk, copies_of, of_copy
 from .universal import Part
@@ -55,8 +56,8 @@ class Holdings:
     options: list[str]
     names: list[str]
     error: str
-    left: Described
-    arrived: Described
+    left: dict[str, str]  # digests by unit
+    arrived: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,8 @@ class _Mover:
         leaving = {unit: describe(kept[unit]) for unit, source, _ in transfers if source == self.rank and not error}
         leaving = {unit: engines[unit].without(facts) if unit in engines else facts for unit, facts in leaving.items()}
         holdings = self._exchange_facts(kept, built, error, leaving)
-        state = MovedState(self.group, self.ranks, self.rank, transfers, [(h.left, h.arrived) for h in holdings])
+        state = MovedState(self.group, self.ranks, self.rank, transfers, (leaving, self.fresh))
+        state.compare([(held.left, held.arrived) for held in holdings])
         self.notes = state.exchange(self.model._layer_specs, self.names, kept, built, self.shards, self._build)
         for unit, source, target in transfers:
             _check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self.held.part(unit, target))
@@ -314,7 +316,8 @@ class _Mover:
         kept, built = ({unit: self._facts(m) for unit, m in modules.items()} for modules in (kept, built))
         names = [name for name, _ in self.model.named_parameters()]
         everyone: list = [None] * len(self.ranks)
-        mine = Holdings(kept, built, self.groups.options(), names, error, leaving, self.fresh)
+        left, arrived = ({unit: digest(sorted(facts.items())) for unit, facts in d.items()} for d in (leaving, self.fresh))
+        mine = Holdings(kept, built, self.groups.options(), names, error, left, arrived)
         dist.all_gather_object(everyone, mine, group=self.group)
         errors = [held.error for held in everyone if held.error]
         if errors:

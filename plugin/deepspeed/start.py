@@ -17,6 +17,7 @@ from .claims import Claim, cuts_otherwise, draws_otherwise
 from .config import Paths, Section, parse_section, resolve
 from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
+from .last_words import speak_last
 from .parameter_groups import GroupMap
 from .rebuild import rebuild
 from .refusals import check_run
@@ -42,6 +43,7 @@ class Prepared:
 
 def start(engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
     """Stands in for PipelineEngine.__init__. Raises OstinatoError on every rank where the plan cannot run."""
+    speak_last()
     model, config = kwargs["model"], kwargs["config_class"]
     prepared = _prepare(section, file, model, config)
     try:

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from support import changed_model
 from support.changed_model import LAYERS, MOVED, REFUSED
 from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, refusal, weights
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, refusal, train, weights
 
 WAVE = Layout("wave", (2, 4, 6), (0, 1, 1, 0))
 BASE = Options(model="changed", optimizer="SGD", steps=2)
@@ -62,3 +62,22 @@ def test_it_is_refused(world2, plan):
             assert said.startswith("OstinatoError"), (function.__name__, said)
             assert all(word in said for word in ["layer", *words]), (function.__name__, said)
         assert len({messages[function.__name__] for messages in everyone}) == 1
+
+
+def test_a_tuple_of_one_tensor(world2, stock, plan):
+    """It is not the tensor itself: the next layer takes it apart."""
+    options = replace(BASE, change="tuples")
+    theirs, ours = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
+    assert (ours["losses"], ours["evaluation"], ours["last"]) == (theirs["losses"], theirs["evaluation"], theirs["last"])
+
+
+def test_one_object_at_several_places(world2, plan):
+    for message in world2.run(refusal, replace(BASE, change="one_object", section={"plan": plan})):
+        assert message.startswith("OstinatoError") and '"1" and "3" share tensors' in message and "TiedLayerSpec" in message
+
+
+def test_a_frozen_front(world2, stock, plan):
+    """A stage without a gradient to compute, frozen by the script after its layers were made."""
+    options = replace(BASE, change="front_frozen")
+    theirs, ours = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
+    assert (ours["losses"], ours["evaluation"], ours["last"]) == (theirs["losses"], theirs["evaluation"], theirs["last"])

@@ -247,7 +247,9 @@ REFUSED = {
 
 
 def change(model, name: str) -> None:
-    """Does it to every layer of this rank."""
+    """Does it to every layer of this rank; "front_frozen": freezes the first three."""
+    for layer, cell in cells(model) if name == "front_frozen" else ():
+        cell.requires_grad_(layer > 2)
     known = MOVED | {f.__name__: f for f in REFUSED}
     if name not in known:
         return
