@@ -24,6 +24,12 @@ def run_twice(rank: int, places: list[str]) -> str:
     return f"ostinato: rank {rank}: recomputation runs forwards twice, and these see it: {'; '.join(places)}"
 
 
+def buffers_apart(names: list[str]) -> str:
+    """What rank 0 says after the first step of a plan in two directions whose layers have statistics."""
+    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return f"ostinato: each direction has its own {shown}, of the batches that went its way: a checkpoint holds the first one's"
+
+
 def measuring_left(rank: int, places: list[str]) -> str:
     """What a rank says where the forwards that "auto" measures with have changed what cannot be put back."""
     return f"ostinato: rank {rank}: measuring ran forwards, and these are not what they were before it: {'; '.join(places)}"

@@ -42,7 +42,7 @@ class Auto:
     again: Again
     kind: type  # DeepSpeed's own, of the engine
     groups: Snapshot  # of the user's optimizer or parameter groups, before DeepSpeed changed them
-    hooks: list[set[int]]  # of the model, before the engine added its own
+    hooks: list[set[int]]  # of the model, the engine's own
     changes: ScriptChanges  # since initialize()
     loaded: tuple | None = None  # arguments of load_checkpoint()
 
@@ -54,10 +54,11 @@ def begin(engine, original_init, again: Again, args: tuple, kwargs: dict) -> dic
     if kwargs.get("model_parameters") is not None:
         kwargs["model_parameters"] = list(kwargs["model_parameters"])
     groups = Snapshot(kwargs.get("optimizer"), kwargs.get("model_parameters"))
-    kind, hooks = type(engine), [set(hooks) for hooks in _hooks(kwargs["model"])]
+    kind, had = type(engine), [set(hooks) for hooks in _hooks(kwargs["model"])]
     layers = units_of(kwargs["model"])
     before = {unit: describe(layer) for unit, layer in layers.items()}
     original_init(engine, *args, **kwargs)
+    hooks = [set(now) - before for now, before in zip(_hooks(kwargs["model"]), had, strict=True)]
     engine.__class__ = type(kind.__name__, (AutoEngine, kind), {"__module__": kind.__module__})
     engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks, ScriptChanges(engine))
     if dist.get_rank() == 0:
@@ -155,8 +156,8 @@ def _switch(engine, profile: str) -> None:
     auto, model = engine._ostinato_auto, engine.module
     before = {name: getattr(engine, name) for name in ("optimizer", "lr_scheduler")}
     DeepSpeedEngine.destroy(engine)
-    for hooks, had in zip(_hooks(model), auto.hooks, strict=True):
-        for key in set(hooks) - had:
+    for hooks, own in zip(_hooks(model), auto.hooks, strict=True):
+        for key in own & set(hooks):
             del hooks[key]
     auto.groups.restore()
     engine.__dict__.clear()

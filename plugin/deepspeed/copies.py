@@ -6,6 +6,7 @@ directions has one copy: gradients meet on each rank.) The copies start equal, a
 step alike.
 """
 
+import hashlib
 from collections import Counter
 
 import torch
@@ -107,6 +108,21 @@ class Copies:
                 dist.all_reduce(flat, group=group)
                 for gradient, total in zip(gradients, _unflatten_dense_tensors(flat, gradients), strict=True):
                     gradient.copy_(total)
+
+
+def buffers_apart(model, group) -> list[str]:
+    """Buffers of which the directions hold other values: each has seen its own batches (BatchNorm's statistics). All ranks of the group
+    must call it.
+    """
+    whole = ((name, b) for name, b in model.named_buffers() if name.partition(".")[0] not in map(str, model._shards))
+    mine = {name: hashlib.sha256(b.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()).hexdigest() for name, b in whole}
+    everyone: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, mine, group=group)
+    values: dict[str, set[str]] = {}
+    for held in everyone:
+        for name, value in held.items():
+            values.setdefault(name, set()).add(value)
+    return sorted(name for name, different in values.items() if len(different) > 1)
 
 
 def _gradient(engine, parameter) -> torch.Tensor | None:

@@ -43,17 +43,18 @@ class ForwardState:
 
     def __init__(self, layers: dict[int, Any]):
         self._layers = [(number, module) for number, layer in layers.items() for module in _modules_of(layer)]
-        self._modules = list({id(m): m for _, layer in self._layers for m in layer.modules()}.values())
+        modules = {id(m): m for _, layer in self._layers for m in layer.modules()}
+        self._modules = [m for m in modules.values() if isinstance(m._buffers, dict)]  # (compiled by torch.jit: what it holds is not Python's)
         self._changing: set[tuple[int, str]] | None = None  # (module, name) of tensors; None: not known yet
 
     def now(self) -> Moment:
-        moment = Moment()
+        moment, noted = Moment(), set()
         for module in self._modules:
             attributes = {name: value for name, value in vars(module).items() if name not in NO_ATTRIBUTES}
             moment.attributes.append((module, attributes))
             moment.buffers.append((module, dict(module._buffers)))
             for value in attributes.values():
-                _note_container(value, moment.contents)
+                _note_container(value, moment.contents, noted)
             for name, tensor in _own_tensors(attributes, module._buffers):
                 if self._changing is None or (id(module), name) in self._changing:
                     moment.values[id(tensor)] = tensor, tensor.detach().clone()
@@ -143,11 +144,12 @@ def _own_tensors(attributes: dict, buffers: dict) -> Iterator[tuple[str, torch.T
                 yield name, value
 
 
-def _note_container(value: Any, contents: list) -> None:
-    if type(value) in CONTAINERS:
+def _note_container(value: Any, contents: list, noted: set[int]) -> None:
+    if type(value) in CONTAINERS and id(value) not in noted:
+        noted.add(id(value))
         contents.append((value, value.copy()))
         for item in value.values() if isinstance(value, dict) else value:
-            _note_container(item, contents)
+            _note_container(item, contents, noted)
 
 
 def _fill(container: Any, content: Any) -> None:

@@ -24,6 +24,9 @@ from .packing import CannotMove, Finder, words_of
 ADVICE = "do that in the layer's constructor or after deepspeed.initialize(), or leave the layer on rank {} in the placement"
 
 
+RUN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 def _in_order(places: set[Place]) -> list[Place]:
     """What is wrong with the make-up of a layer first: the rest follows from it."""
     return sorted(places, key=lambda place: (place.kind != "make-up", place.name != "class", place))
@@ -141,6 +144,11 @@ def _device() -> torch.device:
 
 def functions_changed(model, names: list) -> str:
     """Why model.forward_funcs is not what PipelineModule made of its layers; "" where it is."""
+    for hook in (hook for name in RUN_HOOKS for hook in vars(model).get(name, {}).values()):
+        return (
+            f"{words_of(hook)} is a hook on the PipelineModule, which runs once for what a rank holds, and the placement gives ranks other "
+            "stages, or several: register it on layers"
+        )
     begin, functions = model._local_start, model.forward_funcs
     if len(functions) != model._local_stop - begin:
         return f"model.forward_funcs holds {len(functions)} layers where PipelineModule() made {model._local_stop - begin}: leave it as it is"

@@ -55,13 +55,17 @@ LAUNCHERS = {
 }
 
 
-def run(folder: Path, words: list[str], variables: dict[str, str]) -> str:
+def ran(folder: Path, words: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess:
     words = [sys.executable, "-m", *(str(free_port()) if word == "PORT" else word for word in words)]
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
     clean = {name: value for name, value in (os.environ | environment()).items() if name not in launcher}
-    done = subprocess.run(words, cwd=folder, env=clean | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"} | variables,
+    return subprocess.run(words, cwd=folder, env=clean | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"} | variables,
                           capture_output=True, text=True, timeout=900)  # fmt: skip
+
+
+def run(folder: Path, words: list[str], variables: dict[str, str]) -> str:
+    done = ran(folder, words, variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -80,14 +84,30 @@ def test_deepspeed_launcher(folder, of_torchrun):
     assert losses_in(run(folder, LAUNCHERS["deepspeed"], {})) == of_torchrun
 
 
-def test_srun(folder, of_torchrun):
-    """What srun sets for two tasks on this machine."""
+def srun(folder, words: list[str]) -> list[subprocess.CompletedProcess]:
+    """With what srun sets for two tasks on this machine."""
     step = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": str(free_port() - 20000), "SLURM_STEP_NODELIST": "localhost"}
     step |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"}
     tasks = [step | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(2)]
     with ThreadPoolExecutor() as pool:
-        said = list(pool.map(lambda task: run(folder, ["ostinato.run", *TRAIN], task), tasks))
-    assert losses_in(said[0]) == of_torchrun
+        return list(pool.map(lambda task: ran(folder, words, task), tasks))
+
+
+def test_srun(folder, of_torchrun):
+    """No agent of a launcher holds the store there, and no rank complains that it is gone at the end."""
+    ended = srun(folder, ["ostinato.run", *TRAIN])
+    assert [done.returncode for done in ended] == [0, 0], ended
+    assert losses_in(ended[0].stdout) == of_torchrun
+    assert not [done.stderr for done in ended if "store" in done.stderr.lower()]
+
+
+def test_a_refusal_is_said_once_and_last(folder, tmp_path):
+    shutil.copy(folder / "train.py", tmp_path)
+    (tmp_path / "ds_config.json").write_text(json.dumps(Options(section={"plan": "gone.json"}).configuration()))
+    first, second = srun(tmp_path, ["ostinato.run", *TRAIN])
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert re.search(r"ostinato: .*gone\.json: no such file[^\n]*\n\Z", first.stderr), first.stderr
+    assert "gone.json" not in second.stdout + second.stderr and "Traceback" not in first.stderr + second.stderr
 
 
 def test_two_nodes(folder, of_torchrun, tmp_path):

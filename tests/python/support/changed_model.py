@@ -228,6 +228,10 @@ def layer_replaced(layer, _cell, model):
     model.forward_funcs[layer - model._local_start] = Cell()
 
 
+def model_hooked(_layer, _cell, model):
+    model.register_forward_hook(halve)
+
+
 def weight_shared(layer, cell, model):
     cell.conv.weight = cells(model)[0][1].conv.weight
 
@@ -241,6 +245,7 @@ REFUSED = {
     other_class: ["class", "Counting", "Cell"],
     weight_norm: ["class", '"conv"'],
     weight_gone: ["parameters", '"conv"', "bias"],
+    model_hooked: ["on the PipelineModule", "halve() (changed_model.py:", "register it on layers"],
     layer_replaced: ["was replaced", "Cell"],
     weight_shared: ["share tensors", "TiedLayerSpec"],
 }
