@@ -63,6 +63,11 @@ std::vector<std::string> loaded_objects() {
   return paths;
 }
 
+/// Only with a driver (library.h). One that comes later, which tests do, is found by the next who loads it.
+void ask_version(Library* library) {
+  if (library->version == 0 && driver_problem().empty()) library->call.get_version(&library->version);
+}
+
 bool is_cupti(const fs::path& path) { return path.filename().string().starts_with("libcupti.so"); }
 
 void add_cupti_files(const fs::path& folder, std::vector<std::string>* paths) {
@@ -120,7 +125,10 @@ std::string driver_problem() {
 }
 
 std::string Library::unusable() const {
-  if (version == 0) return "reports version 0, so it could not start";
+  if (version == 0) {
+    if (std::string problem = driver_problem(); !problem.empty()) return problem;
+    return "reports version 0, so it could not start";
+  }
   if (version < kOldestVersion) {
     return "CUPTI version " + std::to_string(version) + ", older than " + std::to_string(kOldestVersion) +
            " (CUDA 11.8)";
@@ -133,7 +141,10 @@ const Library* load_library(const std::string& path, std::string* problem) {
   static auto* const libraries =
       new std::map<std::string, std::unique_ptr<Library>>;  // see above: never unloaded
   const std::scoped_lock lock(mutex);
-  if (const auto known = libraries->find(path); known != libraries->end()) return known->second.get();
+  if (const auto known = libraries->find(path); known != libraries->end()) {
+    ask_version(known->second.get());
+    return known->second.get();
+  }
   const bool shared = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_NOW) != nullptr;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
@@ -149,7 +160,7 @@ const Library* load_library(const std::string& path, std::string* problem) {
     return nullptr;
   }
   library->path = path_of(reinterpret_cast<const void*>(library->call.get_version), path);
-  library->call.get_version(&library->version);
+  ask_version(library.get());
   return (libraries->insert_or_assign(path, std::move(library)).first)->second.get();
 }
 

@@ -48,19 +48,20 @@ inline constexpr std::uint32_t kOldestVersion = 18;
 struct Library {
   Functions call;
   std::string path;           ///< of the file, as the loader knows it
-  std::uint32_t version = 0;  ///< cuptiGetVersion; 0: unusable
+  std::uint32_t version = 0;  ///< cuptiGetVersion; 0: unusable, or not asked because there is no driver
   bool shared = false;        ///< it was already loaded, by torch for instance
 
-  /// Empty where the version can be used, else why not.
+  /// Empty where the version can be used, else why not: no driver, or a version that cannot.
   std::string unusable() const;
 };
 
 /// Empty where an NVIDIA driver is installed, else why CUPTI cannot work: the library itself loads without
-/// one, and tells its version, but refuses every subscriber. Starts no driver (cuInit
-/// would spoil a later fork).
+/// one, but refuses every subscriber, and cuptiGetVersion of CUDA 13.2 calls itself until the stack is full.
+/// So this is asked before anything is called. Starts no driver (cuInit would spoil a later fork).
 std::string driver_problem();
 
-/// Loads one file. nullptr and the reason in `problem` where it cannot be loaded or lacks a function.
+/// Loads one file, and asks its version where there is a driver. nullptr and the reason in `problem` where it
+/// cannot be loaded or lacks a function.
 const Library* load_library(const std::string& path, std::string* problem);
 
 /// Looks in the places above. nullptr and the reason in `problem` where none is found.

@@ -16,12 +16,20 @@ inline StandIn& stand_in() {
   return *reinterpret_cast<StandIn* (*)()>(dlsym(handle, "cupti_stand_in"))();
 }
 
+/// As if a driver were installed: an empty library with its name.
+struct Driver {
+  Driver() : handle(dlopen(CUDA_STANDIN, RTLD_NOW)) {}
+  ~Driver() { dlclose(handle); }
+  void* handle;
+};
+
 /// Every case starts with a fresh stand-in and the library loaded from it.
 class WithStandIn : public testing::Test {
  protected:
   WithStandIn() : cupti(stand_in()) { cupti.reset(); }
 
   const Library& library() {
+    const Driver driver;  // which its version is asked with
     std::string problem;
     const Library* library = load_library(CUPTI_STANDIN, &problem);
     if (!library) throw std::runtime_error(problem);
