@@ -25,6 +25,11 @@ class Batches:
             self._held[index, name] = (takers - 1, value)
         return value
 
+    def read_first(self) -> None:
+        """Before any is taken."""
+        if not self._loaded:
+            self._load()
+
     def _load(self) -> None:
         index, buffers = self._loaded, self._engine.pipe_buffers
         self._engine._exec_load_micro_batch(index)

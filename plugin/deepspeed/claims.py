@@ -15,10 +15,14 @@ EQUAL, ROUNDED = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding"
 
 @dataclass(frozen=True)
 class Seen:
-    """By one rank in step 1: layers after which gradients are summed in another order (borders), and what drew (draws)."""
+    """By one rank in a step: layers after which gradients are summed in another order (borders), what drew (draws), or took another
+    number of random numbers than was learned (streams), and what draws what 1F1B draws.
+    """
 
     borders: list[int] = field(default_factory=list)
     draws: dict = field(default_factory=dict)
+    strays: dict = field(default_factory=dict)
+    followed: list = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Claim:
     differs: str = ""
     borders: bool = False
     draws: bool = False
+    follows: bool = False  # some layer looks as if it drew, so that it may be made to draw what it draws there
 
     @property
     def watches_borders(self) -> bool:
@@ -42,7 +47,8 @@ class Claim:
 
     def before(self) -> str:
         """Of the line before step 1."""
-        conditions = ["no layer draws random numbers"] * self.draws
+        how = "layers draw random numbers of torch alone, as many for every micro-batch" if self.follows else "no layer draws random numbers"
+        conditions = [how] * self.draws
         conditions += ["one tensor with a gradient at most crosses each border that only one of the two has"] * self.watches_borders
         known = self.differs or EQUAL
         return f"{known} if {', and '.join(conditions)}: step 1 will tell" if conditions else known
@@ -52,18 +58,22 @@ class Claim:
         drawn = merged(seen.draws for seen in everyone)
         if drawn and self.draws:
             return drawn_elsewhere(drawn)
+        if strays := merged((seen.strays for seen in everyone), with_batches=True):
+            return taken_otherwise(strays)
         layers = sorted({layer for seen in everyone for layer in seen.borders})
         if layers and not self.differs:
             return several_at_borders(layers)
-        return ROUNDED if self.differs else EQUAL
+        followed = {what: [] for seen in everyone for what in seen.followed}
+        as_there = f"; {_listed(followed)} draw the random numbers that they draw there" if followed else ""
+        return (ROUNDED if self.differs else EQUAL) + as_there
 
 
-def merged(all_draws) -> dict:
-    """Of several ranks; of batches only what nothing else has: a loader draws on the ranks that read, as in 1F1B."""
+def merged(all_draws, with_batches: bool = False) -> dict:
+    """Of several ranks. Reading batches counts only among streams: else a loader draws on the ranks that read, as in 1F1B."""
     found: dict = {}
     for draws in all_draws:
         for what, kinds in draws.items():
-            if what != BATCH:
+            if with_batches or what != BATCH:
                 found.setdefault(what, set()).update(kinds)
     return found
 
@@ -74,6 +84,13 @@ def drawn_elsewhere(drawn: dict) -> str:
         f"{_listed(drawn)} draw random numbers ({', '.join(kinds)}), and other ones than in 1F1B, because layers run elsewhere or in "
         "another order: losses are those of another seed; PipelineModule(seed_layers=True) makes random numbers of torch, NumPy and "
         "Python equal under every placement"
+    )
+
+
+def taken_otherwise(strays: dict) -> str:
+    return (
+        f"{_listed(strays)} take another number of random numbers than for the first micro-batch: from here on random numbers are other "
+        "ones than in 1F1B, and losses those of another seed; PipelineModule(seed_layers=True) makes them equal under every placement"
     )
 
 

@@ -27,6 +27,13 @@ class Draws:
         self._states: tuple = ()
         self._new: dict[int | str, set[str]] = {}
 
+    def begin(self, _batch: int) -> None:
+        self.leave()
+
+    def end(self) -> None:
+        """Of a stage's forward: what runs next is the engine's, until leave()."""
+        self.enter(LAYERS)
+
     def enter(self, what: int | str) -> None:
         """`what`: a layer's index in the model, or one of the names above. O(size of the generators' states): tens of microseconds."""
         self.leave()

@@ -6,9 +6,9 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 """
 
 import time
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from itertools import count
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import chain, count, islice
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ from ostinato.nn import Shard, ShardedLogits
 from ostinato.watch import Watch
 from torch.distributed.distributed_c10d import _get_default_store
 
-from . import announce, checkpoint, plans, universal
+from . import announce, checkpoint, generators, plans, universal
 from .batches import Batches
 from .borders import Borders
 from .claims import Claim, Seen, merged
@@ -30,8 +30,10 @@ from .draws import BATCH, LAYERS, Draws
 from .errors import OstinatoError
 from .evaluation import Forwards
 from .plans import Chunk
+from .rebuild import random_state_kept
 from .sharding import Courier, couriers_of
 from .step_memory import StepMemory
+from .streams import Learning, Streams, layers_kept, may_draw
 from .trace import Trace
 
 # What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
@@ -86,6 +88,10 @@ class Run:
     claim: Claim = field(default_factory=Claim)  # how its numbers relate to 1F1B's
     borders: Borders | None = None  # where several tensors may meet at a border that 1F1B does not have
     draws: Draws | None = None  # where layers may draw other random numbers than in 1F1B
+    may_draw: bool = False  # some layer of the model looks as if it drew some
+    streams: Streams | None = None  # so that they draw those of 1F1B
+    streaming: bool = False  # a training step runs on them
+    watcher: object = None  # what is told of each layer before it runs
     working: object = None  # the executor that ran last, or runs
     watch: Watch | None = None
     trace: Trace | None = None
@@ -128,8 +134,8 @@ class PlanEngine:
 
     _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
 
-    def ostinato_begin(self, claim: Claim) -> None:
-        """After __init__: makes the executors and hands them this rank's chunks. All ranks must call it."""
+    def ostinato_begin(self, claim: Claim) -> Claim:
+        """After __init__: makes the executors and hands them this rank's chunks. All ranks must call it. Returns what is known now."""
         run = self._ostinato
         run.claim = claim
         if not claim.differs:
@@ -138,9 +144,10 @@ class PlanEngine:
             run.borders = Borders(run.stock_parts, {c.stage for c in mine if c.stage in halves and self.module.may_split(c)})
             if claim.borders:
                 run.borders.watch(self.module, mine)
-        if claim.draws:
-            run.draws = Draws()
         run.group = self._own_group()
+        if claim.draws:
+            run.draws, run.may_draw = Draws(), self._any_rank(may_draw([*self.module._local_funcs, self.module.loss_fn]))
+            run.claim = claim = replace(claim, follows=run.may_draw)
         run.couriers = couriers_of(run.chunks, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         run.executor = self._training_executor() if run.trains else None
@@ -156,6 +163,12 @@ class PlanEngine:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
+        return claim
+
+    def _any_rank(self, mine: bool) -> bool:
+        everyone: list = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, mine)
+        return any(everyone)
 
     def _make_executor(self, program, dynamic_shapes: bool):
         """For this rank; its stages are still to be set."""
@@ -179,7 +192,7 @@ class PlanEngine:
                 executor.set_stage(
                     chunk.stage,
                     lambda micro_batch, inputs, c=chunk: self._train_forward(c, micro_batch, inputs),
-                    before_backward=lambda micro_batch, part, c=chunk: self._before_backward(c, part),
+                    before_backward=lambda micro_batch, part, c=chunk: self._before_backward(c, micro_batch, part),
                     after_backward=lambda micro_batch, part: self._after_backward(part),
                     may_split=self.module.may_split(chunk),
                     one_by_one=run.borders is not None and run.borders.one_by_one(chunk),
@@ -242,11 +255,17 @@ class PlanEngine:
             )
         begin = time.perf_counter()
         run = self._ostinato
+        if run.claim.draws and not self._steps_here:
+            if run.may_draw:
+                self._learn_draws(data_iter)
+                data_iter = None
+            run.watcher = None if run.streams else run.draws  # layer by layer
         with run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
             loss = super().train_batch(data_iter)
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if self._steps_here == 1:
+            run.watcher = None
             self._tell_what_ran_whole()
         self._tell_what_was_seen()
         self._tell_run_twice()
@@ -274,15 +293,20 @@ class PlanEngine:
         run = self._ostinato
         if not run.claim.open:
             return
-        seen = Seen(run.borders.new() if run.borders else [], run.draws.new() if run.draws else {})
+        seen = Seen(
+            run.borders.new() if run.borders else [],
+            run.draws.new() if run.draws else {},
+            run.streams.new() if run.streams else {},
+            run.streams.drawn() if run.streams else [],
+        )
         if self._steps_here == 1:
             everyone: list = [None] * dist.get_world_size()
             dist.all_gather_object(everyone, seen)
-            run.drawn = bool(merged(rank.draws for rank in everyone))
+            run.drawn = any(rank.strays or merged([rank.draws]) for rank in everyone)
             if self.global_rank == 0:
                 print(announce.shown(run.claim.after(everyone)), flush=True)
-        elif seen.borders or (merged([seen.draws]) and not run.drawn):
-            run.drawn = run.drawn or bool(merged([seen.draws]))
+        elif seen.borders or ((seen.strays or merged([seen.draws])) and not run.drawn):
+            run.drawn = run.drawn or bool(seen.strays or merged([seen.draws]))
             print(announce.shown_later(self.global_rank, self.global_steps, run.claim.after([seen])), flush=True)
 
     def _tell_run_twice(self) -> None:
@@ -302,6 +326,8 @@ class PlanEngine:
         self._steps_here += not evaluates
         if run.draws is not None:
             run.draws.enter(LAYERS)
+        if not evaluates and run.streams is not None:
+            self._begin_streams(run)
         try:
             if evaluates:
                 run.forwards.run(batches)
@@ -311,8 +337,13 @@ class PlanEngine:
             run.active = None
             self._running_engine_backward = False
             self.module.show_all()
+            self.module.watcher = None
             if run.draws is not None:
                 run.draws.leave()
+        if run.streaming:
+            run.streaming, run.watcher = False, None
+            run.streams.end_step()
+            run.draws.new()  # all of it the streams'
         run.batches_before += batches
         if not evaluates:
             if run.copies is not None:
@@ -321,6 +352,45 @@ class PlanEngine:
                 run.memory.note()
             for command in self._after_the_plan(pipe_schedule):
                 self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
+
+    def _begin_streams(self, run: Run) -> None:
+        """The first batch is read at once: where a loader begins anew, it draws before any layer does."""
+        before = None
+        if self._reads_data():
+            before = generators.current()
+            with self._reading():
+                run.batches.read_first()
+        run.streams.begin_step(self.micro_batches, before)
+        run.watcher, run.streaming = run.streams, True
+
+    def _learn_draws(self, data_iter) -> None:
+        """Before the first step: what layers draw for one micro-batch. Its batch is read again by the step, and the layers become what
+        they were. All ranks must call it.
+        """
+        run = self._ostinato
+        if data_iter is not None:
+            self.set_dataiterator(data_iter)
+        loader, iterator = self.training_dataloader, self.data_iterator
+        first = list(islice(iterator, 1)) if iterator is not None else []
+        if iterator is not None:
+            self.data_iterator = iter(first)
+        run.watcher, self._compute_loss = (learning := Learning()), True
+        self.module.train()
+        with torch.no_grad(), random_state_kept(), layers_kept(self.module):
+            self._exec_schedule(schedule.InferenceSchedule(1, self.num_stages, self.stage_id))
+        run.watcher, run.batches_before = None, 0
+        run.draws.new()
+        if iterator is not None:
+            self.training_dataloader, self.data_iterator = loader, chain(first, iterator)
+        self._follow_streams(run, learning)
+
+    def _follow_streams(self, run: Run, learning: Learning) -> None:
+        everyone: list = [None] * dist.get_world_size(run.group)
+        dist.all_gather_object(everyone, learning.counts, group=run.group)
+        counts = {what: count for of_rank in everyone for what, count in of_rank.items()}
+        shared = {layer for chunk in run.chunks if chunk.sharded for layer in chunk.layers}
+        if counts and None not in counts.values() and not shared & set(counts):
+            run.streams = Streams(run.stock_parts, self.stage_id, counts, run.group, self.device)
 
     def ostinato_run(self, executor) -> None:
         """Runs all instructions of this rank; an error says where it came from."""
@@ -387,12 +457,13 @@ class PlanEngine:
         run.active = chunk
         self.module.show(chunk)
         self.module.micro_offset = run.batches_before + batch  # it seeds the layers of a micro-batch where seed_layers is on
-        if run.draws is not None and self._steps_here == 1 and self.module.training:
-            self.module.watcher = run.draws  # layer by layer
+        if run.watcher is not None:
+            self.module.watcher = run.watcher
+            run.watcher.begin(batch)
         self._exec_forward_pass(batch)
-        self.module.watcher = None
-        if run.draws is not None:
-            run.draws.enter(LAYERS)
+        if run.watcher is not None:
+            self.module.watcher = None
+            run.watcher.end()
         run.active = None
         outputs = buffers["outputs"][batch]
         if isinstance(outputs, ShardedLogits):
@@ -405,15 +476,25 @@ class PlanEngine:
         """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for the others."""
         run, value = self._ostinato, None
         if chunk.rank == self.stage_id:
-            run.loading = True
-            if run.draws is not None:
-                run.draws.enter(BATCH)
-            value = run.batches.take(batch, name)
-            if run.draws is not None:
-                run.draws.enter(LAYERS)
-            run.loading = False
+            with self._reading():
+                value = run.batches.take(batch, name)
         courier = run.couriers.get((chunk.stage, name))
         return value if courier is None else courier.share(value)
+
+    @contextmanager
+    def _reading(self):
+        """Around what DeepSpeed's code reads; what a loader draws there is no layer's."""
+        run = self._ostinato
+        run.loading = True
+        if run.draws is not None:
+            run.draws.enter(BATCH)
+        before = generators.current() if run.streams is not None else None
+        yield
+        if run.streams is not None and run.streaming:
+            run.streams.note_batch(before)
+        if run.draws is not None:
+            run.draws.enter(LAYERS)
+        run.loading = False
 
     def _reentrant_activation_checkpointing(self):
         """Asked while a batch is read, with the chunk that ran last still shown."""
@@ -426,12 +507,16 @@ class PlanEngine:
         if self.eval_return_logits:
             self.outputs = logits.whole()
 
-    def _before_backward(self, chunk: Chunk, part: str) -> None:
+    def _before_backward(self, chunk: Chunk, micro_batch: int, part: str) -> None:
         """Recomputation reads the chunk's layers; DeepSpeed's hooks on gradients ask who runs the backward. `part`: "B" (all of
         it), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the last ones) where they come.
         """
-        self._ostinato.active = chunk
+        run = self._ostinato
+        run.active = chunk
         self.module.show(chunk)
+        if run.streaming:
+            self.module.watcher = run.streams
+            run.streams.begin(plans.copies_of(run.chunks) * micro_batch + chunk.copy)
         self._running_engine_backward = True
         if part == "I":
             self._start_timers(self.engine_timers.backward_timers)
@@ -444,6 +529,9 @@ class PlanEngine:
             self._stop_timers(self.engine_timers.backward_timers)
         else:
             self._backward_epilogue()
+        if self._ostinato.streaming:
+            self.module.watcher = None
+            self._ostinato.streams.end(recomputed=True)
         self._running_engine_backward = False
         self._ostinato.active = None
 

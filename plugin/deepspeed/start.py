@@ -103,7 +103,7 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
     claim = _claim(prepared.program, chunks, stock, differs, model)
-    engine.ostinato_begin(claim)
+    claim = engine.ostinato_begin(claim)
     if dist.get_rank() == 0:
         for said in (*map("ostinato: {}".format, rebuilt.notes), line(prepared.program, claim.before())):
             print(said, flush=True)

@@ -5,8 +5,9 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
+import torch
 from support import random_model as models
-from support.plans import Layout, make_plan
+from support.plans import Layout, make_plan, placement_text
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
 from test_deepspeed_copies import X_2, plan_of
 
@@ -14,8 +15,9 @@ STOCK = Layout("stock", (4,), (0, 1))
 UNEVEN = Layout("uneven", (3,), (0, 1))
 WAVE = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
 HALVES = Layout("halves", (2, 4, 6), (0, 0, 1, 1))
+SPLIT = Layout("split", (2, 4, 6), (0, 1, 0, 1), split=True)
 BASE = Options(model="random", optimizer="SGD", steps=3)
-PLACEMENTS = {layout.name: layout for layout in (STOCK, UNEVEN, WAVE, HALVES)}
+PLACEMENTS = {layout.name: layout for layout in (STOCK, UNEVEN, WAVE, HALVES, SPLIT)}
 
 
 def heard(options: Options) -> dict:
@@ -30,10 +32,20 @@ def heard(options: Options) -> dict:
         return made
 
     engine = listen(lambda: make_engine(options))
-    data = data_of(engine)
+    data = drawing(data_of(engine), options.draws_every)
     for _ in range(options.steps):
+        if options.draws_every:
+            torch.rand(5)  # a script's own, between steps
         losses.append(listen(lambda: engine.train_batch(data).item()))
     return {"losses": losses, "weights": weights(engine), "start": said[0], "first": said[1], "later": sum(said[2:], [])}
+
+
+def drawing(batches, every: int):
+    """The same batches; each `every` of them a number is drawn first, as by a loader that begins anew."""
+    for number, batch in enumerate(batches or ()):
+        if every and number % every == 0:
+            torch.rand(1)
+        yield batch
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +80,55 @@ def test_dropout_where_deepspeed_has_it(world2, stock, plans):
     assert equal(theirs, ours)
 
 
+DROPPING = ((1, models.Module), (2, models.Dropping), (5, models.Dropping), (6, models.Module))
+
+
+@pytest.mark.parametrize("placement", ["uneven", "wave", "halves", "split"])
+def test_dropout_is_that_of_1f1b(world2, stock, plans, placement):
+    theirs, ours = both(world2, stock, replace(BASE, changed=DROPPING), plans[placement])
+    assert "if layers draw random numbers of torch alone, as many for every micro-batch" in ours["start"][0]
+    assert ours["first"] == [
+        "ostinato: step 1 has shown: equal to 1F1B bit for bit; layers 1, 2, 5, 6 draw the random numbers that they draw there"
+    ]
+    assert equal(theirs, ours) and not ours["later"]
+
+
+@pytest.mark.parametrize("way", ["stage", "reentrant", "own"])
+def test_dropout_that_is_recomputed(world2, stock, tmp_path, way):
+    """By a plan whose stages recompute, by DeepSpeed's checkpointing, and by a layer's own."""
+    options, text = replace(BASE, changed=DROPPING), placement_text(WAVE, models.LAYERS)
+    if way == "stage":
+        text = text.replace("layers = [", "recompute = true\nlayers = [")
+    elif way == "reentrant":
+        options = replace(options, checkpoint_interval=1)
+    else:
+        options = replace(options, changed=((0, models.Checkpointed), *DROPPING[1:]))
+    plan = make_plan(tmp_path, WAVE, models.LAYERS, MICRO_BATCHES, text=text)
+    theirs, ours = both(world2, stock, options, str(plan))
+    assert "bit for bit; layers" in ours["first"][0] and equal(theirs, ours)
+
+
+def test_dropout_in_two_directions(world2, stock, tmp_path):
+    options = replace(BASE, changed=DROPPING)
+    theirs, ours = both(world2, stock, options, plan_of(tmp_path, X_2))
+    assert "up to rounding; layers 1, 2, 5, 6 draw" in ours["first"][0]
+    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("every", "is_equal"), [(MICRO_BATCHES, True), (3, False)], ids=["between-steps", "within"])
+def test_a_loader_that_draws(world2, stock, plans, every, is_equal):
+    """As an epoch that begins: where it does so within a step, that is said."""
+    options = replace(BASE, changed=DROPPING, draws_every=every)
+    theirs, ours = both(world2, stock, options, plans["wave"])
+    assert equal(theirs, ours) == is_equal
+    said = " ".join(ours["first"] + ours["later"])
+    assert ("the batch take another number of random numbers" in said) != is_equal
+
+
 DRAWS = {
-    "module": (models.Module, "torch"),
-    "functional": (models.Dropping, "torch"),
     "python": (models.OfPython, "Python's random"),
     "numpy": (models.OfNumpy, "NumPy"),
+    "half-pairs": (models.Normal, "torch"),
 }
 
 
@@ -80,10 +136,18 @@ DRAWS = {
 def test_what_draws_is_said(world2, stock, plans, kind):
     layer, generator = DRAWS[kind]
     theirs, ours = both(world2, stock, replace(BASE, changed=((1, layer), (6, layer))), plans["wave"])
-    assert "if no layer draws random numbers" in ours["start"][0]
+    assert "random numbers" in ours["start"][0]
     (shown,) = ours["first"]
     assert "step 1 has shown: layers 1, 6 draw random numbers" in shown and f"({generator})" in shown and "seed_layers" in shown
     assert "bit for bit" not in shown and not equal(theirs, ours) and not ours["later"]
+
+
+def test_layers_that_are_skipped_by_chance(world2, stock, plans):
+    """What they draw says whether they draw more."""
+    theirs, ours = both(world2, stock, replace(BASE, changed=((1, models.Skipping), (5, models.Skipping))), plans["wave"])
+    (shown,) = ours["first"]
+    assert "take another number of random numbers than for the first micro-batch" in shown and "bit for bit" not in shown
+    assert not equal(theirs, ours)
 
 
 def test_seeded_layers_are_equal_everywhere(world2, stock, plans):

@@ -36,6 +36,11 @@ class Module(Plain):
         return x + self.drop(torch.tanh(self.mix(x)))
 
 
+class Checkpointed(Dropping):
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(super().forward, x, use_reentrant=False)
+
+
 class OfPython(Plain):
     def forward(self, x):
         return super().forward(x) * (1 + 0.1 * random.random() * self.training)

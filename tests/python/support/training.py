@@ -31,6 +31,7 @@ class Options:
     checkpointable: tuple[str, ...] | None = None
     built: bool = False  # layers are modules, not LayerSpecs
     seed_layers: bool = False
+    draws_every: int = 0  # of "random": batches between two numbers that its loader draws
     dynamic_shape: bool = False
     steps: int = 20
 

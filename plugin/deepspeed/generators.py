@@ -1,0 +1,100 @@
+"""torch's generators as something to jump in: how many numbers lie between two states, and the state so many numbers on.
+
+    count = taken(before, after)          # of each kind; None: the later state is not so reached
+    state = advanced(before, count)
+
+A processor's generator (mt19937) hands out 32-bit words, and is advanced by drawing them; an accelerator's (Philox) counts, so
+that its state is a seed and an offset. A state is a tuple, one entry a generator that this process draws from.
+"""
+
+import torch
+
+BLOCK = 624  # words that mt19937 makes at a time
+FURTHEST = 1 << 24  # words: a layer that draws more from a processor's generator is not followed
+LEFT = slice(8, 12)  # of the state: how many words of the block are left, as int32
+WORDS = slice(0, 24 + 8 * BLOCK)  # of the state: what words come; behind it is the other half of a pair of normal numbers
+
+State = tuple[torch.Tensor, ...]
+Counts = tuple[int, ...]
+
+
+def current() -> State:
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    if accelerator.device_name() == "cpu":
+        return (torch.get_rng_state(),)
+    return torch.get_rng_state(), accelerator.get_rng_state()
+
+
+def become(state: State) -> None:
+    from deepspeed.accelerator import get_accelerator
+
+    torch.set_rng_state(state[0])
+    for own in state[1:]:
+        get_accelerator().set_rng_state(own)
+
+
+def same(a: State, b: State) -> bool:
+    return all(map(torch.equal, a, b))
+
+
+def taken(before: State, after: State) -> Counts | None:
+    """O(words that lie between, or FURTHEST where there are none such)."""
+    counts = [_words(before[0], after[0]), *map(_offsets, before[1:], after[1:])]
+    return None if None in counts else tuple(counts)
+
+
+def advanced(state: State, counts: Counts) -> State:
+    """O(words) for a processor's generator, else O(1)."""
+    return _after_words(state[0], counts[0]), *map(_after_offset, state[1:], counts[1:])
+
+
+def _words(before: torch.Tensor, after: torch.Tensor) -> int | None:
+    if torch.equal(before, after):
+        return 0
+    if not torch.equal(before[WORDS.stop :], after[WORDS.stop :]):
+        return None
+    generator = torch.Generator()
+    generator.set_state(before)
+    step = int(before[LEFT].view(torch.int32) - after[LEFT].view(torch.int32)) % BLOCK or BLOCK
+    count = 0
+    while count < FURTHEST:
+        _draw(generator, step)
+        count, step = count + step, BLOCK
+        if torch.equal(generator.get_state(), after):
+            return count
+    return None
+
+
+def _after_words(state: torch.Tensor, count: int) -> torch.Tensor:
+    if not count:
+        return state
+    generator = torch.Generator()
+    generator.set_state(state)
+    _draw(generator, count)
+    return generator.get_state()
+
+
+def _draw(generator: torch.Generator, count: int) -> None:
+    """Each of a byte's random numbers takes a word."""
+    for begin in range(0, count, 1 << 20):
+        torch.empty(min(count - begin, 1 << 20), dtype=torch.uint8).random_(generator=generator)
+
+
+def _offsets(before: torch.Tensor, after: torch.Tensor) -> int | None:
+    """Of a Philox generator: (seed, offset), 8 bytes each."""
+    if torch.equal(before, after):
+        return 0
+    if before.numel() != 16 or after.numel() != 16 or not torch.equal(before[:8], after[:8]):
+        return None
+    difference = int(after[8:].view(torch.int64) - before[8:].view(torch.int64))
+    return difference if difference > 0 else None
+
+
+def _after_offset(state: torch.Tensor, count: int) -> torch.Tensor:
+    if not count:
+        return state
+    made = state.clone()
+    made[8:].view(torch.int64).add_(count)
+    return made

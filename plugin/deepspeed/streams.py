@@ -1,0 +1,224 @@
+"""The random numbers that 1F1B draws, under any placement.
+
+In DeepSpeed's own pipeline each rank draws from its own generators: micro-batch after micro-batch, for the layers of its partition in
+order. That sequence is the rank's stream. Where each layer takes as many numbers for every micro-batch, the state that it starts
+from is known without running anything else: the stream's state at the beginning of the step, so many numbers on. So a rank that
+runs a layer of another's partition puts its generators there before it, and puts them back afterwards.
+
+    counts = Learning(...)                  # watches one forward of each layer, for what it takes
+    streams = Streams(parts, rank, counts, group, device)
+    streams.begin_step(batches)             # all ranks: states at the beginning of the step
+    streams.begin(batch); streams.enter(layer); ...; streams.end()      # around what runs, forwards and recomputations
+    streams.end_step()
+    streams.new()                           # layers that took another number than was learned: not 1F1B's from there on
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+
+import torch
+import torch.distributed as dist
+
+from . import draws, generators
+from .draws import BATCH, LOSS
+from .generators import Counts, State
+
+
+CONTAINERS = (list, dict, set)
+
+
+class Learning:
+    """How many numbers each layer of this rank takes. `counts`: by layer; None where they are not torch's, or cannot be counted."""
+
+    def __init__(self):
+        self.counts: dict[int | str, Counts | None] = {}
+        self._now: int | str | None = None
+        self._before: tuple = ()
+
+    def begin(self, _batch: int) -> None:
+        pass
+
+    def enter(self, what: int | str) -> None:
+        self.end()
+        self._now, self._before = what, (generators.current(), draws.states())
+
+    def end(self) -> None:
+        if self._now is None:
+            return
+        (before, all_before), after, all_after = self._before, generators.current(), draws.states()
+        others = zip(all_before[2:], all_after[2:], strict=True)
+        foreign = not all(draws.same(was, now) for was, now in others)
+        counts = None if foreign else generators.taken(before, after)
+        if counts is None or any(counts):
+            self.counts[self._now] = counts
+        self._now = None
+
+
+class Streams:
+    """Of one rank. `parts`: DeepSpeed's partition; `counts`: of every layer that draws, the same on all ranks of the pipeline."""
+
+    def __init__(self, parts: list[int], rank: int, counts: dict[int | str, Counts], group, device):
+        self._rank, self._counts, self._group, self._device = rank, counts, group, device
+        self._order: list[list[int | str]] = [[] for _ in parts[1:]]  # by stream, what draws from it
+        for layer in sorted(what for what in counts if isinstance(what, int)):
+            self._order[bisect_right(parts, layer) - 1].append(layer)
+        if LOSS in counts:
+            self._order[-1].append(LOSS)
+        self._of = {what: stream for stream, order in enumerate(self._order) for what in order}
+        self._total = [_sum(counts[what] for what in order) for order in self._order]
+        self._starts: list[list[State]] = []  # by stream and batch, as far as they were needed
+        self._batch = self._batches = 0
+        self._own = self._expected = generators.current()
+        self._now: int | str | None = None
+        self._new: dict[int | str, list[str]] = {}
+
+    def begin_step(self, batches: int, before: State | None) -> None:
+        """All ranks of the pipeline must call it. `before`: the state before this rank read the first batch; None where it reads none.
+
+        In DeepSpeed's own pipeline the first and the last rank read it, and draw what a loader draws that begins anew.
+        """
+        self._batches, after, last = batches, generators.current(), len(self._order) - 1
+        drew = generators.taken(before, after) if before is not None else tuple(0 for _ in after)
+        if drew is None or (any(drew) and self._rank not in (0, last)):
+            self._new[BATCH] = ["torch"]
+            drew = tuple(0 for _ in after)
+        reads = before is not None and self._rank in (0, last)
+        self._starts = [[state] for state in self._gathered(after if reads else before or after, drew, reads)]
+
+    def end_step(self) -> None:
+        """This rank's generators are where DeepSpeed's own pipeline would have left them."""
+        if self._total[self._rank] is not None:
+            generators.become(self._start(self._rank, self._batches))
+        self._starts = []
+
+    def begin(self, batch: int) -> None:
+        self._batch, self._now = batch, None
+        self._own = self._expected = generators.current()
+
+    def enter(self, what: int | str) -> None:
+        self._check()
+        self._now = what
+        if what in self._of:
+            stream = self._of[what]
+            before = _sum(self._counts[other] for other in self._order[stream][: self._order[stream].index(what)])
+            start = self._start(stream, self._batch)
+            start = start if before is None else generators.advanced(start, before)
+            generators.become(start)
+            self._expected = generators.advanced(start, self._counts[what])
+
+    def end(self, recomputed: bool = False) -> None:
+        """`recomputed`: by what puts the generators back itself."""
+        if not recomputed:
+            self._check()
+        generators.become(self._own)
+
+    def _check(self) -> None:
+        """What ran last has taken what it was to take."""
+        if self._now is not None and not generators.same(generators.current(), self._expected):
+            self._new[self._now] = ["another number of them than in the first forward"]
+            self._expected = generators.current()
+
+    def note_batch(self, before: State) -> None:
+        """After a batch was read, inside of a step."""
+        if not generators.same(before, generators.current()):
+            self._new[BATCH] = ["torch"]
+
+    def new(self) -> dict[int | str, list[str]]:
+        found, self._new = self._new, {}
+        return found
+
+    def drawn(self) -> list[int | str]:
+        return list(self._counts)
+
+    def _start(self, stream: int, batch: int) -> State:
+        """O(batches) once a step and stream."""
+        states = self._starts[stream]
+        while len(states) <= batch:
+            total = self._total[stream]
+            states.append(states[-1] if total is None else generators.advanced(states[-1], total))
+        return states[batch]
+
+    def _gathered(self, state: State, drew: Counts, reads: bool) -> list[State]:
+        """Of each rank of the pipeline; of those that would read the first batch in DeepSpeed's, after it."""
+        sizes = [len(tensor) for tensor in state]
+        numbers = torch.tensor([reads, *drew], dtype=torch.int64)
+        mine = torch.cat([*state, numbers.view(torch.uint8)]).to(self._device)
+        everyone = [torch.empty_like(mine) for _ in self._order]
+        dist.all_gather(everyone, mine, group=self._group)
+        parts = [[part.clone() for part in whole.cpu().split([*sizes, 8 * len(numbers)])] for whole in everyone]
+        said = [part[-1].view(torch.int64).tolist() for part in parts]
+        found = max((tuple(numbers[1:]) for numbers in said), default=())
+        states = [tuple(part[:-1]) for part in parts]
+        return [
+            generators.advanced(state, found) if stream in (0, len(states) - 1) and not said[stream][0] else state
+            for stream, state in enumerate(states)
+        ]
+
+
+def _sum(counts) -> Counts | None:
+    """None of nothing."""
+    listed = list(counts)
+    return tuple(map(sum, zip(*listed, strict=True))) if listed else None
+
+
+@contextmanager
+def layers_kept(model: torch.nn.Module) -> Iterator[None]:
+    """What a forward leaves in the modules is undone: buffers, attributes (a counter, a cache), and what is in lists, dictionaries and
+    sets of theirs.
+    """
+    modules = [module for module in model.modules() if module is not model]
+    attributes = [(module, dict(vars(module))) for module in modules]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    held = [(value, copy(value)) for _, own in attributes for value in own.values() if type(value) in CONTAINERS]
+    try:
+        yield
+    finally:
+        for module, own in attributes:
+            vars(module).clear()
+            vars(module).update(own)
+        for container, before in held:
+            container.clear()
+            container.extend(before) if isinstance(container, list) else container.update(before)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+NAMES = {"dropout", "dropout_", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "bernoulli", "bernoulli_"}
+NAMES |= {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "normal_", "uniform_", "random_"}
+NAMES |= {"multinomial", "gumbel_softmax", "rrelu", "poisson", "exponential_", "rsample", "sample"}
+
+
+def may_draw(functions: list) -> bool:
+    """Whether any of these layers looks as if it drew random numbers: by a module's class, a number called drop-something above 0, or
+    what a forward calls. A guess, which the first step proves right or wrong.
+    """
+    return any(map(_may_draw, functions))
+
+
+def _may_draw(function) -> bool:
+    if not isinstance(function, torch.nn.Module):
+        inner = getattr(function, "func", function)  # of a tied layer
+        held = [value for value in getattr(function, "args", ()) if isinstance(value, torch.nn.Module)]
+        return _calls(inner) or any(map(_may_draw, held))
+    return any(_module_draws(module) for module in function.modules())
+
+
+def _module_draws(module: torch.nn.Module) -> bool:
+    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, torch.nn.RReLU):
+        return True
+    chances = (value for name, value in vars(module).items() if "drop" in name.lower() and isinstance(value, float))
+    own = not type(module).__module__.startswith("torch.nn")
+    return any(value > 0 for value in chances) or (own and _calls(type(module).forward))
+
+
+def _calls(function) -> bool:
+    code = getattr(function, "__code__", None)
+    codes = [code] if code else []
+    for inner in codes:
+        codes += [constant for constant in inner.co_consts if hasattr(constant, "co_names")]
+    return any(NAMES & set(inner.co_names) for inner in codes)
