@@ -9,6 +9,7 @@ import deepspeed
 import profile_scripts
 import pytest
 import torch
+from torch import nn
 from ostinato.profile.device import Cpu
 from ostinato.profile import ProfileError, command, profile_layers, script
 from ostinato.profile.command import main
@@ -149,6 +150,19 @@ loss(engine(torch.ones(3, 8), scale=torch.full((8,), 2.0)), None).backward()
     job.repeats = job.warm_up = 1
     [row] = profile_layers(job).layers
     assert row.name == "0:mul" and row.input_bytes == (3 * 8 + 8) * 4
+
+
+def test_a_module_whose_parameters_zero_3_takes_away(tmp_path):
+    """Measured as it is without ZeRO: whole, with torch's own operators."""
+    job = captured(tmp_path, SHORT + """
+config = {"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 3}}
+with deepspeed.zero.Init(config_dict_or_path=config):
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+engine, *_ = deepspeed.initialize(model=model, config=config)
+engine(torch.ones(3, 8))
+""")  # fmt: skip
+    assert [tuple(p.shape) for p in job.module.parameters()] == [(4, 8), (4,)]
+    assert nn.functional.linear is torch._C._nn.linear
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="example: ostinato profile train.py --output profile.json -- --deepspeed_config ds_config.json",
     )
     p.add_argument("script", type=Path, metavar="TRAIN.py", help="the training script (its arguments follow --), or an archive of torch.export")
+    p.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # deepspeed's launcher gives it to every script
     p.add_argument("-m", "--module", action="store_true", help="TRAIN.py names a module, as in python -m")
     world_size = "ranks of the world that the script is to see (the launcher's, else as many as the script wants)"
     p.add_argument("--world-size", type=positive, metavar="RANKS", help=world_size)
@@ -325,6 +326,8 @@ def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) 
 def main(argv: list[str]) -> int:
     ours, script_arguments = split_arguments(argv)
     args = parser().parse_args(ours)
+    if args.local_rank is not None:
+        script_arguments = [f"--local_rank={device_of_this_process().place.index or 0}", *script_arguments]  # as LOCAL_RANK will be
     try:
         return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:

@@ -78,12 +78,13 @@ class Takeover:
             from deepspeed.utils import groups
         except ImportError as error:
             raise ProfileError(f"DeepSpeed is needed to run a training script: {error}", MISSING) from error
-        made: dict[tuple[type, str], Any] = {}
+        made: dict[tuple[Any, str], Any] = {}
         known = dict(vars(groups))  # DeepSpeed's own memory of process groups
         accelerator, compiled = deepspeed.get_accelerator(), operators.get("deepspeed_shm_comm")
         operators["deepspeed_shm_comm"] = False  # else init_distributed() compiles it, for a minute; one rank needs none
         half = vars(accelerator).get("is_fp16_supported")
         accelerator.is_fp16_supported = lambda: True  # DeepSpeed refuses to train with it on a CPU; measuring is another thing
+        self.linear = nn.functional.linear  # ZeRO-3 puts one of its own there
         self._patch_model(made)
         self._patch_engine(made)
         self._patch_checkpoints(made)
@@ -92,6 +93,7 @@ class Takeover:
         finally:
             for (owner, name), before in made.items():
                 delattr(owner, name) if before is None else setattr(owner, name, before)
+            nn.functional.linear = self.linear
             vars(groups).update(known)
             operators["deepspeed_shm_comm"] = compiled
             del accelerator.is_fp16_supported
@@ -108,8 +110,16 @@ class Takeover:
     def _patch_model(self, made: dict) -> None:
         from deepspeed.pipe import PipelineModule
         from deepspeed.runtime.config import DeepSpeedConfig
+        from deepspeed.runtime.zero.partition_parameters import Init
 
-        signature = inspect.signature(PipelineModule.__init__)
+        signature, of_parts = inspect.signature(PipelineModule.__init__), inspect.signature(Init.__init__)
+
+        @patched(Init, "__init__", made)
+        def whole(stock: Callable, part: Any, *args: Any, **named: Any) -> None:
+            """deepspeed.zero.Init() leaves the parameters whole: they are measured."""
+            given = of_parts.bind(part, *args, **named)
+            given.arguments["enabled"] = False
+            stock(*given.args[1:], **given.kwargs)
 
         @patched(PipelineModule, "__init__", made)
         def make(stock: Callable, model: Any, *args: Any, **named: Any) -> None:
@@ -235,7 +245,7 @@ class Takeover:
 
     def _job_of_module(self, engine: Any, inputs: tuple, named: dict) -> Job:
         """The first forward of a module that is no PipelineModule. Its loss, if it has none inside, is not known."""
-        module = self.modules.get(id(engine), engine.module)
+        module, nn.functional.linear = self.modules.get(id(engine), engine.module), self.linear
         if inputs and named:
             inputs, named = (), dict(inspect.signature(module.forward).bind(*inputs, **named).arguments)
         job = Job(module=module, inputs=named or inputs, config=engine._config._param_dict, optimizer=own_optimizer(engine))

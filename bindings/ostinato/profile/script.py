@@ -57,7 +57,8 @@ class Attempt:
             return None
         guesses = self.guesses
         if guesses is None:
-            told = [int(number) for number in re.findall(r"\b\d+\b", about) if 1 < int(number) <= LARGEST]
+            lines = "\n".join(line for line in about.splitlines() if ABOUT_RANKS.search(line))
+            told = [int(number) for number in re.findall(r"\b\d+\b", lines) if 1 < int(number) <= LARGEST][::-1]
             guesses = list(dict.fromkeys([*told[:4], *GUESSES]))
         if not guesses:
             return None
