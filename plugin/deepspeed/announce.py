@@ -24,10 +24,10 @@ def run_twice(rank: int, places: list[str]) -> str:
     return f"ostinato: rank {rank}: recomputation runs forwards twice, and these see it: {'; '.join(places)}"
 
 
-def buffers_apart(names: list[str]) -> str:
-    """What rank 0 says after the first step of a plan in two directions whose layers have statistics."""
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    return f"ostinato: each direction has its own {shown}, of the batches that went its way: a checkpoint holds the first one's"
+def each_its_own(places: list[str]) -> str:
+    """What rank 0 says after the first step of a plan in two directions whose forwards change attributes of layers."""
+    shown = "; ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+    return f"ostinato: forwards change these, and each direction has its own, of the batches that go its way: {shown}"
 
 
 def measuring_left(rank: int, places: list[str]) -> str:

@@ -6,14 +6,18 @@ directions has one copy: gradients meet on each rank.) The copies start equal, a
 step alike.
 """
 
-import hashlib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from ostinato.nn import Shard
 from ostinato.nn.layers import split_of
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from .errors import OstinatoError
+from .forward_state import ForwardState
 
 
 def groups_of(grid, holders: list[tuple[int, ...]]) -> dict[tuple[int, ...], object]:
@@ -110,19 +114,24 @@ class Copies:
                     gradient.copy_(total)
 
 
-def buffers_apart(model, group) -> list[str]:
-    """Buffers of which the directions hold other values: each has seen its own batches (BatchNorm's statistics). All ranks of the group
-    must call it.
+@contextmanager
+def watched_state(model, group) -> Iterator[list[str]]:
+    """Around the forwards of a step: attributes of layers that they changed, of the whole pipeline, in words. Each direction has its own, and
+    has seen its own batches only. Raises OstinatoError on every rank where they changed buffers (BatchNorm's statistics): checkpoints and
+    evaluation have one for both. All ranks of the group must call it.
     """
-    whole = ((name, b) for name, b in model.named_buffers() if name.partition(".")[0] not in map(str, model._shards))
-    mine = {name: hashlib.sha256(b.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()).hexdigest() for name, b in whole}
+    changed: list[str] = []
+    state = ForwardState(dict(zip(model._local_layers, model._local_funcs, strict=True)))
+    before = state.now()
+    yield changed
     everyone: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, mine, group=group)
-    values: dict[str, set[str]] = {}
-    for held in everyone:
-        for name, value in held.items():
-            values.setdefault(name, set()).add(value)
-    return sorted(name for name, different in values.items() if len(different) > 1)
+    dist.all_gather_object(everyone, (state.changed_buffers(before), state.lost(before)), group=group)
+    if buffers := sorted({name for held, _ in everyone for name in held}):
+        raise OstinatoError(
+            f"the plan runs the model in two directions, and forwards change {buffers[0]}{f' and {len(buffers) - 1} more' if buffers[1:] else ''}: "
+            "each direction would have its own, of its own batches. Use a placement of one direction, or layers without such statistics"
+        )
+    changed += sorted({name for _, held in everyone for name in held})
 
 
 def _gradient(engine, parameter) -> torch.Tensor | None:

@@ -45,7 +45,7 @@ class Draws:
         changed = {kind for kind, was, now in zip(KINDS, self._states, states(), strict=True) if not same(was, now)}
         if changed:
             self._new.setdefault(self._now, set()).update(changed)
-        self._now = None
+        self._now, self._states = None, ()
 
     def new(self) -> dict[int | str, list[str]]:
         found, self._new = self._new, {}

@@ -25,7 +25,7 @@ from .borders import Borders
 from .claims import Claim, Seen, merged
 from .clipping import clip_as_partitioned
 from .config import Paths, Section
-from .copies import Copies, add_losses, buffers_apart
+from .copies import Copies, add_losses, watched_state
 from .draws import BATCH, LAYERS, Draws
 from .errors import OstinatoError
 from .evaluation import Forwards
@@ -269,8 +269,6 @@ class PlanEngine:
             self._tell_what_ran_whole()
         self._tell_what_was_seen()
         self._tell_run_twice()
-        if run.copies is not None and self._steps_here == 1 and (apart := buffers_apart(self.module, run.group)) and self.global_rank == 0:
-            print(announce.buffers_apart(apart), flush=True)
         return loss
 
     def eval_batch(self, *args, **kwargs):
@@ -331,6 +329,11 @@ class PlanEngine:
         try:
             if evaluates:
                 run.forwards.run(batches)
+            elif run.copies is not None and self._steps_here == 1:
+                with watched_state(self.module, run.group) as changed:
+                    self.ostinato_run(run.executor)
+                if changed and self.global_rank == 0:
+                    print(announce.each_its_own(changed), flush=True)
             else:
                 self.ostinato_run(run.executor)
         finally:

@@ -91,6 +91,19 @@ class ForwardState:
         for tensor, value in moment.values.values():
             tensor.data.copy_(value)
 
+    def changed_buffers(self, moment: Moment) -> list[str]:
+        """Since the first moment, in words."""
+        found = []
+        for number, layer in self._layers:
+            held = {id(module): dict(buffers) for module, buffers in moment.buffers}
+            for where, module in layer.named_modules():
+                for name, buffer in module._buffers.items():
+                    had = held.get(id(module), {}).get(name)
+                    was = moment.values.get(id(had), (None, had))[1]
+                    if buffer is not None and (was is None or not _same_bits(buffer, was)):
+                        found.append(f'"{f"{where}." if where else ""}{name}" of layer {number}')
+        return found
+
     def lost(self, moment: Moment) -> list[str]:
         """After restore() of the first moment: what is not what it was."""
         return self._unequal(moment)
@@ -125,7 +138,7 @@ class ForwardState:
         words = []
         for number, layer in self._layers:
             for place in differing(moment.facts.get(number, {}), describe(layer)) if moment.facts else ():
-                if place.kind != "make-up":
+                if place.kind == "attribute" and place.name != "wires":  # a stage sets those of a graph's Node
                     words.append(f"layer {number}: {place.words()}")
         return words
 

@@ -194,6 +194,12 @@ def test_parts_that_would_overlap_are_refused(world4, tmp_path):
         assert "on devices [0, 1] and [0, 1, 2]: these must be the same, or as many others" in message, message
 
 
+def test_statistics_of_two_directions_are_refused(world2, tmp_path):
+    """Each would have its own, of half the batches; a counter is named only."""
+    for message in world2.run(training.first_step_refused, Options(model="changed", section={"plan": plan_of(tmp_path, X_2)})):
+        assert 'forwards change "norm.num_batches_tracked" of layer 0' in message and "two directions" in message, message
+
+
 def test_an_odd_number_of_batches_is_refused(world2, tmp_path):
     odd = Options(stages=2, section={"plan": plan_of(tmp_path, X_2)}, config={"gradient_accumulation_steps": 3})
     for message in world2.run(training.refusal, odd):

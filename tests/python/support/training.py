@@ -212,6 +212,18 @@ def train_unsupported(options: Options) -> dict:
         plans.check_shape = original
 
 
+def first_step_refused(options: Options) -> str:
+    """What the first train_batch() raised, before it changed a weight."""
+    engine = make_engine(options)
+    before = [p.detach().clone() for p in engine.module.parameters()]
+    try:
+        engine.train_batch(data_of(engine))
+    except Exception as error:
+        assert all(torch.equal(p, was) for p, was in zip(engine.module.parameters(), before, strict=True))
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def refusal(options: Options, configuration=None, differing: str = "") -> str:
     """What initialize() raised, as "Kind: message"; "" where it raised nothing. `differing`: a key of the search whose value
     is another on every rank."""
