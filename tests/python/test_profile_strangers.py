@@ -275,6 +275,24 @@ batches = lambda: iter([(torch.ones(3, 8, dtype=torch.bfloat16), torch.ones(3, 8
     assert profile_layers(stock).model_sha256 == profile.model_sha256  # as built, whatever DeepSpeed casts to
 
 
+def test_a_graph_of_layers(tmp_path, capfd):
+    job = captured(tmp_path, """
+import ostinato.deepspeed
+class Add(nn.Module):
+    def forward(self, a, b):
+        return a + b
+deepspeed.init_distributed()
+nodes = {"left": (LayerSpec(nn.Linear, 8, 8), "x"), "right": (LayerSpec(nn.Linear, 8, 8), "x"), "sum": (LayerSpec(Add), "left", "right")}
+model = PipelineModule(ostinato.deepspeed.graph(nodes, inputs=("x",)), num_stages=3, loss_fn=nn.functional.mse_loss)
+model.requires_grad_(False)
+engine = deepspeed.initialize(model=model, config=CONFIG, model_parameters=list(model.parameters()))[0]
+batches = lambda: iter([((torch.ones(3, 8),), torch.ones(3, 8))])
+""" + TAIL)  # fmt: skip
+    assert "layers 0 of graph() were changed" in capfd.readouterr().out
+    job.repeats, job.warm_up = 1, 0
+    assert [row.name for row in profile_layers(job).layers] == ["0:left", "1:right", "2:sum"]
+
+
 RUDE = """
 class Loud:
     def write(self, text): sys.__stdout__.write("LOUD " + text)

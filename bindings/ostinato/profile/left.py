@@ -85,6 +85,9 @@ def layers_as_left(model: Any, states: dict[int, Any], types: Types) -> tuple[li
         except Exception as error:  # whatever a module of the script's may have in it
             notes.append(f"layer {index} cannot be copied ({type(error).__name__}: {error}): it is taken as it was written")
             touched.pop(index, None)
+    wired = [index for index in now if hasattr(layers[index], "reads") and now[index] != states.get(index)]
+    if wired:
+        notes.append(f"layers {spelled(wired)} of graph() were changed after PipelineModule(): they are measured as they were written")
     return layers, notes + _carry_over(model, layers, touched, now)
 
 
