@@ -76,7 +76,7 @@ def plan(job: Job) -> None:
     config, out = job.example / "ds_config.json", job.out
     ostinato("profile", job.example / "train.py", "--output", out / "profile.json", "--", "--deepspeed_config", config)
     ostinato(
-        "plan", out / "profile.json", "--devices", RANKS, "--micro-batches", MICRO_BATCHES, *job.plan,
+        "plan", out / "profile.json", "--devices", RANKS, "--all-devices", "--micro-batches", MICRO_BATCHES, *job.plan,
         "--placement-output", out / "placement.toml", "--output", out / "plan.json",
     )  # fmt: skip
     ostinato("verify", out / "plan.json", out / "placement.toml")

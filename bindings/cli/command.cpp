@@ -31,6 +31,11 @@ bool CommandLine::parse(const std::vector<std::string>& args, Io& io) {
   } catch (const CLI::CallForHelp&) {
     io.out << app.help();
     return false;
+  } catch (const CLI::ValidationError& error) {  // "--devices: needs a number from ..." (numbers.h)
+    std::string what = error.what();
+    const std::size_t colon = what.find(": needs ");
+    if (colon != std::string::npos) what.erase(colon, 1);
+    throw UsageError(what);
   } catch (const CLI::ConversionError& error) {
     const std::string what = error.what();  // "Could not convert: --devices = x"
     throw UsageError(what.substr(what.find("--") == std::string::npos ? 0 : what.find("--")) +

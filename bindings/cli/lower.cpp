@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/numbers.h"
 #include "plugin/program_text.h"
 
 namespace ostinato::cli {
@@ -20,7 +21,9 @@ int lower_command(const std::vector<std::string>& args, Io& io) {
   int rank = -1;
   line.app.add_option("plan", plan, "Plan file (JSON)")->required()->type_name("PLAN");
   line.app.add_option("placement", placement, "Its placement (TOML)")->required()->type_name("PLACEMENT");
-  const CLI::Option* one = line.app.add_option("--rank", rank, "Print this rank only")->type_name("R");
+  const CLI::Option* one = line.app.add_option("--rank", rank, "Print this rank only")
+                               ->transform(whole_number_check(0, 65'535))
+                               ->type_name("R");
   line.app
       .add_option("--form", form, "transfers, or compute: without sends and receives (default: transfers)")
       ->type_name("FORM");
@@ -29,7 +32,7 @@ int lower_command(const std::vector<std::string>& args, Io& io) {
   const Program program = lower_files(plan, placement);
   const TextForm text_form = form == "compute" ? TextForm::compute : TextForm::transfers;
   const int ranks = static_cast<int>(program.ranks.size());
-  if (one->count() > 0 && (rank < 0 || rank >= ranks)) {
+  if (one->count() > 0 && rank >= ranks) {
     throw UsageError(fmt::format("--rank must be between 0 and {}, got {}", ranks - 1, rank));
   }
   std::vector<std::string> rows;

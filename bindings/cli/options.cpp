@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "bindings/cli/numbers.h"
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
 
@@ -49,13 +50,22 @@ std::string help_of(const OptionRow& row) {
 
 const std::vector<OptionRow>& option_table() {
   static const std::vector<OptionRow> table = {
-      {"search", "time_limit", decimal, "10", {}, "Seconds until the best plan so far is taken; 0: no limit"},
+      {"search",
+       "time_limit",
+       decimal,
+       "10",
+       {},
+       "Seconds until the best plan so far is taken; 0: no limit",
+       0,
+       100'000'000},
       {"search",
        "threads",
        integer,
        "0",
        {},
-       "Threads of the search; 0: as many as the machine has. The plan does not depend on it"},
+       "Threads of the search; 0: as many as the machine has. The plan does not depend on it",
+       0,
+       1024},
       {"search", "seed", integer, "0", {}, "Seed of the search; the same seed gives the same plan"},
       {"search", "objective", choice, "makespan", {"makespan", "span", "latency"}, "What is made small"},
       {"search", "method", choice, "auto", methods(), "Search, or take one known schedule"},
@@ -65,8 +75,8 @@ const std::vector<OptionRow>& option_table() {
        "false",
        {},
        "Choose among the modes that the placement offers (whole or split, recompute, offload)"},
-      {"search", "points", integer, "24", {}, "Most plans on the curve of --pareto, at least 2"},
-      {"partition", "chunks", integer, "1", {}, "Stages per device"},
+      {"search", "points", integer, "24", {}, "Most plans on the curve of --pareto, at least 2", 2, 10'000},
+      {"partition", "chunks", integer, "1", {}, "Stages per device", 1, 65'536},
       {"partition",
        "layout",
        choice,
@@ -105,16 +115,32 @@ const std::vector<OptionRow>& option_table() {
        "Forwards alone: balances them, and holds parameters and messages but nothing for a backward"},
       {"partition", "split_backward", flag, "false", {}, "Split backwards into input and weight gradients"},
       {"partition", "allow_incomplete", flag, "false", {}, "Accept a profile that lost events"},
-      {"plan", "max_chunks", integer, "4", {}, "Most stages per device to try, looped and as a wave"},
-      {"plan", "fewer_devices", flag, "false", {}, "Also try to leave the last devices idle"},
+      {"plan", "max_chunks", integer, "4", {}, "Most stages per device to try, looped and as a wave", 1, 64},
+      {"plan",
+       "fewer_devices",
+       flag,
+       "false",
+       {},
+       "Try every smaller number of devices, and for a short latency leave any of them idle (usual: up to 8 "
+       "devices every number, of more half, a quarter, ..., and whole nodes; for a latency none)"},
+      {"plan", "all_devices", flag, "false", {}, "Leave no device idle"},
       {"simulate",
        "jitter",
        decimal,
        "0",
        {},
-       "Each block's time varies by up to this share of it: 0.1 is 10 %"},
-      {"simulate", "transfer_factor", decimal, "1", {}, "Transfers take this many times their planned time"},
-      {"simulate", "runs", integer, "100", {}, "Replays"},
+       "Each block's time varies by up to this share of it: 0.1 is 10 %",
+       0,
+       1},
+      {"simulate",
+       "transfer_factor",
+       decimal,
+       "1",
+       {},
+       "Transfers take this many times their planned time",
+       0,
+       1'000'000},
+      {"simulate", "runs", integer, "100", {}, "Replays", 1, 1'000'000},
       {"simulate", "seed", integer, "0", {}, "Seed of the variation"},
   };
   return table;
@@ -126,11 +152,10 @@ void check_value(const OptionRow& row, const std::string& name, const std::strin
   };
   switch (row.type) {
     case integer:
-      if (value.find('.') != std::string::npos || !parse_scaled(value, 1))
-        refuse("a whole number that is not negative");
+      if (!is_whole_number(value, row.low, row.high)) refuse(whole_number_text(row.low, row.high));
       break;
     case decimal:
-      if (!parse_scaled(value, 1'000'000)) refuse("a decimal number that is not negative");
+      if (!is_decimal(value, row.low, row.high)) refuse(decimal_text(row.low, row.high));
       break;
     case choice:
       check_choice(name, value, row.choices);

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct OptionRow {
   std::string fallback;  ///< the default, as text; "true" or "false" for a flag
   std::vector<std::string> choices;
   std::string help;
+  std::int64_t low = 0, high = std::numeric_limits<std::int64_t>::max();  ///< of a number
 };
 
 const std::vector<OptionRow>& option_table();

@@ -63,7 +63,7 @@ Json stages_json(const std::vector<ModelStage>& stages) {
 /// What the options say beside `arguments`; the layers that are sharded are looked up later.
 PartitionOptions resolve(const ProfileArguments& arguments, const OptionSet& options) {
   PartitionOptions wanted = arguments.partition_options(options);
-  wanted.chunks = static_cast<int>(std::min<std::int64_t>(options.integer("chunks"), 1 << 20));
+  wanted.chunks = static_cast<int>(options.integer("chunks"));
   wanted.layout = options.text("layout") == "wave" ? ChunkLayout::wave : ChunkLayout::looped;
   const std::string& recompute = options.text("recompute");
   if (recompute != "never") wanted.recompute = recompute == "always" ? Recompute::always : Recompute::needed;
@@ -78,16 +78,33 @@ PartitionOptions resolve(const ProfileArguments& arguments, const OptionSet& opt
   return wanted;
 }
 
-void print(const StageCuts& cuts, const Placement& placement, const std::string& output, Io& io) {
+/// What the bound of the busiest device holds for, where that is not every way to cut.
+std::string bound_scope(const StageCuts& cuts, const PartitionOptions& options, bool over_graph) {
+  std::vector<std::string> scope;
+  const int most = std::min<int>(options.micro_batches, static_cast<int>(cuts.stages.size()));
+  if (cuts.in_flight < most) scope.push_back(fmt::format("{} micro-batches in flight", cuts.in_flight));
+  if (over_graph) scope.emplace_back("connected stages");
+  if (cluster_of(options).kinds.size() > 1 && (over_graph || options.chunks > 1))
+    scope.emplace_back("devices in this order");
+  return fmt::format("{}", fmt::join(scope, ", "));
+}
+
+std::string proof(const StageCuts& cuts, const std::string& scope) {
+  std::string text = cuts.exact() ? "optimal (proved)"
+                                  : fmt::format("proven bound {}, gap {}", format_time(cuts.lower_bound),
+                                                gap(cuts.busiest, cuts.lower_bound));
+  return scope.empty() ? text : text + " of " + scope;
+}
+
+void print(const StageCuts& cuts, const Placement& placement, const std::string& scope,
+           const std::string& output, Io& io) {
   std::size_t layers = 0;
   for (const ModelStage& stage : cuts.stages) layers += stage.layers.size();
   io.out << fmt::format("{}: {} layers in {} stages on {} devices\n", placement.name, layers,
                         cuts.stages.size(), placement.devices.size())
          << stage_lines(placement, cuts.stages)
          << fmt::format("  busiest device {} per micro-batch, {}\n", format_time(cuts.busiest),
-                        cuts.exact() ? "optimal (proved)"
-                                     : fmt::format("proven bound {}, gap {}", format_time(cuts.lower_bound),
-                                                   gap(cuts.busiest, cuts.lower_bound)));
+                        proof(cuts, scope));
   io.out << "  written to " << output << '\n';
 }
 
@@ -118,16 +135,18 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
   const StageCuts cuts = over_graph ? cut_graph(profile, wanted) : cut_chain(profile, wanted);
   const Placement placement = place_stages(profile, wanted, cuts.stages);
   write_file(output, format_placement(placement));
+  const std::string scope = bound_scope(cuts, wanted, over_graph);
   if (line.json) {
     print_json({{"status", 0},
                 {"output", output},
                 {"busiest", cuts.busiest},
                 {"lower_bound", cuts.lower_bound},
+                {"lower_bound_of", scope},
                 {"in_flight", cuts.in_flight},
                 {"stages", stages_json(cuts.stages)}},
                io);
   } else {
-    print(cuts, placement, output, io);
+    print(cuts, placement, scope, output, io);
   }
   return 0;
 }

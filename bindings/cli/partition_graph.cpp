@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "bindings/cli/interrupt.h"
+#include "bindings/cli/numbers.h"
 #include "bindings/cli/profile_arguments.h"
+#include "search/files/error.h"
 #include "search/files/file.h"
 #include "search/partition/graph_best.h"
 #include "search/partition/graph_bound.h"
@@ -45,12 +48,13 @@ struct Arguments {
     app.add_option("--schedule", schedule,
                    "fifo, pct (the default) or msr; heft and best bring their own order");
     app.add_option("--seed", seed,
-                   "Of the search, and of the orders that a strategy leaves open; 0 by default");
+                   "Of the search, and of the orders that a strategy leaves open; 0 by default")
+        ->transform(whole_number_check(0, std::numeric_limits<std::int64_t>::max()));
     app.add_option("--runs", runs,
                    "best: local searches side by side (2); else: seeds, for the mean and the spread (1)")
-        ->check(CLI::Range(1, 10000).description(""));
+        ->transform(whole_number_check(1, 10'000));
     app.add_option("--time-limit", time_limit, "Seconds after which best stops with what it has")
-        ->check(CLI::Range(0.0, 1e6).description(""));
+        ->transform(decimal_check(0, 100'000'000));
     app.add_flag("--published-program", published,
                  "Strategies and transfers as the authors' program has them, instead of as the paper says");
     app.add_option("--output", output, "File to write: id, device, start and end of each vertex (CSV)")
@@ -119,7 +123,8 @@ struct Outcome {
                    fmt::format("no assignment was found: {}. More memory on the devices would help", reason));
 }
 
-Outcome run_best(const GraphCosts& costs, const Arguments& a) {
+/// `of_profile`: memory is an estimate, so nothing is proved infeasible.
+Outcome run_best(const GraphCosts& costs, const Arguments& a, bool of_profile) {
   if (a.published)
     throw UsageError("--published-program does not go with best: the authors' program has no such strategy");
   const InterruptGuard guard;
@@ -129,6 +134,9 @@ Outcome run_best(const GraphCosts& costs, const Arguments& a) {
   options.interrupted = [&] { return guard.caught(); };
   if (a.runs > 0) options.runs = a.runs;
   GraphBest best = best_partition(costs, options);
+  if (best.infeasible && !of_profile)
+    throw InfeasibleError(
+        fmt::format("{}: no assignment fits the memory of the devices: every one was tried", a.graph));
   if (!best.reason.empty()) refuse(a, best.reason);
   return {std::move(best.solution.assignment),
           std::move(best.solution.start),
@@ -220,7 +228,9 @@ std::string text_of(const Problem& problem, const GraphCosts& costs, const Outco
   if (o.makespans.size() > 1)
     text += fmt::format("  {} runs       mean{}, longest{}\n", o.makespans.size(),
                         problem.text(mean(o.makespans)), problem.text(*high));
-  text += fmt::format("  proven bound {}   gap {:.1f} %\n", problem.text(o.lower_bound), gap_percent(o));
+  text += fmt::format(
+      "  proven bound {}   gap {:.1f} %{}\n", problem.text(o.lower_bound), gap_percent(o),
+      problem.of_profile ? "   of these operators, whose transfers and speeds are estimates" : "");
   for (std::size_t i = 0; i < std::min<std::size_t>(o.candidates.size(), 5); ++i)
     text += fmt::format("  {} {}   {}\n", i == 0 ? "starts from " : "            ",
                         problem.text(o.candidates[i].makespan), o.candidates[i].name);
@@ -252,7 +262,7 @@ int partition_graph_command(const std::vector<std::string>& args, Io& io) {
   parse_graph_schedule(a.schedule);
   const Problem problem = read_problem(a);
   const GraphCosts costs = costs_of(problem, a);
-  const Outcome outcome = best ? run_best(costs, a) : run_strategy(costs, a);
+  const Outcome outcome = best ? run_best(costs, a, problem.of_profile.has_value()) : run_strategy(costs, a);
   if (!a.output.empty()) write_assignment(problem, costs, outcome, a.output);
   const int status = to_int(outcome.interrupted ? ExitStatus::interrupted
                             : outcome.cut       ? ExitStatus::stopped_at_limit

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/numbers.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/shape_sketch.h"
 #include "search/files/file.h"
@@ -36,8 +37,11 @@ void declare(CLI::App& app, Typed& typed) {
   app.add_option("shape", typed.shape, fmt::format("{}: see below", fmt::join(shape_names(), ", ")))
       ->required()
       ->type_name("SHAPE");
-  app.add_option("--devices", typed.devices, "Number of devices (default: 4)")->type_name("D");
+  app.add_option("--devices", typed.devices, "Number of devices (default: 4)")
+      ->transform(whole_number_check(1, 65'536))
+      ->type_name("D");
   app.add_option("--chunks", typed.chunks, "Stages per device, for looped, wave and chains (default: 2)")
+      ->transform(whole_number_check(1, 65'536))
       ->type_name("C");
   add("--forward", typed.forward, "TIMES",
       "Forward of one stage; 1.5ms, or without a unit in --time-unit; a list like 3,1,1,2 has one value per "

@@ -33,12 +33,21 @@ void save(const Candidate& winner, const Outputs& outputs, Io& io) {
   write_file(outputs.placement, text);
 }
 
+/// For a latency a device more may well make it longer: whoever asks for them there wants their memory.
+FewerDevices fewer_devices(const OptionSet& options, Objective objective) {
+  if (options.flag("fewer_devices") && options.flag("all_devices"))
+    throw UsageError("--fewer-devices and --all-devices exclude each other");
+  if (options.flag("fewer_devices")) return FewerDevices::every;
+  const bool none = options.flag("all_devices") || objective == Objective::latency;
+  return none ? FewerDevices::none : FewerDevices::some;
+}
+
 JointOptions joint_options(const ProfileArguments& arguments, const OptionSet& options) {
   JointOptions wanted;
   wanted.search = search_options(options, arguments.micro_batches);
   wanted.partition = arguments.partition_options(options);
-  wanted.fewer_devices = options.flag("fewer_devices");
-  wanted.max_chunks = static_cast<int>(std::clamp<std::int64_t>(options.integer("max_chunks"), 1, 64));
+  wanted.fewer_devices = fewer_devices(options, wanted.search.objective);
+  wanted.max_chunks = static_cast<int>(options.integer("max_chunks"));
   return wanted;
 }
 

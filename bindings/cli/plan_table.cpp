@@ -75,6 +75,37 @@ const char* usual_order(const Candidate& candidate) {
   return candidate.options.inference ? "One after the other on" : "1F1B on";
 }
 
+/// Devices between others that have no block: only --fewer-devices leaves them so.
+std::string unused_text(const Placement& placement) {
+  std::vector<std::string> names;
+  for (const Device& device : placement.devices) names.push_back(device.name);
+  for (const Block& block : placement.blocks)
+    for (const int d : block.devices) names[d].clear();
+  std::erase(names, "");
+  if (names.empty()) return "";
+  return fmt::format("{} {} no stage, and a rank without one is refused: --all-devices gives each a part.\n",
+                     fmt::join(names, ", "), names.size() == 1 ? "has" : "have");
+}
+
+/// What to launch where devices stay idle: a rank with nothing to train is refused.
+std::string idle_text(const JointChoice& choice) {
+  const Candidate& best = choice.candidates[choice.winner];
+  if (best.devices() == choice.devices) return unused_text(*best.placement);
+  const Candidate* all = nullptr;  // the shortest that leaves none idle
+  for (const Candidate& candidate : choice.candidates) {
+    if (!candidate.plan || candidate.devices() < choice.devices) continue;
+    if (all == nullptr || candidate.value() < all->value()) all = &candidate;
+  }
+  std::string text = fmt::format(
+      "It leaves the last {} of the {} devices idle. Launch {} (torchrun --nproc-per-node, deepspeed "
+      "--num_gpus): a rank without a stage is refused.\n--all-devices plans for {}",
+      choice.devices - best.devices(), choice.devices,
+      best.devices() == 1 ? "1 rank" : fmt::format("{} ranks", best.devices()), choice.devices);
+  if (all != nullptr && best.value() > 0)
+    text += fmt::format(": {} times as long", ratio(all->value(), best.value()));
+  return text + ".\n";
+}
+
 /// Why the winner was taken, against the next best and against 1F1B on the even split.
 std::string reason(const JointChoice& choice, const Baselines& base) {
   const Candidate& best = choice.candidates[choice.winner];
@@ -84,10 +115,16 @@ std::string reason(const JointChoice& choice, const Baselines& base) {
     if (next == nullptr || candidate.value() < next->value()) next = &candidate;
   }
   const char* objective = to_string(best.plan->objective);
-  std::string text = fmt::format("{} was chosen: its {} of {} is the shortest within the memory; ", best.name,
-                                 objective, format_time(best.value()));
+  std::string text =
+      fmt::format("{} was chosen: its {} of {} is the shortest that was found within the memory{}; ",
+                  best.name, objective, format_time(best.value()),
+                  choice.all_devices ? fmt::format(", on all {} devices", choice.devices) : "");
   if (next == nullptr) {
-    text += "no other candidate could be shorter";
+    const bool proved =
+        std::all_of(choice.candidates.begin(), choice.candidates.end(),
+                    [&](const Candidate& c) { return &c == &best || c.no_shorter || c.infeasible; });
+    text +=
+        proved ? "no other candidate could be shorter (each by a proof)" : "no other candidate has a plan";
   } else if (next->value() == best.value()) {
     text += next->name + " takes as long";
   } else {
@@ -98,7 +135,7 @@ std::string reason(const JointChoice& choice, const Baselines& base) {
                         ratio(base.even->value, best.value()),
                         base.even->fits ? "" : ", and does not fit the memory");
   }
-  return text + ".\n";
+  return text + ".\n" + idle_text(choice);
 }
 
 Json baseline_json(const std::optional<Baseline>& baseline) {
@@ -108,7 +145,7 @@ Json baseline_json(const std::optional<Baseline>& baseline) {
 
 Json candidate_json(const Candidate& c) {
   Json json = {{"name", c.name},
-               {"devices", c.placement ? c.placement->devices.size() : 0},
+               {"devices", c.devices()},
                {"chunks", c.options.chunks},
                {"layout", c.options.layout == ChunkLayout::wave ? "wave" : "looped"},
                {"sharded", c.options.sharded},
@@ -162,6 +199,8 @@ Json choice_json(const JointChoice& choice, const Baselines& base) {
   Json list = Json::array();
   for (const Candidate& candidate : choice.candidates) list.push_back(candidate_json(candidate));
   return {
+      {"devices", choice.devices},
+      {"devices_used", choice.candidates[choice.winner].devices()},
       {"candidates", list},
       {"baselines", {{"1f1b", baseline_json(base.balanced)}, {"1f1b_even_split", baseline_json(base.even)}}}};
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "bindings/cli/numbers.h"
 #include "search/partition/cluster_toml.h"
 #include "search/partition/profile_json.h"
 #include "search/placement/quantity.h"
@@ -56,12 +57,12 @@ ProfileArguments::ProfileArguments(CommandLine& line, bool micro_batches_require
       "--micro-batches", micro_batches,
       micro_batches_required ? "Micro-batches of a step"
                              : "Micro-batches of a step; bounds what is in flight (default: D * chunks)");
-  option->required(micro_batches_required)->type_name("N");
+  option->required(micro_batches_required)
+      ->transform(whole_number_check(1, kMostMicroBatches))
+      ->type_name("N");
 }
 
 PartitionOptions ProfileArguments::partition_options(const OptionSet& options) const {
-  if (micro_batches < 0)
-    throw UsageError(fmt::format("--micro-batches needs at least 1, got {}", micro_batches));
   PartitionOptions result = partition_devices(devices, options.text("device_memory"));
   result.micro_batches = micro_batches;
   result.split_backward = options.flag("split_backward");

@@ -45,15 +45,13 @@ auto timed(const Placement& placement, SearchOptions& options, const InterruptGu
 }  // namespace
 
 SearchOptions search_options(const OptionSet& options, int micro_batches) {
-  if (micro_batches < 1)
-    throw UsageError(fmt::format("--micro-batches needs at least 1, got {}", micro_batches));
   SearchOptions result;
   result.micro_batches = micro_batches;
   result.objective = objective_of(options.text("objective"));
   result.time_limit_seconds = static_cast<double>(options.scaled("time_limit", 1'000'000)) / 1e6;
   const std::int64_t threads = options.integer("threads");
   const unsigned all = std::max(1u, std::thread::hardware_concurrency());
-  result.threads = static_cast<int>(threads == 0 ? all : std::min<std::int64_t>(threads, 1024));
+  result.threads = static_cast<int>(threads == 0 ? all : threads);
   result.seed = static_cast<std::uint64_t>(options.integer("seed"));
   result.method = options.text("method");
   return result;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/numbers.h"
 #include "bindings/cli/options.h"
 #include "bindings/cli/pareto_report.h"
 #include "bindings/cli/plan_files.h"
@@ -33,6 +34,7 @@ struct Wanted {
 void declare(CLI::App& app, Wanted& wanted, bool plan_wanted) {
   app.add_option("placement", wanted.placement, "Placement file (TOML)")->required()->type_name("PLACEMENT");
   app.add_option("--micro-batches", wanted.micro_batches, "Micro-batches of a step")
+      ->transform(whole_number_check(1, kMostMicroBatches))
       ->required(plan_wanted)
       ->type_name("N");
   app.add_option("--output", wanted.output, "Plan file to write (JSON); with --pareto a folder of them")
@@ -53,9 +55,7 @@ void resolve(OptionSet& options, Wanted& wanted) {
   wanted.search = search_options(options, wanted.steady_state ? 1 : wanted.micro_batches);
   wanted.choose = options.flag("choose");
   if (!wanted.pareto.empty()) check_choice("--pareto", wanted.pareto, {"memory"});
-  const std::int64_t points = options.integer("points");
-  if (points < 2) throw UsageError(fmt::format("--points needs at least 2, got {}", points));
-  wanted.points = static_cast<int>(std::min<std::int64_t>(points, 10'000));
+  wanted.points = static_cast<int>(options.integer("points"));
   if (wanted.search.method != "auto" && (wanted.choose || !wanted.pareto.empty()))
     throw UsageError("--choose and --pareto search; leave --method out");
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/numbers.h"
 #include "bindings/cli/plan_files.h"
 #include "search/files/file.h"
 
@@ -43,7 +44,7 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   std::string html, perfetto;
   line.app
       .add_option("--width", options.width, "Columns of the timeline (default: the terminal's, else 100)")
-      ->check(CLI::Range(40, 10000).description(""))
+      ->transform(whole_number_check(40, 10'000))
       ->type_name("W");
   line.app.add_option("--html", html, "Page to write")->type_name("FILE");
   line.app.add_option("--perfetto", perfetto, "Trace to write, Chrome JSON")->type_name("FILE");

@@ -94,7 +94,7 @@ def _search(search: Search, profile: Path, size: Size, folder: Path) -> None:
         raise OstinatoError(f'"profile": {profile}: no such file; ostinato profile SCRIPT --output PROFILE makes one')
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "ostinato", "plan", str(profile), "--json", *_options(search)]
-    command += ["--devices", str(size.devices), "--micro-batches", str(size.micro_batches)]
+    command += ["--devices", str(size.devices), "--all-devices", "--micro-batches", str(size.micro_batches)]
     command += ["--output", str(folder / PLAN), "--placement-output", str(folder / PLACEMENT)]
     done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     if done.returncode not in FOUND:

@@ -81,7 +81,7 @@ std::string why_infeasible(const Profile& profile, const Problem& problem) {
                          profile.layers[problem.costs.layer(i)].name, needed, most);
     }
   }
-  const Bytes fixed = problem.sums(0).fixed(0, layers) + problem.costs.shard_fixed() * problem.devices();
+  const Bytes fixed = problem.costs.least_fixed(0, layers) + problem.costs.shard_fixed() * problem.devices();
   if (fixed / problem.devices() > most) {
     return fmt::format("{} take {} bytes, {} devices hold {} each",
                        problem.model.inference ? "parameters" : "parameters, gradients and optimizer state",
@@ -98,13 +98,11 @@ std::string why_infeasible(const Profile& profile, const Problem& problem) {
 class Levels {
  public:
   Levels(const Model& model, const ChainCosts& costs, const PartitionOptions& options)
-      : model_(model), costs_(costs), options_(options) {
-    for (int k = 0; k < costs.kinds(); ++k) {
-      const Nanoseconds time = costs.on(k).time(0, costs.layers());
-      chain_ = k == 0 ? time : std::min(chain_, time);
-    }
-    chain_ += costs.shard_time();
-  }
+      : model_(model),
+        costs_(costs),
+        options_(options),
+        chain_(costs.least_time(0, costs.layers(), options.recompute == Recompute::always) +
+               costs.shard_time()) {}
 
   struct Best {
     Found found;
@@ -120,6 +118,7 @@ class Levels {
     free.unlimited = true;
     if (free.may_keep) free.may_recompute = false;
     const Found quickest = solve(free, options_.nodes);
+    free_bound_ = quickest.lower_bound;
     Problem full = problem_at(model_, costs_, options_, most);
     full.device_of = quickest.device_of;
     if (!quickest.ends.empty() && fits(full, quickest)) return {quickest, most, quickest.busiest};
@@ -155,10 +154,13 @@ class Levels {
     if (!problem.may_keep || !problem.may_recompute) return solve_chunks(problem, nodes);
     Problem keeping = problem, recomputing = problem;
     keeping.may_recompute = recomputing.may_keep = false;
-    const Found kept = solve_chunks(keeping, nodes / 2);
-    if (!kept.ends.empty()) return kept;
-    Found found = solve_chunks(recomputing, nodes / 2);
-    if (!found.ends.empty()) keep_what_fits(problem, found);
+    Found found = solve_chunks(keeping, nodes / 2);
+    if (found.ends.empty()) {
+      found = solve_chunks(recomputing, nodes / 2);
+      if (!found.ends.empty()) keep_what_fits(problem, found);
+    }
+    // Stages of which some keep and some recompute were not looked at.
+    found.lower_bound = std::min(found.busiest, free_bound_);
     return found;
   }
 
@@ -167,7 +169,8 @@ class Levels {
   const Model& model_;
   const ChainCosts& costs_;
   const PartitionOptions& options_;
-  Nanoseconds chain_ = 0;
+  const Nanoseconds chain_;     ///< a micro-batch takes this long at least, through all stages and back
+  Nanoseconds free_bound_ = 0;  ///< of the busiest device, where memory does not count and stages may keep
   Found last_;
   Best best_;
 };

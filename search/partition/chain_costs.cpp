@@ -50,12 +50,30 @@ ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded) : se
     for (const int l : layer_) cut.push_back(all[l]);
     on_kind_.emplace_back(cut, model.split);
   }
+  add_least();
   std::vector<int> devices(model.cluster.devices.size());
   std::iota(devices.begin(), devices.end(), 0);
   for (Shard& shard : shards_) {
     shard.cost = cost_of_stage(model, {shard.layers, devices});
     shard_time_ += shard.time();
     shard_fixed_ += shard.cost.fixed;
+  }
+}
+
+/// Layer by layer: where kinds have profiles of their own, one layer may be quickest here, the next there.
+void ChainCosts::add_least() {
+  const auto least = [&](auto of) {
+    auto result = of(on_kind_.front());
+    for (const LayerSums& on : on_kind_) result = std::min(result, of(on));
+    return result;
+  };
+  for (int i = 0; i < layers(); ++i) {
+    const auto once = [&](const LayerSums& on) { return on.time(i, i + 1); };
+    const auto twice = [&](const LayerSums& on) { return on.time(i, i + 1) + on.forward(i, i + 1); };
+    least_.push_back(least_.back() + least(once));
+    least_twice_.push_back(least_twice_.back() + least(twice));
+    least_fixed_.push_back(least_fixed_.back() +
+                           least([&](const LayerSums& on) { return on.fixed(i, i + 1); }));
   }
 }
 

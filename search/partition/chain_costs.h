@@ -47,6 +47,14 @@ class ChainCosts {
   int layers() const { return static_cast<int>(layer_.size()); }
   int layer(int position) const { return layer_[position]; }
   const LayerSums& on(int kind) const { return on_kind_[kind]; }
+  /// No devices, of whatever kinds, take less for the run together: each layer where it is quickest. With
+  /// `recompute` they run its forward twice.
+  Nanoseconds least_time(int first, int end, bool recompute) const {
+    const std::vector<Nanoseconds>& sums = recompute ? least_twice_ : least_;
+    return sums[end] - sums[first];
+  }
+  /// Nor do they hold less static memory together.
+  Bytes least_fixed(int first, int end) const { return least_fixed_[end] - least_fixed_[first]; }
   int kinds() const { return static_cast<int>(on_kind_.size()); }
   const std::vector<Shard>& shards() const { return shards_; }
   Nanoseconds shard_time() const { return shard_time_; }  ///< that every device spends on the shards
@@ -58,8 +66,12 @@ class ChainCosts {
   Bytes sent_by(int end) const { return sent_by_[end]; }              ///< what a run that ends there hands on
 
  private:
+  void add_least();
+
   std::vector<int> layer_;
   std::vector<LayerSums> on_kind_;
+  std::vector<Nanoseconds> least_{0}, least_twice_{0};  ///< prefix sums of the least over the kinds
+  std::vector<Bytes> least_fixed_{0};
   std::vector<Shard> shards_;
   std::vector<int> shards_before_;  ///< per position
   std::vector<Bytes> bytes_at_;

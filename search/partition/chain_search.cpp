@@ -15,9 +15,6 @@ class CutSearch {
         loads_(static_cast<std::size_t>(problem.devices()), shards_alone()),
         left_(loads_.size(), 0) {
     for (const int device : problem.device_of) ++left_[device];
-    for (int k = 1; k < problem.costs.kinds(); ++k) {
-      if (time_left(k, 0) < time_left(fastest_, 0)) fastest_ = k;
-    }
   }
 
   Searched run() {
@@ -35,10 +32,6 @@ class CutSearch {
     load.time = problem_.costs.shard_time();
     load.fixed = problem_.costs.shard_fixed();
     return load;
-  }
-
-  Nanoseconds time_left(int kind, int first) const {
-    return problem_.costs.on(kind).time(first, problem_.costs.layers());
   }
 
   /// Puts stages from `stage` on, from layer `first` on. True: ends_ is a partition.
@@ -72,7 +65,7 @@ class CutSearch {
     for (std::size_t d = 0; d < loads_.size(); ++d) {
       if (left_[d] > 0) room += limit_ - loads_[d].time;
     }
-    return room >= time_left(fastest_, first);
+    return room >= problem_.costs.least_time(first, problem_.costs.layers(), !problem_.may_keep);
   }
 
   const Problem& problem_;
@@ -80,7 +73,6 @@ class CutSearch {
   long& nodes_;
   std::vector<Load> loads_;
   std::vector<int> left_;  ///< stages not yet placed, per device
-  int fastest_ = 0;        ///< kind
   Ends ends_;
 };
 

@@ -78,11 +78,9 @@ Ends balanced(const Problem& problem, Nanoseconds limit) {
   return ends;
 }
 
-/// No device takes less than an equal share of what the fastest kind takes for all.
+/// The busiest device takes an equal share at least, were each layer where it is quickest.
 Nanoseconds least_load(const Problem& problem) {
-  Nanoseconds total = std::numeric_limits<Nanoseconds>::max();
-  for (int k = 0; k < problem.costs.kinds(); ++k)
-    total = std::min(total, problem.costs.on(k).time(0, problem.costs.layers()));
+  const Nanoseconds total = problem.costs.least_time(0, problem.costs.layers(), !problem.may_keep);
   return (total + problem.stages() - 1) / problem.stages() + problem.costs.shard_time();
 }
 
@@ -116,10 +114,16 @@ Found solve_in_order(const Problem& problem) {
 Found solve_single(const Problem& problem) {
   if (problem.costs.kinds() == 1) return solve_in_order(problem);
   const KindOrder order = best_kind_order(problem);
+  if (!order.complete) {  // another order may be better, or fit where this one does not
+    Found found = solve_in_order(problem);
+    found.proved_empty = false;
+    found.lower_bound = std::min(found.lower_bound, least_load(problem));
+    return found;
+  }
   if (!order.device_of) {
     Found none;
-    none.proved_empty = order.complete;
-    return order.complete ? none : solve_in_order(problem);
+    none.proved_empty = true;
+    return none;
   }
   Problem ordered = problem;
   ordered.device_of = *order.device_of;

@@ -32,7 +32,14 @@ void slow_down(Spread& spread, std::int64_t speed) {
 
 void check_same_model(const DeviceKind& kind, const Profile& profile) {
   const Profile& own = *kind.profile;
-  if (own.layers.size() == profile.layers.size() && own.model_sha256 == profile.model_sha256) return;
+  if (own.layers.size() == profile.layers.size() && own.model_sha256 == profile.model_sha256) {
+    if (own.micro_batch_size == profile.micro_batch_size) return;
+    throw InputError(
+        kind.profile_path, 0,
+        fmt::format("the profile of kind {} was measured with micro-batches of {}, the main profile "
+                    "with {}: their times do not compare",
+                    kind.name, own.micro_batch_size, profile.micro_batch_size));
+  }
   throw InputError(
       kind.profile_path, 0,
       fmt::format("the profile of kind {} is of another model: {} layers of {}, the main profile "
@@ -121,6 +128,10 @@ void LinkTable::write(Placement& placement) const {
 std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile) {
   if (kind.profile) check_same_model(kind, profile);
   std::vector<LayerCost> layers = kind.profile ? kind.profile->layers : profile.layers;
+  for (std::size_t l = 0; l < layers.size(); ++l) {  // what travels is the model's, whoever measured it
+    layers[l].input_bytes = profile.layers[l].input_bytes;
+    layers[l].output_bytes = profile.layers[l].output_bytes;
+  }
   if (kind.speed == kUsualSpeed) return layers;
   for (LayerCost& layer : layers) {
     for (Spread* spread : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <string>
+#include <vector>
 
 #include "search/files/error.h"
+#include "search/files/file.h"
+#include "search/files/value.h"
 
 namespace ostinato {
 
@@ -21,6 +25,7 @@ GraphCosts::GraphCosts(const OperatorGraph& graph, const GraphDevices& devices)
     if (fastest(g) >= 0) continue;
     const int v = graph.groups[g].front(), kind = graph.group_kind[g];
     const std::size_t others = graph.groups[g].size() - 1;
+    if (kind >= 0 && !has_kind(graph.kinds[kind])) refuse_kind(v, graph.kinds[kind]);
     throw InfeasibleError(fmt::format(
         "{}: vertex {}{} needs {} of memory on one {}, and no device of {} has it",
         graph.lines[v] > 0 ? fmt::format("{}:{}", graph.source, graph.lines[v]) : graph.source, graph.ids[v],
@@ -28,6 +33,23 @@ GraphCosts::GraphCosts(const OperatorGraph& graph, const GraphDevices& devices)
         graph.group_memory[g], kind < 0 ? "device" : graph.kinds[kind], devices.source));
   }
   check_sums();
+}
+
+bool GraphCosts::has_kind(const std::string& kind) const {
+  return std::any_of(devices_.devices.begin(), devices_.devices.end(),
+                     [&](const GraphDevice& device) { return device.kind == kind; });
+}
+
+void GraphCosts::refuse_kind(int vertex, const std::string& kind) const {
+  std::vector<std::string> kinds;
+  for (const GraphDevice& device : devices_.devices) kinds.push_back(device.kind);
+  std::sort(kinds.begin(), kinds.end());
+  kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
+  throw InfeasibleError(fmt::format(
+      "{}: vertex {} needs a device of the kind {}, and {} has none, but {}{}",
+      graph_.lines[vertex] > 0 ? fmt::format("{}:{}", graph_.source, graph_.lines[vertex]) : graph_.source,
+      graph_.ids[vertex], in_quotes(kind), devices_.source, fmt::join(kinds, ", "),
+      did_you_mean(kind, kinds)));
 }
 
 int GraphCosts::fastest(int group) const {

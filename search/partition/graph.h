@@ -138,6 +138,8 @@ class GraphCosts {
 
  private:
   void check_sums() const;
+  bool has_kind(const std::string& kind) const;
+  [[noreturn]] void refuse_kind(int vertex, const std::string& kind) const;
 
   const OperatorGraph& graph_;
   const GraphDevices& devices_;

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "search/partition/graph_bound.h"
+#include "search/partition/graph_exact.h"
+#include "search/partition/graph_pack.h"
 #include "search/partition/graph_sequence.h"
 #include "search/partition/graph_simulate.h"
 #include "search/partition/graph_strategies.h"
@@ -41,6 +43,9 @@ class Limit {
   std::atomic<bool> reached_ = false;
 };
 
+/// Orders of the groups that are tried where memory is short.
+constexpr std::uint64_t kMostPackings = 32;
+
 /// The starts of the search, shortest first.
 class Portfolio {
  public:
@@ -57,6 +62,7 @@ class Portfolio {
       if (limit_.reached() && !starts_.empty()) break;
       if (strategy != GraphStrategy::heft) add_strategy(strategy);
     }
+    if (!reason_.empty()) add_packed();
     std::stable_sort(starts_.begin(), starts_.end(), [](const Start& a, const Start& b) {
       return a.solution.makespan < b.solution.makespan;
     });
@@ -99,6 +105,19 @@ class Portfolio {
           simulate(costs_, p.assignment, schedule).start);
   }
 
+  /// Where memory keeps strategies from an assignment, or from a good one.
+  void add_packed() {
+    for (const bool quick : {false, true}) {
+      for (std::uint64_t seed = 0; seed < kMostPackings && !limit_.reached(); ++seed) {
+        const GraphPartition p = pack_groups(costs_, seed, quick);
+        if (!p.reason.empty()) continue;
+        add(quick ? "packed by time + pct" : "packed by memory + pct", p.assignment,
+            simulate(costs_, p.assignment, GraphSchedule::pct).start);
+        break;
+      }
+    }
+  }
+
   bool accepted(const GraphPartition& p) {
     if (!p.reason.empty()) reason_ = p.reason;
     return p.reason.empty();
@@ -125,6 +144,26 @@ std::int64_t work_of(const GraphBestOptions& options, const OperatorGraph& graph
   return options.work >= 0 ? options.work : std::min<std::int64_t>(200'000'000, 200'000LL * graph.size());
 }
 
+/// A partial schedule is about as much work as this many vertices of the local search.
+constexpr std::int64_t kWorkPerNode = 8;
+
+/// Small graphs by exhaustion. True: no schedule is shorter than that in `best`, or there is none at all.
+bool exhausted(const GraphCosts& costs, std::int64_t work, Limit& limit, GraphBest& best) {
+  const bool any = best.reason.empty();
+  if (any && best.solution.makespan == best.lower_bound) return true;
+  ExactOptions options{.nodes = work / kWorkPerNode, .stop = [&] { return limit.reached(); }};
+  if (any) options.below = best.solution.makespan;
+  ExactPartition exact = exact_partition(costs, options);
+  if (exact.solution) {
+    best.solution = std::move(*exact.solution);
+    best.reason.clear();
+  }
+  if (!exact.complete) return false;
+  best.infeasible = !best.reason.empty();
+  if (!best.infeasible) best.lower_bound = best.solution.makespan;
+  return true;
+}
+
 }  // namespace
 
 GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& options) {
@@ -132,24 +171,30 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
   Portfolio portfolio(costs, limit, options.seed);
   portfolio.fill();
   GraphBest best;
-  best.reason = portfolio.reason();
-  if (portfolio.empty()) return best;
-  best.reason.clear();
-  best.candidates = portfolio.candidates();
-  best.solution = portfolio[0];
   best.lower_bound = graph_lower_bound(costs);
-
+  if (portfolio.empty()) {
+    best.reason = portfolio.reason();
+  } else {
+    best.candidates = portfolio.candidates();
+    best.solution = portfolio[0];
+  }
   const std::int64_t counted = work_of(options, costs.graph());
+  const bool settled = options.exhaust && counted > 0 && exhausted(costs, counted, limit, best);
+  best.cut_by_limit = !settled && limit.reached();
+  if (settled || !best.reason.empty()) return best;
+
   const int runs = counted > 0 ? std::max(1, options.runs) : 0;
+  const GraphSolution first = best.solution;
   std::vector<GraphSolution> results(runs);
   std::atomic<int> next = 0;
   const auto work = [&] {
     for (int run = next++; run < runs; run = next++)
-      results[run] = improve(costs, portfolio[run % std::min(4, portfolio.size())],
-                             {.seed = options.seed * 1000 + static_cast<std::uint64_t>(run) + 1,
-                              .work = counted,
-                              .lower_bound = best.lower_bound,
-                              .stop = [&] { return limit.reached(); }});
+      results[run] = improve(
+          costs, run == 0 || portfolio.empty() ? first : portfolio[run % std::min(4, portfolio.size())],
+          {.seed = options.seed * 1000 + static_cast<std::uint64_t>(run) + 1,
+           .work = counted,
+           .lower_bound = best.lower_bound,
+           .stop = [&] { return limit.reached(); }});
   };
   const int machine = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   std::vector<std::jthread> helpers;

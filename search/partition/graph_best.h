@@ -1,6 +1,7 @@
 #pragma once
 // The best placement and order of an operator graph that we can find: every strategy with every schedule,
-// HEFT on few devices (the fastest 1, 2, 3, 4, 6, ...), then local search from the shortest of them, and a
+// HEFT on few devices (the fastest 1, 2, 3, 4, 6, ...), where memory is short groups packed into it, then
+// exhaustion where the graph is small (graph_exact.h), else local search from the shortest of them; and a
 // lower bound.
 //
 //   GraphBest best = best_partition(costs, {.time_limit = 10});
@@ -22,7 +23,8 @@ struct GraphBestOptions {
   std::uint64_t seed = 0;
   int runs = 2;  ///< independent local searches, side by side
   std::int64_t work =
-      -1;  ///< of each run, in vertices looked at; 0: the starts alone; -1: by size, to 2 * 10^8
+      -1;               ///< of each run, in vertices looked at; 0: the starts alone; -1: by size, to 2 * 10^8
+  bool exhaust = true;  ///< small graphs
   double time_limit = 0;                   ///< seconds; 0: none
   int threads = 0;                         ///< 0: as many as the machine has
   std::function<bool()> interrupted = {};  ///< true: return the best so far
@@ -39,7 +41,8 @@ struct GraphBest {
   Ticks lower_bound = 0;                   ///< proven
   std::vector<GraphCandidate> candidates;  ///< shortest first
   bool cut_by_limit = false;               ///< by the time limit or an interrupt
-  std::string reason;                      ///< no strategy found an assignment: memory ran out
+  std::string reason;                      ///< no assignment was found: memory ran out
+  bool infeasible = false;                 ///< and every one was tried
 };
 
 GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& options = {});

@@ -14,6 +14,9 @@ namespace {
 
 constexpr Ticks kNever = std::numeric_limits<Ticks>::max() / 2;
 
+/// (Edges + vertices) * devices up to which paths are followed device by device: a second, and 500 MB.
+constexpr double kMostPathRows = 2e7;
+
 class PathBounds {
  public:
   /// `cones`: look at several levels at once (graph_cone.h).
@@ -28,6 +31,7 @@ class PathBounds {
         arrivals_(graph_.predecessors.values.size() * static_cast<std::size_t>(devices_), 0),
         departures_(cones ? arrivals_.size() : 0, 0),
         after_(reach_.size(), kNever),
+        shortest_(reach_.size(), 0),
         position_(graph_.size()),
         backwards_(graph_.size()) {
     for (int v = 0; v < graph_.size(); ++v)
@@ -103,17 +107,20 @@ class PathBounds {
   /// Earliest arrival over a link of v's tensor at every device that a successor may use.
   void send(int v, std::vector<int>& filled) {
     tabulate_transfers(v);
-    for (const int w : graph_.successors[v]) {
-      Ticks* row = &arrivals_[static_cast<std::size_t>(filled[w]++) * devices_];
-      for (const int to : domains_[graph_.group[w]]) {
-        Ticks earliest = kNever;
-        for (const int from : domains_[graph_.group[v]])
-          if (from != to)
-            earliest =
-                std::min(earliest, reach_[at(v, from)] + costs_.execution(v, from) + transfer(from, to));
-        row[to] = earliest;
+    soonest_.clear();
+    for (const int from : domains_[graph_.group[v]])
+      soonest_.emplace_back(reach_[at(v, from)] + durations_[at(v, from)], from);
+    std::sort(soonest_.begin(), soonest_.end());
+    row_.assign(static_cast<std::size_t>(devices_), kNever);
+    for (int to = 0; to < devices_; ++to) {
+      for (const auto& [ready, from] : soonest_) {
+        if (ready >= row_[to]) break;  // nor is anything behind it sooner
+        if (from != to) row_[to] = std::min(row_[to], ready + transfer(from, to));
       }
     }
+    for (const int w : graph_.successors[v])
+      std::copy(row_.begin(), row_.end(),
+                arrivals_.begin() + static_cast<std::ptrdiff_t>(filled[w]++) * devices_);
   }
 
   void backward() {
@@ -127,8 +134,12 @@ class PathBounds {
         std::size_t edge = graph_.successors.begin[v];
         for (const int w : graph_.successors[v]) {
           Ticks remote = kNever;
-          for (const int to : domains_[graph_.group[w]])
+          const int homes = static_cast<int>(domains_[graph_.group[w]].size());
+          for (int i = 0; i < homes; ++i) {
+            const int to = shortest_[at(w, i)];
+            if (rest_[at(w, to)] >= remote) break;  // nor is anything behind it shorter
             if (to != d) remote = std::min(remote, transfer(d, to) + rest_[at(w, to)]);
+          }
           const bool here = holds(w, d);
           neighbours_.push_back({remote, here ? after_[at(w, d)] : kNever, here ? durations_[at(w, d)] : 0});
           if (cones_) departures_[edge++ * devices_ + d] = remote;
@@ -136,6 +147,11 @@ class PathBounds {
         after_[at(v, d)] = cones_ ? cone.earliest(v, d, join()) : join();
         rest_[at(v, d)] = durations_[at(v, d)] + after_[at(v, d)];
       }
+      const auto& homes = domains_[graph_.group[v]];
+      const auto begin = shortest_.begin() + static_cast<std::ptrdiff_t>(at(v, 0));
+      const auto end = std::copy(homes.begin(), homes.end(), begin);
+      std::sort(begin, end,
+                [&](int a, int b) { return std::pair(rest_[at(v, a)], a) < std::pair(rest_[at(v, b)], b); });
     }
   }
 
@@ -196,11 +212,14 @@ class PathBounds {
   std::vector<Ticks> arrivals_;            ///< [incoming edge][device]
   std::vector<Ticks> departures_;          ///< [outgoing edge][device]: over a link, to the end of all
   std::vector<Ticks> after_;               ///< [vertex][device]: rest_ without the vertex itself
+  std::vector<int> shortest_;              ///< [vertex]: its domain by rest_
   std::vector<Ticks> durations_;           ///< [vertex][device]
   std::vector<int> position_, backwards_;  ///< in the topological order, from either end
   std::vector<int> rate_class_;            ///< [from][to]
   std::vector<std::pair<int, int>> example_;
   std::vector<Ticks> class_time_;
+  std::vector<std::pair<Ticks, int>> soonest_;  ///< (end, device) of one vertex
+  std::vector<Ticks> row_;                      ///< its arrival at each device
   std::vector<Neighbour> neighbours_, sequence_;
   std::vector<std::tuple<Ticks, Ticks, Ticks>> releases_;
 };
@@ -212,7 +231,11 @@ Ticks simple_graph_bound(const GraphCosts& costs) {
   std::int64_t operations = 0, speeds = 0;
   for (const std::int64_t o : graph.operations) operations += o;
   for (const GraphDevice& d : costs.devices().devices) speeds += d.speed;
-  Ticks bound = operations / speeds * kTicksPerUnit + operations % speeds * kTicksPerUnit / speeds;
+  auto bound = static_cast<Ticks>(static_cast<__int128>(operations) * kTicksPerUnit / speeds);
+  if (costs.device_count() == 1) {  // one after the other
+    bound = 0;
+    for (int v = 0; v < graph.size(); ++v) bound += costs.execution(v, 0);
+  }
   std::vector<int> fastest(graph.groups.rows());
   for (int g = 0; g < graph.groups.rows(); ++g) fastest[g] = costs.fastest(g);
   std::vector<Ticks> rest(graph.size(), 0);
@@ -225,10 +248,12 @@ Ticks simple_graph_bound(const GraphCosts& costs) {
 }
 
 Ticks graph_lower_bound(const GraphCosts& costs) {
-  const double steps = static_cast<double>(costs.graph().successors.values.size() + 1) *
-                       costs.device_count() * costs.device_count();
+  const double rows = static_cast<double>(costs.graph().successors.values.size() + costs.graph().size()) *
+                      costs.device_count();
   const Ticks simple = simple_graph_bound(costs);
-  return steps > 4e9 ? simple : std::max(simple, PathBounds(costs, steps < 2.5e8).bound());
+  return rows > kMostPathRows
+             ? simple
+             : std::max(simple, PathBounds(costs, rows * costs.device_count() < 4e8).bound());
 }
 
 }  // namespace ostinato

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <optional>
+#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "search/files/error.h"
 #include "search/files/file.h"
+#include "search/partition/csv_columns.h"
 
 namespace ostinato {
 namespace {
@@ -24,32 +27,37 @@ std::string_view trimmed(std::string_view text) {
 /// The rows of a CSV file below its header line.
 class Rows {
  public:
-  Rows(std::string_view text, const std::string& source, const std::vector<const char*>& columns)
+  Rows(std::string_view text, const std::string& source, const std::vector<CsvColumn>& columns)
       : text_(text), source_(source), columns_(columns) {
     if (!next_line()) throw InputError(source_, 0, "the file is empty; its first line must be the header");
     if (!fields_.front().empty() && fields_.front().front() >= '0' && fields_.front().front() <= '9')
-      throw InputError(source_, line_, fmt::format("the header line is missing: \"{}\"", header()));
+      fail(fmt::format("the header line is missing: \"{}\"", header()));
+    try {
+      at_.emplace(columns_, fields_);
+    } catch (const std::invalid_argument& error) {
+      fail(fmt::format("{}; the usual header is \"{}\"", error.what(), header()));
+    }
   }
 
-  /// Next row with at least as many fields as there are columns; blank lines are skipped.
+  /// Next row with a field for every column that is needed; blank lines are skipped.
   bool next() {
     if (!next_line()) return false;
-    if (fields_.size() < columns_.size())
-      fail(fmt::format("{} columns, but {} are needed: {}", fields_.size(), columns_.size(), header()));
+    if (fields_.size() < at_->needed())
+      fail(fmt::format("{} columns, but {} are needed: {}", fields_.size(), at_->needed(), header()));
     return true;
   }
 
-  std::string_view text(std::size_t column) const { return fields_[column]; }
-  bool has(std::size_t column) const { return column < fields_.size(); }
+  std::string_view text(std::size_t column) const { return fields_[*at_->at(column)]; }
+  bool has(std::size_t column) const { return at_->at(column) && *at_->at(column) < fields_.size(); }
   int line() const { return line_; }
 
   std::int64_t number(std::size_t column, std::int64_t low, std::int64_t high) const {
-    return parse(fields_[column], column, low, high);
+    return parse(text(column), column, low, high);
   }
 
   std::vector<std::int64_t> list(std::size_t column, std::int64_t low, std::int64_t high) const {
     std::vector<std::int64_t> numbers;
-    std::string_view rest = fields_[column];
+    std::string_view rest = text(column);
     while (!rest.empty()) {
       const auto end = std::min(rest.find(';'), rest.size());
       numbers.push_back(parse(trimmed(rest.substr(0, end)), column, low, high));
@@ -88,20 +96,52 @@ class Rows {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (error != std::errc() || end != word.data() + word.size())
-      fail(fmt::format("{} is \"{}\"; it must be a whole number", columns_[column], word));
+      fail(fmt::format("{} is \"{}\"; it must be a whole number", columns_[column].name, word));
     if (value < low || value > high)
-      fail(fmt::format("{} is {}; it must be between {} and {}", columns_[column], value, low, high));
+      fail(fmt::format("{} is {}; it must be between {} and {}", columns_[column].name, value, low, high));
     return value;
   }
 
-  std::string header() const { return fmt::format("{}", fmt::join(columns_, ",")); }
+  std::string header() const {
+    std::vector<std::string_view> names;
+    for (const CsvColumn& column : columns_) {
+      if (!column.optional) names.emplace_back(column.name);
+    }
+    return fmt::format("{}", fmt::join(names, ","));
+  }
 
   std::string_view text_;
   const std::string& source_;
-  std::vector<const char*> columns_;
+  const std::vector<CsvColumn>& columns_;
+  std::optional<CsvColumns> at_;
   std::vector<std::string_view> fields_;
   int line_ = 0;
 };
+
+/// With the names of the authors' files among them.
+const std::vector<CsvColumn>& graph_columns() {
+  static const std::vector<CsvColumn> columns = {
+      {"id", {"vertex"}},
+      {"successors", {"out", "outgoing", "outgoingnode", "outgoingnodes", "children"}},
+      {"predecessors", {"in", "incoming", "incomingnode", "incomingnodes", "inputs", "parents"}},
+      {"same device", {"colocation", "colocated", "colocationnodes", "together", "mustshare"}},
+      {"tensor size", {"tensor", "size", "outputsize"}},
+      {"operations", {"ops", "work", "flops"}},
+      {"memory", {"ram", "ramstorage"}},
+      {"device kind", {"kind", "type", "devicetype", "constraint", "deviceconstraint"}},
+      {"name", {"label"}, true}};
+  return columns;
+}
+
+const std::vector<CsvColumn>& device_columns() {
+  static const std::vector<CsvColumn> columns = {
+      {"id", {"device"}},
+      {"memory", {"ram"}},
+      {"operations per time unit", {"speed", "operations", "ops"}},
+      {"rates", {"bandwidths", "links", "transferrates", "communicationspeed", "commnicationspeed"}},
+      {"kind", {"type", "devicekind", "devicetype"}}};
+  return columns;
+}
 
 constexpr std::int64_t kMaxId = std::numeric_limits<std::int64_t>::max();
 
@@ -134,9 +174,7 @@ void fill_rates(GraphDevices& devices, const std::vector<std::vector<std::int64_
 }  // namespace
 
 OperatorGraph parse_graph_csv(std::string_view text, const std::string& source) {
-  Rows rows(text, source,
-            {"id", "successors", "predecessors", "same device", "tensor size", "operations", "memory",
-             "device kind"});
+  Rows rows(text, source, graph_columns());
   std::vector<GraphVertex> vertices;
   while (rows.next()) {
     GraphVertex v;
@@ -157,7 +195,7 @@ OperatorGraph parse_graph_csv(std::string_view text, const std::string& source) 
 }
 
 GraphDevices parse_devices_csv(std::string_view text, const std::string& source) {
-  Rows rows(text, source, {"id", "memory", "operations per time unit", "rates", "kind"});
+  Rows rows(text, source, device_columns());
   GraphDevices devices;
   devices.source = source;
   std::vector<std::vector<std::int64_t>> rates;

@@ -7,7 +7,7 @@
 // kind ("NO": any), name (optional). An edge may be named at either end or at both. Devices: id, memory,
 // operations per time unit, rates, kind. The rates of a row are those to all later devices, in both
 // directions (the published form), or those from this device to every device, its own entry not used; all
-// rows alike.
+// rows alike. The header says which column is which (csv_columns.h).
 
 #include <cstddef>
 #include <filesystem>
@@ -18,8 +18,8 @@
 
 namespace ostinato {
 
-/// Throws InputError(file:line) for what build_graph refuses, for missing columns, and for what is not a
-/// number.
+/// Throws InputError(file:line) for what build_graph refuses, for columns that are missing or not clear, and
+/// for what is not a number.
 OperatorGraph read_graph_csv(const std::filesystem::path& path);
 OperatorGraph parse_graph_csv(std::string_view text, const std::string& source);
 

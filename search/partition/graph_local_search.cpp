@@ -9,6 +9,9 @@
 namespace ostinato {
 namespace {
 
+/// Groups that are asked to leave a device for what comes.
+constexpr int kMostLeaving = 6;
+
 class LocalSearch {
  public:
   LocalSearch(const GraphCosts& costs, const GraphSolution& start, const LocalSearchOptions& options)
@@ -37,8 +40,10 @@ class LocalSearch {
   /// What a small change costs: one vertex and one transfer, in the mean, where they are fastest.
   Ticks mean_step() const {
     Ticks sum = 0;
+    const std::vector<int>& fast = costs_.by_speed();
     for (int v = 0; v < graph_.size(); ++v) {
-      const int d = costs_.fastest(graph_.group[v]), to = costs_.by_speed()[costs_.by_speed()[0] == d];
+      const int d = costs_.fastest(graph_.group[v]);
+      const int to = fast[0] == d && fast.size() > 1 ? fast[1] : fast[0];
       sum += costs_.execution(v, d) / graph_.size() + costs_.transfer(v, d, to) / graph_.size();
     }
     return sum;
@@ -57,7 +62,7 @@ class LocalSearch {
   }
 
   void try_change() {
-    if (!sequence_.fits(change_.vertices, change_.device)) return;
+    if (!make_room()) return;
     const Ticks limit = sequence_.makespan() + threshold() - 1;
     if (sequence_.longest_path(change_, limit) > limit) return;
     sequence_.apply(change_);
@@ -65,8 +70,49 @@ class LocalSearch {
     if (sequence_.makespan() < best_.makespan) keep();
   }
 
+  bool in_change(int group) const {
+    return std::any_of(change_.moves.begin(), change_.moves.end(),
+                       [&](const GraphMove& m) { return graph_.group[m.vertex] == group; });
+  }
+
+  /// Other groups leave the device until its memory holds what comes; false where that was not found.
+  bool make_room() {
+    const int to = change_.moves.front().device, from = sequence_.device(change_.moves.front().vertex);
+    if (to == from || sequence_.over(change_, to) == 0) return true;
+    for (int tries = 0; tries < kMostLeaving; ++tries) {
+      sequence_.count_work(1);
+      if (send_away(to, random_.below(2) == 0 ? from : random_.below(costs_.device_count())) &&
+          sequence_.over(change_, to) == 0) {
+        change_.position = -1;
+        sort_moves();
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// Some group of a device, to another one that has room for it.
+  bool send_away(int from, int to) {
+    const std::vector<int>& there = sequence_.on_device(from);
+    if (to == from || there.empty()) return false;
+    const int group = graph_.group[there[random_.below(static_cast<int>(there.size()))]];
+    if (in_change(group) || !costs_.allowed(group, to)) return false;
+    const std::size_t before = change_.moves.size();
+    for (const int v : graph_.groups[group]) change_.moves.push_back({v, to});
+    if (sequence_.over(change_, to) == 0) return true;
+    change_.moves.resize(before);
+    return false;
+  }
+
+  void sort_moves() {
+    std::sort(change_.moves.begin(), change_.moves.end(), [&](const GraphMove& a, const GraphMove& b) {
+      return sequence_.position(a.vertex) < sequence_.position(b.vertex);
+    });
+  }
+
   bool propose() {
-    change_.vertices.clear();
+    vertices_.clear();
+    change_.moves.clear();
     change_.position = -1;
     const int at = random_.below(static_cast<int>(path_.size()));
     switch (random_.below(16)) {
@@ -99,7 +145,7 @@ class LocalSearch {
   }
 
   bool propose_group(int v) {
-    change_.device = other_device(v);
+    device_ = other_device(v);
     add_group(graph_.group[v]);
     return ready(sequence_.device(v));
   }
@@ -112,11 +158,11 @@ class LocalSearch {
     while (to < static_cast<int>(path_.size()) && to - from < longest && sequence_.device(path_[to]) == home)
       add_group(graph_.group[path_[to++]]);
     if (to < static_cast<int>(path_.size()) && random_.below(2) == 0)
-      change_.device = sequence_.device(path_[to]);
+      device_ = sequence_.device(path_[to]);
     else if (from > 0 && random_.below(2) == 0)
-      change_.device = sequence_.device(path_[from - 1]);
+      device_ = sequence_.device(path_[from - 1]);
     else
-      change_.device = other_device(path_[from]);
+      device_ = other_device(path_[from]);
     return ready(home);
   }
 
@@ -130,8 +176,7 @@ class LocalSearch {
       if (next < 0 || sequence_.position(next) < first || sequence_.position(next) > last) break;
       passed = next;
     }
-    change_.vertices.push_back(v);
-    change_.device = sequence_.device(v);
+    change_.moves.push_back({v, sequence_.device(v)});
     change_.position = sequence_.position(passed);
     return passed != v;
   }
@@ -144,24 +189,24 @@ class LocalSearch {
       last = std::min(last, sequence_.position(v) + 20);
     }
     change_.position = first + random_.below(last - first + 1);
-    change_.device = other_device(v);
+    device_ = other_device(v);
     add_group(graph_.group[v]);
     return ready(sequence_.device(v));
   }
 
   void add_group(int group) {
-    for (const int v : graph_.groups[group]) change_.vertices.push_back(v);
+    for (const int v : graph_.groups[group]) vertices_.push_back(v);
   }
 
-  /// Sorts the vertices; false where nothing would change or a kind forbids it.
+  /// The change that takes the vertices to the device; false where nothing would change or a kind forbids it.
   bool ready(int home) {
-    if (change_.device == home) return false;
-    for (const int v : change_.vertices)
-      if (!costs_.allowed(graph_.group[v], change_.device)) return false;
-    std::vector<int>& vertices = change_.vertices;
-    std::sort(vertices.begin(), vertices.end(),
+    if (device_ == home) return false;
+    for (const int v : vertices_)
+      if (!costs_.allowed(graph_.group[v], device_)) return false;
+    std::sort(vertices_.begin(), vertices_.end(),
               [&](int a, int b) { return sequence_.position(a) < sequence_.position(b); });
-    vertices.erase(std::unique(vertices.begin(), vertices.end()), vertices.end());
+    vertices_.erase(std::unique(vertices_.begin(), vertices_.end()), vertices_.end());
+    for (const int v : vertices_) change_.moves.push_back({v, device_});
     return true;
   }
 
@@ -172,6 +217,8 @@ class LocalSearch {
   GraphSequence sequence_;
   std::vector<int> path_;
   const Ticks threshold_start_;
+  std::vector<int> vertices_;  ///< of a proposal, and
+  int device_ = 0;             ///< where they shall go
   GraphChange change_;
   GraphSolution best_;
 };

@@ -4,8 +4,9 @@
 // shorten the schedule.
 //
 // A change is one of: a group, or a stretch of the critical path, to a device of a neighbour; a vertex past
-// others on its device; a vertex to another device and position. Its effect is known from its window alone
-// (graph_sequence.h).
+// others on its device; a vertex to another device and position. Where the device has no memory for what
+// comes, other groups leave it: to where that came from, or to a third device. The effect of a change is
+// known from its window alone (graph_sequence.h).
 
 #include <cstdint>
 #include <functional>

@@ -76,11 +76,13 @@ int GraphSequence::latest_position(int v) const {
   return position;
 }
 
-bool GraphSequence::fits(const std::vector<int>& vertices, int device) const {
-  std::int64_t more = 0;
-  for (const int v : vertices)
-    if (device_[v] != device) more += graph_.memory[v];
-  return used_[device] + more <= costs_.devices().devices[device].memory;
+std::int64_t GraphSequence::over(const GraphChange& change, int device) const {
+  std::int64_t used = used_[device];
+  for (const GraphMove& m : change.moves) {
+    if (m.device == device) used += graph_.memory[m.vertex];
+    if (device_[m.vertex] == device) used -= graph_.memory[m.vertex];
+  }
+  return std::max<std::int64_t>(0, used - costs_.devices().devices[device].memory);
 }
 
 Ticks GraphSequence::head_of(int v) const {
@@ -105,7 +107,7 @@ void GraphSequence::update_makespan() {
 }
 
 GraphSequence::Window GraphSequence::window(const GraphChange& change) const {
-  Window w{position_[change.vertices.front()], position_[change.vertices.back()]};
+  Window w{position_[change.moves.front().vertex], position_[change.moves.back().vertex]};
   if (change.position >= 0) {
     w.first = std::min(w.first, change.position);
     w.last = std::max(w.last, change.position);
@@ -117,7 +119,7 @@ GraphSequence::Window GraphSequence::window(const GraphChange& change) const {
 void GraphSequence::lay_out(const GraphChange& change, Window w) {
   window_order_.assign(order_.begin() + w.first, order_.begin() + w.last + 1);
   if (change.position < 0) return;
-  const auto from = window_order_.begin() + (position_[change.vertices.front()] - w.first);
+  const auto from = window_order_.begin() + (position_[change.moves.front().vertex] - w.first);
   const auto to = window_order_.begin() + (change.position - w.first);
   if (from < to)
     std::rotate(from, from + 1, to + 1);
@@ -172,10 +174,13 @@ Ticks GraphSequence::longest_path(const GraphChange& change, Ticks limit) {
   lay_out(change, w);
   ++look_;
   touched_.clear();
-  const int old_device = device_[change.vertices.front()];
-  for (const int v : change.vertices) put(v, change.device);
+  undo_.clear();
+  for (const auto& [v, device] : change.moves) {
+    undo_.push_back({v, device_[v]});
+    put(v, device);
+  }
   const Ticks longest = pass_window(w, limit);
-  for (const int v : change.vertices) put(v, old_device);
+  for (const auto& [v, device] : undo_) put(v, device);
   return longest;
 }
 
@@ -202,13 +207,13 @@ void GraphSequence::link(int v) {
 void GraphSequence::apply(const GraphChange& change) {
   const Window w = window(change);
   lay_out(change, w);
-  for (const int v : change.vertices) unlink(v);
-  for (const int v : change.vertices) put(v, change.device);
+  for (const GraphMove& m : change.moves) unlink(m.vertex);
+  for (const GraphMove& m : change.moves) put(m.vertex, m.device);
   for (int p = w.first; p <= w.last; ++p) {
     order_[p] = window_order_[p - w.first];
     position_[order_[p]] = p;
   }
-  for (const int v : change.vertices) link(v);
+  for (const GraphMove& m : change.moves) link(m.vertex);
   update_heads(w);
   update_tails(w);
   update_makespan();

@@ -9,7 +9,7 @@
 // 65, 1993, here for whole windows).
 //
 //   GraphSequence s(costs, assignment, order);
-//   GraphChange change{.vertices = {v}, .device = d, .position = s.position(v)};
+//   GraphChange change{.moves = {{v, d}}, .position = s.position(v)};
 //   if (s.longest_path(change, s.makespan()) < s.makespan()) s.apply(change);
 
 #include <vector>
@@ -18,11 +18,15 @@
 
 namespace ostinato {
 
-/// Vertices that go to another device where they stand; a single one may also move to another position.
+struct GraphMove {
+  int vertex = 0;
+  int device = 0;  ///< after the change
+};
+
+/// Vertices that go to other devices where they stand; a single one may also move to another position.
 struct GraphChange {
-  std::vector<int> vertices;  ///< by position
-  int device = 0;
-  int position = -1;  ///< of a single vertex after the change; -1: stay
+  std::vector<GraphMove> moves;  ///< by position
+  int position = -1;             ///< of a single vertex after the change; -1: stay
 };
 
 class GraphSequence {
@@ -44,8 +48,9 @@ class GraphSequence {
   int earliest_position(int vertex) const;
   int latest_position(int vertex) const;
 
-  /// Whether the memory of the device holds the vertices as well.
-  bool fits(const std::vector<int>& vertices, int device) const;
+  /// Bytes by which a device would be over its memory, were the change made; 0: it fits.
+  std::int64_t over(const GraphChange& change, int device) const;
+  const std::vector<int>& on_device(int device) const { return lists_[device]; }  ///< by position
 
   /// Longest path that touches the changed window, if the change were made; some value above `limit` as soon
   /// as it is known to exceed that. Paths past the window stay as they are. O(vertices and edges of the
@@ -117,6 +122,7 @@ class GraphSequence {
   std::vector<int> seen_, device_seen_;
   std::vector<Ticks> available_;  ///< valid where device_seen_ == look_
   std::vector<int> touched_;
+  std::vector<GraphMove> undo_;
   int look_ = 0;
   // Of one change: positions to compute again, and who lost a neighbour on its device.
   std::vector<char> dirty_;

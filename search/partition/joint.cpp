@@ -37,7 +37,9 @@ class Chooser {
     check_partition(profile_, options_.partition);
     for (Candidate& candidate : joint::list_candidates(profile_, options_)) add(std::move(candidate));
     place_all();
-    if (options_.fewer_devices) add_fewer();
+    choice_.devices = static_cast<int>(cluster_of(options_.partition).devices.size());
+    choice_.all_devices = options_.fewer_devices == FewerDevices::none && choice_.devices > 1;
+    if (!choice_.all_devices) add_fewer();
     search_all();
     choice_.winner = best();
     return std::move(choice_);
@@ -62,10 +64,14 @@ class Chooser {
     for (const std::size_t i : order) {
       if (drop_by(list()[i], bounds[i], "its busiest device needs at least")) continue;
       place(i);
-      if (!options_.recompute || options_.partition.inference || !short_of_memory(list()[i])) continue;
-      add(joint::recomputing(list()[i]));
-      place(list().size() - 1);
+      recompute_too(i);
     }
+  }
+
+  void recompute_too(std::size_t index) {
+    if (!options_.recompute || options_.partition.inference || !short_of_memory(list()[index])) return;
+    add(joint::recomputing(list()[index]));
+    place(list().size() - 1);
   }
 
   /// The latency of one micro-batch does not grow with what a device does for the others.
@@ -82,8 +88,8 @@ class Chooser {
 
   /// While what the first d devices take at least leaves room.
   void add_fewer() {
-    const int all = static_cast<int>(cluster_of(options_.partition).devices.size());
-    for (int devices = std::min(all - 1, static_cast<int>(profile_.layers.size())); devices >= 1; --devices) {
+    const int all = choice_.devices;
+    for (const int devices : joint::fewer_counts(profile_, options_)) {
       Candidate candidate = joint::on_fewer(options_, devices);
       Candidate even = candidate;
       even.even = true;
@@ -99,6 +105,7 @@ class Chooser {
         add(std::move(*one));
         place(list().size() - 1);
       }
+      recompute_too(list().size() - 2);
     }
   }
 
@@ -110,9 +117,9 @@ class Chooser {
     try {
       candidate.cuts = candidate.even    ? cut_evenly(profile_, candidate.options)
                        : candidate.graph ? cut_graph(profile_, candidate.options)
-                       : candidate.quick
-                           ? cut_for_latency(profile_, candidate.options, !options_.fewer_devices)
-                           : cut_chain(profile_, candidate.options);
+                       : candidate.quick ? cut_for_latency(profile_, candidate.options,
+                                                           options_.fewer_devices != FewerDevices::every)
+                                         : cut_chain(profile_, candidate.options);
     } catch (const InfeasibleError& error) {
       return refuse(candidate, error.what(), true);
     } catch (const InputError& error) {
@@ -121,6 +128,7 @@ class Chooser {
     for (const Candidate& other : list()) {
       if (&other == &candidate || !other.placement || other.cuts->stages != candidate.cuts->stages) continue;
       if (other.placement->devices.size() != cluster_of(candidate.options).devices.size()) continue;
+      candidate.no_shorter = true;
       return refuse(candidate, "the same stages as " + other.name, false);
     }
     candidate.placement = place_stages(profile_, candidate.options, candidate.cuts->stages);
@@ -187,6 +195,7 @@ class Chooser {
   bool drop_by(Candidate& candidate, Nanoseconds bound, const std::string& what) {
     if (wanted(bound)) return false;
     candidate.bound = bound;
+    candidate.no_shorter = true;
     refuse(candidate,
            fmt::format("{} {}, {} reached", what, format_time(bound), format_time(std::min(found_, upper_))),
            false);
@@ -227,6 +236,8 @@ class Chooser {
 }  // namespace
 
 Nanoseconds Candidate::value() const { return objective_value(*plan, *placement); }
+
+int Candidate::devices() const { return static_cast<int>(cluster_of(options).devices.size()); }
 
 JointChoice choose_plan(const Profile& profile, const JointOptions& options, const Searcher& searcher) {
   return Chooser(profile, options, searcher).choose();

@@ -27,12 +27,18 @@
 
 namespace ostinato {
 
+/// Whether placements are tried that leave the last devices idle. some: on half of the devices, a quarter,
+/// ..., one, and on whole nodes; up to kFewDevices on any number. every: on any number, and stages for a
+/// short latency may leave any device idle.
+enum class FewerDevices { none, some, every };
+inline constexpr int kFewDevices = 8;
+
 struct JointOptions {
   PartitionOptions partition;       ///< chunks, layout, sharded and recompute do not count: they are chosen
   std::vector<int> shardable = {};  ///< layers that may be sharded; rising
   int max_chunks = 4;
-  bool recompute = true;      ///< try it where memory is short, in training
-  bool fewer_devices = true;  ///< try to leave the last devices idle
+  bool recompute = true;  ///< try it where memory is short, in training
+  FewerDevices fewer_devices = FewerDevices::every;
   SearchOptions search = {};  ///< the time limit is that of all searches together
 };
 
@@ -50,13 +56,17 @@ struct Candidate {
   double seconds = 0;  ///< of its search
   std::string why_not;
   bool infeasible = false;  ///< `why_not` is a proof that nothing fits
+  bool no_shorter = false;  ///< `why_not` is a proof that it is no shorter than another one
 
+  int devices() const;        ///< that it is made for
   Nanoseconds value() const;  ///< the plan's objective; only where there is one
 };
 
 struct JointChoice {
   std::vector<Candidate> candidates;
   std::size_t winner = 0;
+  int devices = 0;           ///< there are
+  bool all_devices = false;  ///< none that leaves devices idle was tried
   bool interrupted = false;  ///< a stop left candidates untried
 };
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
+#include <set>
 
 #include "search/files/error.h"
 #include "search/files/file.h"
@@ -90,6 +92,22 @@ Candidate recomputing(const Candidate& candidate) {
   again.options.recompute = Recompute::needed;
   again.graph = candidate.graph;
   return again;
+}
+
+std::vector<int> fewer_counts(const Profile& profile, const JointOptions& options) {
+  const Cluster cluster = cluster_of(options.partition);
+  const int all = static_cast<int>(cluster.devices.size());
+  std::set<int, std::greater<>> counts;
+  if (options.fewer_devices == FewerDevices::every || all <= kFewDevices) {
+    for (int devices = 1; devices < all; ++devices) counts.insert(devices);
+  } else {
+    for (int devices = all / 2; devices >= 1; devices /= 2) counts.insert(devices);
+    for (int devices = 1; devices < all; ++devices)
+      if (cluster.devices[devices].node != cluster.devices[devices - 1].node) counts.insert(devices);
+  }
+  const int layers = static_cast<int>(profile.layers.size());
+  counts.erase(counts.begin(), counts.lower_bound(layers));  // more than layers
+  return {counts.begin(), counts.end()};
 }
 
 Candidate on_fewer(const JointOptions& options, int devices) {

@@ -11,6 +11,9 @@ std::vector<Candidate> list_candidates(const Profile& profile, const JointOption
 /// The same shape with recomputation where it is needed.
 Candidate recomputing(const Candidate& candidate);
 
+/// Numbers of devices, fewer than all, on which one chunk each is tried; falling.
+std::vector<int> fewer_counts(const Profile& profile, const JointOptions& options);
+
 /// One chunk on the first `devices` devices.
 Candidate on_fewer(const JointOptions& options, int devices);
 

@@ -8,6 +8,7 @@
 
 #include "search/files/error.h"
 #include "search/partition/graph_best.h"
+#include "search/partition/graph_exact.h"
 #include "search/partition/layer_operators.h"
 #include "search/partition/stage_cost.h"
 #include "search/partition/stages.h"
@@ -68,6 +69,7 @@ class Stages {
       if (!used[d]) give_part_to(d);
   }
 
+  Nanoseconds latency() const { return latency_; }
   std::vector<ModelStage> take() { return std::move(stages_); }
 
  private:
@@ -164,6 +166,24 @@ std::vector<ModelStage> one_a_layer(const GraphSolution& solution, int layers) {
   return stages;
 }
 
+/// Of the operators, which are an estimate: their optimum need not be the stages' own, so where it is found
+/// by exhaustion, what the local search finds is looked at too.
+std::vector<GraphSolution> assignments(const Model& model) {
+  const LayerOperators operators(model);
+  std::vector<GraphSolution> found;
+  try {
+    const GraphCosts costs(operators.graph(), operators.devices());
+    for (const bool exhaust : {false, true}) {
+      if (exhaust && costs.graph().size() > kMostExactVertices) continue;
+      GraphBest best = best_partition(
+          costs, {.runs = 1, .work = kWorkPerLayer * model.graph.layers(), .exhaust = exhaust, .threads = 1});
+      if (best.reason.empty()) found.push_back(std::move(best.solution));
+    }
+  } catch (const InfeasibleError&) {  // their memory is an estimate from above: no proof
+  }
+  return found;
+}
+
 Nanoseconds busiest_of(const Model& model, const std::vector<ModelStage>& stages) {
   std::vector<Nanoseconds> busy(static_cast<std::size_t>(model.devices()), 0);
   for (const ModelStage& stage : stages) {
@@ -188,20 +208,15 @@ StageCuts cut_for_latency(const Profile& profile, const PartitionOptions& asked,
         fmt::format("{} layers are too many for stages by latency, at most {}", layers, kMostLatencyLayers));
   if (all_devices && layers < model.devices())
     refuse(fmt::format("{} devices need at least as many layers, the model has {}", model.devices(), layers));
-  const LayerOperators operators(model);
-  GraphBest best;
-  try {
-    const GraphCosts costs(operators.graph(), operators.devices());
-    best = best_partition(costs, {.runs = 1, .work = kWorkPerLayer * layers, .threads = 1});
-  } catch (const InfeasibleError& error) {
-    best.reason = error.what();  // its memory is an estimate from above: no proof
+  std::optional<Stages> best;
+  for (const GraphSolution& solution : assignments(model)) {
+    Stages stages(profile, options, one_a_layer(solution, layers));
+    stages.join();
+    if (all_devices) stages.use_all_devices();
+    if (!best || stages.latency() < best->latency()) best.emplace(std::move(stages));
   }
-  if (!best.reason.empty())
-    refuse("no assignment of the layers was found that fits the memory of the devices");
-  Stages stages(profile, options, one_a_layer(best.solution, layers));
-  stages.join();
-  if (all_devices) stages.use_all_devices();
-  StageCuts cuts{.stages = stages.take(), .in_flight = options.micro_batches};
+  if (!best) refuse("no assignment of the layers was found that fits the memory of the devices");
+  StageCuts cuts{.stages = best->take(), .in_flight = options.micro_batches};
   cuts.busiest = busiest_of(model, cuts.stages);
   return cuts;
 }

@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(All, OptionsFile,
                                          Refusal{"[search]\nobjective = 3\n", "must be text in quotes"},
                                          Refusal{"[search]\nobjective = \"speed\"\n", "is not one of"},
                                          Refusal{"[search]\nthreads = 1.5\n", "whole number"},
-                                         Refusal{"[search]\nthreads = -1\n", "not negative"},
+                                         Refusal{"[search]\nthreads = -1\n", "from 0 to 1024"},
                                          Refusal{"[partition]\nsplit_backward = 1\n", "true or false"},
                                          Refusal{"[search]\nseed = 1\nseed = 2\n", "seed"},
                                          Refusal{"search = 1\n", "must be a table"}));

@@ -75,6 +75,29 @@ TEST_F(PartitionGraphCommand, ThePublishedProgramSendsByOperations) {
   EXPECT_EQ(run({"--published-program"}).status, 2);
 }
 
+TEST_F(PartitionGraphCommand, OneDeviceIsEnough) {
+  const std::string graph =
+      folder_.write("one.csv", "id,s,p,c,t,o,m,k,n\n1,2,,,1,10,1,NO,a\n2,,,,1,10,1,NO,b\n");
+  const std::string device = folder_.write("device.csv", "id,memory,speed,rates,kind\n0,1000,10,,CPU\n");
+  for (const char* strategy : {"hash", "batch-split", "critical-path", "mite", "dfs", "heft", "best"}) {
+    const Result result =
+        ostinato_run({"partition", graph, "--devices", device, "--strategy", strategy, "--json"});
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(result.json()["makespan"], 2.0);
+    EXPECT_EQ(result.json()["lower_bound"], 2.0);
+  }
+}
+
+TEST_F(PartitionGraphCommand, WhatFitsInNoWayIsInfeasible) {
+  const std::string graph =
+      folder_.write("full.csv", "id,s,p,c,t,o,m,k,n\n1,,,,0,1,6,NO,a\n2,,,,0,1,6,NO,b\n3,,,,0,1,6,NO,c\n");
+  const std::string device =
+      folder_.write("two.csv", "id,memory,speed,rates,kind\n0,10,1,5,CPU\n1,10,1,,CPU\n");
+  const Result result = ostinato_run({"partition", graph, "--devices", device});
+  EXPECT_EQ(result.status, 4);
+  EXPECT_NE(result.err.find("no assignment fits"), std::string::npos) << result.err;
+}
+
 TEST_F(PartitionGraphCommand, BadInputNamesFileAndLine) {
   const std::string bad = folder_.write("bad.csv", std::string(kGraph) + "6,9,,,0,1,0,NO,f\n");
   const Result result = ostinato_run({"partition", bad, "--devices", devices_});

@@ -160,6 +160,33 @@ TEST(PlanCommand, TakesADeviceFile) {
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
+// A link so slow that one device alone is quicker: that is chosen, and what to launch is said.
+TEST(PlanCommand, LeavesDevicesIdleWhereThatIsShorter) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text(std::vector<long>(6, 1000)));
+  const std::string devices = folder.write("devices.toml",
+                                           "format = \"ostinato-devices/1\"\n"
+                                           "[within]\nlatency = 1000000000\nbandwidth = 0\n"
+                                           "[[kinds]]\nname = \"slow\"\n"
+                                           "[[nodes]]\nkind = \"slow\"\ndevices = 3\n");
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"plan", profile, "--devices", devices, "--micro-batches", "4"};
+    args.insert(args.end(), {"--output", folder / "p.json", "--placement-output", folder / "p.toml"});
+    args.insert(args.end(), more.begin(), more.end());
+    return ostinato_run(args);
+  };
+  const Result usual = run({});
+  ASSERT_EQ(usual.status, 0) << usual.err;
+  EXPECT_NE(usual.out.find("1 chunk on 1 of 3 devices was chosen"), std::string::npos) << usual.out;
+  EXPECT_NE(usual.out.find("Launch 1 rank"), std::string::npos) << usual.out;
+  EXPECT_EQ(read_placement(folder / "p.toml").placement.devices.size(), 1u);
+  const Result all = run({"--all-devices"});
+  EXPECT_NE(all.out.find("on all 3 devices"), std::string::npos) << all.out;
+  EXPECT_EQ(all.out.find("Launch"), std::string::npos) << all.out;
+  EXPECT_EQ(run({"--all-devices", "--json"}).json()["devices_used"], 3);
+  EXPECT_EQ(run({"--all-devices", "--fewer-devices"}).status, 2);
+}
+
 TEST(PlanCommand, RefusesABadDeviceFileWithItsLine) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text({1000, 1000}));

@@ -19,7 +19,7 @@ SLOW, USUAL = 40_000, 4_000  # microseconds
 def plan(folder, capfd, *options):
     """(name of the winner, the "ostinato" section)."""
     words = ["plan", str(folder / "profile.json"), "--devices", "2", "--micro-batches", "4", "--time-limit", "2", "--json"]
-    words += ["--output", str(folder / "plan.json"), "--placement-output", str(folder / "placement.toml"), *options]
+    words += ["--all-devices", "--output", str(folder / "plan.json"), "--placement-output", str(folder / "placement.toml"), *options]
     capfd.readouterr()
     assert _search.main(words) in (0, 5)
     return json.loads(capfd.readouterr().out)["chosen"], {"plan": str(folder / "plan.json")}

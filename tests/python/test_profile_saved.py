@@ -160,7 +160,7 @@ def test_from_a_saved_program_to_a_plan_that_is_checked(tmp_path):
 
     placement, plan = tmp_path / "placement.toml", tmp_path / "plan.json"
     ostinato_does("partition", tmp_path / "profile.json", "--devices", 2, "--output", placement, "--split-backward")
-    ostinato_does("plan", tmp_path / "profile.json", "--devices", 2, "--micro-batches", 4, "--split-backward",
+    ostinato_does("plan", tmp_path / "profile.json", "--devices", 2, "--all-devices", "--micro-batches", 4, "--split-backward",
                   "--placement-output", placement, "--output", plan)  # fmt: skip
     ostinato_does("verify", plan, placement)
     text = placement.read_text()

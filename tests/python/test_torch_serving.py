@@ -59,7 +59,7 @@ def test_from_the_profile_to_answers(world2, profile, objective, tmp_path):
 
     costs, plan, placement = (str(tmp_path / name) for name in ("profile.json", "plan.json", "placement.toml"))
     profile.write(costs)
-    words = ["--inference", "--devices", "2", "--micro-batches", str(torch_jobs.MICRO_BATCHES), "--objective", objective]
+    words = ["--all-devices", "--inference", "--devices", "2", "--micro-batches", str(torch_jobs.MICRO_BATCHES), "--objective", objective]
     files = ["--time-limit", "2", "--output", plan, "--placement-output", placement]
     assert _search.main(["plan", costs, *words, *files]) in (0, 5)
     assert _search.main(["verify", plan, placement]) == 0

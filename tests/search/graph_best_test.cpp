@@ -3,71 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
-#include <limits>
 
 #include "search/partition/graph_bound.h"
 #include "search/partition/graph_csv.h"
 #include "search/partition/graph_simulate.h"
 #include "search/partition/graph_strategies.h"
+#include "tests/search/every_schedule.h"
 #include "tests/search/graph_small.h"
 
 namespace ostinato {
 namespace {
 
 using test::devices_of;
+using test::least_makespan;
 using test::random_devices;
 using test::random_graph;
-
-/// Shortest schedule of one assignment: every order in which vertices can be started, each as early as
-/// possible.
-Ticks shortest_schedule(const GraphCosts& costs, const Assignment& where, Ticks best) {
-  const OperatorGraph& g = costs.graph();
-  std::vector<Ticks> end(g.size(), -1), free_at(costs.device_count(), 0);
-  const std::function<void(int, Ticks)> add = [&](int placed, Ticks longest) {
-    if (longest >= best) return;
-    if (placed == g.size()) {
-      best = longest;
-      return;
-    }
-    for (int v = 0; v < g.size(); ++v) {
-      if (end[v] >= 0) continue;
-      Ticks start = free_at[where[v]];
-      bool ready = true;
-      for (const int u : g.predecessors[v]) {
-        ready &= end[u] >= 0;
-        if (ready) start = std::max(start, end[u] + costs.transfer(u, where[u], where[v]));
-      }
-      if (!ready) continue;
-      const Ticks before = free_at[where[v]];
-      end[v] = free_at[where[v]] = start + costs.execution(v, where[v]);
-      add(placed + 1, std::max(longest, end[v]));
-      end[v] = -1;
-      free_at[where[v]] = before;
-    }
-  };
-  add(0, 0);
-  return best;
-}
-
-/// Over all assignments, too.
-Ticks optimum(const GraphCosts& costs) {
-  const OperatorGraph& g = costs.graph();
-  Assignment where(g.size(), 0);
-  Ticks best = std::numeric_limits<Ticks>::max();
-  const std::function<void(int)> assign = [&](int group) {
-    if (group == g.groups.rows()) {
-      if (check_assignment(costs, where).empty()) best = shortest_schedule(costs, where, best);
-      return;
-    }
-    for (int d = 0; d < costs.device_count(); ++d) {
-      for (const int v : g.groups[group]) where[v] = d;
-      assign(group + 1);
-    }
-  };
-  assign(0);
-  return best;
-}
 
 TEST(GraphBestTest, FindsTheOptimumOfSmallGraphs) {
   int met = 0, total = 0;
@@ -75,7 +25,7 @@ TEST(GraphBestTest, FindsTheOptimumOfSmallGraphs) {
     const OperatorGraph g = random_graph(seed, {.vertices = 6});
     const GraphDevices d = random_devices(seed, 2 + static_cast<int>(seed % 2));
     const GraphCosts costs(g, d);
-    const Ticks shortest = optimum(costs);
+    const Ticks shortest = least_makespan(costs);
     const GraphBest best = best_partition(costs, {.work = 20'000});
     ASSERT_LE(best.lower_bound, shortest) << seed;
     ASSERT_GE(best.solution.makespan, shortest) << seed;
@@ -145,10 +95,10 @@ TEST(GraphBestTest, MoreBandwidthDoesNotHurt) {
   for (std::uint64_t seed = 1; seed <= 15; ++seed) {
     const OperatorGraph g = random_graph(seed, {.vertices = 5});
     GraphDevices d = random_devices(seed, 2);
-    const Ticks slow = optimum(GraphCosts(g, d));
+    const Ticks slow = least_makespan(GraphCosts(g, d));
     for (std::int64_t& rate : d.rates) rate *= 3;
     const GraphCosts faster(g, d);
-    EXPECT_LE(optimum(faster), slow);
+    EXPECT_LE(least_makespan(faster), slow);
     EXPECT_LE(best_partition(faster, {.work = 20'000}).solution.makespan, slow) << seed;
   }
 }
@@ -175,7 +125,7 @@ TEST(GraphBoundTest, WhatMustGatherOnOneDeviceRunsInTurn) {
   const OperatorGraph g = build_graph(rows, "g");
   const GraphDevices d = devices_of({10, 10, 10}, 10);
   EXPECT_EQ(graph_lower_bound(GraphCosts(g, d)), 7 * kTicksPerUnit);
-  EXPECT_EQ(optimum(GraphCosts(g, d)), 7 * kTicksPerUnit);
+  EXPECT_EQ(least_makespan(GraphCosts(g, d)), 7 * kTicksPerUnit);
 }
 
 TEST(GraphBoundTest, OfOneGroupWhatIsBeforeIsHere) {
@@ -188,7 +138,7 @@ TEST(GraphBoundTest, OfOneGroupWhatIsBeforeIsHere) {
                   "g");
   const GraphDevices d = devices_of({10, 10}, 10);
   const Ticks bound = graph_lower_bound(GraphCosts(g, d));
-  EXPECT_LE(bound, optimum(GraphCosts(g, d)));
+  EXPECT_LE(bound, least_makespan(GraphCosts(g, d)));
   EXPECT_EQ(bound, 8 * kTicksPerUnit);
 }
 
@@ -201,7 +151,7 @@ TEST(GraphBoundTest, IsBelowTheOptimumOfEveryKindOfGraph) {
     const OperatorGraph g = random_graph(seed, shape);
     const GraphDevices d = random_devices(seed, 2);
     const GraphCosts costs(g, d);
-    const Ticks bound = graph_lower_bound(costs), shortest = optimum(costs);
+    const Ticks bound = graph_lower_bound(costs), shortest = least_makespan(costs);
     ASSERT_LE(bound, shortest) << seed;
     tight += bound == shortest ? 1 : 0;
   }

@@ -104,6 +104,50 @@ TEST(GraphCsvTest, TheHeaderIsNeeded) {
   }
 }
 
+std::string header_error(const std::string& header) {
+  try {
+    parse_graph_csv(header + "\n1,,,,0,1,0,NO\n", "g.csv");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(GraphCsvTest, ColumnsStandWhereTheHeaderSays) {
+  const OperatorGraph g = parse_graph_csv(
+      "name,Device kind,remark,memory,operations,tensor_size,same device,predecessors,successors,id\n"
+      "left,GPU,no,7,50,3,,,2,1\nright,NO,no,8,60,4,,,,2\n",
+      "g.csv");
+  EXPECT_EQ(g.operations, (std::vector<std::int64_t>{50, 60}));
+  EXPECT_EQ(g.memory, (std::vector<std::int64_t>{7 + 3, 8 + 4 + 3}));
+  EXPECT_EQ(g.names[0], "left");
+  EXPECT_EQ(g.kinds[g.group_kind[g.group[0]]], "GPU");
+  EXPECT_EQ(list(g.successors[0]), (std::vector<int>{1}));
+  const GraphDevices d = parse_devices_csv("kind,speed,mem,rates,id\nCPU,5,100,9,7\nGPU,6,200,,8\n", "d.csv");
+  EXPECT_EQ(d.devices[1].speed, 6);
+  EXPECT_EQ(d.devices[1].memory, 200);
+  EXPECT_EQ(d.rates, (std::vector<std::int64_t>{0, 9, 9, 0}));
+}
+
+TEST(GraphCsvTest, NamesMayBeShortWhereTheyAreClear) {
+  for (const char* header :
+       {"id,s,p,c,t,o,m,k,n", "id,s,p,m,t,o,m,k,n", "id,succ,pred,same,tensor,ops,mem,kind",
+        "Id,(Outgoing) node,(Incoming) node,Colocation nodes,#tensorSize, #operations, RAM "
+        "storage,Device constraint ,name"})
+    EXPECT_EQ(header_error(header), "no error") << header;
+  const std::string usual =
+      "; the usual header is \"id,successors,predecessors,same device,tensor size,operations,memory,device "
+      "kind\"";
+  EXPECT_EQ(
+      header_error("id,s,p,c,o,t,m,k"),
+      "g.csv:1: the column 's' may be \"successors\" or \"same device\"; write its name in full" + usual);
+  EXPECT_EQ(header_error("id,out,in,colocation,opreations,tensor,ram,kind"),
+            "g.csv:1: no column is \"operations\"; did you mean 'opreations'?" + usual);
+  EXPECT_EQ(header_error("id,out,in,colocation,memory,operations,ram,kind"),
+            "g.csv:1: two columns are \"memory\": 'memory' and 'ram'" + usual);
+  EXPECT_EQ(header_error("a,b,c,d,e,f,g,h").substr(0, 9), "g.csv:1: ");
+}
+
 TEST(DevicesCsvTest, TheTriangleHoldsBothDirections) {
   const GraphDevices d =
       parse_devices_csv(kDevicesHeader + "7,100,5,20;30,CPU\n8,100,6,40,GPU\n9,90,1,,CPU\n", "d");
@@ -142,8 +186,10 @@ TEST(GraphCostsTest, AKindWithoutADeviceIsInfeasible) {
     GraphCosts costs(g, d);
     FAIL() << "accepted";
   } catch (const InfeasibleError& error) {
-    EXPECT_STREQ(error.what(),
-                 "g.csv:2: vertex 1 needs 0 of memory on one TPU, and no device of devices has it");
+    EXPECT_STREQ(
+        error.what(),
+        "g.csv:2: vertex 1 needs a device of the kind 'TPU', and devices has none, but CPU; did you mean "
+        "'CPU'?");
   }
 }
 

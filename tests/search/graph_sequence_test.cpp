@@ -20,19 +20,26 @@ Assignment first_allowed(const GraphCosts& costs) {
   return where;
 }
 
-/// A random change that the graph and the kinds allow; vertices empty: none.
+/// A random change that the graph and the kinds allow; no moves: none.
 GraphChange random_change(const GraphCosts& costs, const GraphSequence& s, GraphRandom& random) {
   const OperatorGraph& g = costs.graph();
   const int v = random.below(g.size());
   const int first = s.earliest_position(v), last = s.latest_position(v);
   GraphChange change;
-  change.device = random.below(costs.device_count());
+  const auto add = [&](int group, int device) {
+    if (!costs.allowed(group, device)) return;
+    for (const int x : g.groups[group]) change.moves.push_back({x, device});
+  };
+  const int device = random.below(costs.device_count());
+  add(g.group[v], device);
+  const int other = random.below(g.size());
   if (random.below(2) == 0 && g.groups[g.group[v]].size() == 1)
     change.position = first + random.below(last - first + 1);
-  if (!costs.allowed(g.group[v], change.device)) return change;
-  for (const int x : g.groups[g.group[v]]) change.vertices.push_back(x);
-  std::sort(change.vertices.begin(), change.vertices.end(),
-            [&](int a, int b) { return s.position(a) < s.position(b); });
+  else if (g.group[other] != g.group[v] && s.device(other) == device)
+    add(g.group[other], s.device(v));  // they change places
+  std::sort(change.moves.begin(), change.moves.end(), [&](const GraphMove& a, const GraphMove& b) {
+    return s.position(a.vertex) < s.position(b.vertex);
+  });
   return change;
 }
 
@@ -46,9 +53,9 @@ TEST(GraphSequenceTest, AChainOverTwoDevices) {
   GraphSequence s(costs, {0, 1, 0}, {0, 1, 2});
   EXPECT_EQ(s.starts(), (std::vector<Ticks>{0, 3 * kTicksPerUnit, kTicksPerUnit}));
   EXPECT_EQ(s.makespan(), 4 * kTicksPerUnit);
-  const GraphChange home{.vertices = {1}, .device = 0, .position = -1};
+  const GraphChange home{.moves = {{1, 0}}, .position = -1};
   EXPECT_EQ(s.longest_path(home, 100 * kTicksPerUnit), 5 * kTicksPerUnit);  // one after the other
-  const GraphChange away{.vertices = {2}, .device = 1, .position = 1};
+  const GraphChange away{.moves = {{2, 1}}, .position = 1};
   EXPECT_EQ(s.longest_path(away, 100 * kTicksPerUnit), 4 * kTicksPerUnit);
   s.apply(away);
   EXPECT_EQ(s.order(), (std::vector<int>{0, 2, 1}));
@@ -67,7 +74,7 @@ TEST(GraphSequenceTest, ChangesKeepItExact) {
     GraphRandom random(seed);
     for (int step = 0; step < 60; ++step) {
       const GraphChange change = random_change(costs, s, random);
-      if (change.vertices.empty()) continue;
+      if (change.moves.empty()) continue;
       const Ticks before = s.makespan(), foretold = s.longest_path(change, kTicksPerUnit * 1'000'000);
       EXPECT_GT(s.longest_path(change, foretold - 1), foretold - 1);  // a limit only cuts
       s.apply(change);
@@ -102,9 +109,11 @@ TEST(GraphSequenceTest, MemoryIsCounted) {
   const GraphDevices d = devices_of({1, 1}, 10, "", 10);
   const GraphCosts costs(g, d);
   GraphSequence s(costs, {0, 1}, {0, 1});
-  EXPECT_FALSE(s.fits({1}, 0));
-  EXPECT_TRUE(s.fits({1}, 1));
-  EXPECT_FALSE(s.fits({0, 1}, 1));
+  EXPECT_EQ(s.over({.moves = {{1, 0}}}, 0), 2);
+  EXPECT_EQ(s.over({.moves = {{1, 1}}}, 1), 0);
+  EXPECT_EQ(s.over({.moves = {{0, 1}}}, 1), 2);
+  EXPECT_EQ(s.over({.moves = {{0, 1}, {1, 0}}}, 0), 0);  // they change places
+  EXPECT_EQ(s.over({.moves = {{0, 1}, {1, 0}}}, 1), 0);
 }
 
 }  // namespace

@@ -179,7 +179,7 @@ TEST(PartitionInference, TheJointChoiceIsForLatencyOrForThroughput) {
   JointOptions options;
   options.partition.devices = 2;
   options.partition.inference = true;
-  options.fewer_devices = false;
+  options.fewer_devices = FewerDevices::none;
   options.search.time_limit_seconds = 0;
   options.partition.micro_batches = options.search.micro_batches = 1;
   options.search.objective = Objective::latency;

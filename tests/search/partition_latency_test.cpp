@@ -133,7 +133,7 @@ TEST(PartitionLatency, TheJointChoiceTakesThem) {
   options.partition.micro_batches = options.search.micro_batches = 3;
   options.search.time_limit_seconds = 0;
   options.search.objective = Objective::latency;
-  options.fewer_devices = false;
+  options.fewer_devices = FewerDevices::none;
   const JointChoice choice = choose_plan(interleaved(3, 5), options);
   const Candidate& best = choice.candidates[choice.winner];
   EXPECT_EQ(best.value(), 4 * 15);

@@ -1,0 +1,71 @@
+#include "bindings/cli/numbers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "search/placement/quantity.h"
+
+namespace ostinato::cli {
+namespace {
+
+constexpr std::int64_t kMillion = 1'000'000;
+
+std::string range_text(const char* what, std::int64_t low, std::int64_t high) {
+  if (high < std::numeric_limits<std::int64_t>::max())
+    return fmt::format("{} from {} to {}", what, low, high);
+  return low == 0 ? fmt::format("{} that is not negative", what)
+                  : fmt::format("{} that is at least {}", what, low);
+}
+
+/// CLI11 reads a leading 0 as octal.
+void strip_zeros(std::string& digits) {
+  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
+}
+
+std::string refusal(const std::string& wanted, const std::string& text) {
+  return fmt::format("needs {}, got \"{}\"", wanted, text);
+}
+
+}  // namespace
+
+std::string whole_number_text(std::int64_t low, std::int64_t high) {
+  return range_text("a whole number", low, high);
+}
+
+std::string decimal_text(std::int64_t low, std::int64_t high) {
+  return range_text("a decimal number", low, high);
+}
+
+bool is_whole_number(const std::string& text, std::int64_t low, std::int64_t high) {
+  if (text.find('.') != std::string::npos) return false;
+  const auto value = parse_scaled(text, 1);
+  return value && *value >= low && *value <= high;
+}
+
+bool is_decimal(const std::string& text, std::int64_t low, std::int64_t high) {
+  const auto millionths = parse_scaled(text, kMillion);
+  return millionths && *millionths / kMillion >= low &&
+         (*millionths / kMillion < high || (*millionths / kMillion == high && *millionths % kMillion == 0));
+}
+
+CLI::Validator whole_number_check(std::int64_t low, std::int64_t high) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        if (!is_whole_number(text, low, high)) return refusal(whole_number_text(low, high), text);
+        strip_zeros(text);
+        return std::string();
+      },
+      "");
+}
+
+CLI::Validator decimal_check(std::int64_t low, std::int64_t high) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        return is_decimal(text, low, high) ? std::string() : refusal(decimal_text(low, high), text);
+      },
+      "");
+}
+
+}  // namespace ostinato::cli
