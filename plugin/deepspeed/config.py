@@ -136,7 +136,7 @@ def resolve(section: Section, file: str | None) -> Paths:
         return Paths(**named)
     plan = named["plan"]
     if not plan.is_file():
-        raise OstinatoError(f'"plan": {plan}: no such file; ostinato search PLACEMENT --output PLAN makes one')
+        raise OstinatoError(f'"plan": {plan}: no such file; ostinato plan PROFILE --output PLAN makes one (of a placement of your own: ostinato search)')
     named["placement"] = named["placement"] or plan.with_name("placement.toml")
     if not named["placement"].is_file():
         which = "" if section.placement else ' (the default, beside the plan; "placement" names another)'

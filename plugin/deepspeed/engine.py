@@ -6,6 +6,7 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 """
 
 import time
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
@@ -96,6 +97,7 @@ class Run:
     watch: Watch | None = None
     trace: Trace | None = None
     memory: StepMemory | None = None
+    recomputed: Callable[[], None] | None = None  # after the backward that runs: notes what of its layers it changed
     active: Chunk | None = None  # the chunk whose forward or backward runs
     batches: Batches | None = None  # of this step
     drawn: bool = False  # it was said that layers draw
@@ -520,6 +522,8 @@ class PlanEngine:
         if run.streaming:
             self.module.watcher = run.streams
             run.streams.begin(plans.copies_of(run.chunks) * micro_batch + chunk.copy)
+        if self._steps_here == 1 and micro_batch == 0 and part != "W" and not chunk.recomputes:
+            run.recomputed = self.module.watch_backward(chunk)
         self._running_engine_backward = True
         if part == "I":
             self._start_timers(self.engine_timers.backward_timers)
@@ -536,6 +540,9 @@ class PlanEngine:
             self.module.watcher = None
             self._ostinato.streams.end(recomputed=True)
         self._running_engine_backward = False
+        if self._ostinato.recomputed is not None:
+            self._ostinato.recomputed()
+            self._ostinato.recomputed = None
         self._ostinato.active = None
 
     def _backward_prologue(self):

@@ -7,6 +7,7 @@
 The chunk must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
 """
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 
@@ -112,6 +113,18 @@ class ChunkedLayers:
 
         made = checkpointing.non_reentrant_checkpoint(run, *inputs)
         return (made,) if first[0] else made
+
+    def watch_backward(self, chunk: Chunk) -> Callable[[], None]:
+        """To be called after the chunk's backward: notes buffers that recomputation in it has changed. Layers that checkpoint themselves, and
+        those that DeepSpeed does, run their forwards twice; the order of the two among others is the plan's.
+        """
+        state = ForwardState(dict(zip(chunk.layers, self.functions_of(chunk), strict=True)))
+        before = state.now()
+
+        def note() -> None:
+            self.run_twice += [f"{name} (checkpointed by the layer or by DeepSpeed, in the plan's order)" for name in state.changed_buffers(before)]
+
+        return note
 
     def _put_away(self) -> None:
         if self._own_checkpointing is not None:

@@ -138,7 +138,7 @@ def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -
     copies = copies_of(chunks)
     if trains(program) and program.micro_batches * copies != micro_batches:
         ways = "" if copies == 1 else f", each for {copies} directions,"
-        needed = "" if micro_batches % copies else f": search again with --micro-batches {micro_batches // copies}"
+        needed = "" if micro_batches % copies else f": ostinato plan PROFILE --micro-batches {micro_batches // copies} makes one for that"
         raise OstinatoError(
             f"the plan is for {program.micro_batches} micro-batches{ways} a step, and gradient_accumulation_steps is "
             f"{micro_batches}{needed}"
@@ -177,12 +177,13 @@ def _check_layers(program, chunks: list[Chunk], specs: list) -> None:
     if unsaid := [program.stages[chunk.stage].name for chunk in chunks if not chunk.layers]:
         raise OstinatoError(
             f'placement "{name}" does not say which layers stage "{unsaid[0]}" holds: give it [[stages]], as '
-            "ostinato partition does"
+            "ostinato plan and ostinato partition do"
         )
     count = 1 + max(chunk.layers[-1] for chunk in chunks)
     if count != len(specs):
         raise OstinatoError(
-            f'placement "{name}" is for a model of {count} layers, and this PipelineModule has {len(specs)}: partition this model'
+            f'placement "{name}" is for a model of {count} layers, and this PipelineModule has {len(specs)}: make one '
+            "for this model, with ostinato profile and ostinato plan"
         )
     held = sorted((layer, program.stages[chunk.stage].name) for chunk in chunks for layer in chunk.layers)
     for expected, (layer, stage) in enumerate(held):

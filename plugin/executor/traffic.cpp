@@ -205,9 +205,10 @@ std::vector<Buffer> Traffic::wait(int index) {
 void Traffic::check(const Instruction& i, const MessageSpec& spec,
                     const std::vector<at::Tensor>& tensors) const {
   if (matches(spec, tensors)) return;
-  throw ExecutionError("rank " + std::to_string(rank_) + ": " + to_string(i) + " carries " +
-                       to_string(describe(tensors)) + ", but stage '" + program_.stages[i.stage].name +
-                       "' announced " + to_string(spec) + "; shapes that change need dynamic_shapes");
+  throw ExecutionError(
+      "rank " + std::to_string(rank_) + ": " + to_string(i) + " carries " + to_string(describe(tensors)) +
+      ", but stage '" + program_.stages[i.stage].name + "' announced " + to_string(spec) +
+      "; where shapes change, say so: PipelineModule(dynamic_shape=True), or Pipeline(dynamic_shapes=True)");
 }
 
 void Traffic::announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors,

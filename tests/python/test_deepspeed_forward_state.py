@@ -69,3 +69,25 @@ def test_auto_begins_where_the_script_left_off(world2, tmp_path, change):
     assert "layers = [0, 4]" not in (tmp_path / "placement.toml").read_text()  # layers have moved
     for got, expected in zip(ours, theirs, strict=True):
         assert got["kind"] == "PlanEngine" and got["losses"] == expected["losses"] and got["last"] == expected["last"]
+
+
+def announced(options: Options) -> list[str]:
+    """What this rank says in its first step of what recomputation changes."""
+    from ostinato.deepspeed import announce
+
+    said, original = [], announce.run_twice
+    announce.run_twice = lambda rank, places: said.extend(places) or original(rank, places)
+    try:
+        engine = make_engine(options)
+        engine.train_batch(data_of(engine))
+    finally:
+        announce.run_twice = original
+    return said
+
+
+def test_own_checkpointing_that_changes_statistics_is_named(world2, tmp_path):
+    """DeepSpeed's own counts a forward twice, as it does alone; when is the plan's."""
+    plan = str(make_plan(tmp_path, WAVE, LAYERS, MICRO_BATCHES))
+    options = replace(BASE, checkpoint_interval=1, section={"plan": plan}, config={"pipeline": {"use_reentrant": False}})
+    for rank, said in enumerate(world2.run(announced, options)):
+        assert [f'"norm.running_mean" of layer {layer}' in " ".join(said) for layer in (2, 5)] == [rank == 1] * 2
