@@ -21,11 +21,12 @@ PRELOADED = ["transformers.models." + name for name in (
     "resnet.modeling_resnet", "t5.modeling_t5", "vit.modeling_vit", "whisper.modeling_whisper",
 )]  # fmt: skip
 support_worlds.LOADED.extend(PRELOADED)  # ranks are forked from a process that has them
-LIMIT, RUNS = 90, 200  # seconds of a training, trainings of a world: trainings.py ends the groups of each
+LIMIT, RUNS = 90, 8  # seconds of a training; trainings of a world: threads of ended groups stay (1600 after 200: they took all cores)
 
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="every model of the zoo under every placement, and many drawn models")
+    parser.addoption("--examples", type=int, help="so many drawn models")
     parser.addoption("--table", metavar="FILE", help="write the table of verdicts into FILE, e.g. docs/zoo.md")
 
 

@@ -619,7 +619,7 @@ def slow_norm(model):
 
 def scale_gradients(model):
     for name, parameter in model.named_parameters():
-        if name.endswith("weight"):
+        if name.endswith("weight") and parameter.requires_grad:
             parameter.register_hook(lambda gradient: gradient * 0.3)
 
 

@@ -8,7 +8,7 @@ from support.plans import Layout, make_plan
 from support.shapes import Stage, placement_text, two_directions
 
 MICRO_BATCHES = 4
-TIMEOUT_S = 20  # of a rank that waits for another one
+TIMEOUT_S = 60  # of a rank that waits for another one
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,26 @@ def cuts(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(size * stage + min(stage, more) for stage in range(1, stages))
 
 
-def _planned(text: str, layers: int, folder: Path, method: str = "auto", micro_batches: int = MICRO_BATCHES) -> dict:
+def _searched(text: str, layers: int, folder: Path, method: str = "auto", micro_batches: int = MICRO_BATCHES) -> dict:
     plan = make_plan(folder, Layout("unused", (), ()), layers, micro_batches, method=method, text=text)
     return {"plan": str(plan), "timeout_s": TIMEOUT_S}
 
 
-def chain(name: str, ranks: tuple, where=cuts, split=False, recompute=False, method="auto", **more) -> Placement:
+def planned(bounds: tuple, ranks: tuple, folder: Path, name="drawn", split=False, recompute=False, method="auto") -> dict:
+    """Stages one after the other: stage i holds the layers from bounds[i] to bounds[i + 1] on ranks[i]."""
+    stages = [
+        Stage(f"s{i}", bounds[i], bounds[i + 1], rank if isinstance(rank, tuple) else (rank,), (f"s{i - 1}",) if i else ())
+        for i, rank in enumerate(ranks)
+    ]
+    return _searched(placement_text(name, stages, split=split, recompute=recompute), bounds[-1], folder, method)
+
+
+def chain(name: str, ranks: tuple, where=None, split=False, recompute=False, method="auto", **more) -> Placement:
     """Stages one after the other on `ranks`; `where(layers, stages)` cuts."""
 
     def section(layers: int, folder: Path) -> dict:
-        bounds = [0, *where(layers, len(ranks)), layers]
-        stages = [
-            Stage(f"s{i}", bounds[i], bounds[i + 1], rank if isinstance(rank, tuple) else (rank,), (f"s{i - 1}",) if i else ())
-            for i, rank in enumerate(ranks)
-        ]
-        return _planned(placement_text(name, stages, split=split, recompute=recompute), layers, folder, method)
+        bounds = (0, *(where or cuts)(layers, len(ranks)), layers)
+        return planned(bounds, ranks, folder, name, split, recompute, method)
 
     used = {r for rank in ranks for r in (rank if isinstance(rank, tuple) else (rank,))}
     return Placement(name, section, ranks=len(used), **more)
@@ -60,7 +65,7 @@ def ends(layers: int, stages: int) -> tuple[int, ...]:
 
 def _both_ways(layers: int, folder: Path) -> dict:
     text = placement_text("two directions", two_directions(cuts(layers, 2), layers))
-    return _planned(text, layers, folder, micro_batches=MICRO_BATCHES // 2)
+    return _searched(text, layers, folder, micro_batches=MICRO_BATCHES // 2)
 
 
 def _auto(layers: int, folder: Path) -> dict:
