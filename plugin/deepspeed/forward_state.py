@@ -9,9 +9,11 @@
     state.restore(before)                  # or: for good
 
 The first forward shows which tensors change: until then now() copies all, afterwards those. Attributes are kept as they are bound (a
-counter, a cached tensor); lists, dictionaries, sets and deques with what is in them. Other objects are not looked into.
+counter, a cached tensor); lists, dictionaries, sets and deques with what is in them; generators of random numbers. Other objects are
+not looked into.
 """
 
+import random
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy
 import torch
 
 from .layer_state import NO_ATTRIBUTES, describe, differing
@@ -33,6 +36,7 @@ class Moment:
     contents: list[tuple[Any, Any]] = field(default_factory=list)  # (container, copy)
     attributes: list[tuple[torch.nn.Module, dict]] = field(default_factory=list)
     buffers: list[tuple[torch.nn.Module, dict]] = field(default_factory=list)
+    generators: list[tuple[Any, Any]] = field(default_factory=list)  # (generator, state)
     values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # by id: (tensor, copy)
     versions: dict[int, int] = field(default_factory=dict)  # of tensors that are not known to change
     facts: dict[int, dict] = field(default_factory=dict)  # by number of the layer, before the first forward
@@ -55,6 +59,7 @@ class ForwardState:
             moment.buffers.append((module, dict(module._buffers)))
             for value in attributes.values():
                 _note_container(value, moment.contents, noted)
+                moment.generators += _generators(value)
             for name, tensor in _own_tensors(attributes, module._buffers):
                 if self._changing is None or (id(module), name) in self._changing:
                     moment.values[id(tensor)] = tensor, tensor.detach().clone()
@@ -88,6 +93,8 @@ class ForwardState:
             module._buffers.update(buffers)
         for container, content in moment.contents:
             _fill(container, content)
+        for generator, state in moment.generators:
+            _set_generator(generator, state)
         for tensor, value in moment.values.values():
             tensor.data.copy_(value)
 
@@ -113,7 +120,7 @@ class ForwardState:
         """Tensors that change are others meanwhile, so that the layers' own, and what graphs have saved of them, stay untouched."""
         after = self.now()
         after.values = {}
-        self.restore(Moment(moment.contents, moment.attributes, moment.buffers))
+        self.restore(Moment(moment.contents, moment.attributes, moment.buffers, moment.generators))
         copies = {key: value.clone() for key, (_, value) in moment.values.items()}
         for tables in (moment.attributes, moment.buffers):
             for module, table in tables:
@@ -163,6 +170,28 @@ def _note_container(value: Any, contents: list, noted: set[int]) -> None:
         contents.append((value, value.copy()))
         for item in value.values() if isinstance(value, dict) else value:
             _note_container(item, contents, noted)
+
+
+def _generators(value: Any) -> list[tuple[Any, Any]]:
+    """A generator that an attribute holds, by itself or in a container, and its state."""
+    if type(value) in CONTAINERS:
+        return [found for item in (value.values() if isinstance(value, dict) else value) for found in _generators(item)]
+    if isinstance(value, torch.Generator):
+        return [(value, value.get_state())]
+    if isinstance(value, random.Random):
+        return [(value, value.getstate())]
+    if isinstance(value, numpy.random.Generator):
+        return [(value, value.bit_generator.state)]
+    return [(value, value.get_state())] if isinstance(value, numpy.random.RandomState) else []
+
+
+def _set_generator(generator: Any, state: Any) -> None:
+    if isinstance(generator, numpy.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
 
 
 def _fill(container: Any, content: Any) -> None:

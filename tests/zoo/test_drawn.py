@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from .drawn import Recipe, recipes
@@ -38,7 +38,9 @@ def test_drawn_models(world, request):
     examples = request.config.getoption("--examples") or (MANY if everything else EXAMPLES)
     seen: dict[str, int] = {}
 
-    @settings(max_examples=examples, deadline=None, derandomize=not everything, database=None, suppress_health_check=list(HealthCheck))
+    phases = [Phase.generate, Phase.shrink] if everything else [Phase.generate]  # what fails is printed, and is small
+
+    @settings(max_examples=examples, deadline=None, derandomize=not everything, database=None, phases=phases, suppress_health_check=list(HealthCheck))
     @given(recipes().flatmap(lambda recipe: st.tuples(st.just(recipe), placements(len(recipe.layers) + 1))))
     def holds(drawn):
         recipe, placement = drawn
@@ -53,6 +55,7 @@ def test_drawn_models(world, request):
             world.restart()
         verdict = judge(stock, ours)
         seen[verdict.kind] = seen.get(verdict.kind, 0) + 1
+        print(verdict, "" if verdict else drawn, flush=True)
         assert verdict, verdict.why
 
     try:
