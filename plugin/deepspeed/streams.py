@@ -16,17 +16,14 @@ runs a layer of another's partition puts its generators there before it, and put
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 
 import torch
 import torch.distributed as dist
 
 from . import draws, generators
 from .draws import BATCH, LOSS
+from .forward_state import ForwardState
 from .generators import Counts, State
-
-
-CONTAINERS = (list, dict, set)
 
 
 class Learning:
@@ -165,25 +162,13 @@ def _sum(counts) -> Counts | None:
 
 @contextmanager
 def layers_kept(model: torch.nn.Module) -> Iterator[None]:
-    """What a forward leaves in the modules is undone: buffers, attributes (a counter, a cache), and what is in lists, dictionaries and
-    sets of theirs.
-    """
-    modules = [module for module in model.modules() if module is not model]
-    attributes = [(module, dict(vars(module))) for module in modules]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    held = [(value, copy(value)) for _, own in attributes for value in own.values() if type(value) in CONTAINERS]
+    """What a forward leaves in the layers is undone."""
+    state = ForwardState({**dict(zip(model._local_layers, model._local_funcs, strict=True)), "loss": model.loss_fn})
+    before = state.now()
     try:
         yield
     finally:
-        for module, own in attributes:
-            vars(module).clear()
-            vars(module).update(own)
-        for container, before in held:
-            container.clear()
-            container.extend(before) if isinstance(container, list) else container.update(before)
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+        state.restore(before)
 
 
 NAMES = {"dropout", "dropout_", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "bernoulli", "bernoulli_"}
