@@ -73,6 +73,8 @@ void bind_program(py::module_& m) {
       .def_readonly("placement_sha256", &Program::placement_sha256)
       .def_readonly("placement_name", &Program::placement_name)
       .def_property_readonly("ranks", [](const Program& p) { return p.ranks.size(); })
+      .def_property_readonly("links", &links,
+                             "(source, target) of each pair of ranks between which something travels.")
       .def_property_readonly("keeps_order", &keeps_order,
                              "Every stage's backwards run in micro-batch order, as in 1F1B.")
       .def(

@@ -83,11 +83,14 @@ std::chrono::nanoseconds nanoseconds(double seconds) {
 
 class PythonExecutor {
  public:
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+  using Links = std::map<int, std::pair<Group, Group>>;  ///< by peer: to it, from it
+
   PythonExecutor(const Program& program, int rank, c10::intrusive_ptr<c10d::ProcessGroup> group,
                  std::vector<int> ranks, double timeout_s, std::optional<at::Device> device,
-                 bool dynamic_shapes, bool shared_memory, double setup_timeout_s)
+                 bool dynamic_shapes, bool shared_memory, double setup_timeout_s, const Links& links)
       : channel_(make_channel(check_group(program, rank, std::move(group), ranks), ranks,
-                              device.value_or(at::Device(at::kCPU)), shared_memory)),
+                              device.value_or(at::Device(at::kCPU)), shared_memory, links)),
         executor_(program, rank, *channel_,
                   {.timeout = nanoseconds(timeout_s),
                    .dynamic_shapes = dynamic_shapes,
@@ -128,9 +131,11 @@ class PythonExecutor {
 
  private:
   static std::unique_ptr<Channel> make_channel(c10::intrusive_ptr<c10d::ProcessGroup> group,
-                                               std::vector<int> ranks, at::Device device,
-                                               bool shared_memory) {
-    auto channel = make_c10d_channel(std::move(group), std::move(ranks), device);
+                                               std::vector<int> ranks, at::Device device, bool shared_memory,
+                                               const Links& links) {
+    std::map<int, LinkGroups> groups;
+    for (const auto& [peer, link] : links) groups[peer] = {link.first, link.second};
+    auto channel = make_c10d_channel(std::move(group), std::move(ranks), device, std::move(groups));
     return shared_memory ? make_host_channel(std::move(channel)) : std::move(channel);
   }
 
@@ -177,7 +182,8 @@ void bind_near_ranks(py::module_& m) {
       .def("are_near", &NearRanks::are_near,
            "Whether this rank shares memory with every other one; where not, nothing else may be called.")
       .def("sum", &NearRanks::sum, NoGil(), py::arg("tensor"),
-           "Over the ranks, in place, in their order; a contiguous tensor on the CPU. No gradient is recorded.")
+           "Over the ranks, in place, in their order; a contiguous tensor on the CPU. No gradient is "
+           "recorded.")
       .def("gather", &NearRanks::gather, NoGil(), py::arg("tensor"), "Every rank's tensor, by rank.")
       .def("broadcast", &NearRanks::broadcast, NoGil(), py::arg("tensor"), py::arg("source"),
            "The tensor of rank `source`, in place.");
@@ -191,15 +197,17 @@ void bind_executor(py::module_& m) {
   bind_near_ranks(m);
   py::class_<PythonExecutor>(m, "Executor", "Runs one rank's list of a program, one training step per run().")
       .def(py::init<const Program&, int, c10::intrusive_ptr<c10d::ProcessGroup>, std::vector<int>, double,
-                    std::optional<at::Device>, bool, bool, double>(),
+                    std::optional<at::Device>, bool, bool, double, PythonExecutor::Links>(),
            py::call_guard<py::gil_scoped_release>(),  // it waits for the executors of the other ranks
            py::arg("program"), py::arg("rank"), py::arg("process_group"), py::arg("ranks"),
            py::arg("timeout_s") = 300.0, py::arg("device") = py::none(), py::arg("dynamic_shapes") = false,
            py::arg("shared_memory") = true, py::arg("setup_timeout_s") = 300.0,
+           py::arg("links") = PythonExecutor::Links(),
            "ranks[d] is the rank within process_group of the pipeline's device d. Every rank must make its "
            "executor, with the same arguments: ranks wait up to setup_timeout_s for those that they exchange "
            "tensors with. shared_memory=False: everything goes over process_group, also between ranks of one "
-           "host.")
+           "host. links[peer]: groups of two ranks, to it and from it, that transfers go over instead "
+           "(ostinato.groups).")
       .def("set_stage", &PythonExecutor::set_stage, py::arg("stage"), py::arg("forward"),
            py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),
            py::arg("may_split") = true, py::arg("one_by_one") = false,

@@ -3,6 +3,7 @@
 #include <array>
 #include <cassert>
 #include <map>
+#include <set>
 
 namespace ostinato {
 
@@ -42,6 +43,16 @@ bool keeps_order(const Program& program) {
     }
   }
   return true;
+}
+
+std::vector<std::pair<int, int>> links(const Program& program) {
+  std::set<std::pair<int, int>> found;
+  for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
+    for (const Instruction& i : program.ranks[rank]) {
+      if (is_send(i.action)) found.emplace(rank, i.peer);
+    }
+  }
+  return {found.begin(), found.end()};
 }
 
 }  // namespace ostinato

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "search/placement/placement.h"
@@ -96,5 +97,9 @@ struct Program {
 /// sharded stage sums over its ranks. Of a split backward both halves must keep it: one that cannot be split
 /// adds to its weights in the first. O(instructions).
 bool keeps_order(const Program& program);
+
+/// (source, target) of each pair of ranks between which something travels, ascending. O(instructions log
+/// ranks).
+std::vector<std::pair<int, int>> links(const Program& program);
 
 }  // namespace ostinato

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
+from ostinato.groups import Links, link_groups
 from ostinato.nn import Shard, ShardedLogits
 from ostinato.watch import Watch
 from torch.distributed.distributed_c10d import _get_default_store
@@ -84,6 +85,7 @@ class Run:
     copies: Copies | None = None  # the weights that several ranks hold; None where the plan runs in one direction
     couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)  # by stage and DeepSpeed's name of the buffer
     group: object = None  # process group of this pipeline, for the executors alone
+    links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
     executor: object = None  # of training; None where the plan holds forwards only
     forwards: Forwards | None = None  # of evaluation
     claim: Claim = field(default_factory=Claim)  # how its numbers relate to 1F1B's
@@ -146,7 +148,7 @@ class PlanEngine:
             run.borders = Borders(run.stock_parts, {c.stage for c in mine if c.stage in halves and self.module.may_split(c)})
             if claim.borders:
                 run.borders.watch(self.module, mine)
-        run.group = self._own_group()
+        run.group, run.links = self._own_groups()
         if claim.draws:
             run.draws, run.may_draw = Draws(), self._any_rank(may_draw([*self.module._local_funcs, self.module.loss_fn]))
             run.claim = claim = replace(claim, follows=run.may_draw)
@@ -184,6 +186,7 @@ class PlanEngine:
             timeout_s=run.section.timeout_s,
             device=self.device,
             dynamic_shapes=dynamic_shapes,
+            links=run.links,
         )
 
     def _training_executor(self):
@@ -201,12 +204,14 @@ class PlanEngine:
                 )
         return executor
 
-    def _own_group(self):
-        """A group whose traffic nobody shares, for each of the pipelines."""
+    def _own_groups(self):
+        """A group whose traffic nobody shares, and those of its links, for each of the pipelines."""
+        program = self._ostinato.program
         for ranks in self.grid.pipe_groups:
             group = dist.new_group(ranks)
+            links = link_groups(program.links, ranks, None, self.device)
             if self.global_rank in ranks:
-                mine = group
+                mine = group, links
         return mine
 
     # ---- where DeepSpeed asks for the first or the last stage, it means the ranks that read inputs, and the one that reports

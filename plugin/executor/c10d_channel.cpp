@@ -49,24 +49,49 @@ class C10dTransfer : public Transfer {
 
 class C10dChannel : public Channel {
  public:
-  C10dChannel(c10::intrusive_ptr<c10d::ProcessGroup> group, std::vector<int> ranks, at::Device device)
-      : group_(std::move(group)), ranks_(std::move(ranks)), device_(device) {}
+  C10dChannel(c10::intrusive_ptr<c10d::ProcessGroup> group, std::vector<int> ranks, at::Device device,
+              std::map<int, LinkGroups> links)
+      : group_(std::move(group)), ranks_(std::move(ranks)), device_(device), links_(std::move(links)) {
+    for (const auto& [rank, link] : links_) {
+      for (const auto* one : {&link.to, &link.from}) {
+        if (*one && (*one)->getSize() != 2)
+          throw ExecutionError("the group of a link has " + std::to_string((*one)->getSize()) +
+                               " ranks: expected 2");
+      }
+    }
+  }
 
   std::unique_ptr<Transfer> send(std::vector<at::Tensor> tensors, int rank) override {
+    const Way way = way_to(rank, &LinkGroups::to);
     return transfer(std::move(tensors),
-                    [&](std::vector<at::Tensor>& one) { return group_->send(one, ranks_[rank], kTag); });
+                    [&](std::vector<at::Tensor>& one) { return way.group->send(one, way.rank, kTag); });
   }
 
   std::unique_ptr<Transfer> receive(std::vector<at::Tensor> tensors, int rank) override {
+    const Way way = way_to(rank, &LinkGroups::from);
     return transfer(std::move(tensors),
-                    [&](std::vector<at::Tensor>& one) { return group_->recv(one, ranks_[rank], kTag); });
+                    [&](std::vector<at::Tensor>& one) { return way.group->recv(one, way.rank, kTag); });
   }
 
-  /// A pair of NCCL ranks shares one in-order stream for both directions, or all pairs of a group do.
+  /// Without links a pair of NCCL ranks shares one in-order stream for both directions, or all pairs of a
+  /// group do.
   Posting posting() const override { return device_.is_cpu() ? Posting::anywhere : Posting::in_order; }
   at::Device device() const override { return device_; }
 
  private:
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+  struct Way {
+    Group group;
+    int rank;  ///< of the peer in it
+  };
+
+  Way way_to(int rank, Group LinkGroups::*direction) const {
+    const auto link = links_.find(rank);
+    if (link == links_.end() || !(link->second.*direction)) return {group_, ranks_[rank]};
+    const Group& group = link->second.*direction;
+    return {group, 1 - group->getRank()};
+  }
+
   template <typename Issue>
   std::unique_ptr<Transfer> transfer(std::vector<at::Tensor> tensors, Issue issue) const {
     C10dTransfer::Works works;
@@ -81,13 +106,15 @@ class C10dChannel : public Channel {
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::vector<int> ranks_;
   at::Device device_;
+  std::map<int, LinkGroups> links_;
 };
 
 }  // namespace
 
 std::unique_ptr<Channel> make_c10d_channel(c10::intrusive_ptr<c10d::ProcessGroup> group,
-                                           std::vector<int> ranks, at::Device device) {
-  return std::make_unique<C10dChannel>(std::move(group), std::move(ranks), device);
+                                           std::vector<int> ranks, at::Device device,
+                                           std::map<int, LinkGroups> links) {
+  return std::make_unique<C10dChannel>(std::move(group), std::move(ranks), device, std::move(links));
 }
 
 }  // namespace ostinato

@@ -3,6 +3,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -14,8 +15,16 @@ class ProcessGroup;
 
 namespace ostinato {
 
-/// `ranks[d]` is the rank within `group` of the pipeline's device d. Tensors live on `device`.
+/// Groups of two ranks for the transfers to one peer, and for those from it: streams of their own on an
+/// accelerator.
+struct LinkGroups {
+  c10::intrusive_ptr<c10d::ProcessGroup> to, from;
+};
+
+/// `ranks[d]` is the rank within `group` of the pipeline's device d. Tensors live on `device`. `links`: by
+/// pipeline rank; what has none goes over `group`. Throws ExecutionError for one that is not of two ranks.
 std::unique_ptr<Channel> make_c10d_channel(c10::intrusive_ptr<c10d::ProcessGroup> group,
-                                           std::vector<int> ranks, at::Device device);
+                                           std::vector<int> ranks, at::Device device,
+                                           std::map<int, LinkGroups> links = {});
 
 }  // namespace ostinato

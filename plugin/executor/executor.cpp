@@ -87,18 +87,25 @@ void Executor::step() {
   traffic_.finish();
   // On an accelerator the step has only been issued so far, and a transfer whose peer never comes hangs
   // there.
-  if (const int late = trace_.unfinished(timeout_); late >= 0) {
-    at_ = late;
-    throw TimeoutError(traffic_.late(late));
-  }
+  expect_ended(trace_.unfinished(timeout_));
   trace_.finish();
   at_ = -1;
   ++steps_;
 }
 
+/// `late`: what the device has not ended in time; -1: nothing.
+void Executor::expect_ended(int late) {
+  if (late < 0) return;
+  at_ = late;
+  throw TimeoutError(traffic_.late(late));
+}
+
 void Executor::execute(int index) {
   const Action action = program_.ranks[rank_][index].action;
-  if (is_compute(action)) traffic_.next_compute();
+  if (is_compute(action)) {
+    expect_ended(trace_.hold_back(timeout_));
+    traffic_.next_compute();
+  }
   traffic_.post_before(traffic_.itinerary().post_until[index]);
   if (is_receive(action)) return traffic_.post(index);
   const NvtxRange range(ranges_[index].c_str());

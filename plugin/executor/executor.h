@@ -7,11 +7,13 @@
 //
 // Sends are issued when their tensor is there; receives are posted one compute ahead of need, in the list's
 // order and as far as the channel lets them (Posting), and waited for by the compute that uses them. On an
-// accelerator all of it is issued without waiting, transfers beside the stream that computes (lane.h). A
-// stage that is sharded over several ranks meets inside its modules (collectives); the proof has shown that
-// all its ranks come to it in one order. Order of what follows from that: the list passed
-// prove_deadlock_free() in a model where everything blocks, and posting earlier or waiting later only lets
-// more happen.
+// accelerator all of it is issued without waiting, transfers beside the stream that computes (lane.h); but a
+// compute is issued only when the last but one before it has ended: the memory of what was sent comes back
+// to the allocator when the host has seen the send's end (NCCL's recordStream), so a host that runs ahead
+// would need more of it, and would see a time-out late. A stage that is sharded over several ranks meets
+// inside its modules (collectives); the proof has shown that all its ranks come to it in one order. Order of
+// what follows from that: the list passed prove_deadlock_free() in a model where everything blocks, and
+// posting earlier or waiting later only lets more happen.
 //
 // run() must be called on one thread, the caller's: its grad mode, autocast and streams hold. Without the
 // GIL.
@@ -75,6 +77,7 @@ class Executor {
  private:
   void step();
   void execute(int index);
+  void expect_ended(int late);
   void forward(int index);
   void backward(int index);
   void backward_weight(int index);

@@ -11,6 +11,7 @@ void Trace::begin() {
   records_.reserve(planned_.size());
   spans_.clear();
   spans_.reserve(planned_.size());
+  computed_.clear();
   done_.assign(planned_.size(), 0);
   last_in_turn_ = -1;
   moments_.begin();
@@ -33,12 +34,20 @@ void Trace::ran(int index, Action action, int stage, int micro_batch, const Mome
   if (!is_receive(action)) last_in_turn_ = index;
   records_.push_back({index, start.host_ns, end.host_ns});
   spans_.emplace_back(start, end);
+  if (is_compute(action)) computed_.push_back(end);
+}
+
+int Trace::hold_back(std::chrono::nanoseconds timeout) {
+  if (moments_.are_of_host() || computed_.size() < 2) return -1;
+  return await(*(computed_.end() - 2), timeout);
 }
 
 int Trace::unfinished(std::chrono::nanoseconds timeout) {
-  if (moments_.are_of_host()) return -1;
-  const Moment all = moments_.now();
-  return comes_within(timeout, [&] { return moments_.has_come(all); }) ? -1 : first_unfinished();
+  return moments_.are_of_host() ? -1 : await(moments_.now(), timeout);
+}
+
+int Trace::await(const Moment& moment, std::chrono::nanoseconds timeout) const {
+  return comes_within(timeout, [&] { return moments_.has_come(moment); }) ? -1 : first_unfinished();
 }
 
 int Trace::first_unfinished() const {

@@ -38,6 +38,10 @@ class Trace {
   /// already, or is a compute or send out of turn.
   void ran(int index, Action action, int stage, int micro_batch, const Moment& start, const Moment& end);
 
+  /// Before a compute: waits until the device has ended all computes but the last one, so that the host is
+  /// never more than two ahead of it. -1, or as unfinished() says.
+  int hold_back(std::chrono::nanoseconds timeout);
+
   /// Waits until the device has ended all that was issued. -1, or where it goes on for longer than `timeout`:
   /// the first instruction that it has not ended; the last send, where only sends are still on their way.
   int unfinished(std::chrono::nanoseconds timeout);
@@ -49,6 +53,7 @@ class Trace {
   const std::vector<Record>& records() const { return records_; }
 
  private:
+  int await(const Moment& moment, std::chrono::nanoseconds timeout) const;
   int first_unfinished() const;
 
   const std::vector<Instruction>& planned_;
@@ -56,6 +61,7 @@ class Trace {
   Moments moments_;
   std::vector<std::pair<Moment, Moment>> spans_;  ///< of what ran, in its order
   std::vector<Record> records_;
+  std::vector<Moment> computed_;  ///< ends of computes, in their order
   std::vector<char> done_;
   int last_in_turn_ = -1;
 };

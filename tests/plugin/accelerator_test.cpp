@@ -181,13 +181,15 @@ TEST_P(AcceleratorCases, TransfersAreIssuedInTheListsOrder) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, AcceleratorCases,
-                         ::testing::Combine(::testing::ValuesIn(kCases),
-                                            ::testing::Values(Queue::of_a_pair, Queue::of_all)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name +
-                                  std::string(std::get<1>(info.param) == Queue::of_all ? "OneQueue" : "");
-                         });
+std::string name_of(Queue queue) {
+  return queue == Queue::of_all ? "OneQueue" : queue == Queue::of_a_direction ? "Directions" : "";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , AcceleratorCases,
+    ::testing::Combine(::testing::ValuesIn(kCases),
+                       ::testing::Values(Queue::of_a_direction, Queue::of_a_pair, Queue::of_all)),
+    [](const auto& info) { return std::get<0>(info.param).name + name_of(std::get<1>(info.param)); });
 
 TEST(Accelerator, WordsThatDoNotComeAreNamed) {
   const Program program = forwards(2, 1);

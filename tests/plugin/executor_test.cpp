@@ -229,11 +229,13 @@ class FakeChannel : public ThreadChannel {
 class Issuing : public StageModule {
  public:
   std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>&) override {
-    fake_device_hangs(hangs && micro_batch == 1);
+    ++forwards;
+    fake_device_hangs(hangs && micro_batch >= 1);
     fake_device_works(2000);
     return {at::ones({}).requires_grad_(true)};
   }
   bool hangs = false;
+  int forwards = 0;
 };
 
 TEST(Executor, OnAnAcceleratorTimesAndTimeoutsAreTheDevices) {
@@ -258,6 +260,52 @@ TEST(Executor, OnAnAcceleratorTimesAndTimeoutsAreTheDevices) {
                                                    "step 2 at instruction 2 of 4 (0F1)"));
   }
   fake_device_hangs(false);
+}
+
+/// Notes which of its earlier computes the host knows to have ended when it issues the next.
+class Watching : public StageModule {
+ public:
+  std::vector<at::Tensor> forward(int, const std::vector<at::Tensor>&) override {
+    work();
+    return {at::ones({}).requires_grad_(true)};
+  }
+  void before_backward(int, BackwardPart) override { work(); }
+
+  std::vector<int> running;  ///< computes whose end the host has not seen, at the begin of each
+
+ private:
+  void work() {
+    running.push_back(static_cast<int>(
+        std::ranges::count_if(tasks_, [](const FakeTask& task) { return !host_has_seen(task); })));
+    tasks_.push_back(fake_device_works(1000));
+  }
+  std::vector<FakeTask> tasks_;
+};
+
+TEST(Executor, TheHostIsNeverMoreThanTwoComputesAheadOfAnAccelerator) {
+  register_fake_device();
+  const Program program = program_of(chain({0}), 3);
+  Exchange exchange;
+  FakeChannel channel(exchange);
+  Executor executor(program, 0, channel);
+  Watching module;
+  executor.set_stage(0, module);
+  executor.run();
+  EXPECT_EQ(module.running, (std::vector{0, 1, 1, 1, 1, 1}));  // and the next is issued while one still runs
+}
+
+TEST(Executor, ADeviceThatStopsIsFoundTwoComputesLater) {
+  register_fake_device();
+  const Program program = program_of(chain({0}), 8);
+  Exchange exchange;
+  FakeChannel channel(exchange);
+  Executor executor(program, 0, channel, {.timeout = 20ms});
+  Issuing module;
+  module.hangs = true;
+  executor.set_stage(0, module);
+  EXPECT_THROW(executor.run(), TimeoutError);
+  fake_device_hangs(false);
+  EXPECT_EQ(module.forwards, 2);  // of 8
 }
 
 /// A stage that goes wrong at one micro-batch.

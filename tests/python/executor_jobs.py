@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ostinato.groups import link_groups
+from support.linked import a_group_for_each_direction
 from torch import nn
 
 WIDTH, BATCH = 16, 4
@@ -58,11 +60,14 @@ def reference(stages: int, micro_batches: int, steps: int, device: str = "cpu"):
 
 
 class Rank:
-    """The stages of one pipeline rank behind an executor."""
+    """The stages of one pipeline rank behind an executor. `looks`: each forward looks at its micro-batch's number and its loss, for which
+    the host waits for the device.
+    """
 
-    def __init__(self, program, rank: int, group, timeout_s: float = 120.0, **options):
+    def __init__(self, program, rank: int, group, timeout_s: float = 120.0, looks: bool = True, **options):
         from ostinato import _plugin
 
+        self.looks = looks
         self.step, self.losses, self.program, self.device = 0, [], program, options.get("device", torch.device("cpu"))
         self.executor = _plugin.Executor(program, rank, group, list(range(program.ranks)), timeout_s, **options)
         self.modules = {}
@@ -76,10 +81,10 @@ class Rank:
         def forward(micro_batch, inputs):
             if inputs is None:
                 inputs = tuple(t.to(self.device) for t in batch(self.step, micro_batch))
-            assert inputs[1].tolist() == [micro_batch]
+            assert not self.looks or inputs[1].tolist() == [micro_batch]
             out = module(*inputs)
             if module.last:
-                self.losses[-1].append(out.item())
+                self.losses[-1].append(out.item() if self.looks else out.detach())
                 return out / self.program.micro_batches
             return out
 
@@ -101,6 +106,14 @@ def start(rank: int, world: int, folder: str):
     return dist.distributed_c10d._get_default_group()
 
 
+def links_of(program):
+    """A group for each direction between two ranks, as on accelerators."""
+    with a_group_for_each_direction() as made:
+        links = link_groups(program.links, range(program.ranks), None, torch.device("cpu"))
+    assert [group.members for group in made] == [tuple(sorted(link)) for link in program.links]
+    return links
+
+
 def save(run: Rank, path: Path):
     torch.save({
         "losses": run.losses,
@@ -115,25 +128,13 @@ def train_job(rank: int, world: int, folder: str, cases: dict, steps: int, share
     from ostinato import _plugin
 
     group = start(rank, world, folder)
-    for name, files in cases.items():
-        run = Rank(_plugin.lower(*files), rank, group, shared_memory=shared_memory)
+    for number, (name, files) in enumerate(cases.items()):
+        program = _plugin.lower(*files)
+        links = links_of(program) if number % 2 and not shared_memory else {}  # every other case, where nothing goes another way
+        run = Rank(program, rank, group, shared_memory=shared_memory, links=links)
         run.train(steps)
         save(run, Path(folder) / f"{name}.{rank}.pt")
     dist.barrier()
-    dist.destroy_process_group()
-
-
-def nccl_job(rank: int, world: int, folder: str, cases: dict, steps: int):
-    """train_job() with a GPU for each rank."""
-    from ostinato import _plugin
-
-    torch.cuda.set_device(rank)
-    store = dist.FileStore(str(Path(folder) / "store"), world)
-    dist.init_process_group("nccl", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=300))
-    for name, files in cases.items():
-        run = Rank(_plugin.lower(*files), rank, dist.distributed_c10d._get_default_group(), device=torch.device("cuda", rank))
-        run.train(steps)
-        save(run, Path(folder) / f"{name}.{rank}.pt")
     dist.destroy_process_group()
 
 

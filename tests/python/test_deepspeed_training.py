@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.models import LAYERS
 from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES, Options, train
+from support.training import MICRO_BATCHES, Options, train, train_over_links
 
 STOCK_2 = Layout("stock", (4,), (0, 1))
 UNEVEN_2 = Layout("uneven", (5,), (0, 1))
@@ -81,10 +81,17 @@ def test_four_ranks(case, world4, stock, tmp_path):
     compare(world4, stock, *FOUR_RANKS[case], tmp_path)
 
 
-def compare(world, stock, layout, options, folder):
+def test_over_a_group_for_each_direction(world4, stock, tmp_path):
+    """Two pipelines of two ranks: each rank makes the groups of both."""
+    got = compare(world4, stock, SPLIT_2, ADAM_2, tmp_path, train_over_links)
+    for ours in got:
+        assert ours["pairs"] == [(0, 2), (0, 2), (1, 3), (1, 3)]
+
+
+def compare(world, stock, layout, options, folder, job=train):
     plan = make_plan(folder, layout, LAYERS, MICRO_BATCHES)
     expected = stock(world, options)
-    got = world.run(train, replace(options, section={"plan": str(plan)}))
+    got = world.run(job, replace(options, section={"plan": str(plan)}))
     for ours, theirs in zip(got, expected, strict=True):
         assert ours["kind"] == "PlanEngine" and theirs["kind"] == "DeepSpeedEngine"
         assert ours["losses"] == theirs["losses"]
@@ -96,3 +103,4 @@ def compare(world, stock, layout, options, folder):
             differing = [name for name, value in theirs[weights].items() if ours[weights][name] != value]
             assert not differing, f"{weights} weights differ from DeepSpeed's: {differing}"
         assert ours["first"] != ours["last"]
+    return got

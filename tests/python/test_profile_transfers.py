@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
+from ostinato.groups import TRANSFER_CTAS
 from ostinato.profile import ProfileError, transfers
 from ostinato.profile.wire import Seat, backend_of
 
@@ -65,7 +67,7 @@ def test_between_gpus_nccl_is_measured_by_the_devices_events(tmp_path):
     assert [row[:2] for row in rows] == [[0, 1], [0, 2], [1, 2]]
     sizes, trips = 3, transfers.WARM_UP + transfers.REPEATS
     for rank in ranks:
-        assert rank["seen"]["groups"] == ["nccl"]
+        assert rank["seen"]["groups"] == [[[a, b], "nccl", TRANSFER_CTAS] for a, b in combinations(range(3), 2) for _ in ("to", "back")]
         assert rank["seen"]["events"] == 2 * sizes * (trips + 1)  # of two pairs
         assert rank["seen"]["waits"] == 2 * sizes  # once for all trips of a size
     costs = transfers.fitted(rows)

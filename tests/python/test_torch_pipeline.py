@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import torch_jobs
+from support.linked import Made
 from support.plans import Layout, make_plan, placement_text
 from support.torch_jobs import MICRO_BATCHES, Case
 
@@ -100,12 +101,18 @@ def test_sharded_stages(world2, tmp_path):
 
 
 def test_ranks_that_were_in_different_numbers_of_groups(world4, tmp_path):
-    """torch names a group that some of the ranks make alone by that number: ostinato.torch.groups."""
+    """torch names a group that some of the ranks make alone by that number, and splits the communicator of a world that is bound to
+    GPUs for each, which hangs without the other ranks: ostinato.groups."""
     case = Case(plan_of(tmp_path, SHARDED), steps=1)
     expected, results = torch_jobs.alone(case), world4.run(torch_jobs.train_in_half_a_world, case)
     for half in (results[:2], results[2:]):
         check_losses(half, expected, exact=False)
         check_gradients(half, expected, lambda a, b: torch.allclose(a, b, rtol=1e-4, atol=1e-6))
+    for rank, result in enumerate(results):
+        ranks = [0, 1] if rank < 2 else [2, 3]
+        # The pipeline's, of each direction, and of the sharded stages.
+        assert result["made"] == [Made(tuple(ranks), one_way, bound=False) for one_way in (False, True, True, False)]
+        assert result["links"] == {1 - rank % 2: [ranks, ranks]}
 
 
 def test_branches_that_meet(world2, tmp_path):

@@ -34,6 +34,7 @@ struct FakeEvent {
 
 std::mutex mutex;  ///< of what follows, and of the events
 std::map<FakeStream, Position> streams;
+Position seen;  ///< by the host
 c10::StreamId streams_made = 0;
 
 thread_local c10::DeviceIndex current_device = 0;
@@ -88,7 +89,12 @@ struct FakeDevice final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     delete static_cast<FakeEvent*>(event);
   }
-  bool queryEvent(void* event) const override { return static_cast<FakeEvent*>(event)->comes; }
+  bool queryEvent(void* event) const override {
+    const std::lock_guard lock(mutex);
+    const FakeEvent& asked = *static_cast<FakeEvent*>(event);
+    if (asked.comes) seen.wait_for(asked.position);
+    return asked.comes;
+  }
   void synchronizeEvent(void*) const override {}
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
     fake_memory_is_used_on(memory.get(), key_of(stream));
@@ -143,6 +149,11 @@ Nanoseconds fake_devices_meet() {
 bool comes_before(const FakeTask& task, const FakeStream& now) {
   const std::lock_guard lock(mutex);
   return has_ended(streams[now].ended, task);
+}
+
+bool host_has_seen(const FakeTask& task) {
+  const std::lock_guard lock(mutex);
+  return has_ended(seen.ended, task);
 }
 
 bool comes_before(const FakeTask& first, const FakeTask& second) { return has_ended(second.before, first); }

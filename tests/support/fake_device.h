@@ -52,6 +52,9 @@ bool comes_before(const FakeTask& task, const FakeStream& now);
 /// Does the second begin after the first has ended?
 bool comes_before(const FakeTask& first, const FakeTask& second);
 
+/// Has any thread of the host seen an event that comes behind the task's end?
+bool host_has_seen(const FakeTask& task);
+
 /// Of the thread.
 FakeStream fake_current_stream();
 

@@ -49,6 +49,7 @@ def measure_pairs(wire: Any, rank: int, pairs: Sequence[tuple[int, int]]) -> lis
     rank this is."""
     measured = []
     for pair in pairs:
+        wire.open(rank, pair)
         dist.barrier()
         if rank in pair:
             samples = measure_pair(wire, rank, pair)

@@ -4,7 +4,8 @@
         wire.backend                                                            # "nccl"
         wire.round_trips(other, size=4096, first=True, count=18)               # ns, one a trip
 
-The backend is the one that training will use between these ranks: NCCL where each of them has a GPU of its own, else gloo.
+The backend is the one that training will use between these ranks: NCCL where each of them has a GPU of its own, else gloo; over NCCL in
+groups like those of the executor, one for each direction (ostinato.groups).
 Ranks always meet over gloo, which also carries what they tell each other: a barrier over NCCL would need the communicators
 that are being measured.
 
@@ -27,10 +28,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ostinato.groups import link_options, make_group
 from ostinato.profile.errors import MISSING, ProfileError
 
 TIMEOUT = 300  # seconds, of a rank that waits for another
-KIB, MIB = 1 << 10, 1 << 20
+KIB = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,10 @@ def backend_of(seats: Sequence[Seat]) -> str:
     return "nccl" if apart and all(seat.device and seat.nccl for seat in seats) else "gloo"
 
 
-def exchange(other: int, tensor: torch.Tensor, first: bool, group: Any) -> None:
-    """There and back, in the order that neither rank waits for the other's second call."""
-    steps = (dist.send, dist.recv) if first else (dist.recv, dist.send)
-    for step in steps:
+def exchange(other: int, tensor: torch.Tensor, first: bool, to: Any = None, back: Any = None) -> None:
+    """There and back, in the order that neither rank waits for the other's second call. `to`, `back`: this rank's groups."""
+    steps = [(dist.send, to), (dist.recv, back)]
+    for step, group in steps if first else reversed(steps):
         step(tensor, other, group=group)
 
 
@@ -65,30 +67,39 @@ class HostWire:
     backend = "gloo"
     sizes = tuple(KIB << power for power in range(0, 14, 2))  # to 4 MiB
 
+    def open(self, rank: int, pair: tuple[int, int]) -> None:
+        """Before round_trips() of a pair. Every rank calls it."""
+
     def round_trips(self, other: int, size: int, first: bool, count: int) -> list[int]:
         tensor, times = torch.zeros(size, dtype=torch.uint8), []
         for _ in range(count):
             begin = time.perf_counter_ns()
-            exchange(other, tensor, first, None)
+            exchange(other, tensor, first)
             times.append(time.perf_counter_ns() - begin)
         return times
 
 
 class DeviceWire:
-    """NCCL between buffers of the ranks' devices. The first trip of a pair makes its communicator, for a second or so."""
+    """NCCL between buffers of the ranks' devices. The first trip of a pair makes its communicators, for a second or so."""
 
     backend = "nccl"
     sizes = tuple(KIB << power for power in range(0, 18, 2))  # to 64 MiB: links of devices are quicker
 
-    def __init__(self, device: Any, group: Any):
-        self.device, self.group = device, group
+    def __init__(self, device: Any):
+        self.device = device
+
+    def open(self, rank: int, pair: tuple[int, int]) -> None:
+        """Makes a group for each direction."""
+        limit = timedelta(seconds=TIMEOUT)
+        ways = [make_group(pair, backend="nccl", **link_options("nccl", limit)) for _ in range(2)]
+        self.to, self.back = ways if rank == pair[0] else reversed(ways)
 
     def round_trips(self, other: int, size: int, first: bool, count: int) -> list[int]:
         tensor = torch.zeros(size, dtype=torch.uint8, device=self.device.place)
         events = [self.device.event() for _ in range(count + 1)]
         events[0].record()
         for event in events[1:]:
-            exchange(other, tensor, first, self.group)
+            exchange(other, tensor, first, self.to, self.back)
             event.record()
         self.device.synchronize()
         milliseconds = (a.elapsed_time(b) for a, b in zip(events, events[1:]))
@@ -101,7 +112,7 @@ def wire_of(device: Any, ranks: int) -> Any:
     dist.all_gather_object(seats, seat_of(device))
     if backend_of(seats) == "gloo":
         return HostWire()
-    return DeviceWire(device, dist.new_group(backend="nccl", timeout=timedelta(seconds=TIMEOUT)))
+    return DeviceWire(device)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ostinato.groups import link_groups, make_group
 from ostinato.nn import ShardedLogits
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
@@ -16,7 +17,6 @@ from ostinato import _plugin
 from ostinato.watch import Watch
 
 from .batches import as_arguments, micro_batches
-from .groups import make_group
 from .serving import SLOTS, Answer, Serving
 from .stages import Build, own_stages
 
@@ -62,6 +62,7 @@ class Pipeline(nn.Module):
         check_copies(self.program)
         self._group = make_group(ranks, group) if len(ranks) > 1 else None
         self._check_agreement()
+        self._links = link_groups(self.program.links, ranks, self._group, self._device, group) if self._group is not None else {}
         self._own = own_stages(self.program, self.rank, ranks, self._group, timeout_s)
         self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
         self._inputs: dict[str | None, list] = {}
@@ -145,7 +146,14 @@ class Pipeline(nn.Module):
     def _make_executor(self, program, forward_of: Callable[[int], Callable]):
         everyone = list(range(program.ranks))
         executor = _plugin.Executor(
-            program, self.rank, self._group, everyone, timeout_s=self._timeout_s, device=self._device, dynamic_shapes=self._dynamic
+            program,
+            self.rank,
+            self._group,
+            everyone,
+            timeout_s=self._timeout_s,
+            device=self._device,
+            dynamic_shapes=self._dynamic,
+            links=self._links,
         )
         for stage in self._own:
             executor.set_stage(stage.index, forward_of(stage.index), may_split=not stage.recompute)

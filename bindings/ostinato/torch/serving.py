@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ostinato.groups import make_group
 from ostinato.nn import ShardedLogits
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .batches import as_arguments
-from .groups import make_group
 from .requests import NOTHING, Intake, lead_of
 
 SLOTS = 512  # of a run; between two runs the pipeline empties, where a rank has more than one stage

@@ -8,11 +8,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ostinato.groups import make_group
 from ostinato.nn import Shard, sharded
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .groups import make_group
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class StreamTransfer : public Transfer {
 std::shared_ptr<StreamOp> StreamExchange::post(int rank, int peer, bool send, const at::Tensor& tensor) {
   const std::lock_guard lock(mutex_);
   const at::Device device = tensor.device();
-  const Key key = key_of(rank, peer);
+  const Key key = key_of(rank, peer, send);
   Line& line = lines_[key];
   if (!line.stream) line.stream = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device);
   auto op = std::make_shared<StreamOp>(
@@ -64,7 +64,7 @@ void StreamExchange::meet(const Key& key) {
   auto& ops = lines_[key].ops;
   while (!ops.empty()) {
     const std::shared_ptr<StreamOp> one = ops.front();
-    const Key other_key = key_of(one->peer, one->rank);
+    const Key other_key = key_of(one->peer, one->rank, !one->send);
     auto& others = lines_[other_key].ops;
     if (others.empty() || others.front()->peer != one->rank || others.front()->send == one->send) return;
     const std::shared_ptr<StreamOp> other = others.front();
@@ -84,8 +84,8 @@ void StreamExchange::tell(const StreamOp& send, const StreamOp& receive) {
 }
 
 void StreamExchange::run(StreamOp& send, StreamOp& receive) {
-  const c10::Stream from = *lines_[key_of(send.rank, send.peer)].stream;
-  const c10::Stream to = *lines_[key_of(receive.rank, receive.peer)].stream;
+  const c10::Stream from = *lines_[key_of(send.rank, send.peer, true)].stream;
+  const c10::Stream to = *lines_[key_of(receive.rank, receive.peer, false)].stream;
   send.ready.block(from);
   receive.ready.block(to);
   c10::Event both(from.device_type());

@@ -15,15 +15,16 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 
 #include "plugin/executor/channel.h"
 #include "search/placement/placement.h"
 
 namespace ostinato::testing {
 
-/// What runs in order on a rank: its transfers with one peer, in both directions (NCCL, by default), or all
-/// of them (NCCL, initialised eagerly).
-enum class Queue { of_a_pair, of_all };
+/// What runs in order on a rank: its transfers to one peer or from it (a group for each direction: links.py),
+/// those in both directions (NCCL, by default), or all of them (NCCL, initialised eagerly).
+enum class Queue { of_a_direction, of_a_pair, of_all };
 
 /// One side of one transfer.
 struct StreamOp;
@@ -43,12 +44,14 @@ class StreamExchange {
   std::vector<std::pair<int, bool>> issued(int rank);
 
  private:
-  using Key = std::pair<int, int>;  ///< rank; peer, or -1 for all
+  using Key = std::tuple<int, int, bool>;  ///< rank; peer, or -1 for all; sends of a direction
   struct Line {
     std::optional<c10::Stream> stream;
     std::deque<std::shared_ptr<StreamOp>> ops;  ///< that have not met their other side
   };
-  Key key_of(int rank, int peer) const { return {rank, queue_ == Queue::of_all ? -1 : peer}; }
+  Key key_of(int rank, int peer, bool send) const {
+    return {rank, queue_ == Queue::of_all ? -1 : peer, queue_ == Queue::of_a_direction && send};
+  }
   void meet(const Key& key);
   void run(StreamOp& send, StreamOp& receive);
   void tell(const StreamOp& send, const StreamOp& receive);

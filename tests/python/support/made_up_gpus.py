@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -54,12 +55,18 @@ class Gpu(Cpu):
         seen["waits"] += 1
 
 
-def new_group(backend, timeout, made=dist.new_group):
-    seen["groups"].append(backend)
-    return made(backend="gloo", timeout=timeout)
+class Options:
+    def __init__(self, is_high_priority_stream):
+        assert is_high_priority_stream
+        self.config = SimpleNamespace()
 
 
-dist.new_group = new_group
+def new_group(members, backend, timeout, pg_options, made=dist.new_group):
+    seen["groups"].append([list(members), backend, pg_options.config.max_ctas])
+    return made(members, backend="gloo", timeout=timeout)
+
+
+dist.new_group, dist.ProcessGroupNCCL = new_group, SimpleNamespace(Options=Options)
 dist.is_nccl_available = lambda: True
 wire.DeviceWire.sizes = (1 << 10, 1 << 16, 1 << 20)
 torch.set_num_threads(1)

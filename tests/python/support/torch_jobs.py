@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
 
+from .linked import a_group_for_each_direction, bound_to_a_gpu
 from .models import BATCH, LENGTH, VOCABULARY, WIDTH, Block, loss
 
 MICRO_BATCHES = 4
@@ -19,7 +20,7 @@ class Case:
     plan: str
     steps: int = 3
     branches: bool = False  # the two-branch model instead of the chain
-    torch_runtime: bool = False
+    device: str = "cpu"
 
 
 def chain() -> list[nn.Module]:
@@ -85,10 +86,10 @@ def build(case: Case):
 def train(case: Case) -> dict:
     from ostinato.torch import Pipeline
 
-    pipe = Pipeline(case.plan, build(case), loss_fn=loss)
+    pipe = Pipeline(case.plan, build(case), loss_fn=loss, device=case.device)
     losses, gradients = [], []
     for step in range(case.steps):
-        tokens, picture, targets = batch(step)
+        tokens, picture, targets = (tensor.to(case.device) for tensor in batch(step))
         value = pipe.step({"left": tokens, "right": picture} if case.branches else tokens, targets)
         losses.append(None if value is None else value.item())
         gradients.append(gradients_of(pipe, case))
@@ -96,16 +97,23 @@ def train(case: Case) -> dict:
 
 
 def train_in_half_a_world(case: Case) -> dict:
-    """On a pipeline of two of four ranks, of which one was in a group more than the other before."""
+    """On a pipeline of two of four ranks, of which one was in a group more than the other before; in a world that is bound to GPUs."""
     from ostinato.torch import Pipeline
 
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     if dist.get_rank() % 2:
         dist.new_group([dist.get_rank()], use_local_synchronization=True)
-    pipe = Pipeline(case.plan, build(case), loss_fn=loss, group=halves[dist.get_rank() // 2])
+    half = halves[dist.get_rank() // 2]
+    with a_group_for_each_direction() as made, bound_to_a_gpu():
+        pipe = Pipeline(case.plan, build(case), loss_fn=loss, group=half)
     tokens, _, targets = batch(0)
     value = pipe.step(tokens, targets)
-    return {"losses": [None if value is None else value.item()], "gradients": [gradients_of(pipe, case)]}
+    return {
+        "losses": [None if value is None else value.item()],
+        "gradients": [gradients_of(pipe, case)],
+        "made": [group for group in made if len(group.members) > 1],
+        "links": {peer: [dist.get_process_group_ranks(group) for group in ways] for peer, ways in pipe._links.items()},
+    }
 
 
 def gradients_of(pipe, case: Case) -> dict[str, torch.Tensor]:

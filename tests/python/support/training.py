@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from . import branch_model, changed_model, models, random_model, vocabulary_model
+from .linked import a_group_for_each_direction
 
 MICRO_BATCHES = 4
 MODELS = {"mixed": models, "branches": branch_model, "vocabulary": vocabulary_model, "random": random_model, "changed": changed_model}
@@ -159,6 +160,13 @@ def train(options: Options) -> dict:
         "norm": float(engine.get_global_grad_norm()) if clipped else None,
         "kind": type(engine).__mro__[1].__name__,
     }
+
+
+def train_over_links(options: Options) -> dict:
+    """train() with a group for each direction between two ranks, as on GPUs."""
+    with a_group_for_each_direction() as made:
+        result = train(options)
+    return result | {"pairs": [group.members for group in made if group.one_way]}
 
 
 def train_enabled(options: Options, section: dict) -> dict:
