@@ -1,10 +1,10 @@
 """All tests that need a GPU, in one command, with what docs/gpu-runs.md keeps of a run printed as Markdown, ready to paste.
 
-    ninja -C build/release gpu          # or: python3 tests/profiler/gpu_run.py build/release
+    ninja -C build/release gpu          # or: python3 tests/gpu/run.py build/release
 
 Runs `cupti_tests` (the collector over the driver); where the build has torch, `plugin_tests` (the executor's streams); and where it has the Python
-package, tests/python/test_profile_gpu.py (operators of torch, from the model to the profile) and test_executor_gpu.py (NCCL). Needs nothing beyond
-Python. A machine without a GPU skips all of it and says why. Exit status 1: a test failed.
+package, tests/python/test_profile_gpu.py (operators of torch, from the model to the profile) and test_training_gpu.py (executor, Pipeline and
+DeepSpeed over NCCL, on as many GPUs as there are), and the questions of extra.py. Needs nothing beyond Python. A machine without a GPU skips all of it and says why. Exit status 1: a test failed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SAID = "gpu-run: "
-PYTHON_TESTS = [str(ROOT / "tests" / "python" / name) for name in ("test_profile_gpu.py", "test_executor_gpu.py")]
+PYTHON_TESTS = [str(ROOT / "tests" / "python" / name) for name in ("test_profile_gpu.py", "test_training_gpu.py")]
 
 
 def first_line(*command: str) -> str:
@@ -59,6 +59,14 @@ def outcome_of_pytest(output: str) -> str:
     return summary + "".join(f" ({reason})" for reason in reasons)
 
 
+def outcome_of_questions(output: str) -> str:
+    skipped = re.search(r"^skipped: .*", output, re.MULTILINE)
+    return skipped[0] if skipped else f"{len(re.findall(r' FAILED: ', output))} failed"
+
+
+OUTCOMES = {"pytest": outcome_of_pytest, "questions": outcome_of_questions}
+
+
 def suites(build: Path, python: str) -> list[tuple[str, list[str], dict[str, str]]]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(build / "python"), os.environ.get("PYTHONPATH", "")]))}
     found = [("cupti_tests", [str(build / "tests/profiler/cupti/cupti_tests"), "--gtest_filter=CuptiGpu.*"], environment)]
@@ -66,6 +74,8 @@ def suites(build: Path, python: str) -> list[tuple[str, list[str], dict[str, str
         found.append(("plugin_tests", [str(plugin), "--gtest_filter=GpuExecutor.*"], environment))
     if next((build / "python" / "ostinato").glob("_profiler*"), None):
         found.append(("pytest", [python, "-m", "pytest", "-q", "-s", "-rs", "-p", "no:cacheprovider", *PYTHON_TESTS], environment))
+        out = os.environ.get("OUT") or str(build / "gpu")
+        found.append(("questions", [python, str(ROOT / "tests" / "gpu" / "extra.py"), out], environment))
     return found
 
 
@@ -79,7 +89,7 @@ def main() -> int:
         status, output = run(command, environment)
         worst = max(worst, 1 if status else 0)
         said += [line.partition(SAID)[2] for line in output.splitlines() if SAID in line]
-        outcome = outcome_of_pytest(output) if name == "pytest" else outcome_of_gtest(output)
+        outcome = OUTCOMES.get(name, outcome_of_gtest)(output)
         tests.append(f"{name}: {outcome}")
     rows = {
         "when, and which commit": f"{datetime.now(timezone.utc):%Y-%m-%d}, {first_line('git', 'describe', '--always', '--dirty') or 'unknown'}",
