@@ -13,10 +13,14 @@ function(ostinato_need_header header package out)
   endif()
 endfunction()
 
-# ostinato_target(name): warnings as errors, sanitizers, includes by room ("search/plan/plan.h").
+# ostinato_target(name): warnings as errors, sanitizers, link-time checks, includes by room ("search/plan/plan.h").
 function(ostinato_target name)
   target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
   target_compile_options(${name} PRIVATE -Wall -Wextra -Werror)
+  if(OSTINATO_LTO)
+    target_compile_options(${name} PRIVATE -flto=auto)
+    target_link_options(${name} PRIVATE -flto=auto -Wodr -Wlto-type-mismatch -Werror)
+  endif()
   if(OSTINATO_SANITIZE)
     target_compile_options(${name} PRIVATE -fsanitize=${OSTINATO_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(${name} PRIVATE -fsanitize=${OSTINATO_SANITIZE})

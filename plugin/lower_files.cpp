@@ -28,12 +28,7 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
                     int micro_batches) {
   const PlacementFile file = read_placement(placement_path);
   const Plan plan = read_plan(plan_path, file.placement, file.sha256);
-  const CheckResult check = check_plan(plan, file.placement);
-  if (!check.ok()) {
-    std::string message = "the plan does not hold for " + placement_path.string() + ":";
-    for (const std::string& failure : check.failures) message += "\n  " + failure;
-    throw InputError(plan_path.string(), 0, message);
-  }
+  refuse_unless_it_runs(plan, file.placement, plan_path.string(), placement_path.string());
   Program program = lower(lengthened(plan, file.placement, micro_batches), file.placement);
   program.plan_sha256 = sha256(read_file(plan_path, kMaxPlanBytes));
   program.placement_sha256 = file.sha256;

@@ -8,8 +8,7 @@
 #include "search/bounds/bounds.h"
 #include "search/bounds/feasible.h"
 #include "search/bounds/mode_bounds.h"
-#include "search/checker/checker.h"
-#include "search/checker/prove.h"
+#include "search/bounds/statements.h"
 #include "search/files/error.h"
 #include "search/mode_search.h"
 #include "search/plan/orders.h"
@@ -20,9 +19,9 @@ namespace {
 /// Percent of the usual work for all points after the first together, and the least for one of them.
 constexpr int kWorkOfAll = 400;
 constexpr int kLeastWork = 10;
-/// Work of the checker's trial of all schedules (checker/exhaust.h) for a point: half a second.
+/// Work of the trial of all schedules (Trial::work) for a point, half a second, and of S4 (Windows::work).
 constexpr std::int64_t kCertifyingWork = 10'000'000;
-static_assert(kCertifyingWork <= kMostExhaustionWork);
+constexpr std::int64_t kSpanWork = 8'000'000;
 
 Bytes most_memory(const Plan& plan) {
   return *std::max_element(plan.peak_memory.begin(), plan.peak_memory.end());
@@ -189,19 +188,18 @@ class Curve {
     }
   }
 
-  /// What the statements prove of all plans within `memory`, or where the checker can show it, the most that
+  /// What the statements prove of all plans within `memory`, or where it can be shown, the most that
   /// was proved within the memory of this plan or of one that needs more.
   WithinCapacity proved_within(const Placement& smaller, Bytes memory) const {
     const int n = options_.micro_batches;
     const Instance in(smaller);
     const Nanoseconds stated = Bounds(in).of(options_.objective, n);
     if (stated >= shown_) return {memory, stated};
-    const checker::Bounds bounds(smaller);
-    if (checker::bound_of(bounds, options_.objective, n, shown_).value >= shown_) return {memory, shown_};
-    if (checker::try_all(bounds, options_.objective, n, shown_, kCertifyingWork).verdict ==
-        checker::Verdict::none) {
+    const Instance mirror = in.reversed();
+    if (bound_by_windows(in, mirror, options_.objective, n, shown_, kSpanWork) >= shown_)
+      return {memory, shown_};
+    if (try_all(in, mirror, options_.objective, n, shown_, kCertifyingWork).verdict == Trial::none)
       return {memory, shown_, true};
-    }
     return {memory, stated};
   }
 

@@ -6,7 +6,8 @@
 #include <thread>
 
 #include "search/bounds/feasible.h"
-#include "search/checker/prove.h"
+#include "search/bounds/statements.h"
+#include "search/bounds/windows.h"
 #include "search/files/error.h"
 #include "search/named/named.h"
 #include "search/repetend/completion.h"
@@ -33,16 +34,14 @@ constexpr int kWidths[] = {8, 32, 128, 512};
 /// An exact search is this many times as wide as the others of its round.
 constexpr int kExactFactor = 8;
 constexpr int kExactWidth = 1024;
-/// Work of the checker (checker/exhaust.h) for the best makespan of a round, a fifth of a second, and of the
-/// last one.
+/// Work of the trial of all schedules (Trial::work) for the best makespan of a round, a fifth of a second,
+/// and of the last one: far below what the checker may spend on the same.
 constexpr std::int64_t kCertifyingWork = 4'000'000;
 constexpr std::int64_t kLastCertifyingWork = 10'000'000;
-static_assert(kLastCertifyingWork <= kMostExhaustionWork);
 /// A trial that could not keep so many lists of all steps is not begun.
 constexpr std::int64_t kFewestLists = 128;
-/// Work of the checker (Windows::work) for S4, a few hundredths of a second.
+/// Work (Windows::work) for S4, a few hundredths of a second.
 constexpr std::int64_t kSpanWork = 8'000'000;
-static_assert(kSpanWork <= checker::kMostSpanWork);
 /// Steps up to which a plan that meets its bound already is improved in memory.
 constexpr std::int64_t kSparedSteps = 1'000'000;
 /// Steps that are dispatched, and RepetendOptions::work, for that.
@@ -116,15 +115,11 @@ void Portfolio::claim(Nanoseconds bound) {
 void Portfolio::look_at_windows() {
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
   if (windows_known_ || few() || best_.empty() || best_.score().objective <= bound_ ||
-      steps > checker::Windows::kMostSteps)
+      steps > Windows::kMostSteps)
     return;
   windows_known_ = true;
-  const checker::Bounds bounds(in_.placement());
-  const bool span = options_.objective == Objective::span;
-  const int n = options_.objective == Objective::latency ? 1 : options_.micro_batches;
-  const checker::Bound found =
-      span ? bounds.span(n, best_.score().objective, kSpanWork) : bounds.makespan_by_windows(n);
-  claim(static_cast<Nanoseconds>(found.value));
+  claim(bound_by_windows(in_, mirror_, options_.objective, options_.micro_batches, best_.score().objective,
+                         kSpanWork));
 }
 
 void Portfolio::run_named() {
@@ -208,6 +203,12 @@ void Portfolio::try_sequential() {
   std::vector<int> all;
   for (int i = 0; i < micro_batches_; ++i) all.insert(all.end(), one.begin(), one.end());
   if (!one.empty()) best_.offer(all, "one micro-batch after another");
+  // What takes and gives back in no time may fit though no order of single steps does.
+  if (one.empty() && memory_in_no_time(in_)) {
+    for (int i = 0; i < micro_batches_; ++i)
+      all.insert(all.end(), in_.topological().begin(), in_.topological().end());
+    best_.offer(all, "one micro-batch after another");
+  }
   report("one micro-batch after another");
 }
 
@@ -221,7 +222,11 @@ void Portfolio::try_rigid() {
   if (options.time_limit_seconds > 0)
     options.time_limit_seconds = std::max(1e-3, options.time_limit_seconds - seconds());
   Portfolio one(in_, bounds_, options);
-  one.run();
+  try {
+    one.run();
+  } catch (const InfeasibleError&) {  // of one alone: others may give back what it takes
+    return;
+  }
   if (one.best().empty()) return;
   std::vector<Nanoseconds> start(static_cast<std::size_t>(in_.blocks()));
   for (const ScheduledBlock& s : one.best().schedule()) start[s.block] = s.start;
@@ -343,18 +348,17 @@ void Portfolio::certify() {
     certified(share(kLastCertifyingWork));
 }
 
-/// True if the checker's trial of all schedules shows that none is better than the best, well within the work
-/// that `ostinato verify` spends.
+/// True if the trial of all schedules shows that none is better than the best, well within the work that
+/// `ostinato verify` spends on it.
 bool Portfolio::certified(std::int64_t work) {
   const std::int64_t steps = static_cast<std::int64_t>(in_.blocks()) * options_.micro_batches;
   if (options_.objective == Objective::latency || best_.empty() || steps * in_.blocks() > work / kFewestLists)
     return false;
   const Nanoseconds below = best_.score().objective;
   if (below == not_certified_ && work <= share(kCertifyingWork)) return false;
-  const checker::Exhaustion tried = checker::try_all(checker::Bounds(in_.placement()), options_.objective,
-                                                     options_.micro_batches, below, work);
+  const Trial tried = try_all(in_, mirror_, options_.objective, options_.micro_batches, below, work);
   not_certified_ = below;
-  if (tried.verdict == checker::Verdict::none) {
+  if (tried.verdict == Trial::none) {
     claims_.by_exhaustion = true;
     claim(below);
   }

@@ -36,11 +36,11 @@ class Portfolio {
   /// Only the schedule that options.method names. Throws InputError where it does not exist or fit.
   void run_named();
 
-  /// Where the best was shown to be optimal in ways that the checker does not know, or not at all: has the
-  /// checker try all schedules, well within the work that `ostinato verify` spends.
+  /// Where the best was shown to be optimal in ways that the checker does not know, or not at all: tries all
+  /// schedules, well within the work that `ostinato verify` spends.
   void certify();
 
-  /// Bounds that the checker proves: what the plan may claim.
+  /// Bounds that docs/bounds.md states: what the plan may claim.
   struct Claims {
     Nanoseconds makespan = 0;
     Nanoseconds objective = 0;
@@ -99,7 +99,7 @@ class Portfolio {
   Nanoseconds bound_;  ///< of the objective: claimed, or proved by the search alone
   bool windows_known_ = false;
   int micro_batches_;              ///< that are scheduled: at first as few as represent all (stretch.h)
-  Nanoseconds not_certified_ = 0;  ///< objective for which the checker's trial was too long
+  Nanoseconds not_certified_ = 0;  ///< objective for which that trial was too long
   Incumbent best_;
   std::optional<Propagation>
       common_;             ///< of all that is better than best_; absent: too large, or no makespan

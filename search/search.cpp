@@ -8,14 +8,12 @@
 #include "search/bounds/bounds.h"
 #include "search/files/error.h"
 #include "search/named/named.h"
+#include "search/placement/placement_check.h"
 #include "search/portfolio.h"
 #include "search/schedule/steady.h"
 
 namespace ostinato {
 namespace {
-
-/// Times add up to less than this, so that no sum of a few of them overflows.
-constexpr __int128 kLongest = std::numeric_limits<Nanoseconds>::max() / 8;
 
 void check(const Placement& placement, const SearchOptions& options) {
   if (options.micro_batches < 1) throw InputError("", 0, "there must be at least one micro-batch");
@@ -28,17 +26,7 @@ void check(const Placement& placement, const SearchOptions& options) {
   if (placement.blocks.empty() || topological_order(placement).empty()) {
     throw InputError("", 0, "the blocks of the placement are not an acyclic graph");
   }
-  __int128 total = 0;
-  for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
-    total += placement.blocks[b].time;
-    for (const Dependency& input : placement.blocks[b].after)
-      total += placement.transfer(input, static_cast<int>(b));
-  }
-  if (total * options.micro_batches > kLongest) {
-    throw InputError(
-        "", 0,
-        fmt::format("{} micro-batches take longer than int64 nanoseconds can hold", options.micro_batches));
-  }
+  check_totals(placement, options.micro_batches, "");
 }
 
 Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bounds,

@@ -10,6 +10,7 @@
 
 #include "bindings/cli/command.h"
 #include "search/files/file.h"
+#include "search/files/printable.h"
 #include "search/search.h"
 
 namespace ostinato::cli {
@@ -85,7 +86,8 @@ int dispatch(const std::vector<std::string>& args, Io& io) {
 }
 
 void report(const Failure& failure, const std::string& command, bool json, Io& io) {
-  io.err << (command.empty() ? "ostinato" : "ostinato " + command) << ": " << failure.message << '\n';
+  io.err << (command.empty() ? "ostinato" : "ostinato " + command) << ": "
+         << printable(failure.message, true) << '\n';
   if (json) print_json({{"status", to_int(failure.status)}, {"error", failure.message}}, io);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "search/checker/checker.h"
 #include "search/files/file.h"
 #include "search/plan/modes.h"
 #include "search/plan/plan_json.h"
@@ -13,6 +14,12 @@ namespace fs = std::filesystem;
 PlanArguments::PlanArguments(CommandLine& line) {
   line.app.add_option("plan", plan, "Plan file (JSON)")->required()->type_name("PLAN");
   line.app.add_option("placement", placement, "Its placement (TOML)")->required()->type_name("PLACEMENT");
+}
+
+PlanAndPlacement PlanArguments::read_checked() const {
+  PlanAndPlacement result = read();
+  refuse_unless_it_runs(result.plan, result.file.placement, plan, placement);
+  return result;
 }
 
 PlanAndPlacement PlanArguments::read() const {

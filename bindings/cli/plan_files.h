@@ -23,6 +23,8 @@ struct PlanArguments {
 
   explicit PlanArguments(CommandLine& line);
   PlanAndPlacement read() const;
+  /// Throws InputError where the schedule does not hold for the placement (checker.h).
+  PlanAndPlacement read_checked() const;
 };
 
 /// Throws InputError where a file could not be written there: told before an hour of search, not after it.

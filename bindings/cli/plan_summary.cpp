@@ -6,6 +6,7 @@
 
 #include "bindings/cli/progress.h"
 #include "search/bounds/bounds.h"
+#include "search/files/printable.h"
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
 
@@ -104,8 +105,8 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
 
 std::string summary(const Plan& plan, const Placement& placement, double seconds) {
   const Nanoseconds value = objective_value(plan, placement);
-  std::string text = fmt::format("{}: {} micro-batches on {} devices\n", placement.name, plan.micro_batches,
-                                 placement.devices.size());
+  std::string text = fmt::format("{}: {} micro-batches on {} devices\n", printable(placement.name),
+                                 plan.micro_batches, placement.devices.size());
   if (plan.objective != Objective::makespan) {
     text +=
         line(to_string(plan.objective), fmt::format("{}, {}", format_time(value),

@@ -13,6 +13,7 @@
 #include "bindings/cli/plan_summary.h"
 #include "bindings/cli/run_search.h"
 #include "bindings/cli/steady_state.h"
+#include "search/placement/placement_check.h"
 #include "search/placement/placement_toml.h"
 #include "search/plan/modes.h"
 
@@ -120,6 +121,7 @@ int search_command(const std::vector<std::string>& args, Io& io) {
   resolve(options, wanted);
   wanted.json = line.json;
   PlacementFile file = read_placement(wanted.placement);
+  check_totals(file.placement, wanted.search.micro_batches, wanted.placement);
   if (wanted.steady_state) {
     const InterruptGuard guard;
     return report_steady_state(file.placement, wanted.search.time_limit_seconds, guard, line.json, io);

@@ -49,7 +49,7 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   line.app.add_option("--html", html, "Page to write")->type_name("FILE");
   line.app.add_option("--perfetto", perfetto, "Trace to write, Chrome JSON")->type_name("FILE");
   if (!line.parse(args, io)) return 0;
-  const auto [file, plan, placement] = files.read();
+  const auto [file, plan, placement] = files.read_checked();
   if (!html.empty()) write_file(html, show_html(plan, placement));
   if (!perfetto.empty()) write_file(perfetto, show_perfetto(plan, placement));
   if (line.json) {

@@ -10,6 +10,7 @@
 #include "bindings/cli/options.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/progress.h"
+#include "search/files/printable.h"
 #include "search/named/named.h"
 #include "search/pareto.h"
 #include "search/placement/quantity.h"
@@ -78,7 +79,7 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   line.app.add_flag("--explain", wants_explanation, "Tell in words what holds up the makespan");
   if (!line.parse(args, io)) return 0;
   const SimulateOptions wanted = resolve(options);
-  const auto [file, plan, placement] = files.read();
+  const auto [file, plan, placement] = files.read_checked();
   const Simulation result = simulate(placement, plan.micro_batches, plan.schedule, wanted);
   const std::optional<Usual> usual = simulate_usual(placement, plan.micro_batches, wanted);
   std::vector<std::string> reasons;
@@ -107,7 +108,7 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
                           usual->name, format_time(usual->simulation.median()),
                           format_time(usual->simulation.worst()));
   }
-  for (const std::string& reason : reasons) io.out << reason << '\n';
+  for (const std::string& reason : reasons) io.out << printable(reason) << '\n';
   return 0;
 }
 

@@ -95,7 +95,7 @@ int run(Arguments& arguments) {
   LoadOptions how{.depth = std::nullopt, .train = !arguments.evaluate};
   if (arguments.depth >= 0) how.depth = arguments.depth;
   how.loss = arguments.loss;
-  const Program program = load_program(arguments.model, inputs, how);
+  const SavedProgram program = load_program(arguments.model, inputs, how);
   arguments.options.name = std::filesystem::path(arguments.model).stem().string();
   arguments.options.micro_batch_size = micro_batch_size(inputs);
   arguments.options.link = link_of(arguments);

@@ -96,7 +96,7 @@ Values compute(const Node& node, Values stack) {
 /// Runs the program once and notes its steps.
 class Tracer {
  public:
-  Tracer(const std::string& file, const LoadOptions& options, Program& program)
+  Tracer(const std::string& file, const LoadOptions& options, SavedProgram& program)
       : file_(file), options_(options), program_(program) {
     for (const at::Tensor& parameter : program.module.parameters())
       trained_.insert(parameter.unsafeGetTensorImpl());
@@ -116,13 +116,13 @@ class Tracer {
   void run_node(const Node& node, Known& known, const std::string& prefix, int level, bool alone);
   void call_method(const Node& node, Values inputs, Known& known, const std::string& prefix, int level,
                    bool alone);
-  Values add_step(Step step, Values inputs);
+  Values add_step(SavedStep step, Values inputs);
   TensorSource source_of(const at::Tensor& tensor) const;
   bool opens(const torch::jit::Method& method, int level, bool alone) const;
 
   const std::string& file_;
   const LoadOptions& options_;
-  Program& program_;
+  SavedProgram& program_;
   std::unordered_set<const c10::TensorImpl*> trained_, buffers_;
   std::unordered_map<const c10::TensorImpl*, TensorSource> sources_;
   std::unordered_set<const c10::TensorImpl*> reached_;  ///< gradients flow through them
@@ -177,7 +177,7 @@ void Tracer::run_node(const Node& node, Known& known, const std::string& prefix,
     if (const auto found = known.find(input); found != known.end()) inputs.push_back(found->second);
   }
   if (node.kind() == c10::prim::CallMethod) return call_method(node, inputs, known, prefix, level, alone);
-  Step step;
+  SavedStep step;
   if (node.kind() == c10::prim::CallFunction) {
     torch::jit::Function* function = node.inputs()[0]->type()->expectRef<c10::FunctionType>().function();
     step.name = prefix + function->name();
@@ -205,7 +205,7 @@ void Tracer::call_method(const Node& node, Values inputs, Known& known, const st
     known[node.output()] = visit(method, std::move(inputs), name + ".", level + 1);
     return;
   }
-  Step step;
+  SavedStep step;
   step.name = name;
   step.identity = class_and_shapes(module) + method_name;
   for (const at::Tensor& parameter : module.parameters()) step.parameters.push_back(parameter);
@@ -217,7 +217,7 @@ void Tracer::call_method(const Node& node, Values inputs, Known& known, const st
 }
 
 void Tracer::add_loss(const std::string& name, const c10::IValue& result) {
-  Step step;
+  SavedStep step;
   step.name = step.identity = "loss (" + name + ")";
   const std::vector<at::Tensor> outputs = tensors_of({result});
   step.run = [loss = make_loss(name, outputs)](Values values) { return Values{loss(tensors_of(values))}; };
@@ -229,7 +229,7 @@ TensorSource Tracer::source_of(const at::Tensor& tensor) const {
   return found == sources_.end() ? TensorSource{} : found->second;
 }
 
-Values Tracer::add_step(Step step, Values inputs) {
+Values Tracer::add_step(SavedStep step, Values inputs) {
   const int index = static_cast<int>(program_.steps.size());
   step.name = std::to_string(index) + ":" + step.name;
   for (const at::Tensor& tensor : tensors_of(inputs)) {
@@ -262,18 +262,18 @@ Values Tracer::add_step(Step step, Values inputs) {
 
 }  // namespace
 
-bool is_state(const Step& step, const at::Tensor& tensor) {
+bool is_state(const SavedStep& step, const at::Tensor& tensor) {
   const auto same = [&](const at::Tensor& other) { return other.is_same(tensor); };
   return std::any_of(step.parameters.begin(), step.parameters.end(), same) ||
          std::any_of(step.buffers.begin(), step.buffers.end(), same);
 }
 
-Program load_program(const std::filesystem::path& path, const std::vector<at::Tensor>& inputs,
-                     const LoadOptions& options) {
+SavedProgram load_program(const std::filesystem::path& path, const std::vector<at::Tensor>& inputs,
+                          const LoadOptions& options) {
   const std::string file = path.string();
   if (!std::filesystem::exists(path)) throw InputError(file, 0, "no such file");
   if (const std::string other = what_else(path); !other.empty()) throw InputError(file, 0, other);
-  Program program;
+  SavedProgram program;
   try {
     program.module = torch::jit::load(file);
   } catch (const c10::Error& error) {

@@ -2,8 +2,8 @@
 // A saved TorchScript program as steps: each call of a submodule, and each operator beside them, with what
 // they read of each other. No Python: the file is read by torch::jit::load().
 //
-//   const Program program = load_program("model.pt", {sample_input("8x16")}, {});
-//   for (const Step& step : program.steps) ...         // in the order in which the program runs them
+//   const SavedProgram program = load_program("model.pt", {sample_input("8x16")}, {});
+//   for (const SavedStep& step : program.steps) ...         // in the order in which the program runs them
 //
 // A module that does nothing but call one other is looked into, until something calls several; `depth` says
 // how many levels instead. What computes sizes or puts tensors into lists and tuples runs once, while the
@@ -31,7 +31,7 @@ struct TensorSource {
   int tensor = 0;  ///< which of the step's output tensors
 };
 
-struct Step {
+struct SavedStep {
   std::string name;      ///< "3:encoder.1" | "4:aten::add"
   std::string identity;  ///< equal for steps that do the same on inputs of the same shapes
   std::function<std::vector<c10::IValue>(std::vector<c10::IValue>)> run;
@@ -44,7 +44,7 @@ struct Step {
 
 /// Whether an input is one of the step's own parameters or buffers, which an operator is given like any
 /// tensor.
-bool is_state(const Step& step, const at::Tensor& tensor);
+bool is_state(const SavedStep& step, const at::Tensor& tensor);
 
 struct LoadOptions {
   std::optional<int> depth;  ///< levels of submodules to look into; empty: to where something calls several
@@ -52,13 +52,13 @@ struct LoadOptions {
   std::string loss = "";     ///< of its output, as a last step (loss.h); "": none
 };
 
-struct Program {
+struct SavedProgram {
   torch::jit::Module module;  ///< keeps what the steps refer to
-  std::vector<Step> steps;
+  std::vector<SavedStep> steps;
 };
 
 /// Throws InputError: what the file is instead, or which input the program refuses.
-Program load_program(const std::filesystem::path& path, const std::vector<at::Tensor>& inputs,
-                     const LoadOptions& options);
+SavedProgram load_program(const std::filesystem::path& path, const std::vector<at::Tensor>& inputs,
+                          const LoadOptions& options);
 
 }  // namespace ostinato

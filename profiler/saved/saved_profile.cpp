@@ -41,7 +41,7 @@ std::int64_t trained_numbers(const std::vector<at::Tensor>& parameters) {
 }
 
 /// Forward and backward, `passes` times; records where there is a recorder.
-void run_passes(const Step& step, int layer, int passes, OperatorRecorder* recorder,
+void run_passes(const SavedStep& step, int layer, int passes, OperatorRecorder* recorder,
                 const RecordOptions& options) {
   recorder->clear();
   recorder->start(options);
@@ -53,7 +53,7 @@ void run_passes(const Step& step, int layer, int passes, OperatorRecorder* recor
   recorder->stop();
 }
 
-HalfTimes half_times(const Step& step) {
+HalfTimes half_times(const SavedStep& step) {
   StepRun run(step);
   run.forward(nullptr, 0);
   return run.halves();
@@ -61,20 +61,20 @@ HalfTimes half_times(const Step& step) {
 
 class ProgramProfiler {
  public:
-  ProgramProfiler(const Program& program, const SavedProfileOptions& options)
+  ProgramProfiler(const SavedProgram& program, const SavedProfileOptions& options)
       : program_(program), options_(options), recorder_({.events_per_thread = kEvents}) {}
 
   Profile measure(const StepProgress& progress);
 
  private:
-  LayerCost layer_cost(const Step& step);
-  void add_operators(const Step& step, int layer);
-  void count(const Step& step, int layer);
+  LayerCost layer_cost(const SavedStep& step);
+  void add_operators(const SavedStep& step, int layer);
+  void count(const SavedStep& step, int layer);
   void add_rows(const std::map<std::string, int>& measured);
-  std::vector<LayerInput> inputs_of(const Step& step) const;
+  std::vector<LayerInput> inputs_of(const SavedStep& step) const;
   void describe();
 
-  const Program& program_;
+  const SavedProgram& program_;
   const SavedProfileOptions& options_;
   OperatorRecorder recorder_;
   std::map<int, LayerCost> costs_;  // of measured steps
@@ -83,7 +83,7 @@ class ProgramProfiler {
   Profile profile_;
 };
 
-LayerCost ProgramProfiler::layer_cost(const Step& step) {
+LayerCost ProgramProfiler::layer_cost(const SavedStep& step) {
   std::vector<Nanoseconds> forward, backward, inputs, parameters;
   LayerCost cost;
   for (int repeat = -options_.warm_up; repeat < options_.repeats; ++repeat) {
@@ -111,7 +111,7 @@ LayerCost ProgramProfiler::layer_cost(const Step& step) {
   return cost;
 }
 
-void ProgramProfiler::add_operators(const Step& step, int layer) {
+void ProgramProfiler::add_operators(const SavedStep& step, int layer) {
   run_passes(step, layer, 1, &recorder_, {.flops = true});
   std::map<std::pair<std::string, std::string>, std::optional<std::int64_t>> flops;
   std::int64_t calls = 1;
@@ -131,7 +131,7 @@ void ProgramProfiler::add_operators(const Step& step, int layer) {
 }
 
 /// Operators of a forward and a backward, by the dispatcher and by the recorder in the same run.
-void ProgramProfiler::count(const Step& step, int layer) {
+void ProgramProfiler::count(const SavedStep& step, int layer) {
   std::map<std::string, std::int64_t> expected;
   {
     StepRun run(step);
@@ -151,7 +151,7 @@ void ProgramProfiler::count(const Step& step, int layer) {
   }
 }
 
-std::vector<LayerInput> ProgramProfiler::inputs_of(const Step& step) const {
+std::vector<LayerInput> ProgramProfiler::inputs_of(const SavedStep& step) const {
   std::map<int, std::vector<at::Tensor>> by_step;
   const std::vector<at::Tensor> tensors = tensors_of(step.inputs);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -164,10 +164,10 @@ std::vector<LayerInput> ProgramProfiler::inputs_of(const Step& step) const {
 
 void ProgramProfiler::add_rows(const std::map<std::string, int>& measured) {
   std::vector<const HeldMemory*> held;
-  for (const Step& step : program_.steps) held.push_back(&held_.at(measured.at(step.identity)));
+  for (const SavedStep& step : program_.steps) held.push_back(&held_.at(measured.at(step.identity)));
   const std::vector<Bytes> freed = freed_outputs(program_.steps, held);
   for (std::size_t i = 0; i < program_.steps.size(); ++i) {
-    const Step& step = program_.steps[i];
+    const SavedStep& step = program_.steps[i];
     const int index = static_cast<int>(i), first = measured.at(step.identity);
     LayerCost row = costs_.at(first);
     row.index = index;
@@ -193,7 +193,7 @@ std::string processor() {
 void ProgramProfiler::describe() {
   profile_.model = options_.name;
   std::string shapes;
-  for (const Step& step : program_.steps) shapes += step.name + " " + step.identity + "\n";
+  for (const SavedStep& step : program_.steps) shapes += step.name + " " + step.identity + "\n";
   profile_.model_sha256 = sha256(shapes);
   profile_.device.name = processor();
   profile_.device.kind = options_.kind;
@@ -227,7 +227,7 @@ Profile ProgramProfiler::measure(const StepProgress& progress) {
   std::map<std::string, int> measured;  // identity to the first step that has it
   const int steps = static_cast<int>(program_.steps.size());
   for (int index = 0; index < steps; ++index) {
-    const Step& step = program_.steps[static_cast<std::size_t>(index)];
+    const SavedStep& step = program_.steps[static_cast<std::size_t>(index)];
     if (measured.emplace(step.identity, index).second) {
       costs_[index] = layer_cost(step);
       held_[index] = held_memory(step);
@@ -244,7 +244,7 @@ Profile ProgramProfiler::measure(const StepProgress& progress) {
 
 }  // namespace
 
-Profile profile_program(const Program& program, const SavedProfileOptions& options,
+Profile profile_program(const SavedProgram& program, const SavedProfileOptions& options,
                         const StepProgress& progress) {
   return ProgramProfiler(program, options).measure(progress);
 }

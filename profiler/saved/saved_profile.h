@@ -27,7 +27,7 @@ struct SavedProfileOptions {
 using StepProgress = std::function<void(int, int)>;
 
 /// Throws InputError where a step raises.
-Profile profile_program(const Program& program, const SavedProfileOptions& options,
+Profile profile_program(const SavedProgram& program, const SavedProfileOptions& options,
                         const StepProgress& progress);
 
 }  // namespace ostinato

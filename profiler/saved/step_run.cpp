@@ -35,7 +35,7 @@ torch::autograd::edge_list edges_of(const std::vector<at::Tensor>& tensors) {
   return edges;
 }
 
-bool learns(const Step& step) {
+bool learns(const SavedStep& step) {
   return std::any_of(step.parameters.begin(), step.parameters.end(),
                      [](const at::Tensor& parameter) { return parameter.requires_grad(); });
 }
@@ -48,7 +48,7 @@ std::vector<at::Tensor> with_gradient(const std::vector<c10::IValue>& outputs) {
 
 }  // namespace
 
-StepRun::StepRun(const Step& step) : step_(step) {
+StepRun::StepRun(const SavedStep& step) : step_(step) {
   const auto copy = [&](const at::Tensor& tensor) {
     if (is_state(step, tensor)) return tensor;
     const at::Tensor leaf = tensor.detach().clone();
@@ -134,7 +134,7 @@ int index_of(const std::vector<const void*>& places, const void* place) {
 
 }  // namespace
 
-HeldMemory held_memory(const Step& step) {
+HeldMemory held_memory(const SavedStep& step) {
   StepRun run(step);
   run.forward(nullptr, 0);
   std::vector<at::Tensor> given = tensors_of(run.take_outputs()), taken = tensors_of(run.take_inputs());
@@ -162,7 +162,7 @@ namespace {
 /// Who reads which output, and until when each is in memory.
 class Readers {
  public:
-  Readers(const std::vector<Step>& steps, const std::vector<const HeldMemory*>& held)
+  Readers(const std::vector<SavedStep>& steps, const std::vector<const HeldMemory*>& held)
       : held_(held), readers_(steps.size()) {
     for (std::size_t step = 0; step < steps.size(); ++step) readers_[step].resize(held[step]->outputs.size());
     for (std::size_t step = 0; step < steps.size(); ++step) {
@@ -217,7 +217,8 @@ class Readers {
 
 }  // namespace
 
-std::vector<Bytes> freed_outputs(const std::vector<Step>& steps, const std::vector<const HeldMemory*>& held) {
+std::vector<Bytes> freed_outputs(const std::vector<SavedStep>& steps,
+                                 const std::vector<const HeldMemory*>& held) {
   const Readers readers(steps, held);
   std::vector<Bytes> freed;
   for (std::size_t step = 0; step < steps.size(); ++step) freed.push_back(readers.freed(step));

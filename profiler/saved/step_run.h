@@ -24,7 +24,7 @@ struct HalfTimes {
 /// A step ready to run: copies of its inputs, which it may work on in place.
 class StepRun {
  public:
-  explicit StepRun(const Step& step);
+  explicit StepRun(const SavedStep& step);
 
   /// `recorder` may be null; else each is a pass of layer `layer`. Throw InputError with the step's name.
   StepCost forward(OperatorRecorder* recorder, int layer);
@@ -41,7 +41,7 @@ class StepRun {
   StepCost measured(OperatorRecorder* recorder, int layer, const char* phase,
                     const std::function<void()>& call);
 
-  const Step& step_;
+  const SavedStep& step_;
   std::vector<c10::IValue> inputs_, outputs_;
   std::vector<at::Tensor> leaves_;  ///< get the gradients of the inputs
 };
@@ -56,9 +56,10 @@ struct HeldMemory {
 };
 
 /// Runs the step once, lets go of each tensor, and looks whether its memory comes back.
-HeldMemory held_memory(const Step& step);
+HeldMemory held_memory(const SavedStep& step);
 
 /// Of each step: bytes of its outputs that are freed once every step that reads them has run. `held` by step.
-std::vector<Bytes> freed_outputs(const std::vector<Step>& steps, const std::vector<const HeldMemory*>& held);
+std::vector<Bytes> freed_outputs(const std::vector<SavedStep>& steps,
+                                 const std::vector<const HeldMemory*>& held);
 
 }  // namespace ostinato

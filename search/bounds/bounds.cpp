@@ -17,79 +17,16 @@ bool share_a_device(std::span<const int> a, std::span<const int> b) {
   return std::any_of(a.begin(), a.end(), [&](int d) { return std::binary_search(b.begin(), b.end(), d); });
 }
 
-/// One pair of M4: bytes taken by one block and given back by another.
-struct Pair {
-  Nanoseconds distance;
-  int take;
-  int give;
-};
-
-std::vector<Pair> pairs_on(const Instance& in, int d) {
-  std::vector<Pair> pairs;
-  for (const int a : in.blocks_on(d)) {
-    if (in.memory(a) <= 0) continue;
-    const std::vector<Nanoseconds> distance = distances_from(in, a);
-    for (const int c : in.blocks_on(d)) {
-      if (in.memory(c) < 0 && distance[c] >= 0) pairs.push_back({distance[c], a, c});
-    }
-  }
-  std::sort(pairs.begin(), pairs.end(), [](const Pair& x, const Pair& y) {
-    if (x.distance != y.distance) return x.distance > y.distance;
-    return x.take != y.take ? x.take < y.take : x.give < y.give;
-  });
-  return pairs;
-}
-
-/// M4's matching on one device; absent if some bytes given back find no block that took them.
-std::optional<Bounds::Area> area_on(const Instance& in, int d) {
-  constexpr Nanoseconds far = std::numeric_limits<Nanoseconds>::max();
-  Bounds::Area area{0, far, far};
-  std::vector<Bytes> left(static_cast<std::size_t>(in.blocks()));
-  for (const int b : in.blocks_on(d)) left[b] = in.memory(b);
-  for (const Pair& pair : pairs_on(in, d)) {
-    const Bytes bytes = std::min(left[pair.take], -left[pair.give]);
-    if (bytes == 0) continue;
-    left[pair.take] -= bytes;
-    left[pair.give] += bytes;
-    area.bytes_time += static_cast<Wide>(bytes) * pair.distance;
-    area.head = std::min(area.head, in.head(pair.take));
-    area.tail = std::min(area.tail, in.tail(pair.give));
-  }
-  for (const int b : in.blocks_on(d)) {
-    if (left[b] < 0) return std::nullopt;
-    if (in.workspace(b) == 0) continue;
-    area.bytes_time += static_cast<Wide>(in.workspace(b)) * in.time(b);
-    area.head = std::min(area.head, in.head(b));
-    area.tail = std::min(area.tail, in.tail(b));
-  }
-  if (area.head == far || area.tail == far) area.head = area.tail = 0;
-  return area;
-}
-
 /// Limits for large placements (docs/bounds.md, "Large placements"): beyond them less is tried, by a rule
 /// that the checker knows too.
 constexpr std::int64_t kMostOrigins = std::int64_t{1} << 26;
 constexpr Wide kMostSharedWork = Wide{1} << 30;
-constexpr Wide kMostMatching = Wide{1} << 28;
 
 /// Blocks and edges.
 std::int64_t size_of(const Instance& in) {
   std::int64_t size = in.blocks();
   for (int b = 0; b < in.blocks(); ++b) size += static_cast<std::int64_t>(in.inputs(b).size());
   return size;
-}
-
-/// False where the matching of M4 would cost too much.
-bool can_be_matched(const Instance& in, std::int64_t size) {
-  Wide work = 0;
-  for (int d = 0; d < in.devices(); ++d) {
-    if (!in.limited(d)) continue;
-    const auto blocks = in.blocks_on(d);
-    const auto takers = std::count_if(blocks.begin(), blocks.end(), [&](int b) { return in.memory(b) > 0; });
-    const auto givers = std::count_if(blocks.begin(), blocks.end(), [&](int b) { return in.memory(b) < 0; });
-    work += static_cast<Wide>(takers) * (size + 32 * givers);
-  }
-  return work <= kMostMatching;
 }
 
 /// How many heads and how many tails of the blocks on d make sets for M3.
@@ -112,25 +49,12 @@ std::vector<Nanoseconds> evenly(const std::set<Nanoseconds>& values, std::size_t
 
 }  // namespace
 
-std::vector<Nanoseconds> distances_from(const Instance& in, int from) {
-  std::vector<Nanoseconds> distance(static_cast<std::size_t>(in.blocks()), -1);
-  distance[from] = in.time(from);
-  for (std::size_t i = static_cast<std::size_t>(in.rank(from)); i < in.topological().size(); ++i) {
-    const int b = in.topological()[i];
-    if (distance[b] < 0) continue;
-    for (const Edge& e : in.followers(b)) {
-      distance[e.block] = std::max(distance[e.block], distance[b] + e.transfer + in.time(e.block));
-    }
-  }
-  return distance;
-}
-
-Bounds::Bounds(const Instance& instance) : in_(instance), size_(size_of(instance)) {
+Bounds::Bounds(const Instance& instance)
+    : in_(instance), size_(size_of(instance)), held_(match_all(instance)) {
   areas_.resize(static_cast<std::size_t>(in_.devices()));
-  const bool matched = can_be_matched(in_, size_);
   for (int d = 0; d < in_.devices(); ++d) {
     add_lines(d);
-    if (matched && in_.limited(d) && in_.room(d) > 0) areas_[d] = area_on(in_, d);
+    if (held_[d] && in_.room(d) > 0) areas_[d] = area_of(in_, d, *held_[d]);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "search/bounds/matching.h"
 #include "search/placement/instance.h"
 #include "search/plan/plan.h"
 
@@ -25,14 +26,9 @@ class Bounds {
   Nanoseconds latency() const;                    ///< L1
   Nanoseconds of(Objective objective, int micro_batches) const;
 
-  /// Memory-time that one micro-batch needs on d (M4), in byte-nanoseconds; absent where M4 does not apply to
-  /// d.
-  struct Area {
-    __int128 bytes_time = 0;
-    Nanoseconds head = 0;
-    Nanoseconds tail = 0;
-  };
+  /// Of one micro-batch on d; absent where M4 does not apply to it.
   const std::optional<Area>& area(int d) const { return areas_[d]; }
+  const Matchings& held() const { return held_; }
 
  private:
   /// fixed + micro_batches * work.
@@ -46,12 +42,10 @@ class Bounds {
   Nanoseconds idle_before(const std::vector<int>& work, int width, bool backwards) const;
 
   const Instance& in_;
-  std::int64_t size_;        ///< blocks and edges
+  std::int64_t size_;  ///< blocks and edges
+  Matchings held_;
   std::vector<Line> lines_;  ///< of the makespan (M3)
   std::vector<std::optional<Area>> areas_;
 };
-
-/// The longest time from the start of block `from` to the end of every block (-1: no path). O(edges).
-std::vector<Nanoseconds> distances_from(const Instance& instance, int from);
 
 }  // namespace ostinato

@@ -15,35 +15,37 @@ Bytes needed(const Instance& in, int b) { return std::max<Bytes>(0, in.memory(b)
 
 /// What blocks give back on d was taken before (M4), so that no micro-batch ever holds less than nothing
 /// there.
-bool matched(const Instance& in, const Bounds& bounds, int d) {
-  const auto blocks = in.blocks_on(d);
-  return !in.limited(d) || bounds.area(d) ||
-         std::none_of(blocks.begin(), blocks.end(), [&](int b) { return in.memory(b) < 0; });
+bool matched(const Instance& in, const Bounds& bounds, int d) { return !in.limited(d) || bounds.held()[d]; }
+
+/// The blocks from which a path leads to `to`, itself included. O(edges).
+std::vector<bool> leading_to(const Instance& in, int to) {
+  std::vector<bool> leads(static_cast<std::size_t>(in.blocks()), false);
+  leads[to] = true;
+  for (int rank = in.rank(to); rank >= 0; --rank) {
+    const int b = in.topological()[rank];
+    for (const Edge& e : in.inputs(b)) leads[e.block] = leads[e.block] || leads[b];
+  }
+  return leads;
 }
 
-/// I1 and I2.
-void refuse_what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_batches) {
-  for (int d = 0; d < in.devices(); ++d) {
-    if (!in.limited(d)) continue;
-    const std::string& name = in.placement().devices[d].name;
-    if (in.room(d) < 0) {
-      throw InfeasibleError(fmt::format("device {} ({}): static memory is larger than its memory", d, name));
-    }
-    __int128 kept = 0;
-    for (const int b : in.blocks_on(d)) {
-      kept += in.memory(b);
-      if (needed(in, b) <= in.room(d) || !matched(in, bounds, d)) continue;
-      throw InfeasibleError(
-          fmt::format("device {} ({}): block {} alone needs {} bytes, and {} are left beside static memory",
-                      d, name, in.placement().blocks[b].name, needed(in, b), in.room(d)));
-    }
-    if (kept * micro_batches > in.room(d)) {
-      throw InfeasibleError(
-          fmt::format("device {} ({}): {} micro-batches keep {} bytes each when all is done, and {} are left "
-                      "beside static memory",
-                      d, name, micro_batches, static_cast<Bytes>(kept), in.room(d)));
-    }
+/// I1 on one device: the first block during which one micro-batch holds more than the room, or "".
+std::string too_much_at_once(const Instance& in, const std::vector<Held>& held, int d) {
+  std::vector<__int128> needed(static_cast<std::size_t>(in.blocks()), 0);
+  for (const int b : in.blocks_on(d)) needed[b] = in.workspace(b);
+  for (const Held& h : held) {
+    const std::vector<Nanoseconds> after = distances_from(in, h.taker);
+    const std::vector<bool> before =
+        h.giver < 0 ? std::vector<bool>(after.size(), true) : leading_to(in, h.giver);
+    for (const int b : in.blocks_on(d)) needed[b] += after[b] >= 0 && before[b] ? h.bytes : 0;
   }
+  for (const int b : in.blocks_on(d)) {
+    // What takes and gives back at one instant holds nothing after it.
+    if (in.time(b) == 0 || needed[b] <= in.room(d)) continue;
+    return fmt::format(
+        "while block {} runs, its micro-batch alone needs {} bytes, and {} are left beside static memory",
+        in.placement().blocks[b].name, static_cast<Bytes>(needed[b]), in.room(d));
+  }
+  return "";
 }
 
 /// Above so many blocks only the first order is looked at: a set of blocks that have run takes a bit for
@@ -152,6 +154,26 @@ bool all_matched(const Instance& in, const Bounds& bounds) {
 
 }  // namespace
 
+std::string what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_batches) {
+  for (int d = 0; d < in.devices(); ++d) {
+    if (!in.limited(d)) continue;
+    const std::string device = fmt::format("device {} ({}): ", d, in.placement().devices[d].name);
+    if (in.room(d) < 0) return device + "static memory is larger than its memory";
+    if (bounds.held()[d]) {
+      const std::string reason = too_much_at_once(in, *bounds.held()[d], d);
+      if (!reason.empty()) return device + reason;
+    }
+    __int128 kept = 0;
+    for (const int b : in.blocks_on(d)) kept += in.memory(b);
+    if (kept * micro_batches <= in.room(d)) continue;
+    return device +
+           fmt::format(
+               "{} micro-batches keep {} bytes each when all is done, and {} are left beside static memory",
+               micro_batches, static_cast<Bytes>(kept), in.room(d));
+  }
+  return "";
+}
+
 bool memory_in_no_time(const Instance& in) {
   for (int b = 0; b < in.blocks(); ++b) {
     if (in.time(b) == 0 && in.memory(b) != 0) return true;
@@ -161,7 +183,8 @@ bool memory_in_no_time(const Instance& in) {
 
 std::vector<int> fitting_order(const Instance& in, const Bounds& bounds, int micro_batches) {
   if (!in.any_limited()) return {in.topological().begin(), in.topological().end()};
-  refuse_what_cannot_fit(in, bounds, micro_batches);
+  if (const std::string reason = what_cannot_fit(in, bounds, micro_batches); !reason.empty())
+    throw InfeasibleError(reason);
   OneMicroBatch one(in);
   if (one.find()) return one.order();
   if (one.exhausted() && all_matched(in, bounds) && !memory_in_no_time(in)) {

@@ -1,6 +1,7 @@
 #pragma once
 // Whether any order fits the memory, with the proof where none does.
 
+#include <string>
 #include <vector>
 
 #include "search/bounds/bounds.h"
@@ -17,6 +18,9 @@ std::vector<int> fitting_order(const Instance& instance, const Bounds& bounds, i
 /// at an instant count before what they take at it, whatever their order, so trying orders proves nothing
 /// about them.
 bool memory_in_no_time(const Instance& instance);
+
+/// Why no schedule exists (I1, I2), or "". O(pairs of the matchings * (blocks + edges)).
+std::string what_cannot_fit(const Instance& instance, const Bounds& bounds, int micro_batches);
 
 inline constexpr std::size_t kFeasibleStates = 1 << 18;
 

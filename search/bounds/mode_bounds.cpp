@@ -63,11 +63,12 @@ class DeviceModes {
   }
 
   struct Least {
-    Nanoseconds value = 0;
-    Assignment modes;  ///< kFree where the device has nothing to do with the choice
+    Nanoseconds value = 0;  ///< C2
+    Assignment modes;       ///< kFree where the device has nothing to do with the choice
   };
 
-  /// The set of modes with the least bound; the first of equals.
+  /// The least bound of all sets of modes that I1 and I2 do not rule out, as the checker has it; and of those
+  /// for which an order may exist, the set with the least; the first of equals.
   Least of(int d) const {
     Least least{0, Assignment(placement_.choices.size(), kFree)};
     std::size_t sets = 1;
@@ -76,30 +77,36 @@ class DeviceModes {
     if (sets > kMostSets) return least;
     Assignment modes = least.modes;
     for (const int c : local_[d]) modes[c] = 0;
-    bool found = false;
+    std::optional<Nanoseconds> stated, possible;
     std::string why;
     do {
-      const auto value = bound_with(modes, why);
-      if (!value || (found && *value >= least.value)) continue;
-      found = true;
-      least = {*value, modes};
+      const Placement chosen = relaxed(placement_, modes);
+      const Instance in(chosen);
+      const Bounds bounds(in);
+      if (const std::string reason = what_cannot_fit(in, bounds, micro_batches_); !reason.empty()) {
+        why = reason;
+        continue;
+      }
+      const Nanoseconds value = bounds.of(objective_, micro_batches_);
+      stated = std::min(stated.value_or(value), value);
+      if ((possible && value >= *possible) || !order_may_exist(in, bounds, why)) continue;
+      possible = value;
+      least.modes = modes;
     } while (next(d, modes));
-    if (found) return least;
-    throw InfeasibleError(sets == 1 ? why : "whichever modes are taken: " + why);
+    if (!possible) throw InfeasibleError(sets == 1 ? why : "whichever modes are taken: " + why);
+    least.value = *stated;
+    return least;
   }
 
  private:
-  std::optional<Nanoseconds> bound_with(const Assignment& modes, std::string& why) const {
-    const Placement chosen = relaxed(placement_, modes);
-    const Instance in(chosen);
-    const Bounds bounds(in);
+  bool order_may_exist(const Instance& in, const Bounds& bounds, std::string& why) const {
     try {
       fitting_order(in, bounds, micro_batches_);
+      return true;
     } catch (const InfeasibleError& error) {
       why = error.what();
-      return std::nullopt;
+      return false;
     }
-    return bounds.of(objective_, micro_batches_);
   }
 
   bool next(int d, Assignment& modes) const {

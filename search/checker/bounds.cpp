@@ -98,14 +98,7 @@ void Bounds::between_own_blocks(int n, Bound& best) const {
   }
 }
 
-Bound Bounds::latency() const {
-  Bound best;
-  one_micro_batch(best);
-  one_device(1, best);
-  windows(1, best);
-  several_devices(1, kUnbounded, best);
-  return best;
-}
+Bound Bounds::latency() const { return makespan(1, kUnbounded); }
 
 void Bounds::one_micro_batch(Bound& best) const {
   for (int b = 0; b < graph_.blocks(); ++b) {
@@ -183,7 +176,7 @@ Exhaustion Bounds::exhaust_span(int n, Nanoseconds below, std::int64_t most_work
     if (!all_from(graph_, d, false) && !all_from(graph_, d, true)) continue;
     const Exhaustion one = checker::exhaust(graph_, Windows(graph_, n, d), n, below, most_work - all.work);
     all.work += one.work;
-    if (one.verdict == Verdict::inapplicable) break;
+    if (one.verdict == Verdict::inapplicable) continue;
     all.verdict = one.verdict == Verdict::none ? Verdict::none : Verdict::unknown;
     if (all.verdict == Verdict::none) break;
   }

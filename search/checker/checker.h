@@ -32,4 +32,13 @@ inline constexpr std::int64_t kMostExhaustionWork = 200'000'000;
 CheckResult check_plan(const Plan& plan, const Placement& placement,
                        std::int64_t most_work = kMostExhaustionWork);
 
+/// The same without what is claimed of other schedules: bounds, optimality, modes and capacity. What draws,
+/// replays or runs a plan asks this; only `ostinato verify` asks the whole. O(steps log steps +
+/// dependencies).
+CheckResult check_schedule(const Plan& plan, const Placement& placement);
+
+/// Throws InputError with the failures of check_schedule(); the files are named in it.
+void refuse_unless_it_runs(const Plan& plan, const Placement& placement, const std::string& plan_file,
+                           const std::string& placement_file);
+
 }  // namespace ostinato

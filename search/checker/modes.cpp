@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "search/checker/fits.h"
 #include "search/checker/prove.h"
 
 namespace ostinato::checker {
@@ -82,6 +83,7 @@ Bound on_device(const Placement& placement, int device, Objective objective, int
   bool first = true;
   do {
     const Placement chosen = relaxed(placement, fixed);
+    if (cannot_fit(Graph(chosen), n)) continue;
     const Bound bound = bound_of(Bounds(chosen), objective, n, std::numeric_limits<Nanoseconds>::max());
     if (first || bound.value < least.value) least = bound;
     first = false;

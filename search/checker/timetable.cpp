@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "search/files/printable.h"
+
 namespace ostinato::checker {
 namespace {
 
@@ -32,9 +34,11 @@ std::string to_text(Wide value) {
   return digits;
 }
 
-void Report::fail(std::string message) {
-  if (!full()) result_.failures.push_back(std::move(message));
+void Report::fail(const std::string& message) {
+  if (!full()) result_.failures.push_back(printable(message));
 }
+
+void Report::pass(const std::string& message) { result_.passed.push_back(printable(message)); }
 
 Timetable::Timetable(const Plan& plan, const Placement& placement, Report& report)
     : plan_(plan), placement_(placement) {

@@ -23,8 +23,8 @@ class Report {
  public:
   static constexpr std::size_t kMaxFailures = 20;
 
-  void fail(std::string message);
-  void pass(std::string message) { result_.passed.push_back(std::move(message)); }
+  void fail(const std::string& message);
+  void pass(const std::string& message);
   bool full() const { return result_.failures.size() >= kMaxFailures; }
   std::size_t failures() const { return result_.failures.size(); }
   CheckResult take() { return std::move(result_); }

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "search/files/printable.h"
+
 namespace ostinato {
 namespace {
 
@@ -87,7 +89,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     } else {
       what.erase(0, std::min(what.size(), what.find("] ") + 2));
     }
-    fail("not valid JSON: " + what);
+    fail("not valid JSON: " + printable(what));
   }
 
  private:

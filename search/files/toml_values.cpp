@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "search/files/printable.h"
 #include "search/files/toml_nesting.h"
 
 namespace ostinato {
@@ -127,8 +128,7 @@ toml::table parse(std::string_view text, const std::string& file) {
       what.remove_prefix(colon + 2);
     if (text.substr(0, text.find_first_not_of(" \t\r\n") + 1).ends_with('{'))
       throw InputError(file, 1, "not TOML but JSON: is this the right file, and the right place for it?");
-    throw InputError(file, static_cast<int>(error.source().begin.line),
-                     "not valid TOML: " + std::string(what));
+    throw InputError(file, static_cast<int>(error.source().begin.line), "not valid TOML: " + printable(what));
   }
 }
 

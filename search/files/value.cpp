@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "search/files/printable.h"
+
 namespace ostinato {
 namespace {
 
@@ -84,7 +86,7 @@ std::string shown(const Value& value) {
     case ValueKind::integer:
       return std::to_string(value.integer);
     case ValueKind::decimal:
-      return value.text.substr(0, 40);
+      return printable(value.text.substr(0, 40));
     case ValueKind::text:
       return in_quotes(value.text);
     case ValueKind::boolean:
@@ -136,11 +138,11 @@ bool scale_decimal(std::string_view decimal, std::int64_t factor, std::int64_t& 
 
 std::string in_quotes(std::string_view name) {
   constexpr std::size_t shown_bytes = 80;
-  if (name.size() <= shown_bytes) return fmt::format("'{}'", name);
+  if (name.size() <= shown_bytes) return fmt::format("'{}'", printable(name));
   std::size_t cut = shown_bytes;
   while (cut > 0 && (static_cast<unsigned char>(name[cut]) & 0xc0) == 0x80)
     --cut;  // not inside a UTF-8 sequence
-  return fmt::format("'{}...'", name.substr(0, cut));
+  return fmt::format("'{}...'", printable(name.substr(0, cut)));
 }
 
 std::int64_t integer_in(const Value& value, const std::string& file, const std::string& name,

@@ -96,7 +96,6 @@ class GraphCutter {
   Nanoseconds critical_path() const;
   void find_stage_sets(Nanoseconds limit);
   void grow(int from, Nanoseconds limit);
-  void add_set(int from, int to);
   std::optional<Fit> fitting(const StageSet& set, int behind, int cap) const;
   void solve(int cap);
   Rest rest_behind(int downset, int k, int cap) const;

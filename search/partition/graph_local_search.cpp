@@ -14,7 +14,7 @@ constexpr int kMostLeaving = 6;
 
 class LocalSearch {
  public:
-  LocalSearch(const GraphCosts& costs, const GraphSolution& start, const LocalSearchOptions& options)
+  LocalSearch(const GraphCosts& costs, const GraphSolution& start, const GraphSearchOptions& options)
       : costs_(costs),
         graph_(costs.graph()),
         options_(options),
@@ -212,7 +212,7 @@ class LocalSearch {
 
   const GraphCosts& costs_;
   const OperatorGraph& graph_;
-  const LocalSearchOptions& options_;
+  const GraphSearchOptions& options_;
   GraphRandom random_;
   GraphSequence sequence_;
   std::vector<int> path_;
@@ -228,10 +228,10 @@ class LocalSearch {
 // Three rounds, each four times as long as the one before and from its best: what a time limit cuts is a
 // round, and the last whole one has cooled down.
 GraphSolution improve(const GraphCosts& costs, const GraphSolution& start,
-                      const LocalSearchOptions& options) {
+                      const GraphSearchOptions& options) {
   GraphSolution best = start;
   for (const int share : {1, 4, 16}) {
-    LocalSearchOptions round = options;
+    GraphSearchOptions round = options;
     round.work = options.work / 21 * share;
     round.seed = options.seed * 31 + static_cast<std::uint64_t>(share);
     best = LocalSearch(costs, best, round).run();

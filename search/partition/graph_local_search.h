@@ -24,7 +24,7 @@ struct GraphSolution {
   Ticks makespan = 0;
 };
 
-struct LocalSearchOptions {
+struct GraphSearchOptions {
   std::uint64_t seed = 0;
   std::int64_t work = 0;            ///< vertices looked at until the search ends
   Ticks lower_bound = 0;            ///< where it is met the search ends
@@ -33,6 +33,6 @@ struct LocalSearchOptions {
 
 /// Never worse than `start` (whose order counts, not its times). The same seed and work give the same
 /// solution.
-GraphSolution improve(const GraphCosts& costs, const GraphSolution& start, const LocalSearchOptions& options);
+GraphSolution improve(const GraphCosts& costs, const GraphSolution& start, const GraphSearchOptions& options);
 
 }  // namespace ostinato

@@ -4,7 +4,7 @@
 
 namespace ostinato {
 
-Instance::Instance(const Placement& placement)
+Instance::Instance(const Placement& placement, const std::vector<Nanoseconds>& longest)
     : placement_(&placement), topological_(topological_order(placement)) {
   const std::size_t blocks = placement.blocks.size();
   std::vector<std::vector<Edge>> inputs(blocks);
@@ -19,7 +19,8 @@ Instance::Instance(const Placement& placement)
     memory_.push_back(block.memory);
     workspace_.push_back(block.time == 0 ? 0 : block.workspace);
     for (const Dependency& input : block.after) {
-      const Nanoseconds transfer = placement.transfer(input, b);
+      Nanoseconds transfer = placement.transfer(input, b);
+      if (!longest.empty()) transfer = std::min(transfer, longest[input.block]);
       inputs[i].push_back({input.block, transfer});
       followers[input.block].push_back({b, transfer});
     }

@@ -48,8 +48,9 @@ class Lists {
 
 class Instance {
  public:
-  /// The placement must be acyclic and outlive the instance.
-  explicit Instance(const Placement& placement);
+  /// The placement must be acyclic and outlive the instance. With `longest` no transfer from a block takes
+  /// longer than it says.
+  explicit Instance(const Placement& placement, const std::vector<Nanoseconds>& longest = {});
 
   /// The same problem with time running backwards: edges turned round, taking and giving back exchanged. A
   /// schedule of one is a schedule of the other (start = makespan - end, micro-batch i = N - 1 - i), so a

@@ -1,5 +1,7 @@
 #include "search/placement/placement_check.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -189,7 +191,45 @@ class Checker {
   const std::string& file_;
 };
 
+constexpr Wide kLongest = Wide{1} << 60;
+constexpr Wide kLargest = Wide{1} << 62;
+
+/// Refuses n * each + once >= limit.
+void check_total(Wide each, Wide once, int n, Wide limit, const char* what, const char* field,
+                 const std::string& file) {
+  if (each * n + once < limit) return;
+  const Wide most = once < limit && each > 0 ? (limit - 1 - once) / each : 0;
+  const std::string remedy =
+      most > 0 ? fmt::format("at most {} micro-batches are possible", static_cast<std::int64_t>(most))
+               : fmt::format("look at '{}' and at the largest figures", field);
+  throw InputError(file, 0,
+                   fmt::format("{} micro-batch{} reach{} {}, which is the most that is planned; {}", n,
+                               n == 1 ? "" : "es", n == 1 ? "es" : "", what, remedy));
+}
+
 }  // namespace
+
+void check_totals(const Placement& placement, int n, const std::string& file) {
+  Wide time = 0, memory = 0, once = 0;
+  const auto magnitude = [](Bytes bytes) { return bytes < 0 ? -static_cast<Wide>(bytes) : bytes; };
+  for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
+    const Block& block = placement.blocks[b];
+    time += block.time;
+    memory += magnitude(block.memory) + block.workspace;
+    for (const Dependency& input : block.after) time += placement.transfer(input, static_cast<int>(b));
+  }
+  for (const Choice& choice : placement.choices) {
+    for (const Mode& mode : choice.modes) {
+      for (const BlockChange& change : mode.changes) {
+        time += change.time.value_or(0);
+        memory += magnitude(change.memory.value_or(0)) + change.workspace.value_or(0);
+      }
+    }
+  }
+  for (const Device& device : placement.devices) once = std::max<Wide>(once, device.static_memory);
+  check_total(time, 0, n, kLongest, "2^60 nanoseconds of blocks and transfers", "time_unit", file);
+  check_total(memory, once, n, kLargest, "2^62 bytes of memory", "memory_unit", file);
+}
 
 void check_placement(const Placement& placement, const PlacementLines& lines, const std::string& file) {
   Checker(placement, lines, file).run();

@@ -26,4 +26,9 @@ struct PlacementLines {
 /// Asserts that every index is in range. O(n log n), n = blocks + dependencies with their device pairs.
 void check_placement(const Placement& placement, const PlacementLines& lines, const std::string& file);
 
+/// Throws InputError where the times of n micro-batches with all transfers reach 2^60 nanoseconds, or their
+/// memory with what a device holds always 2^62 bytes, in whichever modes: below that, sums of a few of these
+/// stay in int64. O(blocks + dependencies with their device pairs).
+void check_totals(const Placement& placement, int micro_batches, const std::string& file);
+
 }  // namespace ostinato

@@ -7,6 +7,7 @@
 
 #include "search/files/file.h"
 #include "search/files/json_values.h"
+#include "search/placement/placement_check.h"
 #include "search/plan/modes.h"
 
 namespace ostinato {
@@ -81,6 +82,7 @@ Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) 
   search(fields.need("search", ValueKind::object));
   fields.need("schedule", ValueKind::array);
   check_micro_batches();
+  check_totals(placement_, plan_.micro_batches, file_);
   capacity(fields);
   if (const Value* value = fields.find("modes")) modes(*value);
   return std::move(plan_);
@@ -123,6 +125,11 @@ void PlanReader::steady_state(const Value& value) {
                         .unroll = static_cast<int>(fields.integer("unroll", 1, kMaxCount)),
                         .first = static_cast<int>(fields.integer("first", 0, kMaxCount)),
                         .count = static_cast<int>(fields.integer("count", 0, kMaxCount))};
+  const SteadyState& steady = plan_.steady_state;
+  const std::int64_t end = steady.first + static_cast<std::int64_t>(steady.count) * steady.unroll;
+  if (steady.count > 0 && end > plan_.micro_batches)
+    fields.fail(nullptr, fmt::format("'steady_state' covers micro-batches {} to {}, but the plan has {}",
+                                     steady.first, end - 1, plan_.micro_batches));
 }
 
 void PlanReader::claims(const Fields& fields) {

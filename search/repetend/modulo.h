@@ -81,7 +81,6 @@ class ModuloProblem {
   };
   int block(int item) const { return item % in_.blocks(); }
   int item(int copy, int block) const { return copy * in_.blocks() + block; }
-  bool same_part(int x, int y) const { return compression_.part[block(x)] == compression_.part[block(y)]; }
   Range range(int x, int y) const;
   bool at_least(int x, int y, std::int64_t k) { return paths_.add(x, y, in_.time(block(x)) + k * period_); }
   bool at_most(int x, int y, std::int64_t k) {

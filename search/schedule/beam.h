@@ -43,8 +43,7 @@ BeamGoal whole_horizon(const Instance& instance, int micro_batches, const Propag
 
 struct BeamOptions {
   int width = 64;
-  int per_count = 3;  ///< survivors of a level with equal counts
-  int flavour = 0;    ///< 0 .. kBeamFlavours - 1: how children of equal bound are ranked
+  int flavour = 0;  ///< 0 .. kBeamFlavours - 1: how children of equal bound are ranked
   /// Keep every state that no other one of its counts dominates, and those that might deadlock. If nothing
   /// was cut off then, all schedules below `give_up` were covered.
   bool exact = false;

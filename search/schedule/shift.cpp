@@ -8,15 +8,17 @@ namespace ostinato {
 namespace {
 
 /// The end of the first interval after `interval` for which the k-th repetition of x meets y for some k, or 0
-/// if none does: they meet if |delta - k * interval| is shorter than the one that runs first. delta =
-/// start(y) - start(x) >= 0.
+/// if none does: they meet if |delta - k * interval| is shorter than the one that runs first, so a block of
+/// no time meets those that it stands inside of, and none at whose border it stands. delta = start(y) -
+/// start(x) >= 0.
 Nanoseconds clash(Nanoseconds delta, Nanoseconds time_x, Nanoseconds time_y, Nanoseconds interval) {
   // Repetition k of x starts at k * interval; y starts at delta.
   for (Nanoseconds k = std::max<Nanoseconds>(1, delta / interval); k <= delta / interval + 1; ++k) {
     const Nanoseconds from_x = delta - k * interval;  // y starts this much after the repetition
-    const bool meet = from_x >= 0 ? from_x < time_x : -from_x < time_y;
-    if (meet && time_x > 0 && time_y > 0)
-      return (delta + time_y + k - 1) / k;  // then y ends before it starts
+    const bool meet = from_x == 0  ? time_x > 0 && time_y > 0
+                      : from_x > 0 ? from_x < time_x
+                                   : -from_x < time_y;
+    if (meet) return (delta + time_y + k - 1) / k;  // then y ends before it starts
   }
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "search/files/printable.h"
 #include "search/placement/quantity.h"
 #include "search/show/show.h"
 
@@ -44,9 +45,10 @@ class Scale {
   Scale(Nanoseconds makespan, int width) : makespan_(std::max<Nanoseconds>(makespan, 1)), width_(width) {}
 
   int width() const { return width_; }
-  int column(Nanoseconds time) const {  ///< the nearest boundary between columns
-    return static_cast<int>((static_cast<__int128>(time) * width_ * 2 + makespan_) /
-                            (2 * static_cast<__int128>(makespan_)));
+  int column(Nanoseconds time) const {  ///< the nearest boundary between columns, within the width
+    const __int128 nearest =
+        (static_cast<__int128>(time) * width_ * 2 + makespan_) / (2 * static_cast<__int128>(makespan_));
+    return static_cast<int>(std::clamp<__int128>(nearest, 0, width_));
   }
   Nanoseconds time(int column) const {
     return static_cast<Nanoseconds>(static_cast<__int128>(makespan_) * column / width_);
@@ -187,10 +189,10 @@ std::vector<Nanoseconds> busy_times(const Plan& plan, const Placement& placement
 }
 
 std::string head(const Plan& plan, const Placement& placement) {
-  std::string text = fmt::format("{}: {} micro-batches on {} devices, makespan {}", placement.name,
+  std::string text = fmt::format("{}: {} micro-batches on {} devices, makespan {}", printable(placement.name),
                                  plan.micro_batches, placement.devices.size(), format_time(plan.makespan));
   if (plan.optimal.makespan) {
-    text += " (optimal, proved)";
+    text += " (optimal, says the plan)";
   } else if (plan.lower_bound.makespan > 0) {
     text += fmt::format(" (proven bound {})", format_time(plan.lower_bound.makespan));
   }
@@ -217,7 +219,7 @@ std::vector<int> chunks_of_blocks(const Placement& placement) {
 
 std::string show_text(const Plan& plan, const Placement& placement, const ShowOptions& options) {
   std::size_t names = 0;
-  for (const Device& device : placement.devices) names = std::max(names, device.name.size());
+  for (const Device& device : placement.devices) names = std::max(names, printable(device.name).size());
   const int margin = static_cast<int>(names) + 6;
   const Scale scale(plan.makespan, std::max(options.width, 40) - margin);
   const std::vector<int> chunks = chunks_of_blocks(placement);
@@ -231,8 +233,8 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
   const std::vector<Nanoseconds> busy = busy_times(plan, placement);
   std::string text = head(plan, placement);
   for (std::size_t d = 0; d < lines.size(); ++d) {
-    text += fmt::format("{:<{}} {:>4} {}\n", placement.devices[d].name, names, share(busy[d], plan.makespan),
-                        draw(lines[d].finish(), options.color));
+    text += fmt::format("{:<{}} {:>4} {}\n", printable(placement.devices[d].name), names,
+                        share(busy[d], plan.makespan), draw(lines[d].finish(), options.color));
   }
   text += std::string(static_cast<std::size_t>(margin), ' ') + axis(scale, plan.makespan) + "\n";
   return text + legend(placement, several, options.color) + "; the share is of time at work\n";

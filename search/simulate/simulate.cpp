@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "search/files/error.h"
 #include "search/simulate/step_graph.h"
 
 namespace ostinato {
@@ -26,8 +27,11 @@ std::int64_t vary(std::uint64_t seed, int run, int step, std::int64_t range) {
 }
 
 /// time * millionths / 10^6, to the nearest nanosecond.
+__int128 scale_wide(Nanoseconds time, std::int64_t millionths) {
+  return (static_cast<__int128>(time) * millionths + kMillion / 2) / kMillion;
+}
 Nanoseconds scale(Nanoseconds time, std::int64_t millionths) {
-  return static_cast<Nanoseconds>((static_cast<__int128>(time) * millionths + kMillion / 2) / kMillion);
+  return static_cast<Nanoseconds>(scale_wide(time, millionths));
 }
 
 /// The makespan of one replay. `ends` is room for the end of every step.
@@ -46,10 +50,26 @@ Nanoseconds replay(const Placement& placement, const StepGraph& graph, const Sim
   return last;
 }
 
+/// Refuses times that a replay could make longer than int64 holds, one step after another.
+void check_longest(const Placement& placement, int micro_batches, const SimulateOptions& options) {
+  __int128 longest = 0;
+  for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
+    const Block& block = placement.blocks[b];
+    longest += scale_wide(block.time, kMillion + options.jitter_ppm);
+    for (const Dependency& input : block.after)
+      longest += scale_wide(placement.transfer(input, static_cast<int>(b)), options.transfer_ppm);
+  }
+  if (longest * micro_batches < std::numeric_limits<Nanoseconds>::max()) return;
+  throw InputError("", 0,
+                   "with these factors the times of all steps together exceed 2^63 nanoseconds; "
+                   "give a smaller --transfer-factor");
+}
+
 }  // namespace
 
 Simulation simulate(const Placement& placement, int micro_batches,
                     const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options) {
+  check_longest(placement, micro_batches, options);
   const StepGraph graph(placement, micro_batches, orders_of(placement, schedule));
   Simulation result;
   result.planned = makespan_of(placement, schedule);

@@ -35,7 +35,8 @@ struct Simulation {
   Nanoseconds worst() const { return makespans.back(); }
 };
 
-/// Throws InputError where the schedule's orders contradict its dependencies (then it is no valid schedule).
+/// Throws InputError where the schedule's orders contradict its dependencies (then it is no valid schedule),
+/// or the factors make times that int64 cannot hold.
 /// O(runs * (steps + dependencies)).
 Simulation simulate(const Placement& placement, int micro_batches,
                     const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options);

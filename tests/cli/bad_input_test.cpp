@@ -60,7 +60,15 @@ INSTANTIATE_TEST_SUITE_P(
                  with_device(block("a", "time = 9223372036854775807\n") + block("b", "time = 1\n")), 3,
                  "together exceed 2^63 nanoseconds"},
         BadInput{"overflow_of_all_micro_batches", with_device(block("a", "time = 4611686018427387904\n")), 3,
-                 "4 micro-batches take longer than int64 nanoseconds can hold"},
+                 "p.toml: 4 micro-batches reach 2^60 nanoseconds of blocks and transfers, which is the most "
+                 "that is "
+                 "planned; look at 'time_unit' and at the largest figures"},
+        BadInput{"memory_of_all_micro_batches",
+                 with_device(block("a", "time = 1\nmemory = 1152921504606846976\n"), "9223372036854775807"),
+                 3,
+                 "p.toml: 4 micro-batches reach 2^62 bytes of memory, which is the most that is planned; at "
+                 "most 3 "
+                 "micro-batches are possible"},
         BadInput{"a_block_that_never_fits", with_device(block("a", "time = 1\nmemory = 9\n")), 4,
                  "infeasible: "},
         BadInput{"memory_that_no_order_fits",
@@ -69,13 +77,13 @@ INSTANTIATE_TEST_SUITE_P(
                              block("c", "time = 1\nmemory = -10\nafter = [\"b\"]\n")),
                  4, "infeasible: "},
         // What takes no time can take and give back at one instant, which the proofs do not follow.
-        BadInput{
-            "no_order_and_no_proof",
-            with_device(block("a", "time = 0\nmemory = 5\n") + block("x", "time = 1\nafter = [\"a\"]\n") +
-                        block("b", "time = 0\nmemory = 5\nafter = [\"x\"]\n") +
-                        block("y", "time = 1\nafter = [\"b\"]\n") +
-                        block("c", "time = 1\nmemory = -10\nafter = [\"y\"]\n")),
-            5, "undecided: no order was found that fits the memory, and no proof that there is none"},
+        BadInput{"no_order_and_no_proof",
+                 "format = \"ostinato-placement/1\"\ntime_unit = \"ns\"\nmemory_unit = \"B\"\n" +
+                     block("a", "time = 0\nmemory = 10\n") +
+                     "[[blocks]]\nname = \"x\"\ndevices = [1]\ntime = 1\nafter = [\"a\"]\n" +
+                     block("c", "time = 0\nmemory = -10\nafter = [\"x\"]\n") +
+                     "[[devices]]\nmemory = 8\n[[devices]]\n",
+                 5, "undecided: no order was found that fits the memory, and no proof that there is none"},
         BadInput{"memory_that_adds_up", with_device(block("a", "time = 1\nmemory = 3\n")), 4,
                  "infeasible: "}),
     [](const auto& info) { return info.param.what; });

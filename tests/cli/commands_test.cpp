@@ -248,6 +248,20 @@ TEST(ShowCommand, DrawsAndWritesFiles) {
   EXPECT_FALSE(nlohmann::json::parse(read_text(folder / "v.trace.json"))["traceEvents"].empty());
 }
 
+TEST(ShowCommand, AndWhatReplaysOrRunsAPlanRefusesOneThatDoesNotHold) {
+  const TemporaryFolder folder;
+  make_plan(folder, 4);
+  std::string text = read_text(folder / "v.json");
+  const std::string key = "\"makespan\": ";
+  text.replace(text.find(key), key.size(), key + "1");  // ten times as long, and more
+  const std::string changed = folder.write("changed.json", text);
+  for (const char* command : {"show", "simulate", "lower"}) {
+    const Result result = ostinato_run({command, changed, folder / "v.toml"});
+    EXPECT_EQ(result.status, 3) << command;
+    EXPECT_NE(result.err.find("changed.json: the plan does not hold for "), std::string::npos) << result.err;
+  }
+}
+
 TEST(ShowCommand, WithJsonOnlyNamesWhatItWrote) {
   const TemporaryFolder folder;
   make_plan(folder, 4);

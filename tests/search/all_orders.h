@@ -57,8 +57,9 @@ class AllOrders {
       if (end_[input.block][i] < 0) return;
       start = std::max(start, end_[input.block][i] + p_.transfer(input, b));
     }
+    const Bytes workspace = block.time == 0 ? 0 : block.workspace;
     for (const int d : block.devices) {
-      if (used_[d] + std::max<Bytes>(0, block.memory) + block.workspace > p_.devices[d].memory) return;
+      if (used_[d] + std::max<Bytes>(0, block.memory) + workspace > p_.devices[d].memory) return;
       start = std::max(start, free_[d]);
     }
     const std::vector<Nanoseconds> free_before = free_;

@@ -1,9 +1,10 @@
 #pragma once
-// The least span of a tiny placement over all orders of its steps. A device that starts later may have the
-// shorter span, so earliest starts are not enough: for each set of orders the least S is sought for which
-// starts exist.
+// The least span or latency of a tiny placement over all orders of its steps. A device or micro-batch that
+// starts later may have the shorter one, so earliest starts are not enough: for each set of orders the least
+// S is sought for which starts exist.
 //
 //   std::optional<Nanoseconds> least = AllSpans(p, 2).least();     // nullopt: no order fits the memory
+//   least = AllSpans(p, 2, Objective::latency).least();
 
 #include <algorithm>
 #include <optional>
@@ -11,14 +12,24 @@
 #include <vector>
 
 #include "search/placement/placement.h"
+#include "search/plan/plan.h"
 
 namespace ostinato::test {
 
 class AllSpans {
  public:
-  AllSpans(const Placement& p, int micro_batches)
-      : p_(p), n_(micro_batches), count_(p.blocks.size(), 0), orders_(p.devices.size()) {
+  AllSpans(const Placement& p, int micro_batches, Objective objective = Objective::span)
+      : p_(p),
+        n_(micro_batches),
+        objective_(objective),
+        count_(p.blocks.size(), 0),
+        orders_(p.devices.size()) {
     for (const Device& device : p.devices) used_.push_back(device.static_memory);
+    for (std::size_t b = 0; b < p.blocks.size(); ++b) {
+      longest_ += n_ * p.blocks[b].time;
+      for (const Dependency& input : p.blocks[b].after)
+        longest_ += n_ * p.transfer(input, static_cast<int>(b));
+    }
   }
 
   std::optional<Nanoseconds> least() {
@@ -50,7 +61,8 @@ class AllSpans {
     const Block& block = p_.blocks[b];
     const auto arrived = [&](const Dependency& input) { return count_[input.block] > count_[b]; };
     const auto fits = [&](int d) {
-      return used_[d] + std::max<Bytes>(0, block.memory) + block.workspace <= p_.devices[d].memory;
+      const Bytes workspace = block.time == 0 ? 0 : block.workspace;
+      return used_[d] + std::max<Bytes>(0, block.memory) + workspace <= p_.devices[d].memory;
     };
     return std::all_of(block.after.begin(), block.after.end(), arrived) &&
            std::all_of(block.devices.begin(), block.devices.end(), fits);
@@ -85,7 +97,7 @@ class AllSpans {
       for (std::size_t k = 1; k < order.size(); ++k)
         waits.push_back({order[k - 1], order[k], time(order[k - 1])});
     }
-    Nanoseconds low = 0, high = best_.value_or(1000);
+    Nanoseconds low = 0, high = best_.value_or(longest_);
     while (low < high) {
       const Nanoseconds span = (low + high) / 2;
       possible(waits, span) ? high = span : low = span + 1;
@@ -93,10 +105,15 @@ class AllSpans {
     best_ = low;
   }
 
-  /// Whether starts exist with every device's last end at most `span` after its first start.
+  /// Whether starts exist with every device's (or micro-batch's) last end at most `span` after its first
+  /// start.
   bool possible(std::vector<Wait> waits, Nanoseconds span) const {
     for (const auto& order : orders_) {
-      if (!order.empty()) waits.push_back({order.back(), order.front(), time(order.back()) - span});
+      if (objective_ == Objective::span && !order.empty())
+        waits.push_back({order.back(), order.front(), time(order.back()) - span});
+    }
+    for (int s = 0; objective_ == Objective::latency && s < n_ * step(0, 1); ++s) {
+      for (int b = 0; b < step(0, 1); ++b) waits.push_back({s, step(b, s / step(0, 1)), time(s) - span});
     }
     std::vector<Nanoseconds> start(p_.blocks.size() * static_cast<std::size_t>(n_), 0);
     for (std::size_t round = 0; round <= start.size(); ++round) {
@@ -113,6 +130,8 @@ class AllSpans {
 
   const Placement& p_;
   int n_;
+  Objective objective_;
+  Nanoseconds longest_ = 0;  ///< all steps one after another
   std::vector<int> count_;
   std::vector<Bytes> used_;
   std::vector<std::vector<int>> orders_;

@@ -256,6 +256,13 @@ TEST(CheckerTest, RefusesFalseSteadyStates) {
                      "after micro-batch 1, it should at 13 ns"}));
   EXPECT_EQ(with({std::numeric_limits<Nanoseconds>::max(), 2147483647, 2147483647, 2147483647}).size(), 1u);
   EXPECT_EQ(with({5, 1, 1, 2}), Strings{});
+  Plan plan = periodic_plan(p);  // it claims its period to be optimal
+  for (const SteadyState& steady :
+       {SteadyState{5, 1, 0, 2'000'000'000}, SteadyState{5, 2'000'000'000, 0, 2}}) {
+    plan.steady_state = steady;
+    EXPECT_EQ(failures(plan, p).size(), 1u) << "and nothing is read behind its end";
+    EXPECT_FALSE(check_schedule(plan, p).ok());
+  }
 }
 
 TEST(CheckerTest, RefusesFalseBoundsAndOptimality) {

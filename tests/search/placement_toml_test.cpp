@@ -269,6 +269,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "p.toml:8: [[blocks]] has no 'devices'"},
         Refusal{"kind", second(kSecond + "kind = \"forwards\"\n"),
                 "p.toml:12: unknown kind 'forwards' of block 'b'; did you mean 'forward'?"},
+        Refusal{
+            "kind_with_controls", second(kSecond + "kind = \"a\\n\\u001b[31m\\u202e\\u0085\"\n"),
+            "p.toml:12: unknown kind 'a\\n\\u001b[31m\\u202e\\u0085' of block 'b'; the kinds are forward, "
+            "backward, backward_input, backward_weight, other"},
         Refusal{"no_kind", second(kSecond + "kind = \"fwd\"\n"),
                 "p.toml:12: unknown kind 'fwd' of block 'b'; the kinds are forward, backward, "
                 "backward_input, backward_weight, other"},

@@ -138,6 +138,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"behind_the_end", std::string(kText) + "{",
                 "20: not valid JSON: syntax error while parsing value - unexpected "
                 "'{'; expected end of input"},
+        Refusal{"steady_state_beyond_the_end", replaced("\"count\": 2", "\"count\": 2000000000"),
+                "8: 'steady_state' covers micro-batches 0 to 1999999999, but the plan has 2"},
         Refusal{"unknown_key", replaced("\"makespan\": 8", "\"makspan\": 8"),
                 "6: unknown key 'makspan' in a plan; did you mean 'makespan'?"},
         Refusal{"unknown_in_step", replaced("\"start\": 2 ", "\"begin\": 2 "),

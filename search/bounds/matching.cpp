@@ -1,0 +1,116 @@
+#include "search/bounds/matching.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace ostinato {
+namespace {
+
+/// All pairs of a block that takes and one that a path leads to and that gives back, as they are matched.
+std::vector<Held> pairs_on(const Instance& in, int d) {
+  std::vector<Held> pairs;
+  for (const int a : in.blocks_on(d)) {
+    if (in.memory(a) <= 0) continue;
+    const std::vector<Nanoseconds> distance = distances_from(in, a);
+    for (const int c : in.blocks_on(d)) {
+      if (in.memory(c) < 0 && distance[c] >= 0) pairs.push_back({a, c, 0, distance[c]});
+    }
+  }
+  std::sort(pairs.begin(), pairs.end(), [](const Held& x, const Held& y) {
+    if (x.distance != y.distance) return x.distance > y.distance;
+    return x.taker != y.taker ? x.taker < y.taker : x.giver < y.giver;
+  });
+  return pairs;
+}
+
+/// Blocks that take memory * (blocks + edges + 32 * blocks that give some back), of all limited devices.
+constexpr __int128 kMostMatching = 1 << 28;
+
+bool affordable(const Instance& in) {
+  __int128 size = in.blocks(), work = 0;
+  for (int b = 0; b < in.blocks(); ++b) size += in.inputs(b).size();
+  for (int d = 0; d < in.devices(); ++d) {
+    if (!in.limited(d)) continue;
+    __int128 takers = 0, givers = 0;
+    for (const int b : in.blocks_on(d)) {
+      takers += in.memory(b) > 0 ? 1 : 0;
+      givers += in.memory(b) < 0 ? 1 : 0;
+    }
+    work += takers * (size + 32 * givers);
+  }
+  return work <= kMostMatching;
+}
+
+}  // namespace
+
+std::optional<std::vector<Held>> match(const Instance& in, int d) {
+  std::vector<Held> matched;
+  std::vector<Bytes> left(static_cast<std::size_t>(in.blocks()));
+  for (const int b : in.blocks_on(d)) left[b] = in.memory(b);
+  for (Held pair : pairs_on(in, d)) {
+    pair.bytes = std::min(left[pair.taker], -left[pair.giver]);
+    if (pair.bytes == 0) continue;
+    left[pair.taker] -= pair.bytes;
+    left[pair.giver] += pair.bytes;
+    matched.push_back(pair);
+  }
+  for (const int b : in.blocks_on(d)) {
+    if (left[b] < 0) return std::nullopt;
+    if (left[b] > 0) matched.push_back({b, -1, left[b], 0});
+  }
+  return matched;
+}
+
+Matchings match_all(const Instance& in) {
+  Matchings held(static_cast<std::size_t>(in.devices()));
+  if (!affordable(in)) return held;
+  for (int d = 0; d < in.devices(); ++d) {
+    if (in.limited(d)) held[d] = match(in, d);
+  }
+  return held;
+}
+
+Matchings mirrored(const Matchings& held) {
+  Matchings result = held;
+  for (auto& of_device : result) {
+    if (!of_device) continue;
+    for (Held& h : *of_device) std::swap(h.taker, h.giver);
+    if (std::any_of(of_device->begin(), of_device->end(), [](const Held& h) { return h.taker < 0; }))
+      of_device.reset();
+  }
+  return result;
+}
+
+Area area_of(const Instance& in, int d, const std::vector<Held>& held) {
+  constexpr Nanoseconds far = std::numeric_limits<Nanoseconds>::max();
+  Area area{0, far, far};
+  const auto add = [&](Bytes bytes, Nanoseconds time, int first, int last) {
+    area.bytes_time += static_cast<__int128>(bytes) * time;
+    area.head = std::min(area.head, in.head(first));
+    area.tail = std::min(area.tail, in.tail(last));
+  };
+  for (const Held& h : held) {
+    if (h.giver >= 0) add(h.bytes, h.distance, h.taker, h.giver);
+  }
+  for (const int b : in.blocks_on(d)) {
+    if (in.workspace(b) != 0) add(in.workspace(b), in.time(b), b, b);
+  }
+  if (area.head == far) area.head = area.tail = 0;
+  return area;
+}
+
+std::vector<Nanoseconds> distances_from(const Instance& in, int from) {
+  std::vector<Nanoseconds> distance(static_cast<std::size_t>(in.blocks()), -1);
+  distance[from] = in.time(from);
+  for (std::size_t i = static_cast<std::size_t>(in.rank(from)); i < in.topological().size(); ++i) {
+    const int b = in.topological()[i];
+    if (distance[b] < 0) continue;
+    for (const Edge& e : in.followers(b)) {
+      distance[e.block] = std::max(distance[e.block], distance[b] + e.transfer + in.time(e.block));
+    }
+  }
+  return distance;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,194 @@
+#include "search/bounds/statements.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "search/bounds/idle.h"
+#include "search/bounds/trial.h"
+#include "search/bounds/windows.h"
+
+namespace ostinato {
+namespace {
+
+/// Sets that are cut out for M7, and times that stay of each.
+constexpr std::size_t kMostCuts = 4;
+constexpr std::size_t kMostStays = 8;
+
+bool share_a_device(const Instance& in, int a, int b) {
+  const auto of_b = in.devices_of(b);
+  const auto of_a = in.devices_of(a);
+  return std::any_of(of_a.begin(), of_a.end(),
+                     [&](int d) { return std::binary_search(of_b.begin(), of_b.end(), d); });
+}
+
+/// M5 and M6 of all devices.
+Nanoseconds of_windows(const Instance& in, const Instance& mirror, const Matchings& held,
+                       const Windows& windows) {
+  Nanoseconds bound = 0;
+  for (int d = 0; d < in.devices() && windows.known(); ++d)
+    bound = std::max({bound, least_end_of(in, windows, d), idle_bound(in, mirror, held, windows, d)});
+  return bound;
+}
+
+/// M4 of all devices.
+Nanoseconds of_memory(const Instance& in, const Matchings& held, int n) {
+  __int128 bound = 0;
+  for (int d = 0; d < in.devices(); ++d) {
+    if (!held[d] || in.room(d) <= 0) continue;
+    const Area area = area_of(in, d, *held[d]);
+    if (area.bytes_time == 0) continue;
+    bound = std::max(bound, area.head + (area.bytes_time * n + in.room(d) - 1) / in.room(d) + area.tail);
+  }
+  return static_cast<Nanoseconds>(std::min<__int128>(bound, std::numeric_limits<Nanoseconds>::max() / 4));
+}
+
+/// M7: for every device and every width above 1, the blocks there that are at least as wide.
+std::vector<std::vector<int>> sets_to_cut(const Instance& in) {
+  std::vector<std::vector<int>> sets;
+  for (int d = 0; d < in.devices(); ++d) {
+    std::set<std::size_t, std::greater<>> widths;
+    for (const int b : in.blocks_on(d)) widths.insert(in.devices_of(b).size());
+    for (const std::size_t width : widths) {
+      if (width < 2 || sets.size() == kMostCuts) break;
+      std::vector<int> set;
+      for (const int b : in.blocks_on(d)) {
+        if (in.devices_of(b).size() >= width) set.push_back(b);
+      }
+      if (std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(std::move(set));
+    }
+  }
+  return sets;
+}
+
+std::vector<Nanoseconds> times_that_stay(const Instance& in, const std::vector<int>& cut) {
+  Nanoseconds longest = 0;
+  std::set<Nanoseconds> times = {0};
+  for (const int b : cut) {
+    times.insert(in.time(b));
+    longest = std::max(longest, in.time(b));
+  }
+  for (int b = 0; b < in.blocks(); ++b) {
+    for (const Edge& e : in.inputs(b)) times.insert(e.transfer);
+  }
+  std::vector<Nanoseconds> result(times.begin(), times.lower_bound(longest));
+  result.resize(std::min(result.size(), kMostStays));
+  return result;
+}
+
+/// M7 for one set, of whose blocks the first `stays` nanoseconds are left.
+Nanoseconds beside(const Instance& in, const std::vector<int>& cut, Nanoseconds stays, int n) {
+  Placement rest = in.placement();
+  std::vector<Nanoseconds> longest(rest.blocks.size(), stays);
+  __int128 cut_out = 0;
+  for (int b = 0; b < in.blocks(); ++b) {
+    Nanoseconds& time = rest.blocks[static_cast<std::size_t>(b)].time;
+    if (time == 0) longest[b] = 0;
+    if (std::find(cut.begin(), cut.end(), b) != cut.end()) {
+      cut_out += std::max<Nanoseconds>(0, time - stays);
+      time = std::min(time, stays);
+    } else if (!std::all_of(cut.begin(), cut.end(), [&](int c) { return share_a_device(in, b, c); })) {
+      longest[b] = time = 0;
+    }
+  }
+  const Instance left(rest, longest);
+  const Instance mirror = left.reversed();
+  const Matchings held = match_all(left);
+  const Nanoseconds bound =
+      std::max(of_memory(left, held, n), of_windows(left, mirror, held, Windows(left, mirror, held, n)));
+  return static_cast<Nanoseconds>(cut_out * n) + bound;
+}
+
+/// Whether nothing runs, in the direction of the instance, before the device does.
+bool all_from(const Instance& in, int device) {
+  for (int b = 0; b < in.blocks(); ++b) {
+    const auto devices = in.devices_of(b);
+    if (in.inputs(b).empty() && !std::binary_search(devices.begin(), devices.end(), device)) return false;
+  }
+  return true;
+}
+
+/// A schedule read backwards is one as well.
+bool reversible(const Instance& in) {
+  for (int d = 0; d < in.devices(); ++d) {
+    __int128 kept = 0;
+    for (const int b : in.blocks_on(d)) kept += in.memory(b);
+    if (in.limited(d) && kept != 0) return false;
+  }
+  return true;
+}
+
+bool applicable(const Instance& in, int n) {
+  __int128 bytes = 0;
+  for (int b = 0; b < in.blocks(); ++b) {
+    if (in.time(b) == 0 && in.memory(b) != 0) return false;
+    bytes += static_cast<__int128>(std::max(in.memory(b), -in.memory(b))) * n + in.workspace(b);
+  }
+  return bytes < __int128{1} << 62;
+}
+
+/// Three quarters of the work forwards, the rest backwards.
+Trial try_both_ways(const Instance& in, const Instance& mirror, const Windows& windows, Nanoseconds below,
+                    std::int64_t most_work) {
+  Trial trial;
+  for (const Instance* way : {&in, &mirror}) {
+    const bool backwards = way == &mirror;
+    const bool from_origin = windows.origin() == kNoDevice || all_from(*way, windows.origin());
+    if (!from_origin || (backwards && !reversible(in))) continue;
+    const std::int64_t most = backwards ? most_work : most_work / 4 * 3;
+    trial.verdict = try_one_way(*way, windows, below - 1, most, trial.work);
+    if (trial.verdict != Trial::unknown) break;
+  }
+  return trial;
+}
+
+Nanoseconds makespan_by_windows(const Instance& in, const Instance& mirror, int n) {
+  if (!Windows::affordable(in, n)) return 0;
+  const Matchings held = match_all(in);
+  Nanoseconds bound = of_windows(in, mirror, held, Windows(in, mirror, held, n));
+  for (const std::vector<int>& cut : sets_to_cut(in)) {
+    for (const Nanoseconds stays : times_that_stay(in, cut))
+      bound = std::max(bound, beside(in, cut, stays, n));
+  }
+  return bound;
+}
+
+Nanoseconds span_by_windows(const Instance& in, const Instance& mirror, int n, Nanoseconds enough,
+                            std::int64_t most_work) {
+  const Matchings held = match_all(in);
+  Nanoseconds bound = 0;
+  for (int d = 0; d < in.devices() && bound < enough && most_work > 0; ++d) {
+    const Windows windows(in, mirror, held, n, d);
+    if (!windows.known()) break;
+    most_work -= windows.work();
+    bound = std::max(bound, of_windows(in, mirror, held, windows));
+  }
+  return bound;
+}
+
+}  // namespace
+
+Nanoseconds bound_by_windows(const Instance& in, const Instance& mirror, Objective objective, int n,
+                             Nanoseconds enough, std::int64_t most_work) {
+  if (objective == Objective::span) return span_by_windows(in, mirror, n, enough, most_work);
+  return makespan_by_windows(in, mirror, objective == Objective::latency ? 1 : n);
+}
+
+Trial try_all(const Instance& in, const Instance& mirror, Objective objective, int n, Nanoseconds below,
+              std::int64_t most_work) {
+  if (objective == Objective::latency || !applicable(in, n) || !Windows::affordable(in, n)) return {};
+  const Matchings held = match_all(in);
+  if (objective == Objective::makespan)
+    return try_both_ways(in, mirror, Windows(in, mirror, held, n), below, most_work);
+  Trial all;
+  for (int d = 0; d < in.devices(); ++d) {
+    if (!all_from(in, d) && !all_from(mirror, d)) continue;
+    const Trial one = try_both_ways(in, mirror, Windows(in, mirror, held, n, d), below, most_work - all.work);
+    all.work += one.work;
+    all.verdict = one.verdict == Trial::none ? Trial::none : Trial::unknown;
+    if (all.verdict == Trial::none) break;
+  }
+  return all;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,39 @@
+#pragma once
+// The bounds that look at every step: M5, M6, M7, S4, S5 and E of docs/bounds.md. They cost more than those
+// of bounds.h, so the search asks for them where its best plan does not meet the others.
+//
+//   const Nanoseconds least = bound_by_windows(in, mirror, Objective::makespan, 8, 31, work);
+//   const Trial trial = try_all(in, mirror, Objective::makespan, 8, 31, 1'000'000);
+//   if (trial.verdict == Trial::none) ...            // no schedule ends before 31
+//
+// The checker has its own writing of each (search/checker/), and tests compare the two.
+
+#include <cstdint>
+
+#include "search/placement/instance.h"
+#include "search/plan/plan.h"
+
+namespace ostinato {
+
+/// M5 to M7, for the span S4 and S5, for the latency L1 of M5 to M7; 0 where section W computes no windows.
+/// S4 and S5 stop where the bound reaches `enough` or `most_work` (Windows::work) is used up. `mirror` is
+/// instance.reversed().
+Nanoseconds bound_by_windows(const Instance& instance, const Instance& mirror, Objective objective, int n,
+                             Nanoseconds enough, std::int64_t most_work);
+
+struct Trial {
+  enum Verdict {
+    none,          ///< no schedule is better
+    some,          ///< one may be
+    unknown,       ///< the work was used up
+    inapplicable,  ///< section E says nothing about such placements or about the latency
+  };
+  Verdict verdict = inapplicable;
+  std::int64_t work = 0;  ///< steps that were tried * blocks: the same on every machine
+};
+
+/// E: whether a schedule of n micro-batches has an objective below `below`. O(most_work).
+Trial try_all(const Instance& instance, const Instance& mirror, Objective objective, int n, Nanoseconds below,
+              std::int64_t most_work);
+
+}  // namespace ostinato

@@ -1,0 +1,275 @@
+#include "search/bounds/trial.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace ostinato {
+namespace {
+
+constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max() / 4;
+
+/// A partial schedule.
+struct State {
+  std::vector<int> count;          ///< steps begun, per block
+  std::vector<Nanoseconds> free;   ///< per device: from when
+  std::vector<Nanoseconds> ends;   ///< of micro-batch i of block b at b * n + i, where it has begun
+  std::vector<Bytes> used;         ///< per device
+  std::vector<Nanoseconds> tells;  ///< what decides how it may go on: equal lengths for equal counts
+  Nanoseconds cursor = 0;          ///< start of the last step
+  int last = -1;                   ///< place of its block among those of one start
+  __int128 sum = 0;                ///< of all starts
+  bool out = false;                ///< dominated by a later one
+
+  /// E4, of states with equal counts.
+  bool dominates(const State& other) const {
+    if (sum > other.sum || cursor > other.cursor || (cursor == other.cursor && last > other.last))
+      return false;
+    return std::equal(tells.begin(), tells.end(), other.tells.begin(), std::less_equal<>());
+  }
+};
+
+struct Hash {
+  std::size_t operator()(const std::vector<int>& counts) const {
+    std::uint64_t hash = 0;
+    for (const int c : counts) hash = (hash + static_cast<std::uint64_t>(c) + 1) * 0x9e3779b97f4a7c15ULL;
+    return hash ^ hash >> 31;
+  }
+};
+
+class Level {
+ public:
+  std::vector<State> states;
+
+  void add(State&& state) {
+    std::vector<std::size_t>& same = same_counts_[state.count];
+    for (const std::size_t i : same) {
+      if (states[i].dominates(state)) return;
+    }
+    std::erase_if(same, [&](std::size_t i) {
+      states[i].out = state.dominates(states[i]);
+      return states[i].out;
+    });
+    same.push_back(states.size());
+    states.push_back(std::move(state));
+  }
+
+ private:
+  std::unordered_map<std::vector<int>, std::vector<std::size_t>, Hash> same_counts_;
+};
+
+class OneWay {
+ public:
+  OneWay(const Instance& in, const Windows& windows, Nanoseconds deadline)
+      : in_(in),
+        windows_(windows),
+        n_(windows.micro_batches()),
+        deadline_(deadline),
+        longest_(static_cast<std::size_t>(in.blocks()), 0),
+        start_(longest_),
+        floor_(longest_),
+        ready_(longest_.size()) {
+    std::vector<int> places(in.topological().begin(), in.topological().end());
+    // At one start, what takes no time comes first: what starts then may wait for it.
+    std::stable_partition(places.begin(), places.end(), [&](int b) { return in.time(b) == 0; });
+    place_.resize(places.size());
+    for (std::size_t i = 0; i < places.size(); ++i) place_[places[i]] = static_cast<int>(i);
+    for (int b = 0; b < in.blocks(); ++b) {
+      for (const Edge& e : in.followers(b)) longest_[b] = std::max(longest_[b], e.transfer);
+      due_.push_back(n_);
+      while (due_[b] > 0 && after(b, due_[b] - 1) == kUnknown) --due_[b];
+    }
+  }
+
+  Trial::Verdict run(std::int64_t most_work, std::int64_t& work) {
+    Level level;
+    level.add(root());
+    for (int step = 0; step < n_ * in_.blocks(); ++step) {
+      Level next;
+      for (const State& state : level.states) {
+        if (state.out) continue;
+        for (const auto& [block, start] : choices(state)) {
+          work += in_.blocks();
+          State child = appended(state, block, start);
+          if (may_end_in_time(child)) next.add(std::move(child));
+        }
+        if (work > most_work) return Trial::unknown;
+      }
+      if (next.states.empty()) return Trial::none;
+      level = std::move(next);
+    }
+    return Trial::some;
+  }
+
+ private:
+  Nanoseconds earliest(int b, int i) const { return windows_.start(b, i, in_.mirrored()); }
+  Nanoseconds after(int b, int i) const { return windows_.start(b, n_ - 1 - i, !in_.mirrored()); }
+  std::size_t at(int b, int i) const {
+    return static_cast<std::size_t>(b) * n_ + static_cast<std::size_t>(i);
+  }
+  Bytes needed(int b) const { return std::max<Bytes>(0, in_.memory(b)) + in_.workspace(b); }
+
+  State root() const {
+    State state;
+    state.count.assign(longest_.size(), 0);
+    state.free.assign(static_cast<std::size_t>(in_.devices()), 0);
+    state.ends.assign(longest_.size() * static_cast<std::size_t>(n_), 0);
+    state.used.assign(state.free.size(), 0);
+    return state;
+  }
+
+  bool full(const State& state, int b, int d) const {
+    return in_.limited(d) && state.used[d] + needed(b) > in_.room(d);
+  }
+  bool fits(const State& state, int b) const {
+    const auto devices = in_.devices_of(b);
+    return needed(b) == 0 ||
+           std::none_of(devices.begin(), devices.end(), [&](int d) { return full(state, b, d); });
+  }
+  /// E3: nobody would mind if it ran sooner.
+  bool harmless(int b) const {
+    const auto devices = in_.devices_of(b);
+    return needed(b) == 0 ||
+           std::none_of(devices.begin(), devices.end(), [&](int d) { return in_.limited(d); });
+  }
+  /// E2: it could have started before the last step.
+  bool passed(const State& state, int b) const {
+    return start_[b] < state.cursor || (start_[b] == state.cursor && place_[b] < state.last);
+  }
+
+  /// start_ of the next step of every block, no sooner than floor_; ready_: nothing but its turn is missing.
+  void find_starts(const State& state) {
+    for (const int b : in_.topological()) {
+      const int i = state.count[b];
+      ready_[b] = i < n_ && fits(state, b);
+      start_[b] = i < n_ ? floor_[b] : kNever;
+      if (i == n_) continue;
+      for (const int d : in_.devices_of(b)) start_[b] = std::max(start_[b], state.free[d]);
+      for (const Edge& e : in_.inputs(b)) {
+        const bool begun = state.count[e.block] > i;
+        ready_[b] = ready_[b] && begun;
+        const Nanoseconds end = begun ? state.ends[at(e.block, i)] : start_[e.block] + in_.time(e.block);
+        start_[b] = std::max(start_[b], end + e.transfer);
+      }
+      if (!ready_[b]) start_[b] = std::max(start_[b], state.cursor);
+    }
+  }
+
+  std::vector<std::pair<int, Nanoseconds>> choices(const State& state) {
+    std::fill(floor_.begin(), floor_.end(), 0);
+    find_starts(state);
+    Nanoseconds horizon = kNever;
+    for (int b = 0; b < in_.blocks(); ++b) {
+      if (ready_[b] && harmless(b))
+        horizon = std::min(horizon, start_[b] + std::max<Nanoseconds>(1, in_.time(b)));
+    }
+    std::vector<std::pair<int, Nanoseconds>> result;
+    for (const int b : in_.topological()) {
+      if (ready_[b] && !passed(state, b) && start_[b] < horizon) result.emplace_back(b, start_[b]);
+    }
+    return result;
+  }
+
+  State appended(const State& state, int b, Nanoseconds start) const {
+    State next = state;
+    next.ends[at(b, next.count[b]++)] = start + in_.time(b);
+    next.cursor = start;
+    next.last = place_[b];
+    next.sum += start;
+    for (const int d : in_.devices_of(b)) {
+      next.free[d] = start + in_.time(b);
+      next.used[d] += in_.memory(b);
+    }
+    // What lies before the cursor is all the same: nothing starts there.
+    next.tells.clear();
+    for (const Nanoseconds free : next.free) next.tells.push_back(std::max(free, start - 1));
+    for (int c = 0; c < in_.blocks(); ++c) {
+      int oldest = next.count[c];
+      for (const Edge& e : in_.followers(c)) oldest = std::min(oldest, next.count[e.block]);
+      for (int i = oldest; i < next.count[c]; ++i)
+        next.tells.push_back(std::max(next.ends[at(c, i)], start - 1 - longest_[c]));
+    }
+    return next;
+  }
+
+  bool may_end_in_time(const State& state) {
+    std::fill(floor_.begin(), floor_.end(), 0);
+    find_starts(state);
+    for (int b = 0; b < in_.blocks(); ++b) {
+      const int i = state.count[b];
+      if (i == n_) continue;
+      floor_[b] = earliest(b, i);
+      const Nanoseconds turn = ready_[b] ? (passed(state, b) ? other_step(state, b) : 0)
+                                         : (fits(state, b) ? 0 : memory_back(state, b));
+      if (turn == kNever) return false;
+      floor_[b] = std::max(floor_[b], turn);
+    }
+    find_starts(state);
+    for (int b = 0; b < in_.blocks(); ++b) {
+      const int i = state.count[b];
+      if (i < due_[b] && start_[b] + in_.time(b) + after(b, i) > deadline_) return false;
+    }
+    for (int d = 0; d < in_.devices(); ++d) {
+      if (!device_in_time(state, d)) return false;
+    }
+    return true;
+  }
+
+  /// The first end of another next step on one of its devices.
+  Nanoseconds other_step(const State& state, int b) const {
+    Nanoseconds soonest = kNever;
+    for (const int d : in_.devices_of(b)) {
+      for (const int c : in_.blocks_on(d)) {
+        if (c != b && start_[c] != kNever)
+          soonest = std::min(soonest, std::max(start_[c], state.cursor) + in_.time(c));
+      }
+    }
+    return soonest;
+  }
+
+  /// The first end, on each device where it does not fit, of a step that gives back.
+  Nanoseconds memory_back(const State& state, int b) const {
+    Nanoseconds latest = 0;
+    for (const int d : in_.devices_of(b)) {
+      if (!full(state, b, d)) continue;
+      Nanoseconds soonest = kNever;
+      for (const int c : in_.blocks_on(d)) {
+        if (in_.memory(c) < 0 && start_[c] != kNever) soonest = std::min(soonest, start_[c] + in_.time(c));
+      }
+      latest = std::max(latest, soonest);
+    }
+    return latest;
+  }
+
+  bool device_in_time(const State& state, int d) const {
+    for (const int b : in_.blocks_on(d)) {
+      if (state.count[b] >= due_[b]) continue;
+      Nanoseconds work = 0, least = kNever;
+      for (const int c : in_.blocks_on(d)) {
+        if (state.count[c] >= due_[c] || start_[c] < start_[b]) continue;
+        work += (due_[c] - state.count[c]) * in_.time(c);
+        least = std::min(least, after(c, due_[c] - 1));
+      }
+      if (start_[b] + work + least > deadline_) return false;
+    }
+    return true;
+  }
+
+  const Instance& in_;
+  const Windows& windows_;
+  const int n_;
+  const Nanoseconds deadline_;
+  std::vector<Nanoseconds> longest_;  ///< transfer from each block
+  std::vector<Nanoseconds> start_, floor_;
+  std::vector<char> ready_;
+  std::vector<int> place_;
+  std::vector<int> due_;  ///< of each block: from this micro-batch on, nobody waits for its end
+};
+
+}  // namespace
+
+Trial::Verdict try_one_way(const Instance& in, const Windows& windows, Nanoseconds deadline,
+                           std::int64_t most_work, std::int64_t& work) {
+  return OneWay(in, windows, deadline).run(most_work, work);
+}
+
+}  // namespace ostinato

@@ -1,0 +1,76 @@
+#pragma once
+// Tiny placements of kinds that no shape makes: blocks of no time, blocks that give back more than they take,
+// blocks on some of the devices, times from 1 to 10^12, memory near 2^60, choices that do not fit as written.
+//
+//   Dice random(7);
+//   Placement p = strange(random, 4);
+//   add_choices(random, p);
+
+#include <fmt/format.h>
+
+#include "tests/search/all_orders.h"
+
+namespace ostinato::test {
+
+inline Placement strange(Dice& random, int blocks) {
+  constexpr Nanoseconds seconds = 1'000'000'000;
+  const Nanoseconds unit = random.chance(60) ? 1 : random.chance(50) ? 1000 : 200 * seconds;
+  const Bytes grain = random.chance(70) ? 1 : Bytes{1} << (20 + random.below(34));
+  const bool any_times = random.chance(15), takes_no_time = random.chance(50);
+  Placement p = on_devices(1 + random.below(3));
+  const int devices = static_cast<int>(p.devices.size());
+  if (random.chance(50)) p.link = {.latency = unit * random.below(3), .bytes_per_second = 1'000'000'000};
+  for (int b = 0; b < blocks; ++b) {
+    std::vector<int> on, after;
+    for (int d = 0; d < devices; ++d) {
+      if (random.chance(25)) on.push_back(d);
+    }
+    if (on.empty()) on.push_back(random.below(devices));
+    for (int a = 0; a < b; ++a) {
+      if (random.chance(a == b - 1 ? 55 : 15)) after.push_back(a);
+    }
+    Nanoseconds time = unit * (1 + random.below(4));
+    if (any_times) {
+      time = 1 + random.below(9);
+      for (int zeros = random.below(12); zeros > 0; --zeros) time *= 10;
+    }
+    if (takes_no_time && random.chance(35)) time = 0;
+    add(p, fmt::format("b{}", b), on, time,
+        {.workspace = random.chance(20) ? grain : 0, .after = after, .bytes = random.below(3)});
+  }
+  const bool balanced = random.chance(50), any = random.chance(70);
+  if (any && balanced) {
+    add_memory(random, p);
+    for (Block& block : p.blocks) block.memory *= grain;
+  } else if (any) {
+    for (Block& block : p.blocks) block.memory = random.chance(60) ? grain * (random.below(8) - 4) : 0;
+  }
+  for (Device& device : p.devices) {
+    device.static_memory = grain * random.below(2);
+    device.memory = !any || random.chance(30) ? kUnlimited : grain * random.below(7);
+    if (random.chance(10)) device.memory = Bytes{1} << 62;
+  }
+  return p;
+}
+
+/// One or two choices, each over one or two blocks that no other one changes.
+inline void add_choices(Dice& random, Placement& p) {
+  const int blocks = static_cast<int>(p.blocks.size());
+  for (int first = 0; first < blocks && p.choices.size() < 2; first += 2) {
+    Choice choice{fmt::format("c{}", first), {{"as written", {}}}};
+    for (int m = 1 + random.below(2); m > 0; --m) {
+      Mode mode{fmt::format("m{}", m), {}};
+      for (int b = first; b < std::min(blocks, first + 2); ++b) {
+        const Block& block = p.blocks[b];
+        BlockChange change{.block = b};
+        if (block.time > 0 && random.chance(60)) change.time = block.time * (1 + random.below(3));
+        if (random.chance(70)) change.memory = block.memory / (1 + random.below(3));
+        if (change.time || change.memory) mode.changes.push_back(change);
+      }
+      if (!mode.changes.empty()) choice.modes.push_back(mode);
+    }
+    if (choice.modes.size() > 1) p.choices.push_back(choice);
+  }
+}
+
+}  // namespace ostinato::test
