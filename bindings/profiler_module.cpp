@@ -23,6 +23,7 @@
 #include "search/files/error.h"
 #include "search/files/file.h"
 #include "search/partition/profile_json.h"
+#include "search/partition/profile_noise.h"
 
 namespace py = pybind11;
 using namespace ostinato;
@@ -112,6 +113,7 @@ void bind_profile(py::module_& m) {
       .def_readwrite("operators", &Profile::operators)
       .def_readwrite("transfers", &Profile::transfers)
       .def_readwrite("completeness", &Profile::completeness)
+      .def_property_readonly("noise", &noise_of)
       .def("json", &format_profile, "The bytes of the file.")
       .def("write", [](const Profile& profile, const std::string& path) {
         write_file(path, format_profile(profile));

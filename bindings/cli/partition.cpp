@@ -13,6 +13,7 @@
 #include "search/partition/chain.h"
 #include "search/partition/joint.h"
 #include "search/partition/profile_json.h"
+#include "search/partition/profile_noise.h"
 #include "search/partition/stages.h"
 #include "search/placement/placement_toml.h"
 #include "search/placement/quantity.h"
@@ -128,7 +129,7 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
   if (!line.parse(args, io)) return 0;
   options.resolve();
   PartitionOptions wanted = resolve(arguments, options);
-  const Profile profile = read_profile(arguments.profile);
+  const Profile profile = read_times(arguments.profile, io);
   wanted.sharded = find_layers(profile, options.text("shard"));
   check_can_write(output);
   const bool over_graph = options.text("stages") == "graph";
@@ -137,14 +138,15 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
   write_file(output, format_placement(placement));
   const std::string scope = bound_scope(cuts, wanted, over_graph);
   if (line.json) {
-    print_json({{"status", 0},
-                {"output", output},
-                {"busiest", cuts.busiest},
-                {"lower_bound", cuts.lower_bound},
-                {"lower_bound_of", scope},
-                {"in_flight", cuts.in_flight},
-                {"stages", stages_json(cuts.stages)}},
-               io);
+    Json object = {{"status", 0},
+                   {"output", output},
+                   {"busiest", cuts.busiest},
+                   {"lower_bound", cuts.lower_bound},
+                   {"lower_bound_of", scope},
+                   {"in_flight", cuts.in_flight},
+                   {"stages", stages_json(cuts.stages)}};
+    if (const std::string noise = noise_of(profile); !noise.empty()) object["noise"] = noise;
+    print_json(object, io);
   } else {
     print(cuts, placement, scope, output, io);
   }

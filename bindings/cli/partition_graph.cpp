@@ -84,12 +84,12 @@ struct Problem {
   }
 };
 
-Problem read_problem(const Arguments& a) {
+Problem read_problem(const Arguments& a, Io& io) {
   if (!ends_in(a.graph, ".json")) return {read_graph_csv(a.graph), read_devices_csv(a.devices), std::nullopt};
   PartitionOptions options = partition_devices(a.devices, a.memory);
   options.allow_incomplete = a.incomplete;
   options.inference = a.inference;
-  const Profile profile = read_profile(a.graph);
+  const Profile profile = read_times(a.graph, io);
   check_partition(profile, options);
   Problem problem;
   problem.of_profile.emplace(chain::Model(profile, options));
@@ -260,7 +260,7 @@ int partition_graph_command(const std::vector<std::string>& args, Io& io) {
   const bool best = a.strategy == "best";
   if (!best) parse_graph_strategy(a.strategy);
   parse_graph_schedule(a.schedule);
-  const Problem problem = read_problem(a);
+  const Problem problem = read_problem(a, io);
   const GraphCosts costs = costs_of(problem, a);
   const Outcome outcome = best ? run_best(costs, a, problem.of_profile.has_value()) : run_strategy(costs, a);
   if (!a.output.empty()) write_assignment(problem, costs, outcome, a.output);

@@ -15,6 +15,7 @@
 #include "search/files/file.h"
 #include "search/partition/joint.h"
 #include "search/partition/profile_json.h"
+#include "search/partition/profile_noise.h"
 #include "search/placement/placement_toml.h"
 
 namespace ostinato::cli {
@@ -59,7 +60,7 @@ std::vector<int> may_be_sharded(const Profile& profile, const std::string& named
 }
 
 void print(const JointChoice& choice, const Baselines& base, const Outputs& outputs, double seconds,
-           bool json, int status, Io& io) {
+           const std::string& noise, bool json, int status, Io& io) {
   const Candidate& best = choice.candidates[choice.winner];
   if (json) {
     Json object = {{"status", status},
@@ -68,6 +69,7 @@ void print(const JointChoice& choice, const Baselines& base, const Outputs& outp
                    {"chosen", best.name}};
     object.update(summary_json(*best.plan, *best.placement, seconds));
     object.update(choice_json(choice, base));
+    if (!noise.empty()) object["noise"] = noise;
     return print_json(object, io);
   }
   io.out << choice_text(choice, base) << '\n'
@@ -97,7 +99,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   if (!line.parse(args, io)) return 0;
   options.resolve();
   JointOptions wanted = joint_options(arguments, options);
-  const Profile profile = read_profile(arguments.profile);
+  const Profile profile = read_times(arguments.profile, io);
   wanted.shardable = may_be_sharded(profile, options.text("shard"));
   check_can_write(outputs.plan);
   check_can_write(outputs.placement);
@@ -113,8 +115,8 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   const int status = to_int(choice.interrupted ? ExitStatus::interrupted : status_of(*best.plan, guard));
   double seconds = 0;
   for (const Candidate& candidate : choice.candidates) seconds += candidate.seconds;
-  print(choice, baselines(profile, wanted.partition, wanted.search.objective), outputs, seconds, line.json,
-        status, io);
+  print(choice, baselines(profile, wanted.partition, wanted.search.objective), outputs, seconds,
+        noise_of(profile), line.json, status, io);
   return status;
 }
 

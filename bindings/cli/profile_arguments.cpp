@@ -11,6 +11,7 @@
 #include "bindings/cli/numbers.h"
 #include "search/partition/cluster_toml.h"
 #include "search/partition/profile_json.h"
+#include "search/partition/profile_noise.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato::cli {
@@ -91,6 +92,14 @@ PartitionOptions partition_devices(const std::string& devices, const std::string
   result.cluster = cluster_from(devices);
   result.devices = static_cast<int>(result.cluster->devices.size());
   return result;
+}
+
+Profile read_times(const std::string& path, Io& io) {
+  Profile profile = read_profile(path);
+  const std::string noise = noise_of(profile);
+  if (!noise.empty())
+    io.err << fmt::format("warning: {}: {}; profile again when the machine is quiet\n", path, noise);
+  return profile;
 }
 
 Nanoseconds busiest_device(const Placement& placement) {

@@ -6,6 +6,7 @@
 #include "bindings/cli/command.h"
 #include "bindings/cli/options.h"
 #include "search/partition/partition_options.h"
+#include "search/partition/profile.h"
 
 namespace ostinato::cli {
 
@@ -24,6 +25,9 @@ struct ProfileArguments {
 
 /// Of --devices and --device-memory alone: a number, or a device file and the profiles that it names.
 PartitionOptions partition_devices(const std::string& devices, const std::string& memory);
+
+/// A profile that `partition` or `plan` is given. Warns where its times say nothing (profile_noise.h).
+Profile read_times(const std::string& path, Io& io);
 
 /// Time of the busiest device for one micro-batch.
 Nanoseconds busiest_device(const Placement& placement);

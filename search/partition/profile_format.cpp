@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "search/partition/profile_json.h"
+#include "search/partition/profile_noise.h"
 
 namespace ostinato {
 namespace {
@@ -103,6 +104,7 @@ std::string format_profile(const Profile& profile) {
   add(text, "repeats", profile.repeats);
   add(text, "micro_batch_size", profile.micro_batch_size);
   add(text, "completeness", json(profile.completeness));
+  if (const std::string noise = noise_of(profile); !noise.empty()) add(text, "noise", noise);
   add_rows(text, "layers", profile.layers);
   text += ",\n";
   add_rows(text, "operators", profile.operators);

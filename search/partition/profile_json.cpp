@@ -39,7 +39,7 @@ class ProfileReader {
 Profile ProfileReader::read(const Value& root) {
   const Fields fields(root, file_, "a profile",
                       {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats",
-                       "micro_batch_size", "completeness", "layers", "operators", "transfers"});
+                       "micro_batch_size", "completeness", "noise", "layers", "operators", "transfers"});
   model(fields.need("model", ValueKind::object));
   device(fields.need("device", ValueKind::object));
   profile_.timer = fields.text("timer");
@@ -52,6 +52,7 @@ Profile ProfileReader::read(const Value& root) {
   profile_.repeats = count(fields, "repeats", 0);
   profile_.micro_batch_size = count(fields, "micro_batch_size", 1);
   completeness(fields.need("completeness", ValueKind::object));
+  if (fields.find("noise") != nullptr) fields.text("noise");  // for people: noise_of() tells it anew
   for (const Value& row : fields.need("layers", ValueKind::array).items) layer(row);
   for (const Value& row : fields.need("operators", ValueKind::array).items) operator_row(row);
   for (const Value& row : fields.need("transfers", ValueKind::array).items) transfer(row);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "search/partition/profile_json.h"
 #include "search/placement/placement_toml.h"
 #include "tests/cli/support/cli_run.h"
 
@@ -21,6 +22,22 @@ TEST(PartitionCommand, BalancesTheStages) {
   const Placement placement = read_placement(folder / "p.toml").placement;
   ASSERT_EQ(placement.stages.size(), 2u);
   EXPECT_EQ(placement.stages[0].end_layer, 3);
+}
+
+TEST(PartitionCommand, WarnsOfTimesThatSayNothing) {
+  const TemporaryFolder folder;
+  Profile noisy = parse_profile(profile_text({1000, 1000}), "p.json");
+  noisy.layers[1].forward.high = 9000;
+  const std::string profile = folder.write("profile.json", format_profile(noisy));
+  for (const std::string command : {"partition", "plan"}) {
+    std::vector<std::string> words = {command, profile,    "--devices",      "2",     "--micro-batches",
+                                      "2",     "--output", folder / "p.out", "--json"};
+    if (command == "plan") words.insert(words.end(), {"--placement-output", folder / "p.toml"});
+    const Result result = ostinato_run(words);
+    EXPECT_NE(result.err.find("the times of 1 of 2 measured layers are not known"), std::string::npos)
+        << result.err;
+    EXPECT_NE(result.json()["noise"].get<std::string>().find("'1:"), std::string::npos);
+  }
 }
 
 TEST(PartitionCommand, PutsSeveralChunksOnADevice) {

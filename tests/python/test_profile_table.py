@@ -8,7 +8,8 @@ from torch import nn
 
 from ostinato import _profiler
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.table import completeness_line, show, size, summary, unrest_lines
+from ostinato.profile.check import Check, Figures
+from ostinato.profile.table import check_table, completeness_line, launch_lines, show, size, summary, unrest_lines
 
 
 def profile():
@@ -58,4 +59,26 @@ def test_a_restless_machine_is_noticed():
     assert unrest_lines(result) == []
     rows[3].backward = _profiler.spread_of([100, 100, 100, 300, 300])
     result.layers = rows
-    assert unrest_lines(result) == ["times vary by up to 100 % (layer 3:Tanh): profile again when the machine is quiet"]
+    [line] = unrest_lines(result)
+    assert "1 of 3 measured layers" in line and "200 % of the median apart: '3:Tanh': profile again when" in line
+    told = summary(result, "p.json")
+    assert told["noise"] in line and told["noise"] in result.json()
+
+
+def test_noise_gives_no_advice():
+    result = profile()
+    rows = result.layers
+    for row in rows:
+        row.forward = row.backward = _profiler.spread_of([10**9] * 4)  # nearly all of it between the operators
+    result.layers = rows
+    assert launch_lines(result)
+    measured = Figures(1000, 1000, 8, 8)
+    check = Check(0, 4, measured, measured, 1000, 1000, 1.0)
+    out = io.StringIO()
+    Console(file=out, width=120).print(check_table(result, [check]))
+    assert "+0.0 %" in out.getvalue() and "?" not in out.getvalue()
+    rows[0].forward = _profiler.spread_of([10**9, 10**9, 10**9, 3 * 10**9, 3 * 10**9])
+    result.layers = rows
+    assert launch_lines(result) == []
+    Console(file=out, width=120).print(check_table(result, [check]))
+    assert out.getvalue().count("?") == 4  # memory is known all the same

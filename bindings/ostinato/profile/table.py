@@ -12,7 +12,6 @@ from rich.table import Table
 from ostinato.profile.check import Check, launch_share
 
 TOP_OPERATORS = 8
-RESTLESS = 25  # percent
 MOSTLY_LAUNCHING = 0.5
 
 
@@ -114,10 +113,7 @@ def transfer_lines(profile: Any) -> list[str]:
 
 def unrest_lines(profile: Any) -> list[str]:
     """Where the machine was too busy for the times to be trusted."""
-    worst = max(profile.layers, key=unrest)
-    if unrest(worst) <= RESTLESS:
-        return []
-    return [f"times vary by up to {unrest(worst):.0f} % (layer {worst.name}): profile again when the machine is quiet"]
+    return [f"{profile.noise}: profile again when the machine is quiet"] if profile.noise else []
 
 
 def timer_lines(profile: Any) -> list[str]:
@@ -135,9 +131,9 @@ def completeness_line(profile: Any) -> str:
 
 
 def launch_lines(profile: Any) -> list[str]:
-    """Where launching operators takes most of the time, another schedule gains little."""
+    """Where launching operators takes most of the time, another schedule gains little. No advice where the times are not known."""
     share = launch_share(profile)
-    if share <= MOSTLY_LAUNCHING:
+    if share <= MOSTLY_LAUNCHING or profile.noise:
         return []
     return [
         f"{share * 100:.0f} % of a micro-batch goes into launching operators, not into running them: larger micro-batches "
@@ -145,8 +141,10 @@ def launch_lines(profile: Any) -> list[str]:
     ]
 
 
-def off(predicted: float, measured: int, drift: float) -> str:
-    """How far a prediction is from what was measured, the machine's own change taken out."""
+def off(predicted: float, measured: int, drift: float, noise: str = "") -> str:
+    """How far a prediction is from what was measured, the machine's own change taken out. Of times nothing where they are not known."""
+    if noise:
+        return "?"
     return f"{100 * (predicted * drift / measured - 1):+.1f} %" if measured else "-"
 
 
@@ -161,11 +159,11 @@ def check_table(profile: Any, checks: Sequence[Check]) -> Table:
         table.add_row(
             f"{check.first} to {check.last - 1}",
             f"{measured.forward / 1e6:.3f}",
-            off(rows.forward, measured.forward, check.drift),
-            off(check.operators_forward, measured.forward, check.drift),
+            off(rows.forward, measured.forward, check.drift, profile.noise),
+            off(check.operators_forward, measured.forward, check.drift, profile.noise),
             f"{measured.backward / 1e6:.3f}",
-            off(rows.backward, measured.backward, check.drift),
-            off(check.operators_backward, measured.backward, check.drift),
+            off(rows.backward, measured.backward, check.drift, profile.noise),
+            off(check.operators_backward, measured.backward, check.drift, profile.noise),
             off(rows.kept, measured.kept, 1),
             off(rows.workspace, measured.workspace, 1),
             f"{100 * (check.drift - 1):+.0f} %",
@@ -199,6 +197,7 @@ def summary(profile: Any, path: str) -> dict[str, Any]:
         "operators": len(profile.operators),
         "transfers": len(profile.transfers),
         "timer": profile.timer,
+        "noise": profile.noise,
         "complete": profile.completeness.complete,
         "reason": profile.completeness.reason,
     }
