@@ -94,6 +94,7 @@ class Run:
     may_draw: bool = False  # some layer of the model looks as if it drew some
     streams: Streams | None = None  # so that they draw those of 1F1B
     streaming: bool = False  # a training step runs on them
+    unread: generators.State | None = None  # before the batch was read that step 1 begins with
     watcher: object = None  # what is told of each layer before it runs
     working: object = None  # the executor that ran last, or runs
     watch: Watch | None = None
@@ -367,9 +368,10 @@ class PlanEngine:
         """The first batch is read at once: where a loader begins anew, it draws before any layer does."""
         before = None
         if self._reads_data():
-            before = generators.current()
+            before = run.unread or generators.current()
             with self._reading():
                 run.batches.read_first()
+            run.unread = None
         run.streams.begin_step(self.micro_batches, before)
         run.watcher, run.streaming = run.streams, True
 
@@ -381,6 +383,7 @@ class PlanEngine:
         if data_iter is not None:
             self.set_dataiterator(data_iter)
         loader, iterator = self.training_dataloader, self.data_iterator
+        run.unread = generators.current()
         first = list(islice(iterator, 1)) if iterator is not None else []
         if iterator is not None:
             self.data_iterator = iter(first)
@@ -526,7 +529,7 @@ class PlanEngine:
         self.module.show(chunk)
         if run.streaming:
             self.module.watcher = run.streams
-            run.streams.begin(plans.copies_of(run.chunks) * micro_batch + chunk.copy)
+            run.streams.begin(plans.copies_of(run.chunks) * micro_batch + chunk.copy, recomputed=True)
         if self._steps_here == 1 and micro_batch == 0 and part != "W" and not chunk.recomputes:
             run.recomputed = self.module.watch_backward(chunk)
         self._running_engine_backward = True
@@ -543,7 +546,7 @@ class PlanEngine:
             self._backward_epilogue()
         if self._ostinato.streaming:
             self.module.watcher = None
-            self._ostinato.streams.end(recomputed=True)
+            self._ostinato.streams.end()
         self._running_engine_backward = False
         if self._ostinato.recomputed is not None:
             self._ostinato.recomputed()

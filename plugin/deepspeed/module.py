@@ -31,8 +31,24 @@ class ChunkedLayers:
     _one_backward = False  # layers are compiled so that gradients of inputs and weights come together
 
     def forward(self, forward_input):
+        """DeepSpeed's, in which each run of layers that is checkpointed knows which one it is, when it is recomputed, too."""
         self._given_alone = isinstance(forward_input, tuple) and len(forward_input) == 1
-        made = super().forward(forward_input)
+        own, self._run = self.activation_checkpoint_func, -1
+
+        def numbered(function, *inputs):
+            before = self._run
+
+            def run(*values):
+                self._run = before
+                return function(*values)
+
+            return own(run, *inputs)
+
+        self.activation_checkpoint_func = numbered
+        try:
+            made = super().forward(forward_input)
+        finally:
+            self.activation_checkpoint_func = own
         if self.watcher is not None:
             self.watcher.enter(LOSS)
         return made.whole() if self.whole_logits and isinstance(made, ShardedLogits) else made
@@ -67,13 +83,19 @@ class ChunkedLayers:
 
     @property
     def curr_layer(self) -> int:
-        """The layer that runs; it seeds dropout where seed_layers is on."""
-        return self._running
+        """What DeepSpeed's own partition calls the layer that runs, which seeds it where seed_layers is on: it counts from the first layer
+        of the rank in each run of layers that is checkpointed.
+        """
+        start = max(part for part in self.parts[:-1] if part <= self._running)
+        within, interval = self._running - start, self.own_checkpointing[0]
+        return start + (within % interval if interval else within)
 
     @curr_layer.setter
     def curr_layer(self, counted: int) -> None:
-        """DeepSpeed counts on from the first layer; a stage over a graph may leave some out."""
-        self._running = self._shown_layers[counted - self._local_start]
+        """DeepSpeed counts on from the first layer, in each run anew; a stage over a graph may leave some out."""
+        place = counted - self._local_start
+        self._run += place == 0
+        self._running = self._shown_layers[self._run * self.activation_checkpoint_interval + place]
         if self.watcher is not None:
             self.watcher.enter(self._running)
 

@@ -67,6 +67,7 @@ class Streams:
         self._total = [_sum(counts[what] for what in order) for order in self._order]
         self._starts: list[list[State]] = []  # by stream and batch, as far as they were needed
         self._batch = self._batches = 0
+        self._checks = True
         self._own = self._expected = generators.current()
         self._now: int | str | None = None
         self._new: dict[int | str, list[str]] = {}
@@ -90,8 +91,9 @@ class Streams:
             generators.become(self._start(self._rank, self._batches))
         self._starts = []
 
-    def begin(self, batch: int) -> None:
-        self._batch, self._now = batch, None
+    def begin(self, batch: int, recomputed: bool = False) -> None:
+        """`recomputed`: by what puts the generators somewhere itself, so that nothing is checked."""
+        self._batch, self._now, self._checks = batch, None, not recomputed
         self._own = self._expected = generators.current()
 
     def enter(self, what: int | str) -> None:
@@ -105,15 +107,13 @@ class Streams:
             generators.become(start)
             self._expected = generators.advanced(start, self._counts[what])
 
-    def end(self, recomputed: bool = False) -> None:
-        """`recomputed`: by what puts the generators back itself."""
-        if not recomputed:
-            self._check()
+    def end(self) -> None:
+        self._check()
         generators.become(self._own)
 
     def _check(self) -> None:
         """What ran last has taken what it was to take."""
-        if self._now is not None and not generators.same(generators.current(), self._expected):
+        if self._checks and self._now is not None and not generators.same(generators.current(), self._expected):
             self._new[self._now] = ["another number of them than in the first forward"]
             self._expected = generators.current()
 
