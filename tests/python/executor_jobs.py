@@ -90,12 +90,13 @@ class Rank:
 
         return forward
 
-    def train(self, steps: int):
+    def train(self, steps: int, after_step=lambda: None):
         for self.step in range(steps):
             self.losses.append([])
             self.executor.run()
             self.sgd.step()
             self.sgd.zero_grad()
+            after_step()
 
 
 def start(rank: int, world: int, folder: str):

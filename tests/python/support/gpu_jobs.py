@@ -64,9 +64,7 @@ def train_on_executors(rank: int, world: int, folder: Path, cases: dict, steps: 
         links = link_groups(program.links, range(world), None, place(rank))
         run = executor_jobs.Rank(program, rank, dist.group.WORLD, device=place(rank), looks=looks, links=links)
         held = []
-        for _ in range(steps):
-            run.train(1)
-            held.append(reserved())
+        run.train(steps, after_step=lambda held=held: held.append(reserved()))
         losses = [[float(value) for value in step] for step in run.losses]
         weights = {s: {key: value.cpu() for key, value in module.state_dict().items()} for s, module in run.modules.items()}
         results[name] = {"losses": losses, "weights": weights, "reserved": held}
