@@ -86,8 +86,8 @@ int dispatch(const std::vector<std::string>& args, Io& io) {
 }
 
 void report(const Failure& failure, const std::string& command, bool json, Io& io) {
-  io.err << (command.empty() ? "ostinato" : "ostinato " + command) << ": "
-         << printable(failure.message, true) << '\n';
+  io.err << (command.empty() ? "ostinato" : "ostinato " + command) << ": " << printable(failure.message, true)
+         << '\n';
   if (json) print_json({{"status", to_int(failure.status)}, {"error", failure.message}}, io);
 }
 
