@@ -63,7 +63,11 @@ void bind_costs(py::module_& m) {
       .def_readwrite("input_bytes", &LayerCost::input_bytes)
       .def_readwrite("output_bytes", &LayerCost::output_bytes)
       .def_readwrite("after", &LayerCost::after)
-      .def_readwrite("shardable", &LayerCost::shardable);
+      .def_readwrite("shardable", &LayerCost::shardable)
+      .def_readwrite("digest", &LayerCost::digest)
+      .def_readwrite("step_together", &LayerCost::step_together)
+      .def_readwrite("step_alone", &LayerCost::step_alone)
+      .def_readwrite("waiting", &LayerCost::waiting);
   py::class_<OperatorCost>(m, "OperatorCost")
       .def_readonly("layer", &OperatorCost::layer)
       .def_readonly("name", &OperatorCost::name)

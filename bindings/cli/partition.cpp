@@ -109,6 +109,12 @@ void print(const StageCuts& cuts, const Placement& placement, const std::string&
   io.out << "  written to " << output << '\n';
 }
 
+Json whole_json(const std::vector<WholeBackward>& whole) {
+  Json list = Json::array();
+  for (const WholeBackward& one : whole) list.push_back({{"stage", one.stage}, {"layers", one.layers}});
+  return list;
+}
+
 }  // namespace
 
 int partition_command(const std::vector<std::string>& args, Io& io) {
@@ -135,7 +141,7 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
   const bool over_graph = options.text("stages") == "graph";
   const StageCuts cuts = over_graph ? cut_graph(profile, wanted) : cut_chain(profile, wanted);
   const Placement placement = place_stages(profile, wanted, cuts.stages);
-  write_file(output, format_placement(placement));
+  write_file(output, format_placement(placement) + format_model(facts_of(profile, wanted, cuts.stages)));
   const std::string scope = bound_scope(cuts, wanted, over_graph);
   if (line.json) {
     Json object = {{"status", 0},
@@ -144,11 +150,13 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
                    {"lower_bound", cuts.lower_bound},
                    {"lower_bound_of", scope},
                    {"in_flight", cuts.in_flight},
-                   {"stages", stages_json(cuts.stages)}};
+                   {"stages", stages_json(cuts.stages)},
+                   {"whole_backwards", whole_json(whole_backwards(profile, wanted, cuts.stages))}};
     if (const std::string noise = noise_of(profile); !noise.empty()) object["noise"] = noise;
     print_json(object, io);
   } else {
     print(cuts, placement, scope, output, io);
+    io.out << whole_backward_lines(profile, wanted, cuts.stages);
   }
   return 0;
 }

@@ -16,6 +16,7 @@
 #include "search/partition/joint.h"
 #include "search/partition/profile_json.h"
 #include "search/partition/profile_noise.h"
+#include "search/partition/stages.h"
 #include "search/placement/placement_toml.h"
 
 namespace ostinato::cli {
@@ -26,8 +27,9 @@ struct Outputs {
 };
 
 /// Writes both files: the plan first, which alone took long to compute.
-void save(const Candidate& winner, const Outputs& outputs, Io& io) {
-  const std::string text = format_placement(*winner.placement);
+void save(const Profile& profile, const Candidate& winner, const Outputs& outputs, Io& io) {
+  const std::string text = format_placement(*winner.placement) +
+                           format_model(facts_of(profile, winner.options, winner.cuts->stages));
   Plan plan = *winner.plan;
   plan.placement_sha256 = sha256(text);
   save_plan(outputs.plan, plan, *winner.placement, io);
@@ -111,7 +113,8 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
         return run_search(placement, search, guard, name, io).plan;
       });
   const Candidate& best = choice.candidates[choice.winner];
-  save(best, outputs, io);
+  save(profile, best, outputs, io);
+  io.err << whole_backward_lines(profile, best.options, best.cuts->stages);
   const int status = to_int(choice.interrupted ? ExitStatus::interrupted : status_of(*best.plan, guard));
   double seconds = 0;
   for (const Candidate& candidate : choice.candidates) seconds += candidate.seconds;

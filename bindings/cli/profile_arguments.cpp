@@ -1,6 +1,7 @@
 #include "bindings/cli/profile_arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,6 +13,7 @@
 #include "search/partition/cluster_toml.h"
 #include "search/partition/profile_json.h"
 #include "search/partition/profile_noise.h"
+#include "search/partition/stages.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato::cli {
@@ -108,6 +110,18 @@ Nanoseconds busiest_device(const Placement& placement) {
     for (const int d : block.devices) busy[d] += block.time;
   }
   return busy.empty() ? 0 : *std::max_element(busy.begin(), busy.end());
+}
+
+std::string whole_backward_lines(const Profile& profile, const PartitionOptions& options,
+                                 const std::vector<ModelStage>& stages) {
+  std::string text;
+  for (const WholeBackward& whole : whole_backwards(profile, options, stages)) {
+    std::vector<std::string> names;
+    for (const int l : whole.layers) names.push_back(profile.layers[static_cast<std::size_t>(l)].name);
+    text += fmt::format("  the backward of s{} stays whole: the profile has no halves of {}\n", whole.stage,
+                        fmt::join(names, ", "));
+  }
+  return text;
 }
 
 }  // namespace ostinato::cli

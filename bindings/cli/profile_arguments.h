@@ -29,6 +29,11 @@ PartitionOptions partition_devices(const std::string& devices, const std::string
 /// A profile that `partition` or `plan` is given. Warns where its times say nothing (profile_noise.h).
 Profile read_times(const std::string& path, Io& io);
 
+/// Which stages keep their backward whole though backwards are split, and why, a line each; "" where none
+/// does.
+std::string whole_backward_lines(const Profile& profile, const PartitionOptions& options,
+                                 const std::vector<ModelStage>& stages);
+
 /// Time of the busiest device for one micro-batch.
 Nanoseconds busiest_device(const Placement& placement);
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
+from ostinato.model_digest import digest_of_layers
 from ostinato.profile.settings import read_settings
 
 from ostinato import _profiler
@@ -127,7 +129,7 @@ def _run_step(engine, clock: LayerClock) -> None:
 
 def _profile(engine, clock: LayerClock) -> str:
     """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere."""
-    settings = read_settings(engine._config._param_dict, engine.client_optimizer)
+    settings = read_settings(engine._config._param_dict, engine.client_optimizer, torch.device(engine.device).type != "cpu")
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, clock.measured(settings))
     if dist.get_rank() != 0:
@@ -138,6 +140,7 @@ def _profile(engine, clock: LayerClock) -> str:
     profile.warm_up, profile.repeats = WARM_UP, PASSES
     profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
     profile.layers = _rows([layers[index] for index in sorted(layers)], engine.module._layer_specs)
+    profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.completeness.complete = True
     return profile.json()
 

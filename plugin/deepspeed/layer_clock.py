@@ -27,6 +27,7 @@ from ostinato.profile.tensors import bytes_of, tensors
 from ostinato import _profiler
 
 from .graph_model import wired
+from .model_identity import local_digests
 
 
 class Meter:
@@ -76,8 +77,11 @@ class Measured:
     parameters: int = 0
     gradients: int = 0
     optimizer_state: int = 0
+    step_together: int = 0  # ostinato.profile.settings
+    step_alone: int = 0
     input_bytes: int = 0
     output_bytes: int = 0
+    digest: str = ""  # model_digest
 
 
 class LayerClock:
@@ -174,12 +178,14 @@ class LayerClock:
 
     def measured(self, settings) -> list[Measured]:
         """`settings` (ostinato.profile.settings) knows what a parameter costs in gradients and optimizer state."""
+        digests = local_digests(self._model)
         for layer, function in zip(self._layers, self._model.forward_funcs, strict=True):
             held = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
             trained = [p for p in held if p.requires_grad]
-            layer.parameters = bytes_of(held)
+            layer.parameters, layer.digest = bytes_of(held), digests[layer.index]
             layer.gradients = settings.gradient_bytes(trained)
             layer.optimizer_state = settings.optimizer_bytes(trained)
+            layer.step_together, layer.step_alone = settings.step_bytes(trained)
         return self._layers
 
 

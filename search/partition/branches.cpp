@@ -215,12 +215,17 @@ std::optional<Fit> GraphCutter::fitting(const StageSet& set, int behind, int cap
     Nanoseconds time = time_of(cost) + (recompute ? cost.forward : 0);
     Bytes held = cost.fixed + (cost.input + (recompute ? 0 : cost.kept)) * std::min(most, behind + shards);
     Bytes workspace = cost.workspace() + (recompute ? cost.kept : 0);
+    Bytes fixed = cost.fixed, together = cost.step_together, alone = cost.step_alone;
     for (const StageCost& shard : shards_) {
       time += shard.forward + shard.backward;
       held += shard.fixed + (shard.kept + shard.input) * std::min(most, model_.devices() + shards);
       workspace = std::max(workspace, shard.workspace());
+      fixed += shard.fixed;
+      together += shard.step_together;
+      alone = std::max(alone, shard.step_alone);
     }
-    if (memory == kUnlimited || held + workspace <= memory) return Fit{time, recompute};
+    if (memory == kUnlimited || std::max(held + workspace, fixed + std::max(together, alone)) <= memory)
+      return Fit{time, recompute};
   }
   return std::nullopt;
 }

@@ -7,8 +7,8 @@
 namespace ostinato::chain {
 
 LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
-    : time_{0}, forward_{0}, fixed_{0}, kept_{0} {
-  std::vector<Bytes> workspace;
+    : time_{0}, forward_{0}, fixed_{0}, kept_{0}, together_{0} {
+  std::vector<Bytes> workspace, alone;
   for (const LayerCost& layer : layers) {
     const Nanoseconds backward =
         split_backward ? layer.backward_input.median + layer.backward_weight.median : layer.backward.median;
@@ -18,19 +18,28 @@ LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
     kept_.push_back(kept_.back() + layer.kept);
     input_.push_back(layer.input_bytes);
     workspace.push_back(std::max(layer.forward_workspace, layer.backward_workspace));
+    together_.push_back(together_.back() + layer.step_together);
+    alone.push_back(layer.step_alone);
   }
-  workspace_.push_back(std::move(workspace));
-  for (std::size_t width = 1; 2 * width <= workspace_[0].size(); width *= 2) {
-    const std::vector<Bytes>& half = workspace_.back();
-    std::vector<Bytes> whole;
-    for (std::size_t i = 0; i + width < half.size(); ++i) whole.push_back(std::max(half[i], half[i + width]));
-    workspace_.push_back(std::move(whole));
-  }
+  workspace_ = largest_of(std::move(workspace));
+  alone_ = largest_of(std::move(alone));
 }
 
-Bytes LayerSums::workspace(int first, int end) const {
+LayerSums::Largest LayerSums::largest_of(std::vector<Bytes> values) {
+  Largest table;
+  table.push_back(std::move(values));
+  for (std::size_t width = 1; 2 * width <= table[0].size(); width *= 2) {
+    const std::vector<Bytes>& half = table.back();
+    std::vector<Bytes> whole;
+    for (std::size_t i = 0; i + width < half.size(); ++i) whole.push_back(std::max(half[i], half[i + width]));
+    table.push_back(std::move(whole));
+  }
+  return table;
+}
+
+Bytes LayerSums::largest(const Largest& table, int first, int end) {
   const int k = std::bit_width(static_cast<unsigned>(end - first)) - 1;
-  return std::max(workspace_[k][first], workspace_[k][end - (1 << k)]);
+  return std::max(table[k][first], table[k][end - (1 << k)]);
 }
 
 ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded) : sent_by_{0} {

@@ -22,13 +22,22 @@ class LayerSums {
   Bytes fixed(int first, int end) const { return fixed_[end] - fixed_[first]; }  ///< static memory
   Bytes kept(int first, int end) const { return kept_[end] - kept_[first]; }  ///< without the stage's input
   Bytes input(int layer) const { return input_[layer]; }
-  Bytes workspace(int first, int end) const;  ///< largest of a forward or a backward; first < end
+  Bytes step_together(int first, int end) const { return together_[end] - together_[first]; }
+  Bytes step_alone(int first, int end) const { return largest(alone_, first, end); }  ///< first < end
+  Bytes workspace(int first, int end) const {
+    return largest(workspace_, first, end);
+  }  ///< largest of a forward or a backward; first < end
 
  private:
   std::vector<Nanoseconds> time_, forward_;  ///< prefix sums, as the next two
   std::vector<Bytes> fixed_, kept_;
-  std::vector<Bytes> input_;                   ///< per layer
-  std::vector<std::vector<Bytes>> workspace_;  ///< [k][i]: largest of layers [i, i + 2^k)
+  std::vector<Bytes> input_;                        ///< per layer
+  using Largest = std::vector<std::vector<Bytes>>;  ///< [k][i]: of layers [i, i + 2^k)
+  static Largest largest_of(std::vector<Bytes> values);
+  static Bytes largest(const Largest& table, int first, int end);
+
+  std::vector<Bytes> together_;  ///< prefix sums
+  Largest workspace_, alone_;
 };
 
 /// Neighbouring sharded layers, which are one stage on all devices.

@@ -13,6 +13,8 @@ Load Problem::add(Load load, int device, int stage, int first, int end, bool rec
   const Bytes workspace = on.workspace(first, end) + (recompute ? kept : 0);
   load.time += on.time(first, end) + (recompute ? on.forward(first, end) : 0);
   load.fixed += on.fixed(first, end);
+  load.together += on.step_together(first, end);
+  load.alone = std::max(load.alone, on.step_alone(first, end));
   load.kept += ((recompute ? 0 : kept) + on.input(first)) * in_flight[stage];
   load.workspace = std::max(load.workspace, serial ? load.kept + workspace : workspace);
   return load;
@@ -30,13 +32,16 @@ Load Problem::add_shard(Load load, int shard) const {
   const StageCost& cost = costs.shards()[shard].cost;
   load.time += cost.forward + cost.backward;
   load.fixed += cost.fixed;
+  load.together += cost.step_together;
+  load.alone = std::max(load.alone, cost.step_alone);
   load.kept += (cost.kept + cost.input) * shard_in_flight[shard];
   load.workspace = std::max(load.workspace, serial ? load.kept + cost.workspace() : cost.workspace());
   return load;
 }
 
 Bytes Problem::needed(const Load& load) const {
-  return load.fixed + load.workspace + (serial ? 0 : load.kept);
+  const Bytes running = load.workspace + (serial ? 0 : load.kept);
+  return load.fixed + std::max({running, load.together, load.alone});
 }
 
 std::optional<Problem::Fitting> Problem::fitting(int device, int stage, int first, int end,

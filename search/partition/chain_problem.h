@@ -14,7 +14,8 @@ namespace ostinato::chain {
 struct Load {
   Nanoseconds time = 0;
   Bytes fixed = 0;
-  Bytes kept = 0;       ///< of all micro-batches in flight
+  Bytes kept = 0;                 ///< of all micro-batches in flight
+  Bytes together = 0, alone = 0;  ///< of the end of a step, when nothing is kept (LayerCost)
   Bytes workspace = 0;  ///< above fixed + kept; where one micro-batch is in flight at a time: above fixed
 };
 

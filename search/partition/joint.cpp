@@ -131,7 +131,10 @@ class Chooser {
       candidate.no_shorter = true;
       return refuse(candidate, "the same stages as " + other.name, false);
     }
-    candidate.placement = place_stages(profile_, candidate.options, candidate.cuts->stages);
+    Placement placed = place_stages(profile_, candidate.options, candidate.cuts->stages);
+    if (!step_fits(facts_of(profile_, candidate.options, candidate.cuts->stages), placed))
+      return refuse(candidate, "the optimizer's step needs more memory than a device has", false);
+    candidate.placement = std::move(placed);
     candidate.bound = Bounds(Instance(*candidate.placement)).of(objective(), micro_batches());
     if (options_.search.method != "auto") return;  // which alone is never behind them
     for (const Reference& named : references(*candidate.placement, micro_batches(), objective())) {

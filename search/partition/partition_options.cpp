@@ -30,12 +30,8 @@ void check_ranges(const PartitionOptions& options) {
 void check_layer(const LayerCost& layer, bool split, bool inference) {
   if (layer.forward.repeats == 0) refuse(fmt::format("the forward of layer {} was not measured", layer.name));
   if (inference) return;
-  if (!split && layer.backward.repeats == 0)
+  if (layer.backward.repeats == 0 && !(split && layer.halves()))
     refuse(fmt::format("the backward of layer {} was not measured", layer.name));
-  if (split && (layer.backward_input.repeats == 0 || layer.backward_weight.repeats == 0)) {
-    refuse(fmt::format("the profile has no split backward of layer {}: partition with a whole backward",
-                       layer.name));
-  }
 }
 
 /// Every sum that a partition makes stays within int64.
@@ -47,9 +43,10 @@ void check_sums(const Profile& profile, int micro_batches) {
          {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
       time += spread->median;
     for (const Bytes part :
-         {layer.kept, layer.forward_workspace, layer.backward_workspace, layer.input_bytes})
+         {layer.kept, layer.waiting, layer.forward_workspace, layer.backward_workspace, layer.input_bytes})
       bytes += static_cast<__int128>(part) * micro_batches;
-    for (const Bytes part : {layer.parameters, layer.gradients, layer.optimizer_state, layer.output_bytes})
+    for (const Bytes part : {layer.parameters, layer.gradients, layer.optimizer_state, layer.step_together,
+                             layer.step_alone, layer.output_bytes})
       bytes += part;
   }
   if (time > most) refuse("the times of all layers together are beyond int64 nanoseconds");

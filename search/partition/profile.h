@@ -42,12 +42,20 @@ struct LayerCost {
   Bytes parameters = 0;
   Bytes gradients = 0;
   Bytes optimizer_state = 0;
+  Bytes step_together = 0;  ///< that the end of a step takes for a while, when nothing is kept: over the
+                            ///< layers of a device these add up ...
+  Bytes step_alone = 0;     ///< ... and of these the largest counts
+  Bytes waiting = 0;        ///< between the halves of a split backward, above what is kept
   Bytes input_bytes =
       0;  ///< what a transfer into this layer carries (floating point inputs come back as gradients)
   Bytes output_bytes = 0;
   std::optional<std::vector<LayerInput>> after;  ///< absent: the layer before it, whose output it reads
+  std::string digest;  ///< of its name and the names and shapes of its parameters; empty: not known
   bool shardable =
       false;  ///< a part of it may lie on each of several devices (search/partition/stage_cost.h)
+
+  /// Whether its backward was measured in two halves.
+  bool halves() const { return backward_input.repeats > 0 && backward_weight.repeats > 0; }
 };
 
 struct OperatorCost {

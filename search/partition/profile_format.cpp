@@ -35,7 +35,12 @@ Json json(const LayerCost& layer) {
     for (const LayerInput& input : *layer.after)
       row["after"].push_back({{"layer", input.layer}, {"bytes", input.bytes}});
   }
+  for (const auto& [key, bytes] : {std::pair{"step_together", layer.step_together},
+                                   {"step_alone", layer.step_alone},
+                                   {"waiting", layer.waiting}})
+    if (bytes > 0) row[key] = bytes;
   if (layer.shardable) row["shardable"] = true;
+  if (!layer.digest.empty()) row["digest"] = layer.digest;
   return row;
 }
 

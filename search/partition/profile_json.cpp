@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "search/files/digest.h"
 #include "search/files/file.h"
 #include "search/files/json_values.h"
 
@@ -107,9 +108,27 @@ Spread ProfileReader::spread(const Fields& row, std::string_view key) const {
 
 void ProfileReader::layer(const Value& value) {
   const Fields fields(value, file_, "a layer",
-                      {"index", "name", "same_as", "forward", "backward", "backward_input", "backward_weight",
-                       "kept", "forward_workspace", "backward_workspace", "parameters", "gradients",
-                       "optimizer_state", "input_bytes", "output_bytes", "after", "shardable"});
+                      {"index",
+                       "name",
+                       "same_as",
+                       "forward",
+                       "backward",
+                       "backward_input",
+                       "backward_weight",
+                       "kept",
+                       "forward_workspace",
+                       "backward_workspace",
+                       "parameters",
+                       "gradients",
+                       "optimizer_state",
+                       "input_bytes",
+                       "output_bytes",
+                       "after",
+                       "shardable",
+                       "digest",
+                       "step_together",
+                       "step_alone",
+                       "waiting"});
   const auto position = static_cast<std::int64_t>(profile_.layers.size());
   LayerCost layer;
   layer.index = static_cast<int>(fields.integer("index", position, position));
@@ -127,7 +146,14 @@ void ProfileReader::layer(const Value& value) {
   layer.optimizer_state = fields.integer("optimizer_state", 0);
   layer.input_bytes = fields.integer("input_bytes", 0);
   layer.output_bytes = fields.integer("output_bytes", 0);
+  const auto optional = [&](const char* key) {
+    return fields.find(key) == nullptr ? 0 : fields.integer(key, 0);
+  };
+  layer.step_together = optional("step_together");
+  layer.step_alone = optional("step_alone");
+  layer.waiting = optional("waiting");
   if (fields.find("after") != nullptr) layer.after = inputs(fields.need("after", ValueKind::array));
+  if (fields.find("digest") != nullptr) layer.digest = sha256_field(fields, "digest");
   if (fields.find("shardable") != nullptr) layer.shardable = fields.boolean("shardable");
   profile_.layers.push_back(std::move(layer));
 }

@@ -9,12 +9,20 @@
 namespace ostinato::chain {
 namespace {
 
+/// A stage with such a layer keeps its backward whole, which then takes the sum of all halves.
+void count_whole_as_half(LayerCost& layer) {
+  if (layer.halves()) return;
+  layer.backward_input.median = layer.backward.median;
+  layer.backward_weight.median = 0;
+}
+
 std::vector<std::vector<LayerCost>> layers_by_kind(const Cluster& cluster, const Profile& profile,
-                                                   bool inference) {
+                                                   const PartitionOptions& options) {
   std::vector<std::vector<LayerCost>> result;
   for (const DeviceKind& kind : cluster.kinds) {
     std::vector<LayerCost>& layers = result.emplace_back(layers_on(kind, profile));
-    if (inference) std::transform(layers.begin(), layers.end(), layers.begin(), forward_only);
+    if (options.inference) std::transform(layers.begin(), layers.end(), layers.begin(), forward_only);
+    if (options.split_backward) std::for_each(layers.begin(), layers.end(), count_whole_as_half);
   }
   return result;
 }
@@ -71,7 +79,7 @@ void take_larger(StageCost& cost, const StageCost& other) {
   for (const auto field :
        {&StageCost::forward, &StageCost::backward, &StageCost::backward_input, &StageCost::backward_weight,
         &StageCost::kept, &StageCost::input, &StageCost::forward_workspace, &StageCost::backward_workspace,
-        &StageCost::forward_peak, &StageCost::fixed})
+        &StageCost::forward_peak, &StageCost::fixed, &StageCost::step_together, &StageCost::step_alone})
     take(field);
 }
 
@@ -81,7 +89,7 @@ Model::Model(const Profile& of, const PartitionOptions& options)
     : profile(of),
       cluster(cluster_of(options)),
       graph(of),
-      on_kind(layers_by_kind(cluster, of, options.inference)),
+      on_kind(layers_by_kind(cluster, of, options)),
       links(options.transfers ? LinkTable(of, cluster) : LinkTable()),
       split(options.split_backward),
       inference(options.inference) {}
@@ -98,6 +106,10 @@ StageCost cost_of_layers(const Model& model, int kind, const std::vector<int>& l
     cost.backward += layer.backward.median;
     cost.backward_input += layer.backward_input.median;
     cost.backward_weight += layer.backward_weight.median;
+    cost.waiting += layer.waiting;
+    cost.step_together += layer.step_together;
+    cost.step_alone = std::max(cost.step_alone, layer.step_alone);
+    cost.halves = cost.halves && layer.halves();
     cost.kept += layer.kept;
     cost.forward_workspace = std::max(cost.forward_workspace, layer.forward_workspace);
     cost.backward_workspace = std::max(cost.backward_workspace, layer.backward_workspace);
@@ -139,6 +151,9 @@ StageCost cost_of_shard(const Model& model, const std::vector<int>& layers, cons
   cost.forward_peak = share(cost.forward_peak, parts) + output;
   cost.backward_workspace = model.inference ? 0 : share(cost.backward_workspace, parts) + cost.input;
   cost.fixed = share(cost.fixed, parts);
+  cost.step_together = share(cost.step_together, parts);
+  cost.step_alone = share(cost.step_alone, parts);
+  cost.waiting = 0;
   if (model.inference) add_messages(cost, output);
   return cost;
 }

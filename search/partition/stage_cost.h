@@ -23,9 +23,13 @@ struct StageCost {
   Bytes input = 0;  ///< which the backward needs as well; 0 for an inference, which has it in its workspace
   Bytes forward_workspace = 0, backward_workspace = 0;
   Bytes forward_peak = 0;  ///< workspace of a forward that keeps nothing: each layer's kept bytes count
+  Bytes waiting = 0;       ///< between the halves of a split backward, above `kept`
+  Bytes step_together = 0, step_alone = 0;  ///< LayerCost
+  bool halves = true;                       ///< every layer's backward was measured in two halves
   Bytes fixed = 0;  ///< parameters, gradients, optimizer state; for an inference messages (inference.h)
 
   Bytes workspace() const { return std::max(forward_workspace, backward_workspace); }
+  Bytes step() const { return std::max(step_together, step_alone); }
 };
 
 /// A profile on a cluster: the layers as each kind of device runs them, without backwards for an inference.
@@ -36,7 +40,8 @@ struct Model {
   const Profile& profile;
   const Cluster cluster;
   const LayerGraph graph;
-  const std::vector<std::vector<LayerCost>> on_kind;  ///< by kind, then layer
+  const std::vector<std::vector<LayerCost>> on_kind;  ///< by kind, then layer; where backwards are split, one
+                                                      ///< without halves is all in its input half
   const LinkTable links;                              ///< empty where transfers do not count
   const bool split, inference;
 

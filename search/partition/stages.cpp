@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "search/files/digest.h"
 #include "search/partition/stage_cost.h"
 
 namespace ostinato {
@@ -110,9 +111,12 @@ class Builder {
 
   void add_backward(int s) {
     const StageCost& cost = costs_[s];
-    const bool split = model_.split && stages_[s].devices.size() == 1;
+    const bool split = model_.split && stages_[s].devices.size() == 1 && cost.halves;
+    const Nanoseconds whole = model_.split && stages_[s].devices.size() == 1
+                                  ? cost.backward_input + cost.backward_weight
+                                  : cost.backward;
     Block& block = split ? add(s, Kind::backward_input, ".I", cost.backward_input, cost.backward_workspace)
-                         : add(s, Kind::backward, ".B", cost.backward, cost.backward_workspace);
+                         : add(s, Kind::backward, ".B", whole, cost.backward_workspace);
     block.after.push_back({s, 0});
     for (auto reader = readers_[s].rbegin(); reader != readers_[s].rend(); ++reader)
       block.after.push_back({gradient_[reader->first], reader->second});
@@ -122,12 +126,12 @@ class Builder {
       block.memory = -taken;
       return;
     }
-    // What a split backward recomputed serves its second half as well.
-    const Bytes again = stages_[s].recompute ? cost.kept : 0;
+    // What a split backward recomputed serves its second half as well, for which gradients wait.
+    const Bytes again = cost.waiting + (stages_[s].recompute ? cost.kept : 0);
     block.memory = again;
-    block.workspace -= again;
-    Block& weight =
-        add(s, Kind::backward_weight, ".W", cost.backward_weight, cost.backward_workspace - again);
+    block.workspace = std::max<Bytes>(0, block.workspace - again);
+    Block& weight = add(s, Kind::backward_weight, ".W", cost.backward_weight,
+                        std::max<Bytes>(0, cost.backward_workspace - again));
     weight.after.push_back({gradient_[s], 0});
     weight.memory = -taken - again;
   }
@@ -145,6 +149,63 @@ class Builder {
 Placement place_stages(const Profile& profile, const PartitionOptions& options,
                        const std::vector<ModelStage>& stages) {
   return Builder(profile, options, stages).take();
+}
+
+namespace {
+
+std::vector<Bytes> step_memory(const Profile& profile, const PartitionOptions& options,
+                               const std::vector<ModelStage>& stages) {
+  const Model model(profile, options);
+  std::vector<Bytes> together(static_cast<std::size_t>(model.devices())), alone(together);
+  for (const ModelStage& stage : stages) {
+    const StageCost cost = cost_of_stage(model, stage);
+    for (const int d : stage.devices) {
+      together[d] += cost.step_together;
+      alone[d] = std::max(alone[d], cost.step_alone);
+    }
+  }
+  for (std::size_t d = 0; d < together.size(); ++d) together[d] = std::max(together[d], alone[d]);
+  return together;
+}
+
+}  // namespace
+
+ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
+                    const std::vector<ModelStage>& stages) {
+  ModelFacts made;
+  made.step_memory = step_memory(profile, options, stages);
+  if (!is_sha256(profile.model_sha256)) return made;
+  made.sha256 = profile.model_sha256;
+  const auto known = [](const LayerCost& layer) { return !layer.digest.empty(); };
+  if (!std::all_of(profile.layers.begin(), profile.layers.end(), known)) return made;
+  for (const LayerCost& layer : profile.layers) made.layers.push_back(layer.name + " " + layer.digest);
+  return made;
+}
+
+bool step_fits(const ModelFacts& facts, const Placement& placement) {
+  for (std::size_t d = 0; d < facts.step_memory.size(); ++d) {
+    const Device& device = placement.devices[d];
+    if (device.memory != kUnlimited && facts.step_memory[d] > device.memory - device.static_memory)
+      return false;
+  }
+  return true;
+}
+
+std::vector<WholeBackward> whole_backwards(const Profile& profile, const PartitionOptions& options,
+                                           const std::vector<ModelStage>& stages) {
+  std::vector<WholeBackward> result;
+  if (!options.split_backward) return result;
+  const Model model(profile, options);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (stages[s].devices.size() != 1) continue;
+    const std::vector<LayerCost>& layers = model.on_kind[model.kind_of(stages[s].devices.front())];
+    WholeBackward whole{.stage = static_cast<int>(s), .layers = {}};
+    for (const int l : stages[s].layers) {
+      if (!layers[l].halves()) whole.layers.push_back(l);
+    }
+    if (!whole.layers.empty()) result.push_back(std::move(whole));
+  }
+  return result;
 }
 
 }  // namespace ostinato

@@ -3,17 +3,38 @@
 
 #include "search/partition/partition_options.h"
 #include "search/placement/placement.h"
+#include "search/placement/placement_toml.h"
 
 namespace ostinato {
 
 /// Devices, links, and a forward and a backward block for every stage: "s0.F", "s0.B" (or "s0.I", "s0.W"
-/// where the backward is split; that of a sharded stage is whole). An inference has the forwards alone. A
-/// block waits for the blocks of the stages that its layers read from, with the bytes that they read.
+/// where the backward is split; that of a sharded stage, and of one with a layer without halves, is whole).
+/// An inference has the forwards alone. A block waits for the blocks of the stages that its layers read from,
+/// with the bytes that they read.
 ///
 /// [[stages]] says which layers each stage runs; in several runs where those of a stage over a graph are
 /// no run in the order of the profile. The stages must cover every layer once, and come in an order in which
 /// a stage stands behind those that it reads from.
 Placement place_stages(const Profile& profile, const PartitionOptions& options,
                        const std::vector<ModelStage>& stages);
+
+/// What the placement's file says of the profiled model; with its layers where the profile can tell each from
+/// others.
+ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
+                    const std::vector<ModelStage>& stages);
+
+/// Whether every device has the memory for the end of a step, when its optimizer runs and nothing is kept.
+bool step_fits(const ModelFacts& facts, const Placement& placement);
+
+/// A stage on one device whose backward stays whole where backwards are split: some of its layers were not
+/// measured in two halves (torch refuses to cut them, or they recompute by themselves).
+struct WholeBackward {
+  int stage = 0;            ///< index of `stages`; it is called "s" and the index in the placement
+  std::vector<int> layers;  ///< without halves in the profile
+};
+
+/// Empty where nothing is to be split. O(layers).
+std::vector<WholeBackward> whole_backwards(const Profile& profile, const PartitionOptions& options,
+                                           const std::vector<ModelStage>& stages);
 
 }  // namespace ostinato

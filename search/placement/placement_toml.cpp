@@ -1,10 +1,14 @@
 #include "search/placement/placement_toml.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "search/files/digest.h"
 #include "search/files/file.h"
 #include "search/files/toml_values.h"
 #include "search/files/unit_field.h"
@@ -32,6 +36,7 @@ class PlacementReader {
   void root(const Value& root);
   void block(const Value& value);
   Placement finish();
+  ModelFacts& model() { return model_; }
 
  private:
   int device_index(const Value& value, const std::string& what) const {
@@ -42,6 +47,8 @@ class PlacementReader {
   void devices(const Value* list);
   void links(const Value* list);
   void stages(const Value* list);
+  void model(const Value& value);
+  void check_step_memory(const Fields& fields) const;
   void run_of_layers(const Fields& fields, const Value& run, StageLayers& stage) const;
   Link link(const Fields& fields) const;
   std::vector<int> block_devices(const Value& list, const std::string& name) const;
@@ -50,6 +57,7 @@ class PlacementReader {
 
   const std::string& file_;
   Placement placement_;
+  ModelFacts model_;
   std::int64_t time_factor_ = 1;                ///< nanoseconds a unit
   std::int64_t memory_factor_ = 1;              ///< bytes a unit
   std::unordered_map<std::string, int> index_;  ///< of each block name
@@ -71,7 +79,7 @@ void PlacementReader::root(const Value& root) {
   check_format(root, file_, kFormat);
   const Fields fields(root, file_, "a placement",
                       {"format", "name", "time_unit", "memory_unit", "link", "links", "devices", "blocks",
-                       "stages", "choices"});
+                       "stages", "model", "choices"});
   placement_.name = fields.text_or("name", "");
   time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
   memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
@@ -82,6 +90,7 @@ void PlacementReader::root(const Value& root) {
   devices(fields.find("devices"));
   links(fields.find("links"));
   stages(fields.find("stages"));
+  if (const Value* value = fields.find("model")) model(*value);
   if (const Value* choices = fields.find("choices")) choices_ = *choices;
 }
 
@@ -143,6 +152,35 @@ void PlacementReader::stages(const Value* list) {
       placement_.stages.push_back(stage);
       lines_.stages.push_back(value.line);
     }
+  }
+}
+
+void PlacementReader::model(const Value& value) {
+  const Fields fields(value, file_, "[model]", {"sha256", "layers", "step_memory"});
+  if (fields.find("sha256") != nullptr) model_.sha256 = sha256_field(fields, "sha256");
+  for (const Value& bytes : elements(fields.find("step_memory"), file_, "step_memory"))
+    model_.step_memory.push_back(integer_in(bytes, file_, "'step_memory' of a device", 0, Fields::kLargest));
+  check_step_memory(fields);
+  for (const Value& layer : elements(fields.find("layers"), file_, "layers")) {
+    if (layer.kind != ValueKind::text)
+      fields.fail(&layer,
+                  "'layers' of [model] holds \"NAME DIGEST\", not " + std::string(to_string(layer.kind)));
+    model_.layers.push_back(layer.text);
+  }
+}
+
+void PlacementReader::check_step_memory(const Fields& fields) const {
+  const Value* list = fields.find("step_memory");
+  if (list == nullptr) return;
+  if (model_.step_memory.size() != placement_.devices.size())
+    fields.fail(list, "'step_memory' needs a number of bytes for each of the devices");
+  for (std::size_t d = 0; d < placement_.devices.size(); ++d) {
+    const Device& device = placement_.devices[d];
+    if (device.memory == kUnlimited || model_.step_memory[d] <= device.memory - device.static_memory)
+      continue;
+    fields.fail(list, "the end of a step needs " + std::to_string(model_.step_memory[d]) +
+                          " bytes above the static memory of device " + in_quotes(device.name) +
+                          ", which has " + std::to_string(device.memory - device.static_memory));
   }
 }
 
@@ -236,6 +274,19 @@ Placement PlacementReader::finish() {
 
 }  // namespace
 
+std::string format_model(const ModelFacts& model) {
+  const bool steps =
+      std::any_of(model.step_memory.begin(), model.step_memory.end(), [](Bytes b) { return b > 0; });
+  if (model.sha256.empty() && !steps) return "";
+  std::string text = "\n[model]\n";
+  if (!model.sha256.empty()) text += "sha256 = " + toml_string(model.sha256) + "\n";
+  if (steps) text += fmt::format("step_memory = [{}]\n", fmt::join(model.step_memory, ", "));
+  if (model.layers.empty()) return text;
+  text += "layers = [\n";
+  for (const std::string& layer : model.layers) text += "  " + toml_string(layer) + ",\n";
+  return text + "]\n";
+}
+
 PlacementFile read_placement(const std::filesystem::path& path) {
   return parse_placement(read_file(path, kMaxPlacementBytes), path.string());
 }
@@ -248,7 +299,7 @@ PlacementFile parse_placement(std::string_view text, const std::string& name) {
   read_toml(
       text, name, "blocks", [&](const Value& root) { reader.root(root); },
       [&](const Value& block) { reader.block(block); });
-  return {.placement = reader.finish(), .sha256 = sha256(text)};
+  return {.placement = reader.finish(), .sha256 = sha256(text), .model = std::move(reader.model())};
 }
 
 }  // namespace ostinato

@@ -9,9 +9,18 @@
 
 namespace ostinato {
 
+/// Optional `[model]` of the file: the model that the placement was made for, as its profile names it.
+struct ModelFacts {
+  std::string sha256;               ///< of the profile; empty: not known
+  std::vector<std::string> layers;  ///< each layer's name, a space, and its digest; empty: not known
+  std::vector<Bytes> step_memory;   ///< by device: what the end of a training step takes for a while above
+                                    ///< static memory, when nothing is kept; empty: not known
+};
+
 struct PlacementFile {
   Placement placement;
   std::string sha256;  ///< of the bytes of the file
+  ModelFacts model = {};
 };
 
 /// Reads and checks a placement. Throws InputError with file:line for anything that docs/formats.md refuses:
@@ -26,6 +35,9 @@ PlacementFile parse_placement(std::string_view text, const std::string& name);
 /// TOML text that parse_placement() reads back to the same placement, in nanoseconds and bytes where a larger
 /// unit would round. The same placement gives the same bytes.
 std::string format_placement(const Placement& placement);
+
+/// The table [model], to be appended to format_placement(); "" where nothing is known.
+std::string format_model(const ModelFacts& model);
 
 inline constexpr std::size_t kMaxPlacementBytes = std::size_t{256} << 20;
 

@@ -4,7 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from support import training
+from ostinato.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
+from support import models, training
 from support.models import LAYERS
 from support.plans import Layout, make_plan, placement_text
 from support.training import MICRO_BATCHES, Options, refusal
@@ -87,6 +88,38 @@ def test_other_number_of_devices(world2, tmp_path):
 def test_another_model(world2, tmp_path):
     plan = make_plan(tmp_path, LOOPED, LAYERS + 1, MICRO_BATCHES)
     refused(world2, with_section(plan=str(plan)), "9 layers", "this PipelineModule has 8")
+
+
+def table_of(changed: dict[int, tuple[str, list]]) -> str:
+    """The table [model] of a placement for the model of these tests, some of whose layers are others."""
+    rows = []
+    for index, spec in enumerate(models.layers(tied=False, in_place=True)):
+        built = spec.build() if hasattr(spec, "build") else spec
+        rows.append(changed.get(index) or (layer_name(index, spec), layer_parameters(built)))
+    digests = [layer_digest(*row) for row in rows]
+    entries = [f'"{name} {digest}"' for (name, _), digest in zip(rows, digests, strict=True)]
+    return f'\n[model]\nsha256 = "{digest_of_layers(digests)}"\nlayers = [{", ".join(entries)}]\n'
+
+
+ANOTHER = {
+    "parameters": ({1: ("1:Block", [("norm.weight", (9,), "float32")])}, 'layer 1 ("1:Block") has other parameters than it had'),
+    "layers": ({5: ("5:Bigger", []), 6: ("6:Bigger", [])}, 'layer 5 is "5:Block", and was "5:Bigger"'),
+}
+
+
+@pytest.mark.parametrize("case", ANOTHER)
+def test_a_plan_for_another_model_of_as_many_layers(world2, tmp_path, case):
+    changed, words = ANOTHER[case]
+    text = placement_text(LOOPED, LAYERS) + table_of(changed)
+    plan = make_plan(tmp_path, LOOPED, LAYERS, MICRO_BATCHES, text=text)
+    refused(world2, with_section(plan=str(plan)), "was made for another model", words, "profile this model")
+
+
+def test_a_plan_for_this_model(world2, tmp_path):
+    """What is frozen, and what DeepSpeed casts, does not count."""
+    plan = make_plan(tmp_path, LOOPED, LAYERS, MICRO_BATCHES, text=placement_text(LOOPED, LAYERS) + table_of({}))
+    options = replace(with_section(plan=str(plan)), config={"bf16": {"enabled": True}})
+    assert world2.run(refusal, options) == ["", ""]
 
 
 def test_placement_without_layers(world2, plan, tmp_path):

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from ostinato import _profiler
 from ostinato.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters, model_digest
-from ostinato.profile.settings import accumulation_steps, micro_batch_size, read_settings
+from ostinato.profile.settings import accumulation_steps, micro_batch_size, read_settings, step_temporaries
 
 PARAMETERS = [nn.Parameter(torch.zeros(10))]
 
@@ -84,3 +85,38 @@ def test_names_of_layers():
 
     assert layer_name(0, nn.Linear(1, 1)) == "0:Linear"
     assert layer_name(1, reshape) == layer_name(1, functools.partial(reshape)) == "1:reshape"
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_what_a_step_takes_for_a_while(kind, decay, foreach):
+    """Against torch's own optimizers, by the allocator that counts."""
+    sizes = [50_000, 10_000, 30_000]
+    parameters = [nn.Parameter(torch.ones(size)) for size in sizes]
+    optimizer = getattr(torch.optim, kind)(parameters, lr=0.1, weight_decay=decay, foreach=foreach)
+    alone, together = step_temporaries({}, optimizer, accelerator=False)
+    planned = 4 * max(alone * max(sizes), together * sum(sizes))
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()  # makes its state
+    _profiler.install_allocator()
+    try:
+        before = _profiler.live_bytes()
+        _profiler.reset_peak()
+        optimizer.step()
+        taken = _profiler.peak_bytes() - before
+    finally:
+        _profiler.remove_allocator()
+    assert taken <= planned + 4096
+    assert 2 * taken >= planned
+
+
+def test_the_end_of_a_step():
+    parameters = [nn.Parameter(torch.ones(size)) for size in (100, 300)]
+    config = {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
+    assert read_settings(config, None).step_bytes(parameters) == (1600, 2400)  # a flat copy of gradients; Adam's of the largest
+    assert read_settings(config, None, accelerator=True).step_bytes(parameters) == (1600, 0)
+    assert read_settings({"optimizer": {"type": "Adam"}}, None).step_bytes(parameters) == (1600, 0)  # works in place
+    zero = config | {"zero_optimization": {"stage": 1}}
+    assert read_settings(zero, None).step_bytes(parameters) == (1600 + 3200, 0)

@@ -10,6 +10,8 @@
 
 #include "search/files/error.h"
 #include "search/partition/chain.h"
+#include "search/partition/stages.h"
+#include "search/placement/placement_toml.h"
 #include "tests/search/partition_profiles.h"
 
 namespace ostinato {
@@ -266,6 +268,84 @@ TEST(PartitionChain, SplitsTheBackward) {
   EXPECT_EQ(p.blocks[p.find_block("s0.I")].memory, 0);
 }
 
+TEST(PartitionChain, KeepsAStageWholeWhoseHalvesWereNotMeasured) {
+  Profile profile = profile_of({1, 1, 1, 1});
+  for (LayerCost& cost : profile.layers) {
+    cost.backward = {10, 10, 10, 3};
+    cost.backward_input = {5, 5, 5, 3};
+    cost.backward_weight = {4, 4, 4, 3};
+  }
+  profile.layers[1].backward_input = profile.layers[1].backward_weight = {};
+  const PartitionOptions options{.devices = 2, .split_backward = true};
+  const StageCuts cuts = cut_chain(profile, options);
+  const Placement p = place_stages(profile, options, cuts.stages);
+  const Block& whole = p.blocks[p.find_block("s0.B")];
+  EXPECT_EQ(whole.kind, Kind::backward);
+  EXPECT_EQ(whole.time, 5 + 4 + 10);  // the halves of its other layer are measured one by one
+  EXPECT_EQ(whole.after[1].block, p.find_block("s1.I"));
+  EXPECT_NE(p.find_block("s1.W"), -1);
+  const auto said = whole_backwards(profile, options, cuts.stages);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0].stage, 0);
+  EXPECT_EQ(said[0].layers, std::vector<int>{1});
+  EXPECT_TRUE(whole_backwards(profile, {.devices = 2}, cuts.stages).empty());
+  profile.layers[1].backward = {};
+  EXPECT_THROW(cut_chain(profile, options), InputError);
+}
+
+TEST(PartitionChain, SaysWhichModelItIsFor) {
+  Profile profile = profile_of({1, 1});
+  const std::string digest(64, 'b');
+  const auto facts = [&] { return facts_of(profile, {}, cut_chain(profile, {}).stages); };
+  EXPECT_EQ(facts().sha256, "");  // which is no digest there
+  profile.model_sha256 = std::string(64, 'a');
+  profile.layers[0].digest = digest;
+  EXPECT_TRUE(facts().layers.empty());
+  profile.layers[1].digest = digest;
+  EXPECT_EQ(facts().layers, (std::vector<std::string>{"0:L " + digest, "1:L " + digest}));
+  const std::string text = format_placement(partition_chain(profile, {})) + format_model(facts());
+  const PlacementFile read = parse_placement(text, "p.toml");
+  EXPECT_EQ(read.model.sha256, profile.model_sha256);
+  EXPECT_EQ(read.model.layers, facts().layers);
+}
+
+TEST(PartitionChain, TheOptimizersStepFits) {
+  Profile profile = profile_of({1, 1, 1, 1});
+  for (LayerCost& cost : profile.layers) {
+    cost.parameters = 100;
+    cost.step_together = 30;
+    cost.step_alone = 50;
+  }
+  profile.layers[3].step_alone = 500;
+  PartitionOptions options{.devices = 2, .device_memory = 250};
+  EXPECT_THROW(cut_chain(profile, options), InfeasibleError);
+  options.device_memory = 601;  // the last layer alone
+  const StageCuts cuts = cut_chain(profile, options);
+  EXPECT_EQ(ends_of(cuts), (std::vector<int>{3, 4}));
+  const ModelFacts facts = facts_of(profile, options, cuts.stages);
+  EXPECT_EQ(facts.step_memory, (std::vector<Bytes>{90, 500}));
+  const Placement placement = place_stages(profile, options, cuts.stages);
+  EXPECT_TRUE(step_fits(facts, placement));
+  const std::string text = format_placement(placement) + format_model(facts);
+  EXPECT_EQ(parse_placement(text, "p.toml").model.step_memory, facts.step_memory);
+  std::string tight = text;
+  tight.replace(tight.find("[90, 500]"), 9, "[90, 502]");
+  EXPECT_THROW(parse_placement(tight, "p.toml"), InputError);
+}
+
+TEST(PartitionChain, GradientsWaitBetweenTheHalves) {
+  Profile profile = profile_of({1, 1});
+  for (LayerCost& cost : profile.layers) {
+    cost.backward_input = {5, 5, 5, 3};
+    cost.backward_weight = {4, 4, 4, 3};
+    cost.kept = 3;
+    cost.waiting = 7;
+  }
+  const Placement p = partition_chain(profile, {.devices = 2, .split_backward = true});
+  EXPECT_EQ(p.blocks[p.find_block("s0.I")].memory, 7);
+  EXPECT_EQ(p.blocks[p.find_block("s0.W")].memory, -10);
+}
+
 TEST(PartitionChain, LaysChunksOutLoopedAndAsAWave) {
   const Profile profile = profile_of({1, 1, 1, 1});
   PartitionOptions options{.devices = 2, .chunks = 2, .layout = ChunkLayout::wave};
@@ -300,7 +380,6 @@ TEST(PartitionChain, RefusesWhatCannotBe) {
   expect_refused(profile, {.devices = 0}, "number of devices");
   expect_refused(profile, {.chunks = 0}, "number of chunks");
   expect_refused(profile, {.micro_batches = 0}, "at least 1 micro-batch");
-  expect_refused(profile, {.split_backward = true}, "no split backward of layer 0:L");
   profile.layers[1].forward.repeats = 0;
   expect_refused(profile, {}, "the forward of layer 1:L was not measured");
   profile.completeness = {false, 10, 9, 1, 0, "1 launch dropped"};

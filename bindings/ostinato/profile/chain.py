@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ostinato.model_digest import Parameter, layer_name, layer_parameters, model_digest
+from ostinato.model_digest import Parameter, layer_digest, layer_name, layer_parameters, model_digest
 from ostinato.profile.alike import Alike
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.identity import class_key, layer_key, shape_key
@@ -34,6 +34,7 @@ class Chain:
     layers: list[Layer] = field(default_factory=list)  # one a distinct layer
     rows: list[tuple[str, Layer]] = field(default_factory=list)  # one a layer of the model: its name, and what it is
     digest: str = ""
+    digests: list[str] = field(default_factory=list)  # by row; empty: the model is no list of layers
     reads: list[list[Source]] | None = None  # by row and input tensor; None: each row reads the one before it
     after: list[dict[int, int]] | None = None  # by row: the rows that it reads, and bytes; as `reads`
 
@@ -197,5 +198,6 @@ def build_chain(job: Job, settings: Settings) -> Chain:
         chain.rows.append((name, layer))
         flow.give(spec, layer.outputs, layer.flows)
     chain.digest = model_digest(builder.described)
+    chain.digests = [layer_digest(*row) for row in builder.described]
     find_wanted(chain)
     return chain

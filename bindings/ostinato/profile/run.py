@@ -68,7 +68,10 @@ def layer_cost(layer: Layer, samples: Samples, settings: Settings) -> Any:
     cost.parameters = layer.parameter_bytes
     cost.gradients = settings.gradient_bytes(layer.parameters)
     cost.optimizer_state = settings.optimizer_bytes(layer.parameters)
+    cost.step_together, cost.step_alone = settings.step_bytes(layer.parameters)
     cost.input_bytes = bytes_of(layer.inputs)
+    between = max((sample.kept for sample in samples.input_half), default=0)  # with the gradients of the inputs, which are sent
+    cost.waiting = max(0, between - cost.input_bytes)
     cost.output_bytes = bytes_of(layer.outputs)
     return cost
 
@@ -81,6 +84,7 @@ def layer_rows(chain: Chain, costs: dict[int, Any], freed: list[int]) -> list[An
         row = copy.copy(costs[layer.index])
         row.index, row.name = index, name
         row.kept = max(0, row.kept - freed[index])
+        row.digest = chain.digests[index] if chain.digests else ""
         row.same_as = -1 if layer.index == index else layer.index
         if chain.after is not None:
             row.after = [_profiler.LayerInput(source, size) for source, size in chain.after[index].items()]
@@ -138,7 +142,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
 
     Raises ProfileError where a layer cannot be built or run.
     """
-    settings = read_settings(job.config, job.optimizer)
+    settings = read_settings(job.config, job.optimizer, job.device.place.type != "cpu")
     with torch.enable_grad(), counted_memory(job.device):
         chain = build_rows(job, settings)
         freed = freed_outputs(chain)

@@ -15,6 +15,12 @@ STATES = {"adam": 2, "adamw": 2, "lamb": 2, "onebitadam": 2, "onebitlamb": 2, "z
 UNKNOWN_STATES = 2  # as Adam: rather too much than too little
 
 
+# Copies of a parameter that a step of torch's own optimizers makes for a while: where it takes one parameter after the other (of the
+# largest one), and where it takes all together. DeepSpeed's own work in place.
+TEMPORARIES = {"adam": (2, 1), "adamw": (2, 1), "rmsprop": (1, 1), "adagrad": (1, 1), "sgd": (0, 0)}
+UNKNOWN_TEMPORARIES = (2, 2)  # rather too much than too little
+
+
 @dataclass
 class Settings:
     dtype: torch.dtype | None  # that DeepSpeed casts the model to; None: it stays as it is
@@ -22,6 +28,19 @@ class Settings:
     master: bool  # an fp32 copy of half-precision parameters
     fp32_gradients: bool  # an fp32 copy of half-precision gradients
     micro_batch_size: int  # 0: the configuration does not say
+    alone: int = 0  # fp32 copies of the largest parameter that the optimizer's step makes for a while ...
+    together: int = 0  # ... and of all parameters
+    zero: int = 0  # stage
+
+    def step_bytes(self, parameters: list[nn.Parameter]) -> tuple[int, int]:
+        """What the end of a step takes for a while, when nothing is kept: over the layers of a device the first add up, and of the
+        second the largest counts. Without ZeRO, DeepSpeed reduces gradients in one flat copy; with it, the optimizer sees one flat parameter.
+        """
+        sizes = [p.numel() * FP32 for p in parameters]
+        gradients = self.gradient_bytes(parameters)
+        if self.zero:
+            return gradients + sum(sizes) * max(1, self.alone, self.together), 0
+        return max(gradients, sum(sizes) * self.together), max(sizes, default=0) * self.alone
 
     def gradient_bytes(self, parameters: list[nn.Parameter]) -> int:
         extra = FP32 if self.fp32_gradients else 0
@@ -51,6 +70,26 @@ def optimizer_states(config: dict, optimizer) -> int:
     return STATES.get(name, UNKNOWN_STATES) + (1 if name.endswith("sgd") and options.get("momentum", 0) else 0)
 
 
+def step_temporaries(config: dict, optimizer, accelerator: bool) -> tuple[int, int]:
+    """(alone, together) of TEMPORARIES for the script's own optimizer where it has one, else for the configuration's."""
+    if optimizer is not None:
+        kind, options = type(optimizer), getattr(optimizer, "defaults", {})
+        name, of_torch = kind.__name__.lower(), kind.__module__.startswith("torch.")
+    elif "optimizer" in config:
+        name, options = config["optimizer"].get("type", "").lower(), config["optimizer"].get("params", {})
+        of_torch = bool(options.get("torch_adam")) or not name.startswith(("adam", "lion"))
+    else:
+        return 0, 0
+    if options.get("fused") or (not of_torch and any(part in name for part in ("adam", "lion", "fused"))):
+        return 0, 0
+    one, all_of_them = TEMPORARIES.get(name, UNKNOWN_TEMPORARIES)
+    more = 1 if options.get("weight_decay") and not name.endswith("adamw") else 0
+    foreach = options.get("foreach")
+    if accelerator if foreach is None else foreach:
+        return 0, all_of_them + more
+    return one + more, 0
+
+
 def micro_batch_size(config: dict) -> int:
     """As DeepSpeed derives it, for one data parallel rank; 0 where the configuration does not tell."""
     size = config.get("train_micro_batch_size_per_gpu")
@@ -66,7 +105,9 @@ def accumulation_steps(config: dict) -> int:
     return int(steps or 1)
 
 
-def read_settings(config: dict, optimizer) -> Settings:
+def read_settings(config: dict, optimizer, accelerator: bool = False) -> Settings:
+    """`accelerator`: the model trains on one, where torch's optimizers take all parameters together."""
+    alone, together = step_temporaries(config, optimizer, accelerator)
     half, brain = enabled(config, "fp16"), enabled(config, "bf16") or enabled(config, "bfloat16")
     stage = config.get("zero_optimization", {}).get("stage", 0)
     # DeepSpeed accumulates bf16 gradients in fp32 without ZeRO, unless told otherwise.
@@ -77,4 +118,7 @@ def read_settings(config: dict, optimizer) -> Settings:
         master=half or brain,
         fp32_gradients=(half or brain) and accumulate == "fp32",
         micro_batch_size=micro_batch_size(config),
+        alone=alone,
+        together=together,
+        zero=int(stage or 0),
     )
