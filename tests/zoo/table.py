@@ -1,15 +1,17 @@
 """The table model × placement × verdict as a page: docs/zoo.md is what a run of everything wrote."""
 
 from pathlib import Path
+from textwrap import wrap
 
 from .catalogue import REAL
 from .placements import PLACEMENTS
 from .verdict import Verdict
 
+COLUMNS = 100
 HEAD = """# The zoo
 
 Models that nobody wrote for ostinato, trained under each placement and beside DeepSpeed's 1F1B alone, on CPUs over gloo:
-three steps, an evaluation, and every weight and buffer at the end. `script/zoo --table docs/zoo.md` wrote this page.
+three steps, an evaluation, and every weight and buffer at the end. `script/zoo --table docs/zoo.md` writes this page; this one is of a part of it.
 
 | verdict | what was seen |
 | --- | --- |
@@ -20,7 +22,7 @@ three steps, an evaluation, and every weight and buffer at the end. `script/zoo 
 | WRONG | anything else: a fault |
 
 `tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the models, `hazards.py` the small ones
-that each do one thing that ordinary training code does. Empty: the model's ends cannot be cut over ranks.
+that each do one thing that ordinary training code does. Empty: not run, or the model's ends cannot be cut over ranks.
 """
 
 
@@ -32,12 +34,13 @@ def write_table(path: Path, verdicts: dict[str, dict[str, Verdict]]) -> None:
         text += [f"| {m} | " + " | ".join(_kind(verdicts[m].get(name)) for name in names) + " |" for m in models]
     text += ["", "## Why", ""]
     for why, pairs in sorted(_reasons(verdicts).items(), key=lambda item: (-len(item[1]), item[0])):
-        text += [f"- {why}  ", f"  ({len(pairs)}: {'; '.join(pairs[:3])}{', ...' if len(pairs) > 3 else ''})"]
+        where = f"({len(pairs)}: {'; '.join(pairs[:3])}{', ...' if len(pairs) > 3 else ''})"
+        text += wrap(f"{why} {where}", COLUMNS, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
     path.write_text("\n".join(text) + "\n")
 
 
 def _kind(verdict: Verdict | None) -> str:
-    return verdict.kind if verdict else ""
+    return "" if verdict is None else verdict.kind
 
 
 def _reasons(verdicts) -> dict[str, list[str]]:
