@@ -1,11 +1,14 @@
 """What rank 0 says of a run's numbers beside 1F1B's is true: before step 1, after it, and later."""
 
 import io
+import random
 from contextlib import redirect_stdout
 from dataclasses import replace
 
+import numpy
 import pytest
 import torch
+import torch.distributed as dist
 from support import random_model as models
 from support.plans import Layout, make_plan, placement_text
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
@@ -23,6 +26,8 @@ PLACEMENTS = {layout.name: layout for layout in (STOCK, UNEVEN, WAVE, HALVES, SP
 def heard(options: Options) -> dict:
     """Losses and weights, and what the rank said: at the start, in step 1, and later."""
     said, losses = [], []
+    random.seed(dist.get_rank())  # else forked ranks draw alike
+    numpy.random.seed(dist.get_rank())
 
     def listen(function):
         printed = io.StringIO()
