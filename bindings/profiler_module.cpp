@@ -10,6 +10,7 @@
 #include <string>
 #include <tuple>
 
+#include "bindings/profiler_halves.h"
 #include "profiler/counting_allocator.h"
 #include "profiler/cupti_status.h"
 #include "profiler/device/allocation_hook.h"
@@ -62,6 +63,8 @@ void bind_costs(py::module_& m) {
       .def_readwrite("optimizer_state", &LayerCost::optimizer_state)
       .def_readwrite("input_bytes", &LayerCost::input_bytes)
       .def_readwrite("output_bytes", &LayerCost::output_bytes)
+      .def_readwrite("passed", &LayerCost::passed)
+      .def_readwrite("released", &LayerCost::released)
       .def_readwrite("after", &LayerCost::after)
       .def_readwrite("shardable", &LayerCost::shardable)
       .def_readwrite("digest", &LayerCost::digest)
@@ -296,6 +299,7 @@ PYBIND11_MODULE(_profiler, m) {
   m.doc() = "What measures: clocks, allocator, operator recorder, fits, and the profile file.";
   m.attr("torch_version") = OSTINATO_TORCH_VERSION;
   py::register_exception<InputError>(m, "InputError", PyExc_ValueError);
+  bind_backward_halves(m);
   bind_costs(m);
   bind_profile(m);
   bind_recorder(m);

@@ -28,7 +28,10 @@ struct OperatorEvent {
   std::int32_t number = -1;  ///< among the recorder's events: its range's operator_id on a device
   bool counted = false;      ///< it or one of its callers has flops
   bool backward = false;     ///< a node of the autograd graph
-  std::array<char, kName> name{};  ///< copied (names of nodes do not live on), cut to fit, ends with 0
+  std::array<char, kName> short_name{};  ///< copied (names of nodes do not live on), cut to fit, ends with 0
+  const char* long_name = nullptr;       ///< of a longer one, in the recorder's memory until it is cleared
+
+  const char* name() const { return long_name != nullptr ? long_name : short_name.data(); }
 
   Nanoseconds self_time() const { return end - start - children; }
   Bytes self_allocated() const { return allocated - children_allocated; }

@@ -14,8 +14,9 @@
 namespace ostinato {
 namespace {
 
-constexpr int kDepth = 256;  // operators that call each other
-constexpr int kLost = -1;    // on the stack: an event that had no room
+constexpr int kDepth = 256;              // operators that call each other
+constexpr std::size_t kNames = 1 << 16;  // bytes of long names that a thread's buffer holds
+constexpr int kLost = -1;                // on the stack: an event that had no room
 
 Nanoseconds now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -28,6 +29,8 @@ struct Buffer {
   int first = 0;                      ///< number of its first event among the recorder's
   std::vector<OperatorEvent> events;  ///< full size from the start
   int used = 0;
+  std::vector<char> names;  ///< full size from the start: distinct long ones, each ends with 0
+  std::size_t names_used = 0;
   std::array<int, kDepth> stack{};  ///< of open events
   int depth = 0;                    ///< may exceed kDepth: those are lost
   std::int64_t dropped = 0;
@@ -65,12 +68,31 @@ Buffer* buffer_of_this_thread(OperatorRecorder::State& state) {
   return mine.buffer;
 }
 
+/// The buffer's copy of a name, made when it comes for the first time; null: it has no room, and counts as
+/// lost.
+const char* long_name(const char* name, Buffer& buffer) {
+  const std::size_t size = std::strlen(name) + 1;
+  char* at = buffer.names.data();
+  char* const end = at + buffer.names_used;
+  for (; at != end; at += std::strlen(at) + 1) {
+    if (std::strcmp(at, name) == 0) return at;
+  }
+  if (buffer.names_used + size > buffer.names.size()) {
+    ++buffer.dropped;
+    return nullptr;
+  }
+  std::memcpy(at, name, size);
+  buffer.names_used += size;
+  return at;
+}
+
 Bytes allocated_by_this_thread() { return thread_allocated_bytes() + device_allocated_bytes(); }
 
-void copy_name(const char* from, OperatorEvent& event) {
+void copy_name(const char* from, OperatorEvent& event, Buffer& buffer) {
   const std::size_t length = strnlen(from, OperatorEvent::kName - 1);
-  std::memcpy(event.name.data(), from, length);
-  event.name[length] = 0;
+  std::memcpy(event.short_name.data(), from, length);
+  event.short_name[length] = 0;
+  event.long_name = from[length] == 0 ? nullptr : long_name(from, buffer);
 }
 
 cupti::Range range_of(const Pass& pass) {
@@ -99,8 +121,8 @@ void count_flops(OperatorEvent& event, const OperatorEvent* caller, const at::Re
   event.counted = event.flops != OperatorEvent::kUnknown;
 }
 
-void fill(OperatorEvent& event, const at::RecordFunction& function, int pass) {
-  copy_name(function.name(), event);
+void fill(OperatorEvent& event, Buffer& buffer, const at::RecordFunction& function, int pass) {
+  copy_name(function.name(), event, buffer);
   event.sequence = function.seqNr();
   event.thread = function.threadId();
   event.forward_thread = function.forwardThreadId();
@@ -133,7 +155,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   ++buffer->depth;
   if (room) {
     OperatorEvent& event = buffer->events[buffer->used++];
-    fill(event, function, state->pass.load(std::memory_order_relaxed));
+    fill(event, *buffer, function, state->pass.load(std::memory_order_relaxed));
     event.number = buffer->first + buffer->used - 1;
     if (state->options.flops) count_flops(event, caller, function);
     if (state->options.timer != nullptr) open_range(*state, event.number);
@@ -166,6 +188,7 @@ OperatorRecorder::OperatorRecorder(const RecorderOptions& options) : state_(std:
   int first = 0;
   for (Buffer& buffer : state_->buffers) {
     buffer.events.resize(options.events_per_thread);
+    buffer.names.resize(kNames);
     buffer.first = first;
     first += options.events_per_thread;
   }
@@ -205,6 +228,7 @@ void OperatorRecorder::stop() {
 void OperatorRecorder::clear() {
   for (Buffer& buffer : state_->buffers) {
     buffer.used = 0;
+    buffer.names_used = 0;
     buffer.dropped = buffer.unfinished = 0;
   }
   state_->dropped = 0;

@@ -63,7 +63,7 @@ std::vector<OperatorCost> rows_with(const OperatorRecorder& recorder, const Self
     if (event.pass < 0) continue;
     const Pass& pass = recorder.passes()[event.pass];
     if (pass.phase != "forward" && pass.phase != "backward") continue;
-    add(event, self_time(event), sums[{pass.layer, pass.phase, event.name.data()}][event.pass]);
+    add(event, self_time(event), sums[{pass.layer, pass.phase, event.name()}][event.pass]);
   }
   std::vector<OperatorCost> rows;
   for (const auto& [key, by_pass] : sums) {

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <string>
 #include <unordered_set>
 #include <utility>
 
@@ -16,8 +17,12 @@ using torch::autograd::variable_list;
 
 namespace {
 
-/// torch's and DeepSpeed's re-entrant checkpoint functions carry this name.
-bool is_reentrant_checkpoint(const Node& node) { return node.name() == "CheckpointFunctionBackward"; }
+/// torch's and DeepSpeed's re-entrant checkpoint functions carry the first name; what torch.compile makes of
+/// a layer carries the second.
+bool runs_once_and_whole(const Node& node) {
+  const std::string name = node.name();
+  return name == "CheckpointFunctionBackward" || name == "CompiledFunctionBackward";
+}
 
 /// Does an edge of the node lead to one on an input path (`wanted`), or off them?
 bool leads(Node& node, const std::unordered_map<Node*, bool>& on_input_path, bool wanted) {
@@ -75,7 +80,7 @@ void BackwardHalves::explore() {
   std::vector<std::pair<Node*, std::size_t>> stack;  // node, next edge to look at
   const auto enter = [&](Node* node) {
     if (!on_input_path_.emplace(node, false).second) return;
-    can_split_ = can_split_ && !is_reentrant_checkpoint(*node);
+    can_split_ = can_split_ && !runs_once_and_whole(*node);
     stack.emplace_back(node, 0);
   };
   for (const Edge& root : roots_) {
@@ -98,6 +103,17 @@ void BackwardHalves::find_weight_roots() {
   for (Node* node : order_) {
     if (on_input_path_.at(node) && leads(*node, on_input_path_, false)) add_inputs(starts_, *node);
   }
+}
+
+bool BackwardHalves::has_input_half() const {
+  return std::any_of(roots_.begin(), roots_.end(),
+                     [&](const Edge& root) { return on_input_path_.at(root.function.get()); });
+}
+
+bool BackwardHalves::has_weight_half() const {
+  return !starts_.empty() || std::any_of(roots_.begin(), roots_.end(), [&](const Edge& root) {
+    return !on_input_path_.at(root.function.get());
+  });
 }
 
 variable_list BackwardHalves::run_inputs(const variable_list& gradients) {

@@ -28,9 +28,15 @@ class BackwardHalves {
   /// until cut(). O(nodes of the graph).
   BackwardHalves(torch::autograd::edge_list roots, torch::autograd::edge_list inputs);
 
-  /// False where a re-entrant checkpoint is part of the graph, which torch refuses to enter in parts: only
-  /// cut() may be called then.
+  /// False where a re-entrant checkpoint is part of the graph, which torch refuses to enter in parts, or a
+  /// compiled function, whose memory is gone after one run: only cut() may be called then.
   bool can_split() const { return can_split_; }
+
+  /// False where every root waits for the second half.
+  bool has_input_half() const;
+
+  /// False where nothing but the inputs is reached. Before run_inputs().
+  bool has_weight_half() const;
 
   /// `gradients`: one per root, all defined. Returns one per input; undefined where nothing reached it. The
   /// graph is kept. Without the GIL.

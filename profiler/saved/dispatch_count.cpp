@@ -1,5 +1,6 @@
 #include "profiler/saved/dispatch_count.h"
 
+#include <ATen/core/dispatch/ObservedOperators.h>
 #include <torch/library.h>
 
 namespace ostinato {
@@ -11,7 +12,8 @@ thread_local DispatchCount* counting = nullptr;
 }  // namespace
 
 void count_and_pass_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (counting) ++counting->counts_[op.schema().name()];
+  if (counting && c10::ObservedOperators::isObserved(op.operator_name()))
+    ++counting->counts_[op.schema().name()];
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
 }
 

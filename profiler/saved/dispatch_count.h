@@ -3,7 +3,7 @@
 //
 // A fallback for a key that is in use on the counting thread alone (TESTING_ONLY_GenericMode, which torch has
 // for such modes) sees every operator that is called there, also those that operators call, and passes it on
-// unchanged.
+// unchanged. Questions that torch shows to no recorder (aten::size, aten::is_leaf, ...) are left out.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>

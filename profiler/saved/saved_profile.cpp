@@ -144,10 +144,10 @@ void ProgramProfiler::count(const SavedStep& step, int layer) {
     recorder_.stop();
   }
   std::map<std::string, std::int64_t> seen;
-  for (const OperatorEvent& event : recorder_.events()) ++seen[event.name.data()];
+  for (const OperatorEvent& event : recorder_.events()) ++seen[event.name()];
   for (const auto& [name, times] : expected) {
     profile_.completeness.expected += times;
-    profile_.completeness.seen += std::min(times, seen[name.substr(0, OperatorEvent::kName - 1)]);
+    profile_.completeness.seen += std::min(times, seen[name]);
   }
 }
 
@@ -173,7 +173,9 @@ void ProgramProfiler::add_rows(const std::map<std::string, int>& measured) {
     row.index = index;
     row.name = step.name;
     row.same_as = first == index ? -1 : first;
-    row.kept = std::max<Bytes>(0, row.kept - freed[i]);
+    const Bytes gone = std::min(row.kept, freed[i]);
+    row.kept -= gone;
+    row.forward_workspace += gone;
     row.after = inputs_of(step);
     std::vector<at::Tensor> given = tensors_of(step.inputs);
     std::erase_if(given, [&](const at::Tensor& tensor) { return is_state(step, tensor); });

@@ -19,7 +19,7 @@ struct Spread {
   int repeats = 0;       ///< 0: not measured
 };
 
-/// What a layer reads from an earlier one.
+/// What a layer reads from an earlier one, or shows of its memory.
 struct LayerInput {
   int layer = 0;  ///< index; smaller than that of the layer that reads
   Bytes bytes = 0;
@@ -36,9 +36,11 @@ struct LayerCost {
   Spread backward;        ///< whole
   Spread backward_input;  ///< of the split backward; repeats == 0 where it was not measured
   Spread backward_weight;
-  Bytes kept = 0;               ///< held from the end of the forward to the end of the backward
-  Bytes forward_workspace = 0;  ///< peak inside the forward above what it keeps
-  Bytes backward_workspace = 0;
+  Bytes kept = 0;                  ///< held from the end of the forward to the end of the backward
+  Bytes forward_workspace = 0;     ///< peak inside the forward above what it keeps, all its outputs included
+  Bytes backward_workspace = 0;    ///< with the gradients that arrive and leave
+  std::vector<LayerInput> passed;  ///< memory of earlier layers that it reads and no backward needs
+  std::vector<LayerInput> released;  ///< that its outputs show and, of all backwards, only later layers' need
   Bytes parameters = 0;
   Bytes gradients = 0;
   Bytes optimizer_state = 0;

@@ -14,6 +14,12 @@ Json json(const Spread& spread) {
   return {{"median", spread.median}, {"low", spread.low}, {"high", spread.high}, {"repeats", spread.repeats}};
 }
 
+Json json(const std::vector<LayerInput>& inputs) {
+  Json list = Json::array();
+  for (const LayerInput& input : inputs) list.push_back({{"layer", input.layer}, {"bytes", input.bytes}});
+  return list;
+}
+
 Json json(const LayerCost& layer) {
   Json row = {{"index", layer.index},
               {"name", layer.name},
@@ -30,11 +36,9 @@ Json json(const LayerCost& layer) {
               {"optimizer_state", layer.optimizer_state},
               {"input_bytes", layer.input_bytes},
               {"output_bytes", layer.output_bytes}};
-  if (layer.after) {
-    row["after"] = Json::array();
-    for (const LayerInput& input : *layer.after)
-      row["after"].push_back({{"layer", input.layer}, {"bytes", input.bytes}});
-  }
+  if (!layer.passed.empty()) row["passed"] = json(layer.passed);
+  if (!layer.released.empty()) row["released"] = json(layer.released);
+  if (layer.after) row["after"] = json(*layer.after);
   for (const auto& [key, bytes] : {std::pair{"step_together", layer.step_together},
                                    {"step_alone", layer.step_alone},
                                    {"waiting", layer.waiting}})

@@ -28,7 +28,7 @@ class ProfileReader {
   void device(const Value& value);
   void completeness(const Value& value);
   void layer(const Value& value);
-  std::vector<LayerInput> inputs(const Value& list) const;
+  std::vector<LayerInput> inputs(const Value& list, std::int64_t last) const;
   void operator_row(const Value& value);
   void transfer(const Value& value);
   Spread spread(const Fields& row, std::string_view key) const;
@@ -123,6 +123,8 @@ void ProfileReader::layer(const Value& value) {
                        "optimizer_state",
                        "input_bytes",
                        "output_bytes",
+                       "passed",
+                       "released",
                        "after",
                        "shardable",
                        "digest",
@@ -146,25 +148,29 @@ void ProfileReader::layer(const Value& value) {
   layer.optimizer_state = fields.integer("optimizer_state", 0);
   layer.input_bytes = fields.integer("input_bytes", 0);
   layer.output_bytes = fields.integer("output_bytes", 0);
+  if (fields.find("passed") != nullptr)
+    layer.passed = inputs(fields.need("passed", ValueKind::array), position - 1);
+  if (fields.find("released") != nullptr)
+    layer.released = inputs(fields.need("released", ValueKind::array), position);
   const auto optional = [&](const char* key) {
     return fields.find(key) == nullptr ? 0 : fields.integer(key, 0);
   };
   layer.step_together = optional("step_together");
   layer.step_alone = optional("step_alone");
   layer.waiting = optional("waiting");
-  if (fields.find("after") != nullptr) layer.after = inputs(fields.need("after", ValueKind::array));
+  if (fields.find("after") != nullptr) layer.after = inputs(fields.need("after", ValueKind::array), position - 1);
   if (fields.find("digest") != nullptr) layer.digest = sha256_field(fields, "digest");
   if (fields.find("shardable") != nullptr) layer.shardable = fields.boolean("shardable");
   profile_.layers.push_back(std::move(layer));
 }
 
-std::vector<LayerInput> ProfileReader::inputs(const Value& list) const {
-  const auto position = static_cast<std::int64_t>(profile_.layers.size());
+/// `last`: the latest layer that one may name.
+std::vector<LayerInput> ProfileReader::inputs(const Value& list, std::int64_t last) const {
   std::vector<LayerInput> result;
   for (const Value& item : list.items) {
     const Fields fields(item, file_, "an input of a layer", {"layer", "bytes"});
     LayerInput input;
-    input.layer = static_cast<int>(fields.integer("layer", 0, position - 1));
+    input.layer = static_cast<int>(fields.integer("layer", 0, last));
     input.bytes = fields.integer("bytes", 0);
     for (const LayerInput& other : result) {
       if (other.layer == input.layer)

@@ -1,6 +1,7 @@
 #include "profiler/operator_recorder.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
@@ -20,7 +21,7 @@ namespace {
 std::vector<OperatorEvent> named(const std::vector<OperatorEvent>& events, const std::string& name) {
   std::vector<OperatorEvent> found;
   std::copy_if(events.begin(), events.end(), std::back_inserter(found),
-               [&](const OperatorEvent& event) { return event.name.data() == name; });
+               [&](const OperatorEvent& event) { return event.name() == name; });
   return found;
 }
 
@@ -46,6 +47,21 @@ TEST(OperatorRecorder, SeesEveryCallWithItsPass) {
   EXPECT_EQ(recorder.passes()[0].layer, 3);
   EXPECT_EQ(recorder.dropped(), 0);
   EXPECT_EQ(recorder.unfinished(), 0);
+}
+
+TEST(OperatorRecorder, LongNamesStayApart) {
+  const std::string name(80, 'n');
+  OperatorRecorder recorder;
+  recorder.start();
+  for (const char* end : {"A", "B", "A"}) {
+    const std::string whole = name + end;
+    RECORD_FUNCTION(whole.c_str(), {});
+  }
+  recorder.stop();
+  const auto events = recorder.events();
+  EXPECT_EQ(named(events, name + "A").size(), 2u);
+  EXPECT_EQ(named(events, name + "B").size(), 1u);
+  EXPECT_EQ(recorder.dropped(), 0);
 }
 
 TEST(OperatorRecorder, SelfTimeLeavesOutWhatIsCalled) {
@@ -90,10 +106,10 @@ TEST(OperatorRecorder, PairsBackwardNodesWithTheirForward) {
   const auto forwards = forward_events(events);
   int paired = 0;
   for (std::size_t i = 0; i < events.size(); ++i) {
-    const std::string name = events[i].name.data();
+    const std::string name = events[i].name();
     if (name != "MmBackward0" && name != "TanhBackward0") continue;
     ASSERT_GE(forwards[i], 0) << name;
-    EXPECT_STREQ(events[forwards[i]].name.data(), name == "MmBackward0" ? "aten::mm" : "aten::tanh");
+    EXPECT_STREQ(events[forwards[i]].name(), name == "MmBackward0" ? "aten::mm" : "aten::tanh");
     ++paired;
   }
   EXPECT_EQ(paired, 2);

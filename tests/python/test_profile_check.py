@@ -18,7 +18,7 @@ FP32 = 4
 def row(forward=0, backward=0, kept=0, forward_workspace=0, backward_workspace=0):
     return SimpleNamespace(
         forward=SimpleNamespace(median=forward), backward=SimpleNamespace(median=backward), kept=kept,
-        forward_workspace=forward_workspace, backward_workspace=backward_workspace,
+        forward_workspace=forward_workspace, backward_workspace=backward_workspace, index=0, passed=[], released=[],
     )  # fmt: skip
 
 
@@ -39,11 +39,11 @@ def test_stages_of_about_equal_weight(weights, stages, cuts):
 
 def test_a_stage_peaks_where_workspace_meets_what_is_kept():
     rows = [row(10, 20, kept=100, forward_workspace=5), row(1, 2, kept=50, backward_workspace=30)]
-    figures = predict(rows, 0)
+    figures = predict(rows)
     assert (figures.forward, figures.backward, figures.kept) == (11, 22, 150)
     assert figures.workspace == 30
     # 400 beside the 100 that are live in the first layer is 350 above the 150 at the end of the forward.
-    assert predict([row(kept=100, forward_workspace=400), row(kept=50)], 0).workspace == 350
+    assert predict([row(kept=100, forward_workspace=400), row(kept=50)]).workspace == 350
 
 
 def job():

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
+from ostinato import _profiler
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.split import input_half, parameter_groups, weight_half
 
 
 class Residual(nn.Module):
@@ -51,7 +53,42 @@ class TwoOutputs(nn.Module):
         return self.linear(x), self.bias * 3
 
 
-@pytest.mark.parametrize("kind", [Residual, Aside, Attention, TwoOutputs])
+class Shared(nn.Module):
+    """One weight in two places, one behind the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(torch.tanh(self.linear(x)))
+
+
+class Scale(torch.autograd.Function):
+    """Gives the gradients of its input and its weight in one."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        x, scale = ctx.saved_tensors
+        return gradient * scale, (gradient * x).sum()
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, x):
+        return Scale.apply(torch.tanh(x), self.scale) + x
+
+
+@pytest.mark.parametrize("kind", [Residual, Aside, Attention, TwoOutputs, Shared, Scaled])
 def test_split_equals_whole(kind):
     torch.manual_seed(0)
     module, x = kind(), torch.randn(2, 4, 8, requires_grad=True)
@@ -63,29 +100,35 @@ def test_split_equals_whole(kind):
     for parameter in module.parameters():
         parameter.grad = None
 
-    groups = parameter_groups(outputs, [x], list(module.parameters()))
-    (of_input,), arrived = input_half(outputs, given, [x], groups)
+    halves = _profiler.BackwardHalves(outputs, [x])
+    assert halves.can_split and halves.has_input_half and halves.has_weight_half
+    [of_input] = halves.run_inputs(given)
+    halves.cut()
     assert all(parameter.grad is None for parameter in module.parameters())
-    weight_half(groups, arrived)
+    halves.run_weights()
     split = [of_input, *(parameter.grad for parameter in module.parameters())]
     assert len(whole) == len(split)
     for one, other in zip(whole, split, strict=True):
         assert (one is None and other is None) or torch.equal(one, other)
 
 
-class Shared(nn.Module):
-    """One weight in two places."""
+def halves_of(layer, **options):
+    """Repeats of the halves and of the whole, of a layer behind one that learns."""
+    row = profile_layers(Job(layers=[nn.Linear(8, 8), layer], inputs=torch.randn(2, 8), repeats=1, **options)).layers[1]
+    return row.backward_input.repeats, row.backward_weight.repeats, row.backward.repeats
 
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
 
+def test_halves_are_measured_where_the_executor_runs_two():
+    assert halves_of(Shared()) == halves_of(Scaled()) == (1, 1, 1)
+    assert halves_of(Shared(), checkpoint_interval=1) == (0, 0, 1)
+    compiled = torch.compile(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), backend="aot_eager")
+    assert halves_of(compiled) == (0, 0, 1)
+
+
+class Reentrant(nn.Linear):
     def forward(self, x):
-        return self.linear(torch.tanh(self.linear(x)))
+        return checkpoint(super().forward, x, use_reentrant=True)
 
 
-def test_a_weight_that_is_used_twice_is_not_split():
-    module, x = Shared(), torch.randn(2, 8, requires_grad=True)
-    assert parameter_groups([module(x)], [x], list(module.parameters())) is None
-    rows = profile_layers(Job(layers=[nn.Linear(8, 8), module], inputs=torch.randn(2, 8), repeats=1)).layers
-    assert rows[1].backward_input.repeats == rows[1].backward_weight.repeats == 0 and rows[1].backward.repeats == 1
+def test_a_checkpoint_of_the_layers_own_is_not_split():
+    assert halves_of(Reentrant(8, 8)) == (0, 0, 1)

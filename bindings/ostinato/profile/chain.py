@@ -152,10 +152,14 @@ def has_branches(layers: Sequence[Any]) -> bool:
     return all(hasattr(layer, "reads") for layer in layers)
 
 
+def trained(module: Any) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad] if isinstance(module, nn.Module) else []
+
+
 def build_layer(index: int, name: str, run: Callable, module: Any, taken: tuple[Any, list[bool]], job: Job) -> Layer:
     value, reached = taken
     is_module = isinstance(module, nn.Module)
-    parameters = [p for p in module.parameters() if p.requires_grad] if is_module else []
+    parameters = trained(module)
     held = bytes_of([*module.parameters(), *module.buffers()]) if is_module else 0
     checkpointed = job.checkpoint_interval > 0 and bool(parameters)
     return Layer(index, name, run, value, None, parameters, held, reached, checkpointed, job.device)
@@ -186,6 +190,7 @@ def build_chain(job: Job, settings: Settings) -> Chain:
                 known[key] = same
         if key not in known:
             layer.outputs = run_once(layer)
+            layer.parameters = trained(module)  # which a forward may freeze or thaw
             if index == last and job.loss_fn is not None:
                 layer.run, layer.name = with_loss(layer.run, job), f"{name} with its loss"
                 run_once(layer)

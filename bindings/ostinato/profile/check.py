@@ -21,7 +21,7 @@ from ostinato.profile.chain import Builder, Chain, build_chain, has_branches
 from ostinato.profile.device_times import measure_whole
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.job import Job
-from ostinato.profile.kept import freed_outputs
+from ostinato.profile.footprint import footprint
 from ostinato.profile.layer import Layer
 from ostinato.profile.measure import Samples, repeat_once
 from ostinato.profile.operators import EVENTS
@@ -36,8 +36,8 @@ class Figures:
 
     forward: int  # ns
     backward: int
-    kept: int  # bytes, the stage's outputs included; its own input is another stage's output
-    workspace: int  # peak of forward and backward above what is kept
+    kept: int  # bytes; its input is another stage's output, and its outputs go when they are sent
+    workspace: int  # peak of forward and backward above what is kept, with the outputs and the gradient of them
 
 
 @dataclass
@@ -51,18 +51,24 @@ class Check:
     drift: float  # time of its layers now over their time in the profile
 
 
-def predict(rows: Sequence[Any], held_output: int) -> Figures:
-    """What layers that run one after another cost as one stage. `held_output`: bytes of its output that only the stage
-    itself holds, because the layer after it needs them no longer than its forward."""
+def of_layers(parts: Sequence[Any], first: int) -> int:
+    """Bytes that belong to layers from `first` on."""
+    return sum(part.bytes for part in parts if part.layer >= first)
+
+
+def kept_by(rows: Sequence[Any]) -> int:
+    """Bytes that these layers hold as one stage, when their outputs have been sent."""
+    return max(0, sum(row.kept for row in rows) - of_layers(rows[-1].released, rows[0].index))
+
+
+def predict(rows: Sequence[Any]) -> Figures:
+    """What layers that run one after another cost as one stage."""
     live = peak = 0
     for row in rows:
         live += row.kept
-        peak = max(peak, live + row.forward_workspace)
-    live += held_output
-    kept, peak = live, max(peak, live)
-    for row in reversed(rows):
-        peak = max(peak, live + row.backward_workspace)
-        live -= row.kept
+        there = live + row.forward_workspace + of_layers(row.passed, rows[0].index)
+        peak = max(peak, there, live - of_layers(row.released, rows[0].index) + row.backward_workspace)
+    kept = kept_by(rows)
     return Figures(sum(r.forward.median for r in rows), sum(r.backward.median for r in rows), kept, peak - kept)
 
 
@@ -119,21 +125,20 @@ def measure_stage(stage: Layer, layers: Sequence[Layer], job: Job) -> tuple[Figu
         together, *alone = (measure_whole(layer, job, recorder, EVENTS) for layer in [stage, *layers])
     else:
         together, *alone = in_turns([stage, *layers], job)
-    workspace = max(together.forward_workspace(), together.backward_workspace())
-    times = (together.spread(phase).median for phase in ("forward", "backward"))
-    return Figures(*times, together.kept(), workspace), alone
+    times, memory = (together.spread(phase).median for phase in ("forward", "backward")), footprint(stage)
+    return Figures(*times, memory.kept, memory.workspace), alone
 
 
 def time_of(samples: Samples) -> int:
     return samples.spread("forward").median + samples.spread("backward").median
 
 
-def check_stage(job: Job, chain: Chain, profile: Any, stage: Layer, last: int, held_output: int) -> Check:
+def check_stage(job: Job, chain: Chain, profile: Any, stage: Layer, last: int) -> Check:
     rows = profile.layers[stage.index : last]
     layers = list({id(layer): layer for _, layer in chain.rows[stage.index : last]}.values())
     measured, alone = measure_stage(stage, layers, job)
     now = dict(zip((layer.index for layer in layers), map(time_of, alone), strict=True))
-    predicted = predict(rows, held_output)
+    predicted = predict(rows)
     drift = sum(now[measured_row(row)] for row in rows) / max(1, predicted.forward + predicted.backward)
     operators = (from_operators(profile, rows, phase) for phase in ("forward", "backward"))
     return Check(stage.index, last, measured, predicted, *operators, drift)
@@ -147,9 +152,8 @@ def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_p
     cuts = cuts_of(profile, stages)
     with torch.enable_grad(), counted_memory(job.device):
         chain = build_chain(job, settings)
-        freed = freed_outputs(chain)
         for number, (first, last) in enumerate(cuts, start=1):
             stage = whole_of(job, chain, build_stage(job, chain, Builder(settings, job.device), first, last))
-            checks.append(check_stage(job, chain, profile, stage, last, freed[last - 1]))
+            checks.append(check_stage(job, chain, profile, stage, last))
             progress("stages measured as a whole", number, len(cuts))
     return checks

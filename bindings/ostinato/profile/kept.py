@@ -6,6 +6,8 @@ of one of them or its own needs it (`nn.Linear` needs its input, `nn.Tanh` its o
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,14 +64,19 @@ def held_by(layer: Layer) -> Held:
     return Held(kept_inputs, shared, alias, [places.index(place) for place in places], sizes)
 
 
+Place = tuple[int, int]  # a row and one of its outputs, which owns memory
+CALLER = sys.maxsize  # later than every row
+
+
 class Memory:
     """Of a whole model: whose memory is whose, and until when."""
 
     def __init__(self, chain: Chain):
         by_layer = {id(layer): held_by(layer) for layer in chain.layers}
         self.held = [by_layer[id(layer)] for _, layer in chain.rows]
-        self.readers: dict[tuple[int, int], list[tuple[int, int]]] = {}  # of (row, output): (row, input)
-        for row, sources in enumerate(chain.sources()):
+        self.sources = chain.sources()
+        self.readers: dict[Place, list[Place]] = {}  # of (row, output): (row, input)
+        for row, sources in enumerate(self.sources):
             for number, source in enumerate(sources[: len(self.held[row].inputs)]):
                 if source is not None:
                     giver, output = source
@@ -77,24 +84,56 @@ class Memory:
 
     def needed(self, row: int, output: int) -> bool:
         """Whether an output is in memory once all that read it have run. Those that nobody reads are the model's."""
-        readers = self.readers.get((row, output), [])
-        if self.held[row].outputs[output] or not readers:
-            return True
-        return any(self.needed_by(reader, number) for reader, number in readers)
+        return self.held[row].outputs[output] or bool(self.users(row, output))
 
-    def needed_by(self, row: int, number: int) -> bool:
-        """For its own backward, or to be handed on to a row that needs it."""
+    def users(self, row: int, output: int) -> set[int]:
+        """Later rows whose backwards need an output, and CALLER where the model hands it on."""
+        if not self.readers.get((row, output)):
+            return {CALLER}
+        found: set[int] = set()
+        for reader, number in self.readers[row, output]:
+            held = self.held[reader]
+            if held.inputs[number]:
+                found.add(reader)
+            for handed_on in {held.first[given] for given, source in enumerate(held.alias) if source == number}:
+                found |= self.users(reader, handed_on)
+        return found
+
+    def owned(self, row: int) -> list[int]:
+        """Its outputs that are memory of its own, once each."""
         held = self.held[row]
-        handed_on = (held.first[output] for output, source in enumerate(held.alias) if source == number)
-        return held.inputs[number] or any(self.needed(row, output) for output in handed_on)
+        return [output for output, first in enumerate(held.first) if first == output and held.alias[output] is None]
+
+    def owner(self, row: int, output: int) -> Place | None:
+        """Whose memory an output shows; None: the model's inputs."""
+        held = self.held[row]
+        source = held.alias[held.first[output]]
+        if source is None:
+            return row, held.first[output]
+        given = self.sources[row][source]
+        return None if given is None else self.owner(*given)
 
     def freed(self, row: int) -> int:
-        held = self.held[row]
-        own = (output for output, first in enumerate(held.first) if first == output and held.alias[output] is None)
-        return sum(held.sizes[output] for output in own if not self.needed(row, output))
+        """Bytes of its outputs that are freed when all that read them have run."""
+        return sum(self.held[row].sizes[output] for output in self.owned(row) if not self.needed(row, output))
 
+    def by_row(self, places: Iterable[Place]) -> dict[int, int]:
+        """Bytes, by the row whose memory it is."""
+        found: dict[int, int] = {}
+        for row, output in sorted(places):
+            found[row] = found.get(row, 0) + self.held[row].sizes[output]
+        return found
 
-def freed_outputs(chain: Chain) -> list[int]:
-    """Of each row: bytes of its outputs that are freed when all that read them have run."""
-    memory = Memory(chain)
-    return [memory.freed(row) for row in range(len(chain.rows))]
+    def passed(self, row: int) -> dict[int, int]:
+        """Memory of earlier rows that it reads and that no backward needs."""
+        owners = {self.owner(*source) for source in self.sources[row][: len(self.held[row].inputs)] if source is not None}
+        return self.by_row(place for place in owners if place is not None and not self.needed(*place))
+
+    def released(self, row: int) -> dict[int, int]:
+        """Memory that its outputs show and that no backward up to its own needs, but a later one, or the model's caller."""
+        owners = {self.owner(row, output) for output in range(len(self.held[row].first))}
+        return self.by_row(place for place in owners if place is not None and self.needed_later(place, row))
+
+    def needed_later(self, place: Place, row: int) -> bool:
+        users = self.users(*place)
+        return not self.held[place[0]].outputs[place[1]] and bool(users) and min(users) > row

@@ -18,7 +18,6 @@ import torch
 from ostinato import _profiler
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.layer import Layer, call, prepare, roots_of
-from ostinato.profile.split import input_half, parameter_groups, weight_half
 from ostinato.profile.tensors import tensors
 
 NOTHING = nullcontext()
@@ -113,21 +112,26 @@ def backward(layer: Layer, started: Started, label: str, around: AbstractContext
 def split_backward(
     layer: Layer, started: Started, label: str, passes: Passes = no_passes
 ) -> tuple[Sample, Sample] | None:
-    """Input half and weight half, or None where it cannot be split. Where there is but one of them, it is the whole
-    backward, and the other takes 0. Which node belongs to which half is found out before the clock starts."""
+    """Input half and weight half as the executor runs them, or None where it runs them as one. Where there is but one of them, it
+    is the whole backward, and the other takes 0. Which node belongs to which half is found out before the clock starts."""
     nothing = Sample(0, 0, 0)
-    if not started.leaves:
-        return nothing, backward(layer, started, f"{label} W", passes("backward_weight"))
-    if not layer.parameters or not started.outputs:
-        return backward(layer, started, f"{label} I", passes("backward_input")), nothing
-    groups = parameter_groups(started.outputs, started.leaves, layer.parameters)
-    if groups is None:
+    if not started.outputs:
+        return nothing, nothing
+    halves = _profiler.BackwardHalves(started.outputs, started.leaves)
+    if not halves.can_split:
+        backward(layer, started, f"{label} B")
         return None
-    (_, arrived), first = measure(
-        layer.device, f"{label} I", lambda: input_half(started.outputs, started.gradients, started.leaves, groups),
-        passes("backward_input"),
-    )  # fmt: skip
-    _, second = measure(layer.device, f"{label} W", lambda: weight_half(groups, arrived), passes("backward_weight"))
+    if not halves.has_input_half:
+        return nothing, backward(layer, started, f"{label} W", passes("backward_weight"))
+    if not halves.has_weight_half:
+        return backward(layer, started, f"{label} I", passes("backward_input")), nothing
+    gradients = list(started.gradients)
+    try:
+        _, first = measure(layer.device, f"{label} I", lambda: halves.run_inputs(gradients), passes("backward_input"))
+        halves.cut()
+        _, second = measure(layer.device, f"{label} W", halves.run_weights, passes("backward_weight"))
+    except Exception as error:
+        raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its split backward: {error}") from error
     return first, second
 
 
@@ -142,15 +146,6 @@ class Samples:
 
     def spread(self, which: str):
         return _profiler.spread_of([sample.time for sample in getattr(self, which)])
-
-    def kept(self) -> int:
-        return max(0, *(sample.kept for sample in self.forward))
-
-    def forward_workspace(self) -> int:
-        return max(sample.peak - max(0, sample.kept) for sample in self.forward)
-
-    def backward_workspace(self) -> int:
-        return max(sample.peak for sample in self.backward)
 
 
 def repeat_once(

@@ -16,7 +16,8 @@ from ostinato.profile.chain import Chain, build_chain
 from ostinato.profile.device_times import measure_on_device
 from ostinato.profile.graph import build_graph
 from ostinato.profile.job import Job
-from ostinato.profile.kept import freed_outputs
+from ostinato.profile.footprint import Footprint, footprint
+from ostinato.profile.kept import Memory
 from ostinato.profile.layer import Layer
 from ostinato.profile.measure import Samples, repeat_once
 from ostinato.profile.operators import EVENTS, Operators, add_operators
@@ -56,15 +57,15 @@ def time_layers(job: Job, chain: Chain, progress: Progress) -> list[Samples]:
     return samples
 
 
-def layer_cost(layer: Layer, samples: Samples, settings: Settings) -> Any:
+def layer_cost(layer: Layer, samples: Samples, memory: Footprint, settings: Settings) -> Any:
     cost = _profiler.LayerCost()
     cost.forward = samples.spread("forward")
     cost.backward = samples.spread("backward")
     cost.backward_input = samples.spread("input_half")
     cost.backward_weight = samples.spread("weight_half")
-    cost.kept = samples.kept()
-    cost.forward_workspace = samples.forward_workspace()
-    cost.backward_workspace = samples.backward_workspace()
+    cost.kept = max(0, memory.with_outputs)
+    cost.forward_workspace = memory.forward_peak
+    cost.backward_workspace = memory.backward_peak
     cost.parameters = layer.parameter_bytes
     cost.gradients = settings.gradient_bytes(layer.parameters)
     cost.optimizer_state = settings.optimizer_bytes(layer.parameters)
@@ -76,18 +77,25 @@ def layer_cost(layer: Layer, samples: Samples, settings: Settings) -> Any:
     return cost
 
 
-def layer_rows(chain: Chain, costs: dict[int, Any], freed: list[int]) -> list[Any]:
+def layer_inputs(bytes_by_row: dict[int, int]) -> list[Any]:
+    return [_profiler.LayerInput(row, size) for row, size in bytes_by_row.items()]
+
+
+def layer_rows(chain: Chain, costs: dict[int, Any], memory: Memory) -> list[Any]:
     """One row a layer of the model; layers that are the same repeat the measured row, but for what their followers
     let go of."""
     rows = []
     for index, (name, layer) in enumerate(chain.rows):
         row = copy.copy(costs[layer.index])
         row.index, row.name = index, name
-        row.kept = max(0, row.kept - freed[index])
+        row.kept = max(0, row.kept - memory.freed(index))
+        row.forward_workspace = max(0, row.forward_workspace - row.kept)
         row.digest = chain.digests[index] if chain.digests else ""
         row.same_as = -1 if layer.index == index else layer.index
         if chain.after is not None:
-            row.after = [_profiler.LayerInput(source, size) for source, size in chain.after[index].items()]
+            row.after = layer_inputs(chain.after[index])
+        else:
+            row.passed, row.released = (layer_inputs(of(index)) for of in (memory.passed, memory.released))
         rows.append(row)
     return rows
 
@@ -145,15 +153,16 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     settings = read_settings(job.config, job.optimizer, job.device.place.type != "cpu")
     with torch.enable_grad(), counted_memory(job.device):
         chain = build_rows(job, settings)
-        freed = freed_outputs(chain)
+        memory = Memory(chain)
         measured = measure_chain(job, chain, progress)
-    pairs = zip(chain.layers, measured.samples, strict=True)
-    costs = {layer.index: layer_cost(layer, samples, settings) for layer, samples in pairs}
+        held = [footprint(layer) for layer in chain.layers]
+    measurements = zip(chain.layers, measured.samples, held, strict=True)
+    costs = {layer.index: layer_cost(layer, samples, peaks, settings) for layer, samples, peaks in measurements}
     profile = _profiler.Profile()
     describe(profile, job, settings)
     profile.timer, profile.timer_note = measured.timer, measured.timer_note
     profile.model_sha256 = chain.digest
-    profile.layers = mark_shardable(layer_rows(chain, costs, freed), job.layers)
+    profile.layers = mark_shardable(layer_rows(chain, costs, memory), job.layers)
     profile.operators = measured.operators.rows
     state_completeness(profile, measured.operators)
     return profile
