@@ -80,7 +80,7 @@ class TopHalf(torch.autograd.Function):
 
 def hooked(layer):
     layer.register_forward_hook(lambda _module, _inputs, output: output * 2)
-    layer.register_full_backward_hook(lambda _module, gradients, _of_outputs: tuple(g / 2 for g in gradients))
+    layer.register_full_backward_hook(lambda _module, gradients, _of_outputs: tuple(None if g is None else g / 2 for g in gradients))
     return layer
 
 
