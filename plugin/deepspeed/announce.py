@@ -19,6 +19,11 @@ def shown_later(rank: int, step: int, relation: str) -> str:
     return f"ostinato: rank {rank}: step {step} does what step 1 did not: {relation}"
 
 
+def evaluated(rank: int, relation: str) -> str:
+    """What a rank says after an evaluation in which layers draw, where its numbers are not 1F1B's."""
+    return f"ostinato: rank {rank}: an evaluation has shown: {relation}"
+
+
 def run_twice(rank: int, places: list[str]) -> str:
     """What a rank says of layers that a plan recomputes, and whose forward changes what cannot be put back for it."""
     return f"ostinato: rank {rank}: recomputation runs forwards twice, and these see it: {'; '.join(places)}"

@@ -1,9 +1,11 @@
-"""Where stages hand on several tensors with gradients, DeepSpeed and autograd add gradients up in different orders.
+"""Where stages hand on what makes a run equal 1F1B up to rounding: several tensors with gradients, or such as are not contiguous.
 
-DeepSpeed runs Tensor.backward() for each output of a rank, one after the other. A stage of the plan that ends where a part of
+DeepSpeed and autograd add gradients of several tensors up in different orders: DeepSpeed runs Tensor.backward() for each output of a rank, one after the other. A stage of the plan that ends where a part of
 DeepSpeed's own partition ends does the same, and keeps every bit. Where only one of the two has a border between two layers,
-and several tensors cross it, sums are equal up to rounding: nobody knows before the first step what layers hand on, so it is
-said after it (claims), and where it happens for the first time in a later step.
+and several tensors cross it, sums are equal up to rounding. So they are where a tensor that crosses it, or its gradient, is a view
+that is not contiguous (x.transpose(0, 1), or channels_last): a transfer lays it out anew, and for other strides operators may take
+other kernels. Nobody knows before the first step what layers hand on, so it is said after it (claims), and where it happens for
+the first time in a later step.
 """
 
 import functools
@@ -20,8 +22,9 @@ class Borders:
 
     def __init__(self, stock: list[int], split: set[int]):
         self._stock, self._split = set(stock[1:-1]), split
-        self._new: set[int] = set()  # layers after which several tensors cross a border that only one side has
-        self._told: set[int] = set()
+        self._several: set[int] = set()  # layers after which several tensors cross a border that only one side has
+        self._strided: set[int] = set()  # or such as are not contiguous
+        self._told: tuple[set[int], set[int]] = set(), set()
 
     def one_by_one(self, chunk: Chunk) -> bool:
         """Whether the stage's backward starts from one output after the other. Recomputing it several times is not possible."""
@@ -50,17 +53,39 @@ class Borders:
 
     def _look(self, layer: int, made) -> None:
         if _gradients(made) > 1:
-            self._new.add(layer)
+            self._several.add(layer)
+        self._look_at_strides(layer, made)
 
     def handed_on(self, chunk: Chunk, outputs) -> None:
+        last = chunk.layers[-1]
         if _gradients(outputs) > 1 and (chunk.stage in self._split or not self.one_by_one(chunk)):
-            self._new.add(chunk.layers[-1])
+            self._several.add(last)
+        if last + 1 not in self._stock:
+            self._look_at_strides(last, outputs)
 
-    def new(self) -> list[int]:
-        """The layers after which sums are in another order than DeepSpeed's, ascending, that were seen since the last call."""
-        found = sorted(self._new - self._told)
-        self._told |= self._new
-        self._new.clear()
+    def received(self, chunk: Chunk, inputs) -> None:
+        """Before the chunk's forward: looks at gradients on their way back."""
+        if chunk.first - 1 >= 0 and chunk.first not in self._stock:
+            self._look_at_strides(chunk.first - 1, inputs)
+
+    def _look_at_strides(self, layer: int, values) -> None:
+        for tensor in values if isinstance(values, tuple) else (values,):
+            if torch.is_tensor(tensor) and tensor.is_floating_point() and layer not in self._strided:
+                self._note_strides(layer, tensor)
+                if tensor.requires_grad:
+                    tensor.register_hook(functools.partial(self._note_strides, layer))
+
+    def _note_strides(self, layer: int, tensor: torch.Tensor) -> None:
+        if not tensor.is_contiguous():
+            self._strided.add(layer)
+
+    def new(self) -> tuple[list[int], list[int]]:
+        """What was seen since the last call: layers, ascending, after which sums are in another order than DeepSpeed's, and after which
+        what crosses is not contiguous.
+        """
+        seen = self._several, self._strided
+        found = tuple(sorted(layers - told) for layers, told in zip(seen, self._told, strict=True))
+        self._told = set(self._several), set(self._strided)
         return found
 
 

@@ -15,14 +15,15 @@ EQUAL, ROUNDED = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding"
 
 @dataclass(frozen=True)
 class Seen:
-    """By one rank in a step: layers after which gradients are summed in another order (borders), what drew (draws), or took another
-    number of random numbers than was learned (streams), and what draws what 1F1B draws.
+    """By one rank in a step: layers after which gradients are summed in another order, or tensors laid out anew (borders), what drew
+    (draws), or took another number of random numbers than was learned (streams), and what draws what 1F1B draws.
     """
 
     borders: list[int] = field(default_factory=list)
     draws: dict = field(default_factory=dict)
     strays: dict = field(default_factory=dict)
     followed: list = field(default_factory=list)
+    strided: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Claim:
         """Of the line before step 1."""
         how = "layers draw random numbers of torch alone, as many for every micro-batch" if self.follows else "no layer draws random numbers"
         conditions = [how] * self.draws
-        conditions += ["one tensor with a gradient at most crosses each border that only one of the two has"] * self.watches_borders
+        conditions += ["one tensor with a gradient at most, and contiguous, crosses each border that only one of the two has"] * self.watches_borders
         known = self.differs or EQUAL
         return f"{known} if {', and '.join(conditions)}: step 1 will tell" if conditions else known
 
@@ -61,8 +62,9 @@ class Claim:
         if strays := merged((seen.strays for seen in everyone), with_batches=True):
             return taken_otherwise(strays)
         layers = sorted({layer for seen in everyone for layer in seen.borders})
-        if layers and not self.differs:
-            return several_at_borders(layers)
+        strided = sorted({layer for seen in everyone for layer in seen.strided})
+        if (layers or strided) and not self.differs:
+            return at_borders(layers, strided)
         followed = {what: [] for seen in everyone for what in seen.followed}
         as_there = f"; {_listed(followed)} draw the random numbers that they draw there" if followed else ""
         return (ROUNDED if self.differs else EQUAL) + as_there
@@ -94,11 +96,10 @@ def taken_otherwise(strays: dict) -> str:
     )
 
 
-def several_at_borders(layers: list[int]) -> str:
-    return (
-        f"several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where the plan and DeepSpeed's "
-        f"own partition do not cut alike: {ROUNDED}"
-    )
+def at_borders(several: list[int], strided: list[int]) -> str:
+    kinds = {"several tensors with gradients": several, "tensors that are not contiguous, or whose gradients are not,": strided}
+    crossing = [f"{what} cross from layer {', '.join(map(str, layers))} to the next" for what, layers in kinds.items() if layers]
+    return f"{', and '.join(crossing)}, where the plan and DeepSpeed's own partition do not cut alike: {ROUNDED}"
 
 
 def _listed(drawn: dict) -> str:

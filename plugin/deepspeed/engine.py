@@ -93,8 +93,12 @@ class Run:
     draws: Draws | None = None  # where layers may draw other random numbers than in 1F1B
     may_draw: bool = False  # some layer of the model looks as if it drew some
     streams: Streams | None = None  # so that they draw those of 1F1B
-    streaming: bool = False  # a training step runs on them
-    unread: generators.State | None = None  # before the batch was read that step 1 begins with
+    evaluated: bool = False  # once at least, or what layers draw in it is being learned
+    evaluation_streams: Streams | None = None
+    evaluation_drew: bool = False  # and it was said that layers do
+    learning: bool = False  # what runs is no step, and no evaluation
+    streaming: Streams | None = None  # those of the step or evaluation that runs
+    unread: generators.State | None = None  # before the batch was read that begins what comes next
     watcher: object = None  # what is told of each layer before it runs
     working: object = None  # the executor that ran last, or runs
     watch: Watch | None = None
@@ -265,8 +269,12 @@ class PlanEngine:
         run = self._ostinato
         if run.claim.draws and not self._steps_here:
             if run.may_draw:
-                self._learn_draws(data_iter)
-                data_iter = None
+                if data_iter is not None:
+                    self.set_dataiterator(data_iter)
+                    data_iter = None
+                self._compute_loss = True
+                self.module.train()
+                run.streams = self._learn_draws(follows_none=False)
             run.watcher = None if run.streams else run.draws  # layer by layer
         with run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
             loss = super().train_batch(data_iter)
@@ -281,8 +289,10 @@ class PlanEngine:
 
     def eval_batch(self, *args, **kwargs):
         begin = time.perf_counter()
-        result = super().eval_batch(*args, **kwargs)
         run = self._ostinato
+        first = not run.evaluated
+        result = super().eval_batch(*args, **kwargs)
+        self._tell_what_evaluation_drew(first)
         if run.trace is not None and not run.trains and run.forwards.whole is not None:
             run.trace.step(time.perf_counter() - begin, run.forwards.whole)
         return result
@@ -299,11 +309,13 @@ class PlanEngine:
         run = self._ostinato
         if not run.claim.open:
             return
+        several, strided = run.borders.new() if run.borders else ([], [])
         seen = Seen(
-            run.borders.new() if run.borders else [],
+            several,
             run.draws.new() if run.draws else {},
             run.streams.new() if run.streams else {},
             run.streams.drawn() if run.streams else [],
+            strided,
         )
         if self._steps_here == 1:
             everyone: list = [None] * dist.get_world_size()
@@ -311,9 +323,25 @@ class PlanEngine:
             run.drawn = any(rank.strays or merged([rank.draws]) for rank in everyone)
             if self.global_rank == 0:
                 print(announce.shown(run.claim.after(everyone)), flush=True)
-        elif seen.borders or ((seen.strays or merged([seen.draws])) and not run.drawn):
+        elif seen.borders or seen.strided or ((seen.strays or merged([seen.draws])) and not run.drawn):
             run.drawn = run.drawn or bool(seen.strays or merged([seen.draws]))
             print(announce.shown_later(self.global_rank, self.global_steps, run.claim.after([seen])), flush=True)
+
+    def _tell_what_evaluation_drew(self, first: bool) -> None:
+        """Where layers draw other random numbers in evaluation than under 1F1B: rank 0 after the first one, or the rank that sees it."""
+        run, streams = self._ostinato, self._ostinato.evaluation_streams
+        if not run.evaluated:
+            return
+        run.watcher = None
+        seen = Seen(draws=run.draws.new(), strays=streams.new() if streams else {})
+        everyone: list = [seen]
+        if first:
+            everyone = [None] * dist.get_world_size()
+            dist.all_gather_object(everyone, seen)
+        drew = any(rank.strays or merged([rank.draws]) for rank in everyone)
+        if drew and not run.evaluation_drew and (not first or self.global_rank == 0):
+            print(announce.evaluated(self.global_rank, run.claim.after(everyone)), flush=True)
+        run.evaluation_drew = run.evaluation_drew or drew
 
     def _tell_run_twice(self) -> None:
         """What a layer's forward changes shows in the step in which it does so for the first time."""
@@ -325,6 +353,7 @@ class PlanEngine:
         self.fwd_outputs = []
         run = self._ostinato
         evaluates = isinstance(pipe_schedule, schedule.InferenceSchedule)
+        streams = self._evaluation_streams(run) if evaluates else run.streams
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
         self._reserve_pipe_buffers(batches)
         run.batches = Batches(self, [c for c in run.chunks if c.rank == self.stage_id], plans.copies_of(run.chunks))
@@ -332,8 +361,8 @@ class PlanEngine:
         self._steps_here += not evaluates
         if run.draws is not None:
             run.draws.enter(LAYERS)
-        if not evaluates and run.streams is not None:
-            self._begin_streams(run)
+        if streams is not None:
+            self._begin_streams(run, streams, batches)
         try:
             if evaluates:
                 run.forwards.run(batches)
@@ -351,9 +380,9 @@ class PlanEngine:
             self.module.watcher = None
             if run.draws is not None:
                 run.draws.leave()
-        if run.streaming:
-            run.streaming, run.watcher = False, None
-            run.streams.end_step()
+        if streams is not None:
+            run.streaming = run.watcher = None
+            streams.end_step()
             run.draws.new()  # all of it the streams'
         run.batches_before += batches
         if not evaluates:
@@ -364,7 +393,7 @@ class PlanEngine:
             for command in self._after_the_plan(pipe_schedule):
                 self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
-    def _begin_streams(self, run: Run) -> None:
+    def _begin_streams(self, run: Run, streams: Streams, batches: int) -> None:
         """The first batch is read at once: where a loader begins anew, it draws before any layer does."""
         before = None
         if self._reads_data():
@@ -372,38 +401,50 @@ class PlanEngine:
             with self._reading():
                 run.batches.read_first()
             run.unread = None
-        run.streams.begin_step(self.micro_batches, before)
-        run.watcher, run.streaming = run.streams, True
+        streams.begin_step(batches, before)
+        run.watcher = run.streaming = streams
 
-    def _learn_draws(self, data_iter) -> None:
-        """Before the first step: what layers draw for one micro-batch. Its batch is read again by the step, and the layers become what
-        they were. All ranks must call it.
+    def _evaluation_streams(self, run: Run) -> Streams | None:
+        """Which the first evaluation learns. All ranks must call it."""
+        if run.learning or not run.claim.draws:
+            return None
+        if not run.evaluated:
+            run.evaluated = True
+            if run.may_draw:
+                run.evaluation_streams = self._learn_draws(follows_none=True)
+            if run.evaluation_streams is None:
+                run.watcher = run.draws  # layer by layer
+        return run.evaluation_streams
+
+    def _learn_draws(self, follows_none: bool) -> Streams | None:
+        """Before the first step or evaluation: runs one micro-batch for what layers draw in it. Its batch is read again, and the layers
+        become what they were. `follows_none`: streams of layers that draw nothing, too, for what a loader draws. All ranks must call it.
         """
-        run = self._ostinato
-        if data_iter is not None:
-            self.set_dataiterator(data_iter)
+        run, batches_before = self._ostinato, self._ostinato.batches_before
         loader, iterator = self.training_dataloader, self.data_iterator
         run.unread = generators.current()
         first = list(islice(iterator, 1)) if iterator is not None else []
         if iterator is not None:
             self.data_iterator = iter(first)
-        run.watcher, self._compute_loss = (learning := Learning()), True
-        self.module.train()
+        run.watcher, run.learning = (learning := Learning()), True
         with torch.no_grad(), random_state_kept(), layers_kept(self.module):
             self._exec_schedule(schedule.InferenceSchedule(1, self.num_stages, self.stage_id))
-        run.watcher, run.batches_before = None, 0
+        run.watcher, run.learning, run.batches_before = None, False, batches_before
         run.draws.new()
         if iterator is not None:
             self.training_dataloader, self.data_iterator = loader, chain(first, iterator)
-        self._follow_streams(run, learning)
+        streams = self._follow_streams(run, learning, follows_none)
+        run.unread = run.unread if streams else None
+        return streams
 
-    def _follow_streams(self, run: Run, learning: Learning) -> None:
+    def _follow_streams(self, run: Run, learning: Learning, follows_none: bool) -> Streams | None:
         everyone: list = [None] * dist.get_world_size(run.group)
         dist.all_gather_object(everyone, learning.counts, group=run.group)
         counts = {what: count for of_rank in everyone for what, count in of_rank.items()}
         shared = {layer for chunk in run.chunks if chunk.sharded for layer in chunk.layers}
-        if counts and None not in counts.values() and not shared & set(counts):
-            run.streams = Streams(run.stock_parts, self.stage_id, counts, run.group, self.device)
+        if (not counts and not follows_none) or None in counts.values() or shared & set(counts):
+            return None
+        return Streams(run.stock_parts, self.stage_id, counts, run.group, self.device)
 
     def ostinato_run(self, executor) -> None:
         """Runs all instructions of this rank; an error says where it came from."""
@@ -443,6 +484,8 @@ class PlanEngine:
         """What the executor calls: the outputs of a chunk, or the scaled loss."""
         run = self._ostinato
         copies, name = plans.copies_of(run.chunks), run.program.stages[chunk.stage].name
+        if run.borders is not None and inputs is not None:
+            run.borders.received(chunk, inputs)
         with run.memory.forward(name) if run.memory else nullcontext():
             outputs = self.forward_chunk(chunk, copies * micro_batch + chunk.copy, inputs)
         if not chunk.ends:
@@ -501,10 +544,10 @@ class PlanEngine:
         run.loading = True
         if run.draws is not None:
             run.draws.enter(BATCH)
-        before = generators.current() if run.streams is not None else None
+        before = generators.current() if run.streaming is not None else None
         yield
-        if run.streams is not None and run.streaming:
-            run.streams.note_batch(before)
+        if run.streaming is not None:
+            run.streaming.note_batch(before)
         if run.draws is not None:
             run.draws.enter(LAYERS)
         run.loading = False
@@ -527,9 +570,9 @@ class PlanEngine:
         run = self._ostinato
         run.active = chunk
         self.module.show(chunk)
-        if run.streaming:
-            self.module.watcher = run.streams
-            run.streams.begin(plans.copies_of(run.chunks) * micro_batch + chunk.copy, recomputed=True)
+        if run.streaming is not None:
+            self.module.watcher = run.streaming
+            run.streaming.begin(plans.copies_of(run.chunks) * micro_batch + chunk.copy, recomputed=True)
         if self._steps_here == 1 and micro_batch == 0 and part != "W" and not chunk.recomputes:
             run.recomputed = self.module.watch_backward(chunk)
         self._running_engine_backward = True
@@ -544,9 +587,9 @@ class PlanEngine:
             self._stop_timers(self.engine_timers.backward_timers)
         else:
             self._backward_epilogue()
-        if self._ostinato.streaming:
+        if self._ostinato.streaming is not None:
             self.module.watcher = None
-            self._ostinato.streams.end()
+            self._ostinato.streaming.end()
         self._running_engine_backward = False
         if self._ostinato.recomputed is not None:
             self._ostinato.recomputed()

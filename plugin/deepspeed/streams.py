@@ -11,6 +11,8 @@ runs a layer of another's partition puts its generators there before it, and put
     streams.begin(batch); streams.enter(layer); ...; streams.end()      # around what runs, forwards and recomputations
     streams.end_step()
     streams.new()                           # layers that took another number than was learned: not 1F1B's from there on
+
+Training and evaluation have streams of their own, for layers draw otherwise in them; "step" stands for either.
 """
 
 from bisect import bisect_right
@@ -87,8 +89,7 @@ class Streams:
 
     def end_step(self) -> None:
         """This rank's generators are where DeepSpeed's own pipeline would have left them."""
-        if self._total[self._rank] is not None:
-            generators.become(self._start(self._rank, self._batches))
+        generators.become(self._start(self._rank, self._batches))
         self._starts = []
 
     def begin(self, batch: int, recomputed: bool = False) -> None:

@@ -130,6 +130,37 @@ def test_a_loader_that_draws(world2, stock, plans, every, is_equal):
     assert ("the batch take another number of random numbers" in said) != is_equal
 
 
+def heard_evaluating(options: Options) -> dict:
+    """heard() with evaluations before, between and after the steps: their losses, and all that the rank said in them."""
+    random.seed(dist.get_rank())
+    engine = make_engine(options)
+    data, held_out, printed = data_of(engine), data_of(engine, seed=99), io.StringIO()
+    with redirect_stdout(printed):
+        losses = [engine.eval_batch(held_out).item()]
+        for micro_batches in (MICRO_BATCHES, 3, 6):
+            losses.append(engine.train_batch(data).item())
+            losses.append(engine.eval_batch(held_out, num_micro_batches=micro_batches).item())
+    said = [line for line in printed.getvalue().splitlines() if "evaluation has shown" in line]
+    return {"losses": losses, "weights": weights(engine), "said": said}
+
+
+@pytest.mark.parametrize("placement", ["uneven", "wave"])
+def test_evaluation_draws_what_it_draws_in_1f1b(world2, stock, plans, placement):
+    options = replace(BASE, changed=((1, models.Noisy), (4, models.Dropping), (6, models.Noisy)))
+    theirs = stock(world2, options, heard_evaluating)[0]
+    ours, other = world2.run(heard_evaluating, replace(options, section={"plan": plans[placement]}))
+    assert equal(theirs, ours) and not ours["said"] and not other["said"]
+
+
+def test_evaluation_that_cannot_be_followed_is_said(world2, stock, plans):
+    options = replace(BASE, changed=((1, models.OfPythonEverywhere), (6, models.OfPythonEverywhere)))
+    theirs = stock(world2, options, heard_evaluating)[0]
+    ours, other = world2.run(heard_evaluating, replace(options, section={"plan": plans["wave"]}))
+    (said,) = ours["said"]
+    assert "layers 1, 6 draw random numbers (Python's random)" in said and not other["said"]
+    assert not equal(theirs, ours)
+
+
 DRAWS = {
     "python": (models.OfPython, "Python's random"),
     "numpy": (models.OfNumpy, "NumPy"),
@@ -186,4 +217,13 @@ def test_several_tensors_at_a_border(world2, stock, plans):
     assert "if no layer draws" in ours["start"][0] and "one tensor with a gradient" in ours["start"][0]
     (shown,) = ours["first"]
     assert "several tensors with gradients cross from layer 5" in shown and "up to rounding" in shown
+    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
+
+
+def test_views_at_a_border(world2, stock, plans):
+    """Behind layer 5 only the wave cuts."""
+    options = replace(BASE, changed=((5, models.Turning), (6, models.TurningBack)))
+    theirs, ours = both(world2, stock, options, plans["wave"])
+    (shown,) = ours["first"]
+    assert "not contiguous, or whose gradients are not, cross from layer 5 to the next" in shown and "up to rounding" in shown
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)

@@ -61,6 +61,19 @@ class Late(Plain):
         return nn.functional.dropout(super().forward(x), 0.3, self.training and self.calls > 4)
 
 
+class Noisy(Plain):
+    """Draws in evaluation, too, and other numbers than in training."""
+
+    def forward(self, x):
+        noise = torch.rand_like(x) if self.training else torch.rand_like(x[:, :4]).repeat(1, 4)
+        return super().forward(x) + 0.1 * noise
+
+
+class OfPythonEverywhere(Plain):
+    def forward(self, x):
+        return super().forward(x) * (1 + 0.1 * random.random())
+
+
 class Skipping(Plain):
     """As LayerDrop: draws once, and what it draws says whether it draws more."""
 
@@ -89,6 +102,18 @@ class Sum(Plain):
 
     def forward(self, pair):
         return super().forward(pair[0] + pair[1] * pair[0])
+
+
+class Turning(Plain):
+    """Hands on a view that is not contiguous."""
+
+    def forward(self, x):
+        return super().forward(x).t()
+
+
+class TurningBack(Plain):
+    def forward(self, x):
+        return super().forward(x.t())
 
 
 def loss(outputs, targets):
