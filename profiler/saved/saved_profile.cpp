@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "profiler/counting_allocator.h"
@@ -80,6 +82,7 @@ class ProgramProfiler {
   std::map<int, LayerCost> costs_;  // of measured steps
   std::map<int, HeldMemory> held_;
   std::int64_t unfinished_ = 0;
+  std::set<std::string> lost_;  // names of operators that were not recorded
   Profile profile_;
 };
 
@@ -98,8 +101,10 @@ LayerCost ProgramProfiler::layer_cost(const SavedStep& step) {
     const Bytes kept = std::max<Bytes>(0, there.kept);
     cost.kept = std::max(cost.kept, kept);
     cost.forward_workspace = std::max(cost.forward_workspace, there.peak - kept);
-    cost.backward_workspace = std::max(cost.backward_workspace, back.peak);
   }
+  StepRun last(step);
+  last.forward(nullptr, 0);
+  cost.backward_workspace = last.backward_peak();
   cost.forward = spread_of(std::move(forward));
   cost.backward = spread_of(std::move(backward));
   cost.backward_input = spread_of(std::move(inputs));
@@ -148,6 +153,7 @@ void ProgramProfiler::count(const SavedStep& step, int layer) {
   for (const auto& [name, times] : expected) {
     profile_.completeness.expected += times;
     profile_.completeness.seen += std::min(times, seen[name]);
+    if (seen[name] < times) lost_.insert(name);
   }
 }
 
@@ -211,12 +217,14 @@ void ProgramProfiler::describe() {
   }
 }
 
-void judge(Completeness& state, std::int64_t unfinished) {
+void judge(Completeness& state, std::int64_t unfinished, const std::set<std::string>& lost) {
   const auto because = [&](std::int64_t count, const std::string& what) {
     if (count != 0) state.reason += (state.reason.empty() ? "" : "; ") + std::to_string(count) + " " + what;
   };
+  std::string names;
+  for (const std::string& name : lost) names += (names.empty() ? "" : ", ") + name;
   because(state.expected - state.seen,
-          "of " + std::to_string(state.expected) + " operators were not recorded");
+          "of " + std::to_string(state.expected) + " operators were not recorded (" + names + ")");
   because(state.dropped, "operators did not fit into the buffers");
   because(unfinished, "operators did not end");
   because(state.out_of_range, "backward nodes belong to another layer");
@@ -240,7 +248,7 @@ Profile ProgramProfiler::measure(const StepProgress& progress) {
   }
   add_rows(measured);
   describe();
-  judge(profile_.completeness, unfinished_);
+  judge(profile_.completeness, unfinished_, lost_);
   return std::move(profile_);
 }
 

@@ -2,11 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "profiler/autograd/backward_halves.h"
 #include "profiler/counting_allocator.h"
@@ -45,6 +48,20 @@ std::vector<at::Tensor> with_gradient(const std::vector<c10::IValue>& outputs) {
   std::erase_if(tensors, [](const at::Tensor& tensor) { return !tensor.requires_grad(); });
   return tensors;
 }
+
+/// Gives a gradient as a step behind would (footprint.py has the same in Python).
+struct Arrival : torch::autograd::Function<Arrival> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& output) {
+    context->saved_data["shape"] = output.sizes();
+    context->saved_data["type"] = output.scalar_type();
+    return output.view_as(output);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list&) {
+    return {at::ones(context->saved_data["shape"].toIntVector(), context->saved_data["type"].toScalarType())};
+  }
+};
 
 }  // namespace
 
@@ -92,6 +109,23 @@ StepCost StepRun::backward(OperatorRecorder* recorder, int layer) {
   return measured(recorder, layer, "backward", [&] {
     if (!roots.empty()) torch::autograd::backward(roots, gradients);
   });
+}
+
+Bytes StepRun::backward_peak() {
+  torch::autograd::edge_list ends;
+  std::vector<at::Tensor> seeds;
+  for (const at::Tensor& root : with_gradient(std::exchange(outputs_, {}))) {
+    ends.push_back(torch::autograd::impl::gradient_edge(Arrival::apply(root)));
+    seeds.push_back(at::zeros({}, root.options().requires_grad(false)).expand(root.sizes()));
+  }
+  if (ends.empty()) return 0;
+  return measured(nullptr, 0, "backward",
+                  [&] {
+                    torch::autograd::Engine::get_default_engine().execute(ends, seeds, /*keep_graph=*/false,
+                                                                          /*create_graph=*/false,
+                                                                          /*accumulate_grad=*/true);
+                  })
+      .peak;
 }
 
 HalfTimes StepRun::halves() {

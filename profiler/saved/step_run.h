@@ -30,6 +30,10 @@ class StepRun {
   StepCost forward(OperatorRecorder* recorder, int layer);
   StepCost backward(OperatorRecorder* recorder, int layer);
 
+  /// Peak bytes of a backward above what was there before it, after a forward: with the gradients that
+  /// arrive, which belong to the backward as those of a step behind it do. The outputs are let go.
+  Bytes backward_peak();
+
   /// The backward in two halves instead (autograd/backward_halves.h), after a forward. Where there is but one
   /// of them it is the whole backward, and the other takes 0.
   HalfTimes halves();

@@ -71,7 +71,7 @@ def test_a_chain_costs_what_its_layers_cost(tmp_path):
     assert [row.name for row in saved.layers] == ["0:layers.0", "1:layers.1", "2:layers.2", "3:layers.3"]
     assert [row.same_as for row in saved.layers] == [-1, -1, 1, -1]
     for mine, theirs in zip(saved.layers, layers.layers, strict=True):
-        for figure in ("kept", "forward_workspace", "parameters", "gradients", "input_bytes", "output_bytes"):
+        for figure in ("kept", "forward_workspace", "backward_workspace", "parameters", "gradients", "input_bytes", "output_bytes"):
             assert getattr(mine, figure) == getattr(theirs, figure), (mine.name, figure)
         assert mine.optimizer_state == 2 * mine.gradients and mine.forward.median > 0 and mine.backward.median > 0
         assert mine.forward.repeats == mine.backward_input.repeats == 2
@@ -87,6 +87,21 @@ def test_operators_and_flops_are_those_of_the_module(tmp_path):
         return {(row.layer, row.phase, row.name): (row.calls, row.flops) for row in profile.operators if row.flops}
 
     assert products(saved) == products(layers)
+
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+def test_questions_that_torch_shows_to_no_recorder_are_not_missed(tmp_path):
+    """A scripted MultiheadAttention asks for sizes, and for is_leaf, in every call."""
+    state = run(tmp_path, Attends(), "4x6x16").completeness
+    assert state.complete and state.seen == state.expected > 0
 
 
 def test_branches_are_steps_with_their_edges(tmp_path):
