@@ -87,12 +87,12 @@ def test_names_of_layers():
     assert layer_name(1, reshape) == layer_name(1, functools.partial(reshape)) == "1:reshape"
 
 
+@pytest.mark.parametrize("sizes", [(50_000, 10_000, 30_000), (50_000, 50_000, 50_000)], ids=["falling", "equal"])
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_what_a_step_takes_for_a_while(kind, decay, foreach):
+def test_what_a_step_takes_for_a_while(kind, decay, foreach, sizes):
     """Against torch's own optimizers, by the allocator that counts."""
-    sizes = [50_000, 10_000, 30_000]
     parameters = [nn.Parameter(torch.ones(size)) for size in sizes]
     optimizer = getattr(torch.optim, kind)(parameters, lr=0.1, weight_decay=decay, foreach=foreach)
     alone, together = step_temporaries({}, optimizer, accelerator=False)
@@ -115,7 +115,7 @@ def test_what_a_step_takes_for_a_while(kind, decay, foreach):
 def test_the_end_of_a_step():
     parameters = [nn.Parameter(torch.ones(size)) for size in (100, 300)]
     config = {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
-    assert read_settings(config, None).step_bytes(parameters) == (1600, 2400)  # a flat copy of gradients; Adam's of the largest
+    assert read_settings(config, None).step_bytes(parameters) == (1600, 3600)  # a flat copy of gradients; Adam's of the largest
     assert read_settings(config, None, accelerator=True).step_bytes(parameters) == (1600, 0)
     assert read_settings({"optimizer": {"type": "Adam"}}, None).step_bytes(parameters) == (1600, 0)  # works in place
     zero = config | {"zero_optimization": {"stage": 1}}

@@ -16,9 +16,10 @@ UNKNOWN_STATES = 2  # as Adam: rather too much than too little
 
 
 # Copies of a parameter that a step of torch's own optimizers makes for a while: where it takes one parameter after the other (of the
-# largest one), and where it takes all together. DeepSpeed's own work in place.
-TEMPORARIES = {"adam": (2, 1), "adamw": (2, 1), "rmsprop": (1, 1), "adagrad": (1, 1), "sgd": (0, 0)}
-UNKNOWN_TEMPORARIES = (2, 2)  # rather too much than too little
+# largest one; the last copy of a parameter lives on until that of the next is there, which may be as large), and where it takes all
+# together. DeepSpeed's own work in place.
+TEMPORARIES = {"adam": (3, 1), "adamw": (3, 1), "rmsprop": (2, 1), "adagrad": (2, 2), "sgd": (0, 0)}
+UNKNOWN_TEMPORARIES = (3, 2)  # rather too much than too little
 
 
 @dataclass
