@@ -11,10 +11,12 @@
 //
 //   static memory (parameters + gradients + optimizer state of its stages and shards)
 //   + for each of them: (kept bytes of its layers + its input) * micro-batches in flight
-//   + the largest workspace of its layers
+//   + the largest workspace of a stage: the peak of its layers' forwards and backwards, each beside what the
+//     layers before it keep, above what the whole stage keeps
 //
-// A stage that recomputes keeps its input only; its backward takes a forward more, and as workspace what the
-// forward would have kept.
+// What a stage's outputs show and only later layers' backwards need is not kept: once sent, it goes. A stage
+// that recomputes keeps its input only; its backward takes a forward more, and as workspace what the forward
+// would have kept.
 //
 // In flight is estimated as 1F1B has it over the chain of S stages, shards among them: stage s holds
 // min(micro_batches, S - s, cap) micro-batches. `cap` is S where memory allows that without making the

@@ -8,7 +8,7 @@ namespace ostinato::chain {
 
 LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
     : time_{0}, forward_{0}, fixed_{0}, kept_{0}, together_{0} {
-  std::vector<Bytes> workspace, alone;
+  std::vector<Bytes> alone;
   for (const LayerCost& layer : layers) {
     const Nanoseconds backward =
         split_backward ? layer.backward_input.median + layer.backward_weight.median : layer.backward.median;
@@ -17,12 +17,55 @@ LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
     fixed_.push_back(fixed_.back() + layer.parameters + layer.gradients + layer.optimizer_state);
     kept_.push_back(kept_.back() + layer.kept);
     input_.push_back(layer.input_bytes);
-    workspace.push_back(std::max(layer.forward_workspace, layer.backward_workspace));
+    layers_.push_back({layer.index, layer.passed, layer.released});
+    forward_peak_.push_back(kept_.back() + layer.forward_workspace);
+    backward_peak_.push_back(kept_.back() + layer.backward_workspace);
+    const auto other = [&](const LayerInput& part) { return part.layer != layer.index; };
+    apart_ =
+        apart_ && layer.passed.empty() && std::none_of(layer.released.begin(), layer.released.end(), other);
     together_.push_back(together_.back() + layer.step_together);
     alone.push_back(layer.step_alone);
   }
-  workspace_ = largest_of(std::move(workspace));
   alone_ = largest_of(std::move(alone));
+  tabulate();
+}
+
+void LayerSums::tabulate() {
+  std::vector<Bytes> peaks;
+  if (apart_) {
+    for (int l = 0; l < layers(); ++l) peaks.push_back(peak_of(l, l));
+    peak_ = largest_of(std::move(peaks));
+    return;
+  }
+  if (layers() > kMostTabulated) return;
+  for (int first = 0; first < layers(); ++first) {
+    peaks.clear();
+    Bytes highest = 0;
+    for (int l = first; l < layers(); ++l) {
+      highest = std::max(highest, peak_of(l, first));
+      peaks.push_back(highest);
+    }
+    peak_.push_back(peaks);
+  }
+}
+
+Bytes LayerSums::of_run(const std::vector<LayerInput>& parts, int first) const {
+  Bytes bytes = 0;
+  for (const LayerInput& part : parts) bytes += part.layer >= layers_[first].index ? part.bytes : 0;
+  return bytes;
+}
+
+Bytes LayerSums::peak_of(int layer, int first) const {
+  return std::max(forward_peak_[layer] + of_run(layers_[layer].passed, first),
+                  backward_peak_[layer] - of_run(layers_[layer].released, first));
+}
+
+Bytes LayerSums::peak(int first, int end) const {
+  if (apart_) return largest(peak_, first, end);
+  if (!peak_.empty()) return peak_[first][end - 1 - first];
+  Bytes highest = 0;
+  for (int l = first; l < end; ++l) highest = std::max(highest, peak_of(l, first));
+  return highest;
 }
 
 LayerSums::Largest LayerSums::largest_of(std::vector<Bytes> values) {

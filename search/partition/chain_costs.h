@@ -4,6 +4,7 @@
 //
 // Positions count the layers of this chain: position i is model layer layer(i). A run is [first, end).
 
+#include <algorithm>
 #include <vector>
 
 #include "search/partition/partition_options.h"
@@ -11,7 +12,10 @@
 
 namespace ostinato::chain {
 
-/// Sums and maxima over runs on one kind of device, each in constant time after O(layers log layers).
+inline constexpr int kMostTabulated = 2048;
+
+/// Sums and maxima over runs on one kind of device, each in constant time after O(layers log layers). Where
+/// layers show memory of others: after O(layers^2), and of more than kMostTabulated layers in O(length).
 class LayerSums {
  public:
   LayerSums(const std::vector<LayerCost>& layers, bool split_backward);
@@ -20,15 +24,30 @@ class LayerSums {
   Nanoseconds time(int first, int end) const { return time_[end] - time_[first]; }  ///< forward + backward
   Nanoseconds forward(int first, int end) const { return forward_[end] - forward_[first]; }
   Bytes fixed(int first, int end) const { return fixed_[end] - fixed_[first]; }  ///< static memory
-  Bytes kept(int first, int end) const { return kept_[end] - kept_[first]; }  ///< without the stage's input
+  /// As StageCost: without the stage's input and what was sent; first < end.
+  Bytes kept(int first, int end) const {
+    return kept_[end] - kept_[first] - of_run(layers_[end - 1].released, first);
+  }
   Bytes input(int layer) const { return input_[layer]; }
   Bytes step_together(int first, int end) const { return together_[end] - together_[first]; }
   Bytes step_alone(int first, int end) const { return largest(alone_, first, end); }  ///< first < end
+  /// Peak of the forwards and backwards above what the run keeps; first < end.
   Bytes workspace(int first, int end) const {
-    return largest(workspace_, first, end);
-  }  ///< largest of a forward or a backward; first < end
+    return std::max<Bytes>(0, peak(first, end) - kept_[first] - kept(first, end));
+  }
 
  private:
+  /// What a layer shows of the memory of others.
+  struct Shown {
+    int index;  ///< in the model
+    std::vector<LayerInput> passed, released;
+  };
+  /// Above what all layers before the run keep, as the next two.
+  Bytes peak(int first, int end) const;
+  Bytes peak_of(int layer, int first) const;
+  Bytes of_run(const std::vector<LayerInput>& parts, int first) const;
+  void tabulate();
+
   std::vector<Nanoseconds> time_, forward_;  ///< prefix sums, as the next two
   std::vector<Bytes> fixed_, kept_;
   std::vector<Bytes> input_;                        ///< per layer
@@ -37,7 +56,11 @@ class LayerSums {
   static Bytes largest(const Largest& table, int first, int end);
 
   std::vector<Bytes> together_;  ///< prefix sums
-  Largest workspace_, alone_;
+  Largest alone_;
+  std::vector<Shown> layers_;
+  std::vector<Bytes> forward_peak_, backward_peak_;  ///< per layer, of what it shows nothing counted
+  bool apart_ = true;  ///< no layer shows memory of another: its peaks do not depend on where the run begins
+  Largest peak_;       ///< where they do not; where they do, [first][i]: of layers [first, first + i]
 };
 
 /// Neighbouring sharded layers, which are one stage on all devices.

@@ -133,7 +133,7 @@ class Chooser {
     }
     Placement placed = place_stages(profile_, candidate.options, candidate.cuts->stages);
     if (!step_fits(facts_of(profile_, candidate.options, candidate.cuts->stages), placed))
-      return refuse(candidate, "the optimizer's step needs more memory than a device has", false);
+      return refuse(candidate, "the optimizer's step needs more memory than a device has", true);
     candidate.placement = std::move(placed);
     candidate.bound = Bounds(Instance(*candidate.placement)).of(objective(), micro_batches());
     if (options_.search.method != "auto") return;  // which alone is never behind them

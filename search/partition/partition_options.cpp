@@ -45,6 +45,7 @@ void check_sums(const Profile& profile, int micro_batches) {
     for (const Bytes part :
          {layer.kept, layer.waiting, layer.forward_workspace, layer.backward_workspace, layer.input_bytes})
       bytes += static_cast<__int128>(part) * micro_batches;
+    for (const LayerInput& part : layer.passed) bytes += part.bytes;
     for (const Bytes part : {layer.parameters, layer.gradients, layer.optimizer_state, layer.step_together,
                              layer.step_alone, layer.output_bytes})
       bytes += part;

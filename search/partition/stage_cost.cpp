@@ -16,6 +16,13 @@ void count_whole_as_half(LayerCost& layer) {
   layer.backward_weight.median = 0;
 }
 
+/// No layer lets go of more than was kept: of two runs that end alike, the longer keeps as much at least.
+void release_kept_alone(std::vector<LayerCost>& layers) {
+  for (LayerCost& layer : layers) {
+    for (LayerInput& part : layer.released) part.bytes = std::min(part.bytes, layers.at(part.layer).kept);
+  }
+}
+
 std::vector<std::vector<LayerCost>> layers_by_kind(const Cluster& cluster, const Profile& profile,
                                                    const PartitionOptions& options) {
   std::vector<std::vector<LayerCost>> result;
@@ -23,6 +30,7 @@ std::vector<std::vector<LayerCost>> layers_by_kind(const Cluster& cluster, const
     std::vector<LayerCost>& layers = result.emplace_back(layers_on(kind, profile));
     if (options.inference) std::transform(layers.begin(), layers.end(), layers.begin(), forward_only);
     if (options.split_backward) std::for_each(layers.begin(), layers.end(), count_whole_as_half);
+    release_kept_alone(layers);
   }
   return result;
 }
@@ -57,6 +65,14 @@ Bytes output_of(const Model& model, const std::vector<int>& layers) {
     if (read) output += model.profile.layers[l].output_bytes;
   }
   return output;
+}
+
+/// Of `passed` or `released`: what belongs to layers of the stage.
+Bytes of_layers(const std::vector<LayerInput>& parts, const std::vector<int>& layers) {
+  Bytes bytes = 0;
+  for (const LayerInput& part : parts)
+    bytes += std::binary_search(layers.begin(), layers.end(), part.layer) ? part.bytes : 0;
+  return bytes;
 }
 
 template <typename Number>
@@ -96,12 +112,16 @@ Model::Model(const Profile& of, const PartitionOptions& options)
 
 namespace {
 
-/// The sums alone.
+/// The sums alone. Forwards run in the layers' order and backwards in the opposite one, so a layer meets what
+/// those before it keep.
 StageCost cost_of_layers(const Model& model, int kind, const std::vector<int>& layers) {
   StageCost cost;
+  Bytes released = 0;  // by the layer at hand
   cost.input = input_of(model, layers);
   for (const int l : layers) {
     const LayerCost& layer = model.on_kind[kind][l];
+    const Bytes passed = of_layers(layer.passed, layers);
+    released = of_layers(layer.released, layers);
     cost.forward += layer.forward.median;
     cost.backward += layer.backward.median;
     cost.backward_input += layer.backward_input.median;
@@ -111,11 +131,15 @@ StageCost cost_of_layers(const Model& model, int kind, const std::vector<int>& l
     cost.step_alone = std::max(cost.step_alone, layer.step_alone);
     cost.halves = cost.halves && layer.halves();
     cost.kept += layer.kept;
-    cost.forward_workspace = std::max(cost.forward_workspace, layer.forward_workspace);
-    cost.backward_workspace = std::max(cost.backward_workspace, layer.backward_workspace);
-    cost.forward_peak = std::max(cost.forward_peak, layer.kept + layer.forward_workspace);
+    cost.forward_workspace = std::max(cost.forward_workspace, cost.kept + layer.forward_workspace + passed);
+    cost.backward_workspace =
+        std::max(cost.backward_workspace, cost.kept + layer.backward_workspace - released);
+    cost.forward_peak = std::max(cost.forward_peak, layer.kept + layer.forward_workspace + passed);
     cost.fixed += layer.parameters + layer.gradients + layer.optimizer_state;
   }
+  cost.kept -= released;  // which was sent
+  cost.forward_workspace = std::max<Bytes>(0, cost.forward_workspace - cost.kept);
+  cost.backward_workspace = std::max<Bytes>(0, cost.backward_workspace - cost.kept);
   return cost;
 }
 

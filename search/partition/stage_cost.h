@@ -16,10 +16,10 @@
 
 namespace ostinato::chain {
 
-/// Sums over layers; of workspaces the largest.
+/// Sums over layers; of workspaces the peak above what the whole stage keeps.
 struct StageCost {
   Nanoseconds forward = 0, backward = 0, backward_input = 0, backward_weight = 0;
-  Bytes kept = 0;   ///< from the forward to the end of the backward, without the input
+  Bytes kept = 0;   ///< from the forward to the end of the backward, without the input and what was sent
   Bytes input = 0;  ///< which the backward needs as well; 0 for an inference, which has it in its workspace
   Bytes forward_workspace = 0, backward_workspace = 0;
   Bytes forward_peak = 0;  ///< workspace of a forward that keeps nothing: each layer's kept bytes count

@@ -56,14 +56,14 @@ class EveryPartition {
     for (int s = 0; s < count; ++s) {
       const int d = stages[s].devices.front(), behind = count - s;
       const Bytes in_flight = std::min({cap_, drawn_.options.micro_batches, behind});
-      Bytes kept = 0, workspace = 0;
+      std::vector<LayerCost> layers;
       for (const int l : stages[s].layers) {
         const LayerCost cost = cost_of(l, cluster_.devices[d].kind);
         time[d] += cost.forward.median * (stages[s].recompute ? 2 : 1) + cost.backward.median;
         fixed[d] += cost.parameters + cost.gradients + cost.optimizer_state;
-        kept += cost.kept;
-        workspace = std::max({workspace, cost.forward_workspace, cost.backward_workspace});
+        layers.push_back(cost);
       }
+      auto [kept, workspace] = test::memory_of(layers);
       held[d] +=
           (drawn_.profile.layers[stages[s].layers.front()].input_bytes + (stages[s].recompute ? 0 : kept)) *
           in_flight;
@@ -124,12 +124,17 @@ Drawn draw(std::mt19937& random) {
   options.micro_batches = 1 + below(5);
   options.devices = 2 + (options.chunks == 1 ? below(2) : 0);
   const int layers = options.devices * options.chunks + below(3);
-  drawn.profile = random_profile(random, layers);
+  const auto profile = [&] {
+    Profile made = random_profile(random, layers);
+    if (below(2) == 0) test::share_memory(random, made);
+    return made;
+  };
+  drawn.profile = profile();
   Cluster cluster = alike(options.devices, kUnlimited);
   cluster.kinds.resize(1 + below(3));
   for (DeviceKind& kind : cluster.kinds) {
     if (below(4) == 0) kind.speed = kUsualSpeed / (1 + below(3));
-    if (below(3) > 0) kind.profile = std::make_shared<Profile>(random_profile(random, layers));
+    if (below(3) > 0) kind.profile = std::make_shared<Profile>(profile());
     if (below(3) > 0) kind.memory = 40 + below(160);  // from hardly anything fits to nearly all does
   }
   for (ClusterDevice& device : cluster.devices) device.kind = below(static_cast<int>(cluster.kinds.size()));

@@ -1,6 +1,7 @@
 #pragma once
 // Small profiles for the tests of the partition.
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -45,6 +46,42 @@ inline Profile random_profile(std::mt19937& random, int layers) {
     cost.output_bytes = 1;
   }
   return profile;
+}
+
+/// Layers read memory of earlier ones that no backward needs, and show what later ones alone need.
+inline void share_memory(std::mt19937& random, Profile& profile) {
+  std::uniform_int_distribution<int> upto(0, 9);
+  for (LayerCost& cost : profile.layers) {
+    for (int from = std::max(0, cost.index - 2); from <= cost.index; ++from) {
+      if (from < cost.index && upto(random) < 3) cost.passed.push_back({from, upto(random)});
+      const Bytes kept = profile.layers[from].kept;
+      if (upto(random) < 3) cost.released.push_back({from, std::min<Bytes>(kept, upto(random))});
+    }
+  }
+}
+
+/// What a stage keeps, and its peak above that: layer by layer, as docs/profiler.md says.
+struct StageMemory {
+  Bytes kept = 0, workspace = 0;
+};
+
+inline StageMemory memory_of(const std::vector<LayerCost>& stage) {
+  const auto of_stage = [&](const std::vector<LayerInput>& parts) {
+    Bytes bytes = 0;
+    for (const LayerInput& part : parts)
+      for (const LayerCost& cost : stage) bytes += cost.index == part.layer ? part.bytes : 0;
+    return bytes;
+  };
+  StageMemory memory;
+  Bytes peak = 0;
+  for (const LayerCost& cost : stage) {
+    memory.kept += cost.kept;
+    peak = std::max({peak, memory.kept + cost.forward_workspace + of_stage(cost.passed),
+                     memory.kept + cost.backward_workspace - of_stage(cost.released)});
+  }
+  memory.kept -= of_stage(stage.back().released);
+  memory.workspace = std::max<Bytes>(0, peak - memory.kept);
+  return memory;
 }
 
 /// Two branches of equally many equal layers, and layers behind both.
