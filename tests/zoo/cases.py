@@ -2,20 +2,26 @@
 
 from itertools import cycle
 
-from .catalogue import MODELS
+from .catalogue import MODELS, REAL
 from .placements import PLACEMENTS
 
 EVERYONE = "wave"  # layers move, and ranks hold several stages
-ALSO = ("recompute", "looped", "auto", "split, wave", "two directions", "uneven")  # in turn, one for each model
+ALSO = ("recompute", "looped", "split, wave", "two directions", "uneven")  # in turn, one for each real model
 TELLING = {
     "BatchNorm": ("recompute, wave", "two directions"),
-    "embedding and head to shard": ("shards",),
-    "GPT-2": ("shards", "four ranks"),
-    "AlexNet": ("auto", "uneven"),
-    "learning rate, after the start": ("auto",),
-    "state of Python's": ("auto", "recompute"),
+    "dropout": ("recompute", "looped"),
     "dropout off, by the script": ("auto",),
+    "embedding and head to shard": ("shards",),
+    "GPT-2": ("four ranks",),
+    "AlexNet": ("auto", "recompute"),
+    "learning rate, after the start": ("auto",),
+    "noise": ("uneven",),
+    "state of Python's": ("auto", "recompute"),
+    "hooks of backwards, by the script": ("two directions",),
+    "a compiled part": ("split, wave",),
+    "tied embedding": ("split",),
     "several gradients": ("uneven",),
+    "views": ("uneven",),
 }
 
 
@@ -23,8 +29,8 @@ def cases(everything: bool) -> list[tuple[str, str]]:
     """(model, placement); `everything`: all pairs, else the telling ones."""
     if everything:
         return [(model, name) for model in MODELS for name in PLACEMENTS if possible(model, name)]
-    more = dict(zip(MODELS, cycle(ALSO), strict=False))
-    return [(model, name) for model in MODELS for name in dict.fromkeys((EVERYONE, *TELLING.get(model, (more[model],))))]
+    more = {model: (name,) for model, name in zip(REAL, cycle(ALSO), strict=False)}
+    return [(model, name) for model in MODELS for name in (EVERYONE, *TELLING.get(model, more.get(model, ())))]
 
 
 def possible(model: str, placement: str) -> bool:

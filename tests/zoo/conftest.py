@@ -12,7 +12,7 @@ from support import worlds as support_worlds  # noqa: E402
 from .cases import cases  # noqa: E402
 from .catalogue import MODELS  # noqa: E402
 from .placements import Placement  # noqa: E402
-from .table import write_table  # noqa: E402
+from .table import keep_verdicts, read_verdicts, write_table  # noqa: E402
 from .trainings import train_named  # noqa: E402
 from .verdict import Verdict  # noqa: E402
 
@@ -21,12 +21,15 @@ PRELOADED = ["transformers.models." + name for name in (
     "resnet.modeling_resnet", "t5.modeling_t5", "vit.modeling_vit", "whisper.modeling_whisper",
 )]  # fmt: skip
 support_worlds.LOADED.extend(PRELOADED)  # ranks are forked from a process that has them
-LIMIT, RUNS = 90, 8  # seconds of a training; trainings of a world: threads of ended groups stay (1600 after 200: they took all cores)
+# Seconds of a training; trainings of a world, which then starts anew: that takes a second, and each training leaves 20 threads of gloo's,
+# which wake up for ever and slow the next one down by 0.01 s.
+LIMIT, RUNS = 90, 12
 
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="every model of the zoo under every placement, and many drawn models")
     parser.addoption("--examples", type=int, help="so many drawn models")
+    parser.addoption("--so-far", metavar="FILE", help="verdicts of earlier runs, which this run's are added to")
     parser.addoption("--table", metavar="FILE", help="write the table of verdicts into FILE, e.g. docs/zoo.md")
 
 
@@ -63,7 +66,10 @@ def trained(worlds):
 @pytest.fixture(scope="session")
 def table(request):
     """verdicts[model][placement], which --table writes down when all is over."""
-    verdicts: dict[str, dict[str, Verdict]] = {}
+    earlier = request.config.getoption("--so-far")
+    verdicts: dict[str, dict[str, Verdict]] = read_verdicts(Path(earlier)) if earlier else {}
     yield verdicts
+    if earlier:
+        keep_verdicts(Path(earlier), verdicts)
     if request.config.getoption("--table"):
         write_table(Path(request.config.getoption("--table")), verdicts)

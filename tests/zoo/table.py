@@ -1,9 +1,12 @@
 """The table model × placement × verdict as a page: docs/zoo.md is what a run of everything wrote."""
 
+import json
+from dataclasses import astuple
 from pathlib import Path
 from textwrap import wrap
 
-from .catalogue import REAL
+from .cases import cases
+from .catalogue import MODELS, REAL
 from .placements import PLACEMENTS
 from .verdict import Verdict
 
@@ -11,14 +14,14 @@ COLUMNS = 100
 HEAD = """# The zoo
 
 Models that nobody wrote for ostinato, trained under each placement and beside DeepSpeed's 1F1B alone, on CPUs over gloo:
-three steps, an evaluation, and every weight and buffer at the end. `script/zoo --table docs/zoo.md` writes this page; this one is of a part of it.
+three steps, an evaluation, and every weight and buffer at the end. `script/zoo --table docs/zoo.md` writes this page; {whole}
 
 | verdict | what was seen |
 | --- | --- |
 | equal | rank 0 said "bit for bit", and losses, evaluation, weights and buffers are |
-| rounding | rank 0 said "up to rounding" and why, and losses agree to a thousandth |
-| other numbers | rank 0 said that other random numbers are drawn, and how to get equal ones |
-| refused | an error of ostinato's own on every rank, before any weight changed |
+| rounding | rank 0 said "up to rounding" and why; losses agree to a thousandth, weights to a hundredth |
+| other numbers | a rank said that other random numbers are drawn, or named what forwards change; losses are finite and near |
+| refused | an error of ostinato's own that names what it is about, before any weight changed; every rank stops, none by waiting |
 | WRONG | anything else: a fault |
 
 `tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the models, `hazards.py` the small ones
@@ -28,8 +31,11 @@ that each do one thing that ordinary training code does. Empty: not run, or the 
 
 def write_table(path: Path, verdicts: dict[str, dict[str, Verdict]]) -> None:
     names = [name for name in PLACEMENTS if any(name in row for row in verdicts.values())]
-    text = [HEAD]
-    for title, models in (("Models", [m for m in verdicts if m in REAL]), ("Hazards", [m for m in verdicts if m not in REAL])):
+    everything = cases(everything=True)
+    missing = sum(name not in verdicts.get(model, {}) for model, name in everything)
+    text = [HEAD.format(whole=f"of {len(everything)} pairs {missing} have not run" if missing else "every pair has run")]
+    for title, models in (("Models", REAL), ("Hazards", [m for m in MODELS if m not in REAL])):
+        models = [m for m in models if m in verdicts]
         text += ["", f"## {title}", "", f"| | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
         text += [f"| {m} | " + " | ".join(_kind(verdicts[m].get(name)) for name in names) + " |" for m in models]
     text += ["", "## Why", ""]
@@ -37,6 +43,17 @@ def write_table(path: Path, verdicts: dict[str, dict[str, Verdict]]) -> None:
         where = f"({len(pairs)}: {'; '.join(pairs[:3])}{', ...' if len(pairs) > 3 else ''})"
         text += wrap(f"{why} {where}", COLUMNS, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
     path.write_text("\n".join(text) + "\n")
+
+
+def read_verdicts(path: Path) -> dict[str, dict[str, Verdict]]:
+    """Those of models and placements that still exist, if the file does."""
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    rows = {model: {name: Verdict(*verdict) for name, verdict in row.items() if name in PLACEMENTS} for model, row in kept.items()}
+    return {model: row for model, row in rows.items() if model in MODELS}
+
+
+def keep_verdicts(path: Path, verdicts: dict[str, dict[str, Verdict]]) -> None:
+    path.write_text(json.dumps({model: {name: astuple(verdict) for name, verdict in row.items()} for model, row in verdicts.items()}))
 
 
 def _kind(verdict: Verdict | None) -> str:

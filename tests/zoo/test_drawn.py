@@ -12,7 +12,7 @@ from .placements import planned
 from .trainings import train
 from .verdict import judge
 
-EXAMPLES, MANY = 20, 2000
+EXAMPLES, MANY = 12, 2000
 
 
 @st.composite
@@ -62,4 +62,4 @@ def test_drawn_models(world, request):
         holds()
     finally:
         print(seen)
-    assert seen.get("not trained by DeepSpeed", 0) <= examples // 10 and seen["equal"] >= examples // 4, seen
+    assert seen.get("not trained by DeepSpeed", 0) <= examples // 10 and seen.get("equal", 0) >= examples // 4, seen

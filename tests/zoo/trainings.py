@@ -25,6 +25,8 @@ class Outcome:
     losses: list[float] = field(default_factory=list)
     evaluation: float | None = None
     weights: dict[str, bytes] = field(default_factory=dict)
+    kinds: dict[str, torch.dtype] = field(default_factory=dict)  # of those weights that are here
+    apart: str = ""  # two ranks hold different ones under one name
     said: list[str] = field(default_factory=list)
     failed: str = ""
     refusal: bool = False  # an OstinatoError
@@ -63,7 +65,13 @@ def _train(outcome: Outcome, model: Model, section, optimizer, steps: int) -> No
     outcome.where = "eval_batch()"
     outcome.evaluation = engine.eval_batch(model.batches(99) if engine.is_first_stage() or engine.is_last_stage() else None).item()
     outcome.where = "the comparison"
-    outcome.weights = weights(engine)
+    replica = engine.grid.data_parallel_id
+    held = [*engine.module.named_parameters(), *engine.module.named_buffers()]
+    outcome.kinds = {f"{name}@{replica}": tensor.dtype for name, tensor in held}
+    try:
+        outcome.weights = weights(engine)
+    except AssertionError as error:
+        outcome.apart = str(error).splitlines()[0]
 
 
 def make_engine(model: Model, section: dict | None, optimizer: str | None):

@@ -1,13 +1,21 @@
-"""Was what happened what was said? One of three verdicts, or a failure."""
+"""Was what happened what was said? One of four verdicts, or a failure."""
 
+import math
+import re
 from dataclasses import dataclass
+
+import torch
 
 from .trainings import START, STEP, Outcome
 
 EQUAL, ROUNDING, OTHER, REFUSED, WRONG = "equal", "rounding", "other numbers", "refused", "WRONG"
 EXACT, INEXACT, DRAWN = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding", "draw random numbers"  # what rank 0 says
 SHOWN, LATE = "step 1 has shown:", "does what step 1 did not:"
+STATE = ("these see it: ", "each direction has its own", "not what they were before it: ")  # said of what forwards change, by its name
 ROOM = 1e-3  # of losses under "rounding", relative to the loss
+ROOM_OF_WEIGHTS = 1e-2  # relative to the largest of a tensor, or to 1
+NEAR = 0.5  # of losses under "other numbers", relative to the loss
+NAMES = re.compile(r'"[^"]+"|\blayers? \d|\b\w+_\w+\b|\b\w+\(\)|\b[A-Z]\w*[a-z]\w*[A-Z]\w*')  # "a key", layer 3, a_name, a_call(), AClass
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,7 @@ class Verdict:
 
 def judge(stock: list[Outcome], ours: list[Outcome]) -> Verdict:
     """Both by rank. A failure of DeepSpeed alone is a failure of the zoo."""
-    if failed := [outcome.failed for outcome in stock if outcome.failed]:
+    if failed := [outcome.failed or outcome.apart for outcome in stock if outcome.failed or outcome.apart]:
         return Verdict(WRONG, f"DeepSpeed alone: {failed[0]}")
     if any(outcome.failed for outcome in ours):
         return _refusal(ours)
@@ -30,12 +38,14 @@ def judge(stock: list[Outcome], ours: list[Outcome]) -> Verdict:
         return Verdict(WRONG, fault)
     differing = _differing(stock, ours)
     if DRAWN in claim:
-        return Verdict(OTHER, claim)
+        return _other(stock, ours, claim)
+    if EXACT not in claim and INEXACT not in claim:
+        return Verdict(WRONG, f"nothing said about equality: {claim}")
+    if differing and (named := _named(ours)):
+        return _other(stock, ours, named)
     if INEXACT in claim:
         far = _far(stock, ours)
         return Verdict(WRONG, f"said to be equal up to rounding; {far}") if far else Verdict(ROUNDING, claim)
-    if EXACT not in claim:
-        return Verdict(WRONG, f"nothing said about equality: {claim}")
     return Verdict(WRONG, f"said to be equal bit for bit; different: {differing}") if differing else Verdict(EQUAL)
 
 
@@ -53,9 +63,17 @@ def _claim(ours: list[Outcome]) -> tuple[str, str]:
     return last.rsplit(mark, 1)[-1].strip(), ""
 
 
+def _named(ours: list[Outcome]) -> str:
+    """What was said of buffers and attributes that forwards change."""
+    found = [line for outcome in ours for line in outcome.said if any(words in line for words in STATE)]
+    return re.sub(r"^ostinato: (rank \d+: )?", "", found[0]) if found else ""
+
+
 def _refusal(ours: list[Outcome]) -> Verdict:
-    """By name, before any weight has changed, and on every rank."""
-    named = [o for o in ours if o.refusal and "waited" not in o.failed]
+    """By name, before any weight has changed, and on every rank. No rank finds out by waiting."""
+    if late := [o for o in ours if "Timeout" in o.failed.split(":", 1)[0] or "waited" in o.failed]:
+        return Verdict(WRONG, f"in {late[0].where}: {late[0].failed}")
+    named = [o for o in ours if o.refusal and NAMES.search(o.failed.split(": ", 1)[1])]
     if not named:
         return Verdict(WRONG, f"in {ours[0].where}: {next(o.failed for o in ours if o.failed)}")
     if not all(o.failed for o in ours):
@@ -65,12 +83,21 @@ def _refusal(ours: list[Outcome]) -> Verdict:
     return Verdict(REFUSED, named[0].failed.split(": ", 1)[1])
 
 
+def _other(stock: list[Outcome], ours: list[Outcome], why: str) -> Verdict:
+    """Other numbers are those of the same training still."""
+    if far := _far(stock, ours, NEAR, weights=False):
+        return Verdict(WRONG, f"{why}; {far}")
+    return Verdict(OTHER, why)
+
+
 def _differing(stock: list[Outcome], ours: list[Outcome]) -> str:
     for rank, (theirs, mine) in enumerate(zip(stock, ours, strict=True)):
         if theirs.losses != mine.losses:
             return f"losses {mine.losses} where 1F1B's are {theirs.losses}"
         if theirs.evaluation != mine.evaluation:
             return f"evaluation {mine.evaluation} where 1F1B's is {theirs.evaluation}"
+        if mine.apart:
+            return mine.apart
         if theirs.weights.keys() != mine.weights.keys():
             return f"names of weights, {sorted(theirs.weights.keys() ^ mine.weights.keys())}"
         if names := [name for name, value in theirs.weights.items() if mine.weights[name] != value]:
@@ -78,9 +105,28 @@ def _differing(stock: list[Outcome], ours: list[Outcome]) -> str:
     return ""
 
 
-def _far(stock: list[Outcome], ours: list[Outcome]) -> str:
+def _far(stock: list[Outcome], ours: list[Outcome], room: float = ROOM, weights: bool = True) -> str:
+    kinds = {name: kind for outcome in stock for name, kind in outcome.kinds.items()}
     for theirs, mine in zip(stock, ours, strict=True):
         figures = zip([*theirs.losses, theirs.evaluation], [*mine.losses, mine.evaluation], strict=True)
-        if far := [(a, b) for a, b in figures if abs(a - b) > ROOM * max(1.0, abs(a))]:
+        if far := [(a, b) for a, b in figures if not math.isfinite(b) or abs(a - b) > room * max(1.0, abs(a))]:
             return f"a loss is {far[0][1]} where 1F1B's is {far[0][0]}"
+        if weights and mine.apart:
+            return mine.apart
+        if weights and theirs.weights.keys() != mine.weights.keys():
+            return f"names of weights, {sorted(theirs.weights.keys() ^ mine.weights.keys())}"
+        for name, value in theirs.weights.items() if weights else ():
+            if far := _far_weights(value, mine.weights[name], kinds[name]):
+                return f"{name} {far}"
     return ""
+
+
+def _far_weights(theirs: bytes, mine: bytes, kind: torch.dtype) -> str:
+    """Numbers that are no floats are equal."""
+    if theirs == mine:
+        return ""
+    if not kind.is_floating_point or len(theirs) != len(mine):
+        return "is another one"
+    a, b = (torch.frombuffer(bytearray(value), dtype=kind).double() for value in (theirs, mine))
+    room, off = ROOM_OF_WEIGHTS * max(1.0, float(a.abs().max())), float((a - b).abs().max())
+    return "" if off <= room else f"is off by {off:.2g}"
