@@ -158,7 +158,8 @@ void ProfileReader::layer(const Value& value) {
   layer.step_together = optional("step_together");
   layer.step_alone = optional("step_alone");
   layer.waiting = optional("waiting");
-  if (fields.find("after") != nullptr) layer.after = inputs(fields.need("after", ValueKind::array), position - 1);
+  if (fields.find("after") != nullptr)
+    layer.after = inputs(fields.need("after", ValueKind::array), position - 1);
   if (fields.find("digest") != nullptr) layer.digest = sha256_field(fields, "digest");
   if (fields.find("shardable") != nullptr) layer.shardable = fields.boolean("shardable");
   profile_.layers.push_back(std::move(layer));
