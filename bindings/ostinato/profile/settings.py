@@ -40,7 +40,7 @@ class Settings:
         sizes = [p.numel() * FP32 for p in parameters]
         gradients = self.gradient_bytes(parameters)
         if self.zero:
-            return gradients + sum(sizes) * max(1, self.alone, self.together), 0
+            return gradients + sum(sizes) * max(1, self.alone - 1, self.together), 0  # (nothing lives on from another)
         return max(gradients, sum(sizes) * self.together), max(sizes, default=0) * self.alone
 
     def gradient_bytes(self, parameters: list[nn.Parameter]) -> int:
