@@ -40,7 +40,7 @@ Drawn draw(std::uint64_t seed) {
   const std::int64_t total =
       std::accumulate(drawn.graph.memory.begin(), drawn.graph.memory.end(), std::int64_t{0});
   for (GraphDevice& device : drawn.devices.devices)
-    device.memory = total * (count == 1 ? 100 : 100 + random.below(60)) / 100 / count;
+    device.memory = total * (count == 1 ? 100 : 90 + random.below(70)) / 100 / count;
   return drawn;
 }
 
