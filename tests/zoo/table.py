@@ -21,7 +21,7 @@ three steps, an evaluation, and every weight and buffer at the end. `script/zoo 
 | equal | rank 0 said "bit for bit", and losses, evaluation, weights and buffers are |
 | rounding | rank 0 said "up to rounding" and why; losses agree to a thousandth, weights to a hundredth |
 | other numbers | a rank said that other random numbers are drawn, or named what forwards change; losses are finite and near |
-| refused | an error of ostinato's own that names what it is about, before any weight changed; every rank stops, none by waiting |
+| refused | an error of ostinato's own that names what it is about, before any weight changed, and every rank stops |
 | WRONG | anything else: a fault |
 
 `tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the models, `hazards.py` the small ones

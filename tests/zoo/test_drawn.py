@@ -24,6 +24,12 @@ def placements(draw, count: int) -> dict:
     return {"bounds": (0, *sorted(inner), count), "ranks": tuple(ranks), "split": split, "recompute": recompute}
 
 
+def possible(drawn) -> bool:
+    """DeepSpeed's checkpointing, which recomputes stages, does not take layers that ask autograd for a gradient: hazards.Inner has them."""
+    recipe, placement = drawn
+    return not (placement["recompute"] and any("inner" in layer.parts for layer in recipe.layers))
+
+
 def trained(recipe: Recipe, section: dict | None):
     return train(recipe.model(), section, steps=2)
 
@@ -41,7 +47,7 @@ def test_drawn_models(world, request):
     phases = [Phase.generate, Phase.shrink] if everything else [Phase.generate]  # what fails is printed, and is small
 
     @settings(max_examples=examples, deadline=None, derandomize=not everything, database=None, phases=phases, suppress_health_check=list(HealthCheck))
-    @given(recipes().flatmap(lambda recipe: st.tuples(st.just(recipe), placements(len(recipe.layers) + 1))))
+    @given(recipes().flatmap(lambda recipe: st.tuples(st.just(recipe), placements(len(recipe.layers) + 1))).filter(possible))
     def holds(drawn):
         recipe, placement = drawn
         try:

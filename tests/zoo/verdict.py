@@ -70,17 +70,22 @@ def _named(ours: list[Outcome]) -> str:
 
 
 def _refusal(ours: list[Outcome]) -> Verdict:
-    """By name, before any weight has changed, and on every rank. No rank finds out by waiting."""
-    if late := [o for o in ours if "Timeout" in o.failed.split(":", 1)[0] or "waited" in o.failed]:
-        return Verdict(WRONG, f"in {late[0].where}: {late[0].failed}")
-    named = [o for o in ours if o.refusal and NAMES.search(o.failed.split(": ", 1)[1])]
+    """By name and before any weight has changed, on every rank. Where one refuses in a step, its process ends: the others may wait here."""
+    named = [o for o in ours if o.refusal and not _waited(o) and NAMES.search(o.failed.split(": ", 1)[1])]
     if not named:
-        return Verdict(WRONG, f"in {ours[0].where}: {next(o.failed for o in ours if o.failed)}")
+        first = next((o for o in ours if o.failed and not _waited(o)), next(o for o in ours if o.failed))
+        return Verdict(WRONG, f"in {first.where}: {first.failed}")
     if not all(o.failed for o in ours):
         return Verdict(WRONG, f"one rank alone refuses: {named[0].failed}")
     if late := [o for o in ours if o.where not in (START, f"{STEP} 1")]:
         return Verdict(WRONG, f"refused in {late[0].where}: {named[0].failed}")
+    if late := [o for o in ours if o.where == START and _waited(o)]:
+        return Verdict(WRONG, f"in {late[0].where}: {late[0].failed}")
     return Verdict(REFUSED, named[0].failed.split(": ", 1)[1])
+
+
+def _waited(outcome: Outcome) -> bool:
+    return "Timeout" in outcome.failed.split(":", 1)[0] or "waited" in outcome.failed
 
 
 def _other(stock: list[Outcome], ours: list[Outcome], why: str) -> Verdict:
