@@ -124,6 +124,7 @@ class ChunkedLayers:
         before, first, alone = state.now(), [], self._given_alone
 
         def run(*values):
+            values = tuple(v.clone() if torch.is_tensor(v) else v for v in values)  # a layer may change them in place
             values = (values,) if alone else values  # a tuple of one tensor, which checkpointing hands on as the tensor
             if first:
                 with state.put_back(before):

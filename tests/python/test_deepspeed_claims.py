@@ -113,6 +113,13 @@ def test_dropout_that_is_recomputed(world2, stock, tmp_path, way):
     assert "bit for bit; layers" in ours["first"][0] and equal(theirs, ours)
 
 
+def test_a_recomputed_stage_that_changes_its_inputs_in_place(world2, stock, tmp_path):
+    text = placement_text(WAVE, models.LAYERS).replace("layers = [", "recompute = true\nlayers = [")
+    plan = make_plan(tmp_path, WAVE, models.LAYERS, MICRO_BATCHES, text=text)
+    theirs, ours = both(world2, stock, replace(BASE, changed=((4, models.InPlace), (6, models.InPlace))), str(plan))
+    assert "bit for bit" in ours["first"][0] and equal(theirs, ours)
+
+
 def test_dropout_in_two_directions(world2, stock, tmp_path):
     options = replace(BASE, changed=DROPPING)
     theirs, ours = both(world2, stock, options, plan_of(tmp_path, X_2))

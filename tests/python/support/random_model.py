@@ -104,6 +104,13 @@ class Sum(Plain):
         return super().forward(pair[0] + pair[1] * pair[0])
 
 
+class InPlace(Plain):
+    """Changes what it is given."""
+
+    def forward(self, x):
+        return super().forward(x.mul_(0.9))
+
+
 class Turning(Plain):
     """Hands on a view that is not contiguous."""
 
