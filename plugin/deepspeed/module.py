@@ -18,6 +18,7 @@ from ostinato.nn import Shard, ShardedLogits, cut_state, whole_state
 from ostinato.nn.layers import split_of
 
 from .draws import LOSS
+from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import wired
 from .plans import Chunk
@@ -129,7 +130,12 @@ class ChunkedLayers:
             if first:
                 with state.put_back(before):
                     return function(*values)
-            made = function(*values)
+            try:
+                made = function(*values)
+            except RuntimeError as error:
+                if "not compatible with .grad()" in str(error):
+                    raise OstinatoError(_computes_gradients(self._running)) from error
+                raise
             first.append(isinstance(made, tuple) and len(made) == 1)
             self.run_twice += state.learn(before)
             return made
@@ -263,6 +269,13 @@ class WholeLayer:
 
     def load_state_dict(self, state, strict=True):
         return self._part.load_state_dict(cut_state(state, self._part, self._shard), strict=strict)
+
+
+def _computes_gradients(layer: int) -> str:
+    return (
+        f"layer {layer} computes gradients in its forward (torch.autograd.grad), and its stage is recomputed, which does not go "
+        "together: take \"recompute\" from that stage in the placement, and search a plan anew"
+    )
 
 
 def _by_tensors(checkpoint, function, *inputs):

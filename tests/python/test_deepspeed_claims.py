@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from support import random_model as models
 from support.plans import Layout, make_plan, placement_text
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+from support.training import MICRO_BATCHES, Options, data_of, first_step_refused, make_engine, weights
 from test_deepspeed_copies import X_2, plan_of
 
 STOCK = Layout("stock", (4,), (0, 1))
@@ -118,6 +118,14 @@ def test_a_recomputed_stage_that_changes_its_inputs_in_place(world2, stock, tmp_
     plan = make_plan(tmp_path, WAVE, models.LAYERS, MICRO_BATCHES, text=text)
     theirs, ours = both(world2, stock, replace(BASE, changed=((4, models.InPlace), (6, models.InPlace))), str(plan))
     assert "bit for bit" in ours["first"][0] and equal(theirs, ours)
+
+
+def test_a_recomputed_layer_that_computes_gradients_is_refused(world2, tmp_path):
+    text = placement_text(UNEVEN, models.LAYERS).replace("layers = [", "recompute = true\nlayers = [")
+    plan = make_plan(tmp_path, UNEVEN, models.LAYERS, MICRO_BATCHES, text=text)
+    options = replace(BASE, changed=((1, models.OwnGradient),), section={"plan": str(plan), "timeout_s": 3.0})
+    message = world2.run(first_step_refused, options)[0]
+    assert message.startswith("OstinatoError: layer 1 computes gradients in its forward") and "search a plan anew" in message
 
 
 def test_dropout_in_two_directions(world2, stock, tmp_path):
