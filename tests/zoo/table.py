@@ -13,8 +13,9 @@ from .verdict import Verdict
 COLUMNS = 100
 HEAD = """# The zoo
 
-Models that nobody wrote for ostinato, trained under each placement and beside DeepSpeed's 1F1B alone, on CPUs over gloo:
-three steps, an evaluation, and every weight and buffer at the end. `script/zoo --table docs/zoo.md` writes this page; {whole}
+Models that nobody wrote for ostinato, trained under each placement and beside DeepSpeed's 1F1B
+alone, on CPUs over gloo: three steps, an evaluation, and every weight and buffer at the end.
+`script/zoo --table docs/zoo.md` writes this page; {whole}
 
 | verdict | what was seen |
 | --- | --- |
@@ -24,8 +25,9 @@ three steps, an evaluation, and every weight and buffer at the end. `script/zoo 
 | refused | an error of ostinato's own that names what it is about, before any weight changed, and every rank stops |
 | WRONG | anything else: a fault |
 
-`tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the models, `hazards.py` the small ones
-that each do one thing that ordinary training code does. Empty: not run, or the model's ends cannot be cut over ranks.
+`tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the models,
+`hazards.py` the small ones that each do one thing that ordinary training code does. Empty: not run,
+or the model's ends cannot be cut over ranks.
 """
 
 
@@ -33,7 +35,7 @@ def write_table(path: Path, verdicts: dict[str, dict[str, Verdict]]) -> None:
     names = [name for name in PLACEMENTS if any(name in row for row in verdicts.values())]
     everything = cases(everything=True)
     missing = sum(name not in verdicts.get(model, {}) for model, name in everything)
-    text = [HEAD.format(whole=f"of {len(everything)} pairs {missing} have not run" if missing else "every pair has run")]
+    text = [HEAD.format(whole=f"of {len(everything)} pairs {missing} have not run." if missing else "every pair has run.")]
     for title, models in (("Models", REAL), ("Hazards", [m for m in MODELS if m not in REAL])):
         models = [m for m in models if m in verdicts]
         text += ["", f"## {title}", "", f"| | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
