@@ -25,8 +25,9 @@ def evaluated(rank: int, relation: str) -> str:
 
 
 def run_twice(rank: int, places: list[str]) -> str:
-    """What a rank says of layers that a plan recomputes, and whose forward changes what cannot be put back for it."""
-    return f"ostinato: rank {rank}: recomputation runs forwards twice, and these see it: {'; '.join(places)}"
+    """What a rank says of layers that are recomputed, and whose forward changes what is not put back for it."""
+    seen = "; ".join(places)
+    return f"ostinato: rank {rank}: recomputation runs forwards twice, and these see it: {seen}; what reads them may have other numbers than in 1F1B"
 
 
 def each_its_own(places: list[str]) -> str:

@@ -144,14 +144,15 @@ class ChunkedLayers:
         return (made,) if first[0] else made
 
     def watch_backward(self, chunk: Chunk) -> Callable[[], None]:
-        """To be called after the chunk's backward: notes buffers that recomputation in it has changed. Layers that checkpoint themselves, and
-        those that DeepSpeed does, run their forwards twice; the order of the two among others is the plan's.
+        """To be called after the chunk's backward: notes buffers and attributes that recomputation in it has changed. Layers that checkpoint
+        themselves, and those that DeepSpeed does, run their forwards twice; the order of the two among others is the plan's.
         """
         state = ForwardState(dict(zip(chunk.layers, self.functions_of(chunk), strict=True)))
         before = state.now()
 
         def note() -> None:
-            self.run_twice += [f"{name} (checkpointed by the layer or by DeepSpeed, in the plan's order)" for name in state.changed_buffers(before)]
+            changed = state.changed_buffers(before) + state.lost(before)
+            self.run_twice += [f"{name} (checkpointed by the layer or by DeepSpeed, in the plan's order)" for name in changed]
 
         return note
 

@@ -85,9 +85,11 @@ def announced(options: Options) -> list[str]:
     return said
 
 
-def test_own_checkpointing_that_changes_statistics_is_named(world2, tmp_path):
+@pytest.mark.parametrize("change", ["", "counting"], ids=["statistics", "counters"])
+def test_own_checkpointing_that_changes_layers_is_named(world2, tmp_path, change):
     """DeepSpeed's own counts a forward twice, as it does alone; when is the plan's."""
     plan = str(make_plan(tmp_path, WAVE, LAYERS, MICRO_BATCHES))
-    options = replace(BASE, checkpoint_interval=1, section={"plan": plan}, config={"pipeline": {"use_reentrant": False}})
+    options = replace(BASE, change=change, checkpoint_interval=1, section={"plan": plan}, config={"pipeline": {"use_reentrant": False}})
+    words = 'layer {}: its attribute "calls"' if change else '"norm.running_mean" of layer {}'
     for rank, said in enumerate(world2.run(announced, options)):
-        assert [f'"norm.running_mean" of layer {layer}' in " ".join(said) for layer in (2, 5)] == [rank == 1] * 2
+        assert [words.format(layer) in " ".join(said) for layer in (2, 5)] == [rank == 1] * 2, said
