@@ -1,5 +1,7 @@
 """The one line that rank 0 prints: which plan runs, what it promises, and how its numbers relate to 1F1B's."""
 
+from .claims import seen_twice
+
 
 def ran_whole(rank: int, stages: list[str]) -> str:
     """What a rank says after the first step of a plan that splits backwards which cannot be split."""
@@ -26,8 +28,7 @@ def evaluated(rank: int, relation: str) -> str:
 
 def run_twice(rank: int, places: list[str]) -> str:
     """What a rank says of layers that are recomputed, and whose forward changes what is not put back for it."""
-    seen = "; ".join(places)
-    return f"ostinato: rank {rank}: recomputation runs forwards twice, and these see it: {seen}; what reads them may have other numbers than in 1F1B"
+    return f"ostinato: rank {rank}: {seen_twice(places)}"
 
 
 def each_its_own(places: list[str]) -> str:

@@ -27,7 +27,8 @@ from .graph_model import is_graph, layers_read
 from .layer_clock import LayerClock, Measured, cost_of
 from .layer_state import Marks, describe
 from .parameter_groups import Snapshot
-from .rebuild import random_state_kept, units_of
+from .random_state import random_state_kept
+from .rebuild import units_of
 from .script_changes import ScriptChanges
 
 WARM_UP, PASSES = 1, 3

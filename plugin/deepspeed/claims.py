@@ -16,7 +16,8 @@ EQUAL, ROUNDED = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding"
 @dataclass(frozen=True)
 class Seen:
     """By one rank in a step: layers after which gradients are summed in another order, or tensors laid out anew (borders), what drew
-    (draws), or took another number of random numbers than was learned (streams), and what draws what 1F1B draws.
+    (draws), or took another number of random numbers than was learned (streams), what draws what 1F1B draws, and what recomputation has
+    changed once more.
     """
 
     borders: list[int] = field(default_factory=list)
@@ -24,6 +25,7 @@ class Seen:
     strays: dict = field(default_factory=dict)
     followed: list = field(default_factory=list)
     strided: list[int] = field(default_factory=list)
+    twice: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Claim:
             return drawn_elsewhere(drawn)
         if strays := merged((seen.strays for seen in everyone), with_batches=True):
             return taken_otherwise(strays)
+        if twice := [place for seen in everyone for place in seen.twice]:
+            return seen_twice(twice)
         layers = sorted({layer for seen in everyone for layer in seen.borders})
         strided = sorted({layer for seen in everyone for layer in seen.strided})
         if (layers or strided) and not self.differs:
@@ -94,6 +98,11 @@ def taken_otherwise(strays: dict) -> str:
         f"{_listed(strays)} take another number of random numbers than for the first micro-batch: from here on random numbers are other "
         "ones than in 1F1B, and losses those of another seed; PipelineModule(seed_layers=True) makes them equal under every placement"
     )
+
+
+def seen_twice(places: list[str]) -> str:
+    places = list(dict.fromkeys(places))
+    return f"recomputation runs forwards twice, and these see it: {'; '.join(places)}; what reads them may have other numbers than in 1F1B"
 
 
 def at_borders(several: list[int], strided: list[int]) -> str:

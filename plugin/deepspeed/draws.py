@@ -10,13 +10,10 @@ A layer draws where the state of a generator is another one after it: module kin
 layers of its own partition and in the order of micro-batches; with layers elsewhere, the same layers draw other numbers.
 """
 
-import random
+from .random_state import KINDS, same, states
 
-import numpy
-import torch
-
+TORCHS = set(KINDS[:2])  # what a generator of torch's draws from
 BATCH, LOSS, LAYERS = "the batch", "the loss", "layers"  # what may draw beside single layers; `LAYERS`: some of them
-KINDS = ("torch", "the accelerator", "Python's random", "NumPy")
 
 
 class Draws:
@@ -47,23 +44,10 @@ class Draws:
             self._new.setdefault(self._now, set()).update(changed)
         self._now, self._states = None, ()
 
+    def forget(self, kinds: set[str]) -> None:
+        """What was seen of these."""
+        self._new = {what: left for what, seen in self._new.items() if (left := seen - kinds)}
+
     def new(self) -> dict[int | str, list[str]]:
         found, self._new = self._new, {}
         return {what: sorted(kinds) for what, kinds in found.items()}
-
-
-def states() -> tuple:
-    """Of this process's generators, in the order of KINDS."""
-    from deepspeed.accelerator import get_accelerator
-
-    accelerator = get_accelerator()
-    own = None if accelerator.device_name() == "cpu" else accelerator.get_rng_state()
-    return torch.get_rng_state(), own, random.getstate(), numpy.random.get_state()
-
-
-def same(was, now) -> bool:
-    if torch.is_tensor(was):
-        return torch.equal(was, now)
-    if isinstance(was, tuple) and len(was) == 5:  # NumPy's, with an array in it
-        return was[0] == now[0] and was[2:] == now[2:] and numpy.array_equal(was[1], now[1])
-    return was == now

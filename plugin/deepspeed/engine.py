@@ -28,11 +28,11 @@ from .claims import Claim, Seen, merged
 from .clipping import clip_as_partitioned
 from .config import Paths, Section
 from .copies import Copies, add_losses, watched_state
-from .draws import BATCH, LAYERS, Draws
+from .draws import BATCH, LAYERS, TORCHS, Draws
 from .errors import OstinatoError
 from .evaluation import Forwards
 from .plans import Chunk
-from .rebuild import random_state_kept
+from .random_state import random_state_kept
 from .sharding import Courier, couriers_of
 from .step_memory import StepMemory
 from .streams import Learning, Streams, layers_kept, may_draw
@@ -316,6 +316,7 @@ class PlanEngine:
             run.streams.new() if run.streams else {},
             run.streams.drawn() if run.streams else [],
             strided,
+            self._seen_twice() if self._steps_here == 1 else [],
         )
         if self._steps_here == 1:
             everyone: list = [None] * dist.get_world_size()
@@ -345,9 +346,14 @@ class PlanEngine:
 
     def _tell_run_twice(self) -> None:
         """What a layer's forward changes shows in the step in which it does so for the first time."""
-        said, self.module.run_twice = list(dict.fromkeys(self.module.run_twice)), []
+        said = self._seen_twice()
         if said and self.grid.get_data_parallel_rank() == 0:
             print(announce.run_twice(self.global_rank, said), flush=True)
+
+    def _seen_twice(self) -> list[str]:
+        """Since the last call: what recomputation has changed once more, in words."""
+        said, self.module.run_twice = list(dict.fromkeys(self.module.run_twice)), []
+        return said
 
     def _exec_schedule(self, pipe_schedule):
         self.fwd_outputs = []
@@ -383,7 +389,7 @@ class PlanEngine:
         if streams is not None:
             run.streaming = run.watcher = None
             streams.end_step()
-            run.draws.new()  # all of it the streams'
+            run.draws.forget(TORCHS)  # all of it the streams'
         run.batches_before += batches
         if not evaluates:
             if run.copies is not None:
@@ -573,7 +579,7 @@ class PlanEngine:
         if run.streaming is not None:
             self.module.watcher = run.streaming
             run.streaming.begin(plans.copies_of(run.chunks) * micro_batch + chunk.copy, recomputed=True)
-        if self._steps_here == 1 and micro_batch == 0 and part != "W" and not chunk.recomputes:
+        if self._steps_here == 1 and micro_batch == 0 and part != "W":
             run.recomputed = self.module.watch_backward(chunk)
         self._running_engine_backward = True
         if part == "I":

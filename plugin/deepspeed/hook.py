@@ -57,9 +57,12 @@ def _pipeline_init(original):
         section = _section_given(kwargs)
         if section is None:
             return original(engine, *args, **kwargs)
-        from .start import start
+        from .random_state import draws_of
 
-        return start(engine, original, section, _file_of(kwargs), args, kwargs)
+        with draws_of(original) as counted:
+            from .start import start
+
+            return start(engine, counted, section, _file_of(kwargs), args, kwargs)
 
     return init
 

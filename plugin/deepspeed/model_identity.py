@@ -12,6 +12,7 @@ import torch
 from ostinato.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
 
 from .errors import OstinatoError
+from .random_state import random_state_kept
 
 
 def names_of(model) -> list[str]:
@@ -94,8 +95,6 @@ def _difference(placement: str, wrong: list[int], here: list[str], expected: lis
 
 def _as_specified(name: str, spec) -> str:
     """The digest of what a LayerSpec builds, without memory for it; "" where that cannot be told."""
-    from .rebuild import random_state_kept
-
     if not hasattr(spec, "build"):
         return ""
     try:

@@ -22,6 +22,7 @@ from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import wired
 from .plans import Chunk
+from .random_state import KINDS, foreign, foreign_again, same, states
 
 
 class ChunkedLayers:
@@ -121,14 +122,15 @@ class ChunkedLayers:
             self.activation_checkpoint_func = partial(_by_tensors, self.activation_checkpoint_func)
 
     def _once(self, state: ForwardState, function, *inputs):
-        """Recomputes `function` without a trace: in buffers and attributes of the layers it has run once."""
-        before, first, alone = state.now(), [], self._given_alone
+        """Recomputes `function` without a trace: in buffers and attributes of the layers it has run once, and it draws
+        the same numbers of Python's and NumPy's; DeepSpeed's checkpointing sees to torch's."""
+        before, drawn, first, alone = state.now(), foreign(), [], self._given_alone
 
         def run(*values):
             values = tuple(v.clone() if torch.is_tensor(v) else v for v in values)  # a layer may change them in place
             values = (values,) if alone else values  # a tuple of one tensor, which checkpointing hands on as the tensor
             if first:
-                with state.put_back(before):
+                with state.put_back(before), foreign_again(drawn):
                     return function(*values)
             try:
                 made = function(*values)
@@ -144,14 +146,16 @@ class ChunkedLayers:
         return (made,) if first[0] else made
 
     def watch_backward(self, chunk: Chunk) -> Callable[[], None]:
-        """To be called after the chunk's backward: notes buffers and attributes that recomputation in it has changed. Layers that checkpoint
+        """To be called after the chunk's backward: notes buffers, attributes and generators that recomputation in it has
+        changed. Layers that checkpoint
         themselves, and those that DeepSpeed does, run their forwards twice; the order of the two among others is the plan's.
         """
         state = ForwardState(dict(zip(chunk.layers, self.functions_of(chunk), strict=True)))
-        before = state.now()
+        before, drawn = state.now(), states()
 
         def note() -> None:
             changed = state.changed_buffers(before) + state.lost(before)
+            changed += [f"the generator {kind}" for kind, was, now in zip(KINDS, drawn, states(), strict=True) if not same(was, now)]
             self.run_twice += [f"{name} (checkpointed by the layer or by DeepSpeed, in the plan's order)" for name in changed]
 
         return note

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from .errors import OstinatoError
 from .layer_state import Described, Place, describe, differing, give, made, taken
 from .packing import CannotMove, Finder, words_of
+from .random_state import random_state_kept
 
 ADVICE = "do that in the layer's constructor or after deepspeed.initialize(), or leave the layer on rank {} in the placement"
 
@@ -81,8 +82,6 @@ class MovedState:
 
     def _take(self, specs: list, names: list, kept: dict, build: Callable) -> tuple[dict, str]:
         """By unit that leaves this rank, what travels; why something cannot."""
-        from .rebuild import random_state_kept
-
         states, error = {}, ""
         for unit in dict.fromkeys(unit for unit, source, _ in self._transfers if source == self._rank):
             changed, states[unit] = _in_order(self._changed[unit]), {}

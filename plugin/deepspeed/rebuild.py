@@ -8,13 +8,10 @@ Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a 
 stage is a unit of each of the stage's ranks, which gets its part of every tensor.
 """
 
-import random
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 
-import numpy
 import torch
 import torch.distributed as dist
 from ostinato.nn import Shard, ShardingError, sharded
@@ -29,6 +26,7 @@ from .moved_state import MovedState, functions_changed
 from .packing import digest
 from .parameter_groups import GroupMap, position
 from .plans import Chunk, copies_of, of_copy
+from .random_state import random_state_kept
 from .universal import Part
 
 
@@ -447,19 +445,3 @@ def _laid_out(data: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as bytes, which every backend can send whatever the dtype. A view where it is contiguous."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
-
-
-@contextmanager
-def random_state_kept():
-    """Layers draw random numbers when they are built; the run must not notice."""
-    from deepspeed.accelerator import get_accelerator
-
-    accelerator = get_accelerator()
-    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state(), accelerator.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        numpy.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        accelerator.set_rng_state(states[3])

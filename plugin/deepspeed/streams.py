@@ -22,10 +22,11 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from . import draws, generators
+from . import generators
 from .draws import BATCH, LOSS
 from .forward_state import ForwardState
 from .generators import Counts, State
+from .random_state import foreign, same
 
 
 class Learning:
@@ -41,15 +42,14 @@ class Learning:
 
     def enter(self, what: int | str) -> None:
         self.end()
-        self._now, self._before = what, (generators.current(), draws.states())
+        self._now, self._before = what, (generators.current(), foreign())
 
     def end(self) -> None:
         if self._now is None:
             return
-        (before, all_before), after, all_after = self._before, generators.current(), draws.states()
-        others = zip(all_before[2:], all_after[2:], strict=True)
-        foreign = not all(draws.same(was, now) for was, now in others)
-        counts = None if foreign else generators.taken(before, after)
+        (before, others), after = self._before, generators.current()
+        torchs_own = all(map(same, others, foreign()))
+        counts = generators.taken(before, after) if torchs_own else None
         if counts is None or any(counts):
             self.counts[self._now] = counts
         self._now = None

@@ -20,6 +20,8 @@ TELLING = {
     "hooks of backwards, by the script": ("two directions",),
     "a compiled part": ("split, wave",),
     "tied embedding": ("split",),
+    "noise of Python's and NumPy's": ("1F1B's own", "recompute"),
+    "stochastic depth": ("1F1B's own", "recompute"),
     "several gradients": ("uneven",),
     "views": ("uneven",),
 }

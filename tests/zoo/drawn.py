@@ -1,8 +1,10 @@
 """Models that hypothesis draws: lists of layers, each of which does a few of the things that ordinary training code does."""
 
+import random
 from dataclasses import dataclass
 from functools import partial
 
+import numpy
 import torch
 from hypothesis import strategies as st
 from torch import nn
@@ -12,7 +14,7 @@ from . import hazards
 from .hazards import CLASSES, WIDTH, cross_entropy, spec, vectors
 from .model import Model
 
-PARTS = ("batchnorm", "dropout", "buffer", "python", "hook", "checkpoint", "weight_norm", "autocast", "inner")
+PARTS = ("batchnorm", "dropout", "buffer", "python", "hook", "checkpoint", "weight_norm", "autocast", "inner", "chance")
 ENDS = ("view", "in_place", "pair", "integers", "single", "plain")
 BETWEEN = {
     "dropout off": hazards.drop_nothing,
@@ -102,6 +104,8 @@ class Drawn(nn.Module):
         if "python" in self.layer.parts:
             self.calls += 1
             x = x * (1 + 1e-3 * self.calls)
+        if "chance" in self.layer.parts:
+            x = x * (1 + 0.01 * random.random() + 0.01 * numpy.random.rand())
         if "inner" in self.layer.parts:
             with torch.enable_grad():
                 start = x.detach().requires_grad_()

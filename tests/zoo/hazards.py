@@ -7,6 +7,7 @@ import random
 from functools import partial
 from zlib import crc32
 
+import numpy
 import torch
 from torch import nn
 from torch.nn import functional
@@ -91,6 +92,13 @@ class Skipped(Block):
         return x if self.training and random.random() < 0.3 else super().forward(x)
 
 
+class Shaken(Block):
+    """Numbers of Python's and of NumPy's generator."""
+
+    def forward(self, x):
+        return super().forward(x) * (1 + 0.1 * random.random() + 0.1 * numpy.random.rand())
+
+
 class Noisy(Block):
     def forward(self, x):
         return super().forward(x) + 0.01 * torch.randn_like(x)
@@ -124,6 +132,7 @@ hazard("dropout, seed_layers", pipeline={"seed_layers": True})(lambda: stack(Dro
 hazard("dropout of no module", batch=sequences)(lambda: stack(Attending))
 hazard("noise")(lambda: stack(Noisy))
 hazard("a generator of its own")(lambda: stack(OwnGenerator))
+hazard("noise of Python's and NumPy's")(lambda: stack(Shaken))
 hazard("stochastic depth")(lambda: stack(Skipped))
 
 

@@ -39,10 +39,11 @@ def judge(stock: list[Outcome], ours: list[Outcome]) -> Verdict:
     differing = _differing(stock, ours)
     if DRAWN in claim:
         return _other(stock, ours, claim)
-    if EXACT not in claim and INEXACT not in claim:
-        return Verdict(WRONG, f"nothing said about equality: {claim}")
-    if differing and (named := _named(ours)):
+    told = EXACT in claim or INEXACT in claim
+    if (named := _named(ours)) and (differing or not told):
         return _other(stock, ours, named)
+    if not told:
+        return Verdict(WRONG, f"nothing said about equality: {claim}")
     if INEXACT in claim:
         far = _far(stock, ours)
         return Verdict(WRONG, f"said to be equal up to rounding; {far}") if far else Verdict(ROUNDING, claim)

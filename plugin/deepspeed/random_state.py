@@ -1,0 +1,102 @@
+"""The states of this process's generators of random numbers: torch's, the accelerator's, Python's and NumPy's.
+
+    with random_state_kept():              # the run does not notice what is drawn in here
+        layer = spec.build()
+
+    with draws_of(original) as original:   # nor in here, beside what `original` draws
+        import something                   # (a module may draw when it is imported)
+        original(engine)
+
+    drawn = foreign()                      # the states that torch knows nothing of
+    with foreign_again(drawn):             # drawn once more from there, without moving on
+        layer(inputs)
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy
+import torch
+
+KINDS = ("torch", "the accelerator", "Python's random", "NumPy")
+
+
+def states() -> tuple:
+    """In the order of KINDS; None for an accelerator that is the processor. O(size of the states): tens of microseconds."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    own = None if accelerator.device_name() == "cpu" else accelerator.get_rng_state()
+    return torch.get_rng_state(), own, *foreign()
+
+
+def become(kept: tuple) -> None:
+    from deepspeed.accelerator import get_accelerator
+
+    torch.set_rng_state(kept[0])
+    if kept[1] is not None:
+        get_accelerator().set_rng_state(kept[1])
+    _become_foreign(kept[2:])
+
+
+def foreign() -> tuple:
+    """Python's and NumPy's, which torch's checkpointing does not put back."""
+    return random.getstate(), numpy.random.get_state()
+
+
+def same(was, now) -> bool:
+    """Of one generator."""
+    if torch.is_tensor(was):
+        return torch.equal(was, now)
+    if isinstance(was, tuple) and len(was) == 5:  # NumPy's, with an array in it
+        return was[0] == now[0] and was[2:] == now[2:] and numpy.array_equal(was[1], now[1])
+    return was == now
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """What is drawn in here the run does not notice."""
+    kept = states()
+    try:
+        yield
+    finally:
+        become(kept)
+
+
+@contextmanager
+def foreign_again(drawn: tuple) -> Iterator[None]:
+    """Python's and NumPy's numbers come once more from `drawn` on."""
+    now = foreign()
+    _become_foreign(drawn)
+    try:
+        yield
+    finally:
+        _become_foreign(now)
+
+
+@contextmanager
+def draws_of(original: Callable) -> Iterator[Callable]:
+    """What is drawn in here the run does not notice, except by calls of what this yields, which is `original`."""
+    kept, inside = states(), True
+
+    def counted(*args, **kwargs):
+        nonlocal kept
+        if not inside:
+            return original(*args, **kwargs)
+        become(kept)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            kept = states()
+
+    try:
+        yield counted
+    finally:
+        inside = False
+        become(kept)
+
+
+def _become_foreign(kept: tuple) -> None:
+    random.setstate(kept[0])
+    numpy.random.set_state(kept[1])
