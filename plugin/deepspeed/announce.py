@@ -52,13 +52,13 @@ def difference(program, regrouped: list[str], clipped: bool, copies: int = 1, br
     if copies > 1:
         return f"gradients of the {copies} directions are added at the end: equal to 1F1B up to rounding"
     if branches:
-        return "gradients of what several layers read are added in another order than 1F1B's: equal up to rounding"
+        return "gradients of what several layers read are added in another order: equal to 1F1B up to rounding"
     if not program.keeps_order:
-        return "gradients or losses are added in another order than 1F1B's: equal up to rounding"
+        return "gradients or losses are added in another order: equal to 1F1B up to rounding"
     if shared := [stage.name for stage in program.stages if len(stage.ranks) > 1]:
-        return f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one: equal up to rounding"
+        return f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one: equal to 1F1B up to rounding"
     if regrouped:
-        return f"gradients of layers tied as {', '.join(regrouped)} are added in another order than 1F1B's: equal up to rounding"
+        return f"gradients of layers tied as {', '.join(regrouped)} are added in another order: equal to 1F1B up to rounding"
     if clipped:
         return "gradient clipping sums its norm rank by rank, and layers have moved: equal to 1F1B up to rounding"
     return ""

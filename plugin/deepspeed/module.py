@@ -155,7 +155,8 @@ class ChunkedLayers:
 
         def note() -> None:
             changed = state.changed_buffers(before) + state.lost(before)
-            changed += [f"the generator {kind}" for kind, was, now in zip(KINDS, drawn, states(), strict=True) if not same(was, now)]
+            if not self.seed_layers:
+                changed += [f"the generator {kind}" for kind, was, now in zip(KINDS, drawn, states(), strict=True) if not same(was, now)]
             self.run_twice += [f"{name} (checkpointed by the layer or by DeepSpeed, in the plan's order)" for name in changed]
 
         return note
@@ -173,6 +174,7 @@ class ChunkedLayers:
         reentrant = self.activation_checkpoint_func is not checkpointing.non_reentrant_checkpoint
         for chunk in self._chunks:
             self.show(chunk)
+            self._put_away()  # what DeepSpeed's own interval makes of it: evaluation runs under that
             self.is_checkpointable_results_interval = None  # the parent caches by interval, not by chunk
             super()._precompute_checkpointable_values()
             if chunk.sharded and chunk.reads and reentrant:  # a sharded embedding: gradients would not come back to it

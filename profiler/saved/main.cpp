@@ -14,6 +14,7 @@
 #include "search/files/error.h"
 #include "search/files/file.h"
 #include "search/partition/profile_json.h"
+#include "search/partition/profile_noise.h"
 
 namespace {
 
@@ -104,6 +105,8 @@ int run(Arguments& arguments) {
   std::cout << profile.layers.size() << " steps, "
             << (profile.completeness.complete ? "complete" : "NOT complete: " + profile.completeness.reason)
             << "\nwrote " << arguments.output << '\n';
+  if (const std::string noise = noise_of(profile); !noise.empty())
+    std::cerr << "warning: " << noise << "; profile again when the machine is quiet\n";
   return profile.completeness.complete ? 0 : kCheckFailed;
 }
 

@@ -62,7 +62,11 @@ def run(tmp_path, module, *inputs, options=(), status=0):
     command = [PROGRAM, path, *words, "--repeats", "2", "--warm-up", "1", "--output", output, *options]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300)
     assert done.returncode == status, done.stderr
-    return _profiler.read_profile(str(output)) if status == 0 else done.stderr
+    if status != 0:
+        return done.stderr
+    saved = _profiler.read_profile(str(output))
+    assert (f"warning: {saved.noise}" if saved.noise else "") in done.stderr and ("warning" in done.stderr) == bool(saved.noise)
+    return saved
 
 
 def test_a_chain_costs_what_its_layers_cost(tmp_path):

@@ -55,7 +55,7 @@ def trained(worlds):
         key = name, placement.ranks, placement.optimizer
         if key not in stock:
             stock[key] = world.run(train_named, name, None, placement.optimizer)
-        ours = world.run(train_named, name, placement.section(model.layer_count(), folder), placement.optimizer)
+        ours = world.run(train_named, name, placement.section(model, folder), placement.optimizer)
         if any(outcome.failed for outcome in ours):
             world.restart()
         return stock[key], ours

@@ -1,11 +1,15 @@
-"""Where the zoo's models run: name → the "ostinato" section for a model of so many layers."""
+"""Where the zoo's models run: name → the "ostinato" section for a model."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from support.plans import Layout, make_plan
 from support.shapes import Stage, placement_text, two_directions
+from support.worlds import run_alone
+
+from .model import Model
 
 MICRO_BATCHES = 4
 TIMEOUT_S = 60  # of a rank that waits for another one
@@ -13,10 +17,10 @@ TIMEOUT_S = 60  # of a rank that waits for another one
 
 @dataclass(frozen=True)
 class Placement:
-    """`section(layers, folder)`; files go into `folder`. `ranks`: so many processes. `shards`: for models that can be cut only."""
+    """`section(model, folder)`; files go into `folder`. `ranks`: so many processes. `shards`: for models that can be cut only."""
 
     name: str
-    section: Callable[[int, Path], dict]
+    section: Callable[[Model, Path], dict]
     ranks: int = 2
     shards: bool = False
     optimizer: str | None = None  # in the place of the model's
@@ -45,7 +49,8 @@ def planned(bounds: tuple, ranks: tuple, folder: Path, name="drawn", split=False
 def chain(name: str, ranks: tuple, where=None, split=False, recompute=False, method="auto", **more) -> Placement:
     """Stages one after the other on `ranks`; `where(layers, stages)` cuts."""
 
-    def section(layers: int, folder: Path) -> dict:
+    def section(model: Model, folder: Path) -> dict:
+        layers = model.layer_count()
         bounds = (0, *(where or cuts)(layers, len(ranks)), layers)
         return planned(bounds, ranks, folder, name, split, recompute, method)
 
@@ -63,13 +68,38 @@ def ends(layers: int, stages: int) -> tuple[int, ...]:
     return (1, *(1 + cut for cut in cuts(layers - 2, stages - 2)), layers - 1)
 
 
-def _both_ways(layers: int, folder: Path) -> dict:
+def _both_ways(model: Model, folder: Path) -> dict:
+    layers = model.layer_count()
     text = placement_text("two directions", two_directions(cuts(layers, 2), layers))
     return _searched(text, layers, folder, micro_batches=MICRO_BATCHES // 2)
 
 
-def _auto(layers: int, folder: Path) -> dict:
+def _auto(model: Model, folder: Path) -> dict:
     return {"auto": True, "search": {"time_limit": 2}, "timeout_s": TIMEOUT_S}
+
+
+def _profiled(model: Model, folder: Path) -> dict:
+    """What a user does: `ostinato profile` on the script, and the profile in the section."""
+    script, profile = folder / "train.py", folder / "profile.json"
+    script.write_text(SCRIPT.format(path=sys.path, name=model.name))
+    run_alone(profile_script, ["--world-size", "2", "--repeats", "3", "--warm-up", "1", "--output", str(profile), str(script)])
+    return {"profile": str(profile), "search": {"time_limit": 2}, "timeout_s": TIMEOUT_S}
+
+
+SCRIPT = """import sys
+sys.path[:] = {path!r}
+import deepspeed
+deepspeed.init_distributed()
+from zoo.trainings import train_named
+train_named({name!r}, None)
+"""
+
+
+def profile_script(words: list[str]) -> None:
+    from ostinato.profile import main
+
+    if status := main(words):
+        raise AssertionError(f"ostinato profile ended with {status}")
 
 
 PLACEMENTS = {
@@ -87,6 +117,7 @@ PLACEMENTS = {
         chain("shards", ((0, 1), 0, 1, (0, 1)), ends, shards=True, optimizer="SGD"),
         Placement("two directions", _both_ways, optimizer="SGD"),
         Placement("auto", _auto),
+        Placement("profiled", _profiled),
         chain("four ranks", (2, 0, 3, 1, 2)),
     )
 }

@@ -15,6 +15,7 @@ import os
 import random
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from multiprocessing import forkserver
@@ -105,6 +106,17 @@ class World:
         self.stop()
 
 
+def run_alone(function, *args, timeout: int = TIMEOUT) -> None:
+    """function(*args), which may end its process, in one that no launcher has started, but which has LOADED imported."""
+    with tempfile.NamedTemporaryFile("r") as printed:
+        process = forked().Process(target=_alone, args=(function, args, printed.name))
+        process.start()
+        process.join(timeout)
+        process.kill()
+        process.join()
+        assert process.exitcode == 0, f"{function.__name__}: {process.exitcode}: {printed.read()[-2000:]}"
+
+
 def free_port() -> int:
     """Below those that the system gives away by itself: nobody takes it between now and its use."""
     for port in iter(lambda: random.SystemRandom().randrange(20_000, 30_000), None):
@@ -127,6 +139,16 @@ def environment(rank: int = 0, size: int = 1, port: int = 0) -> dict[str, str]:
     }
 
 
+def _alone(function, args: tuple, printed: str) -> None:
+    for name in environment().keys() - {"DS_ACCELERATOR", "OMP_NUM_THREADS"}:
+        os.environ.pop(name, None)
+    into = os.open(printed, os.O_WRONLY)
+    os.dup2(into, 1)
+    os.dup2(into, 2)
+    _prepare()
+    function(*args)
+
+
 def _serve(rank: int, size: int, port: int, pipe) -> None:
     os.environ.update(environment(rank, size, port))
     sys.stdout = open(os.devnull, "w")  # DeepSpeed is talkative
@@ -147,6 +169,13 @@ def _serve(rank: int, size: int, port: int, pipe) -> None:
 
 
 def _begin() -> None:
+    _prepare()
+    import deepspeed
+
+    deepspeed.init_distributed(dist_backend="gloo")
+
+
+def _prepare() -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -158,7 +187,6 @@ def _begin() -> None:
     __compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first, for minutes
     _streams_on_a_processor()
     deepspeed.logger.setLevel("ERROR")
-    deepspeed.init_distributed(dist_backend="gloo")
 
 
 def _streams_on_a_processor() -> None:
