@@ -6,10 +6,9 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 """
 
 import time
-from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from itertools import chain, count, islice
+from dataclasses import dataclass, field
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -21,21 +20,18 @@ from ostinato.nn import Shard, ShardedLogits
 from ostinato.watch import Watch
 from torch.distributed.distributed_c10d import _get_default_store
 
-from . import announce, checkpoint, generators, plans, universal
+from . import announce, checkpoint, plans, universal
 from .batches import Batches
-from .borders import Borders
-from .claims import Claim, Seen, merged
+from .claims import Claim
 from .clipping import clip_as_partitioned
 from .config import Paths, Section
 from .copies import Copies, add_losses, watched_state
-from .draws import BATCH, LAYERS, TORCHS, Draws
+from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
 from .plans import Chunk
-from .random_state import random_state_kept
 from .sharding import Courier, couriers_of
 from .step_memory import StepMemory
-from .streams import Learning, Streams, layers_kept, may_draw
 from .trace import Trace
 
 # What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
@@ -88,26 +84,13 @@ class Run:
     links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
     executor: object = None  # of training; None where the plan holds forwards only
     forwards: Forwards | None = None  # of evaluation
-    claim: Claim = field(default_factory=Claim)  # how its numbers relate to 1F1B's
-    borders: Borders | None = None  # where several tensors may meet at a border that 1F1B does not have
-    draws: Draws | None = None  # where layers may draw other random numbers than in 1F1B
-    may_draw: bool = False  # some layer of the model looks as if it drew some
-    streams: Streams | None = None  # so that they draw those of 1F1B
-    evaluated: bool = False  # once at least, or what layers draw in it is being learned
-    evaluation_streams: Streams | None = None
-    evaluation_drew: bool = False  # and it was said that layers do
-    learning: bool = False  # what runs is no step, and no evaluation
-    streaming: Streams | None = None  # those of the step or evaluation that runs
-    unread: generators.State | None = None  # before the batch was read that begins what comes next
-    watcher: object = None  # what is told of each layer before it runs
+    equality: Equality | None = None  # how its numbers relate to 1F1B's
     working: object = None  # the executor that ran last, or runs
     watch: Watch | None = None
     trace: Trace | None = None
     memory: StepMemory | None = None
-    recomputed: Callable[[], None] | None = None  # after the backward that runs: notes what of its layers it changed
     active: Chunk | None = None  # the chunk whose forward or backward runs
     batches: Batches | None = None  # of this step
-    drawn: bool = False  # it was said that layers draw
     batches_before: int = 0  # this step: of all steps and evaluations
     loading: bool = False  # a batch is being read
     rest: list = field(default_factory=list)  # DeepSpeed's instructions after the last backward
@@ -146,17 +129,8 @@ class PlanEngine:
     def ostinato_begin(self, claim: Claim) -> Claim:
         """After __init__: makes the executors and hands them this rank's chunks. All ranks must call it. Returns what is known now."""
         run = self._ostinato
-        run.claim = claim
-        if not claim.differs:
-            halves = {i.stage for i in run.program.instructions(self.stage_id) if i.action == "I"}
-            mine = [chunk for chunk in run.chunks if chunk.on(self.stage_id)]
-            run.borders = Borders(run.stock_parts, {c.stage for c in mine if c.stage in halves and self.module.may_split(c)})
-            if claim.borders:
-                run.borders.watch(self.module, mine)
         run.group, run.links = self._own_groups()
-        if claim.draws:
-            run.draws, run.may_draw = Draws(), self._any_rank(may_draw([*self.module._local_funcs, self.module.loss_fn]))
-            run.claim = claim = replace(claim, follows=run.may_draw)
+        run.equality = Equality(self, claim, run.chunks)
         run.couriers = couriers_of(run.chunks, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         run.executor = self._training_executor() if run.trains else None
@@ -172,12 +146,7 @@ class PlanEngine:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
-        return claim
-
-    def _any_rank(self, mine: bool) -> bool:
-        everyone: list = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, mine)
-        return any(everyone)
+        return run.equality.claim
 
     def _make_executor(self, program, dynamic_shapes: bool):
         """For this rank; its stages are still to be set."""
@@ -205,7 +174,7 @@ class PlanEngine:
                     before_backward=lambda micro_batch, part, c=chunk: self._before_backward(c, micro_batch, part),
                     after_backward=lambda micro_batch, part: self._after_backward(part),
                     may_split=self.module.may_split(chunk),
-                    one_by_one=run.borders is not None and run.borders.one_by_one(chunk),
+                    one_by_one=run.equality.one_by_one(chunk),
                 )
         return executor
 
@@ -267,32 +236,22 @@ class PlanEngine:
             )
         begin = time.perf_counter()
         run = self._ostinato
-        if run.claim.draws and not self._steps_here:
-            if run.may_draw:
-                if data_iter is not None:
-                    self.set_dataiterator(data_iter)
-                    data_iter = None
-                self._compute_loss = True
-                self.module.train()
-                run.streams = self._learn_draws(follows_none=False)
-            run.watcher = None if run.streams else run.draws  # layer by layer
+        if not self._steps_here:
+            data_iter = run.equality.before_step(data_iter)
         with run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
             loss = super().train_batch(data_iter)
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if self._steps_here == 1:
-            run.watcher = None
             self._tell_what_ran_whole()
-        self._tell_what_was_seen()
-        self._tell_run_twice()
+        run.equality.after_step(self._steps_here)
         return loss
 
     def eval_batch(self, *args, **kwargs):
         begin = time.perf_counter()
         run = self._ostinato
-        first = not run.evaluated
-        result = super().eval_batch(*args, **kwargs)
-        self._tell_what_evaluation_drew(first)
+        with run.equality.evaluation():
+            result = super().eval_batch(*args, **kwargs)
         if run.trace is not None and not run.trains and run.forwards.whole is not None:
             run.trace.step(time.perf_counter() - begin, run.forwards.whole)
         return result
@@ -304,71 +263,18 @@ class PlanEngine:
         if names and self.grid.get_data_parallel_rank() == 0:
             print(announce.ran_whole(self.global_rank, names), flush=True)
 
-    def _tell_what_was_seen(self) -> None:
-        """Rank 0 says what the first step has shown; what comes later is said by the rank that sees it."""
-        run = self._ostinato
-        if not run.claim.open:
-            return
-        several, strided = run.borders.new() if run.borders else ([], [])
-        seen = Seen(
-            several,
-            run.draws.new() if run.draws else {},
-            run.streams.new() if run.streams else {},
-            run.streams.drawn() if run.streams else [],
-            strided,
-            self._seen_twice() if self._steps_here == 1 else [],
-        )
-        if self._steps_here == 1:
-            everyone: list = [None] * dist.get_world_size()
-            dist.all_gather_object(everyone, seen)
-            run.drawn = any(rank.strays or merged([rank.draws]) for rank in everyone)
-            if self.global_rank == 0:
-                print(announce.shown(run.claim.after(everyone)), flush=True)
-        elif seen.borders or seen.strided or ((seen.strays or merged([seen.draws])) and not run.drawn):
-            run.drawn = run.drawn or bool(seen.strays or merged([seen.draws]))
-            print(announce.shown_later(self.global_rank, self.global_steps, run.claim.after([seen])), flush=True)
-
-    def _tell_what_evaluation_drew(self, first: bool) -> None:
-        """Where layers draw other random numbers in evaluation than under 1F1B: rank 0 after the first one, or the rank that sees it."""
-        run, streams = self._ostinato, self._ostinato.evaluation_streams
-        if not run.evaluated:
-            return
-        run.watcher = None
-        seen = Seen(draws=run.draws.new(), strays=streams.new() if streams else {})
-        everyone: list = [seen]
-        if first:
-            everyone = [None] * dist.get_world_size()
-            dist.all_gather_object(everyone, seen)
-        drew = any(rank.strays or merged([rank.draws]) for rank in everyone)
-        if drew and not run.evaluation_drew and (not first or self.global_rank == 0):
-            print(announce.evaluated(self.global_rank, run.claim.after(everyone)), flush=True)
-        run.evaluation_drew = run.evaluation_drew or drew
-
-    def _tell_run_twice(self) -> None:
-        """What a layer's forward changes shows in the step in which it does so for the first time."""
-        said = self._seen_twice()
-        if said and self.grid.get_data_parallel_rank() == 0:
-            print(announce.run_twice(self.global_rank, said), flush=True)
-
-    def _seen_twice(self) -> list[str]:
-        """Since the last call: what recomputation has changed once more, in words."""
-        said, self.module.run_twice = list(dict.fromkeys(self.module.run_twice)), []
-        return said
-
     def _exec_schedule(self, pipe_schedule):
         self.fwd_outputs = []
         run = self._ostinato
         evaluates = isinstance(pipe_schedule, schedule.InferenceSchedule)
-        streams = self._evaluation_streams(run) if evaluates else run.streams
+        run.equality.prepare(evaluates)
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
         self._reserve_pipe_buffers(batches)
         run.batches = Batches(self, [c for c in run.chunks if c.rank == self.stage_id], plans.copies_of(run.chunks))
         self.module.whole_logits = not self._compute_loss
         self._steps_here += not evaluates
-        if run.draws is not None:
-            run.draws.enter(LAYERS)
-        if streams is not None:
-            self._begin_streams(run, streams, batches)
+        run.equality.begin(batches)
+        whole = False
         try:
             if evaluates:
                 run.forwards.run(batches)
@@ -379,17 +285,12 @@ class PlanEngine:
                     print(announce.each_its_own(changed), flush=True)
             else:
                 self.ostinato_run(run.executor)
+            whole = True
         finally:
             run.active = None
             self._running_engine_backward = False
             self.module.show_all()
-            self.module.watcher = None
-            if run.draws is not None:
-                run.draws.leave()
-        if streams is not None:
-            run.streaming = run.watcher = None
-            streams.end_step()
-            run.draws.forget(TORCHS)  # all of it the streams'
+            run.equality.end(whole)
         run.batches_before += batches
         if not evaluates:
             if run.copies is not None:
@@ -399,58 +300,10 @@ class PlanEngine:
             for command in self._after_the_plan(pipe_schedule):
                 self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
-    def _begin_streams(self, run: Run, streams: Streams, batches: int) -> None:
-        """The first batch is read at once: where a loader begins anew, it draws before any layer does."""
-        before = None
-        if self._reads_data():
-            before = run.unread or generators.current()
-            with self._reading():
-                run.batches.read_first()
-            run.unread = None
-        streams.begin_step(batches, before)
-        run.watcher = run.streaming = streams
-
-    def _evaluation_streams(self, run: Run) -> Streams | None:
-        """Which the first evaluation learns. All ranks must call it."""
-        if run.learning or not run.claim.draws:
-            return None
-        if not run.evaluated:
-            run.evaluated = True
-            if run.may_draw:
-                run.evaluation_streams = self._learn_draws(follows_none=True)
-            if run.evaluation_streams is None:
-                run.watcher = run.draws  # layer by layer
-        return run.evaluation_streams
-
-    def _learn_draws(self, follows_none: bool) -> Streams | None:
-        """Before the first step or evaluation: runs one micro-batch for what layers draw in it. Its batch is read again, and the layers
-        become what they were. `follows_none`: streams of layers that draw nothing, too, for what a loader draws. All ranks must call it.
-        """
-        run, batches_before = self._ostinato, self._ostinato.batches_before
-        loader, iterator = self.training_dataloader, self.data_iterator
-        run.unread = generators.current()
-        first = list(islice(iterator, 1)) if iterator is not None else []
-        if iterator is not None:
-            self.data_iterator = iter(first)
-        run.watcher, run.learning = (learning := Learning()), True
-        with torch.no_grad(), random_state_kept(), layers_kept(self.module):
-            self._exec_schedule(schedule.InferenceSchedule(1, self.num_stages, self.stage_id))
-        run.watcher, run.learning, run.batches_before = None, False, batches_before
-        run.draws.new()
-        if iterator is not None:
-            self.training_dataloader, self.data_iterator = loader, chain(first, iterator)
-        streams = self._follow_streams(run, learning, follows_none)
-        run.unread = run.unread if streams else None
-        return streams
-
-    def _follow_streams(self, run: Run, learning: Learning, follows_none: bool) -> Streams | None:
-        everyone: list = [None] * dist.get_world_size(run.group)
-        dist.all_gather_object(everyone, learning.counts, group=run.group)
-        counts = {what: count for of_rank in everyone for what, count in of_rank.items()}
-        shared = {layer for chunk in run.chunks if chunk.sharded for layer in chunk.layers}
-        if (not counts and not follows_none) or None in counts.values() or shared & set(counts):
-            return None
-        return Streams(run.stock_parts, self.stage_id, counts, run.group, self.device)
+    def read_first_batch(self) -> None:
+        """Of the step or evaluation that begins."""
+        with self._reading():
+            self._ostinato.batches.read_first()
 
     def ostinato_run(self, executor) -> None:
         """Runs all instructions of this rank; an error says where it came from."""
@@ -490,13 +343,11 @@ class PlanEngine:
         """What the executor calls: the outputs of a chunk, or the scaled loss."""
         run = self._ostinato
         copies, name = plans.copies_of(run.chunks), run.program.stages[chunk.stage].name
-        if run.borders is not None and inputs is not None:
-            run.borders.received(chunk, inputs)
+        run.equality.received(chunk, inputs)
         with run.memory.forward(name) if run.memory else nullcontext():
             outputs = self.forward_chunk(chunk, copies * micro_batch + chunk.copy, inputs)
         if not chunk.ends:
-            if run.borders is not None:
-                run.borders.handed_on(chunk, outputs)
+            run.equality.handed_on(chunk, outputs)
             return outputs
         loss = self.scale(self.loss / self.gradient_accumulation_steps())
         self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
@@ -519,13 +370,8 @@ class PlanEngine:
         run.active = chunk
         self.module.show(chunk)
         self.module.micro_offset = run.batches_before + batch  # it seeds the layers of a micro-batch where seed_layers is on
-        if run.watcher is not None:
-            self.module.watcher = run.watcher
-            run.watcher.begin(batch)
-        self._exec_forward_pass(batch)
-        if run.watcher is not None:
-            self.module.watcher = None
-            run.watcher.end()
+        with run.equality.forward(batch):
+            self._exec_forward_pass(batch)
         run.active = None
         outputs = buffers["outputs"][batch]
         if isinstance(outputs, ShardedLogits):
@@ -548,14 +394,8 @@ class PlanEngine:
         """Around what DeepSpeed's code reads; what a loader draws there is no layer's."""
         run = self._ostinato
         run.loading = True
-        if run.draws is not None:
-            run.draws.enter(BATCH)
-        before = generators.current() if run.streaming is not None else None
-        yield
-        if run.streaming is not None:
-            run.streaming.note_batch(before)
-        if run.draws is not None:
-            run.draws.enter(LAYERS)
+        with run.equality.reading():
+            yield
         run.loading = False
 
     def _reentrant_activation_checkpointing(self):
@@ -576,11 +416,8 @@ class PlanEngine:
         run = self._ostinato
         run.active = chunk
         self.module.show(chunk)
-        if run.streaming is not None:
-            self.module.watcher = run.streaming
-            run.streaming.begin(plans.copies_of(run.chunks) * micro_batch + chunk.copy, recomputed=True)
-        if self._steps_here == 1 and micro_batch == 0 and part != "W":
-            run.recomputed = self.module.watch_backward(chunk)
+        batch = plans.copies_of(run.chunks) * micro_batch + chunk.copy
+        run.equality.before_backward(chunk, batch, first=self._steps_here == 1 and micro_batch == 0 and part != "W")
         self._running_engine_backward = True
         if part == "I":
             self._start_timers(self.engine_timers.backward_timers)
@@ -593,13 +430,8 @@ class PlanEngine:
             self._stop_timers(self.engine_timers.backward_timers)
         else:
             self._backward_epilogue()
-        if self._ostinato.streaming is not None:
-            self.module.watcher = None
-            self._ostinato.streaming.end()
         self._running_engine_backward = False
-        if self._ostinato.recomputed is not None:
-            self._ostinato.recomputed()
-            self._ostinato.recomputed = None
+        self._ostinato.equality.after_backward()
         self._ostinato.active = None
 
     def _backward_prologue(self):

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
-from support import changed_model
 from support.changed_model import LAYERS, MOVED, REFUSED
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, refusal, train, weights

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import torch
 
 from ostinato.profile.device import Cpu, device_of_this_process
-from ostinato.profile.engine import Host, Takeover
+from ostinato.profile.engine import Takeover
 from ostinato.profile.errors import BAD_INPUT, ProfileError
 from ostinato.profile.job import Job
 from ostinato.profile.world import World

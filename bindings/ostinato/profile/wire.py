@@ -16,7 +16,6 @@ the host of the other rank, as none does where a plan posts its receives early.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
