@@ -30,6 +30,7 @@ class ChunkedLayers:
 
     watcher = None  # (draws) is told of each layer before it runs
     whole_logits = False  # forward() of a sharded head returns the logits of all its ranks
+    _generators = None  # their states in a backward that is watched, before what runs in it next
     _one_backward = False  # layers are compiled so that gradients of inputs and weights come together
 
     def forward(self, forward_input):
@@ -42,7 +43,8 @@ class ChunkedLayers:
 
             def run(*values):
                 self._run = before
-                return function(*values)
+                with self._own_seeds():
+                    return function(*values)
 
             return own(run, *inputs)
 
@@ -151,15 +153,30 @@ class ChunkedLayers:
         themselves, and those that DeepSpeed does, run their forwards twice; the order of the two among others is the plan's.
         """
         state = ForwardState(dict(zip(chunk.layers, self.functions_of(chunk), strict=True)))
-        before, drawn = state.now(), states()
+        before, self._generators, self._drew = state.now(), states(), set()
 
         def note() -> None:
-            changed = state.changed_buffers(before) + state.lost(before)
-            if not self.seed_layers:
-                changed += [f"the generator {kind}" for kind, was, now in zip(KINDS, drawn, states(), strict=True) if not same(was, now)]
+            self._look_at_generators()
+            changed = state.changed_buffers(before) + state.lost(before) + [f"the generator {kind}" for kind in sorted(self._drew)]
+            self._generators = None
             self.run_twice += [f"{name} (checkpointed by the layer or by DeepSpeed, in the plan's order)" for name in changed]
 
         return note
+
+    def _look_at_generators(self) -> None:
+        now = states()
+        self._drew |= {kind for kind, was, is_now in zip(KINDS, self._generators, now, strict=True) if not same(was, is_now)}
+        self._generators = now
+
+    @contextmanager
+    def _own_seeds(self):
+        """Around layers that run once more in a backward: where each of them is seeded, what they draw is what they drew."""
+        if self._generators is None or not self.seed_layers:
+            yield
+            return
+        self._look_at_generators()
+        yield
+        self._generators = states()
 
     def _put_away(self) -> None:
         if self._own_checkpointing is not None:
