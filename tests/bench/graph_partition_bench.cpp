@@ -69,8 +69,8 @@ Ticks run(const GraphCosts& costs, GraphStrategy strategy, GraphSchedule schedul
           bool program) {
   const GraphPartition p = partition(costs, strategy, {.seed = seed, .published_program = program});
   const GraphSends sends = program ? GraphSends::operations : GraphSends::immediate;
-  return (strategy == GraphStrategy::heft ? simulate_ranked(costs, p.assignment, p.planned, sends)
-                                          : simulate(costs, p.assignment, schedule, sends))
+  return (strategy == GraphStrategy::heft ? simulate_ranked(costs, p.assignment, p.planned, sends, seed)
+                                          : simulate(costs, p.assignment, schedule, sends, seed))
       .makespan;
 }
 

@@ -26,12 +26,12 @@ class MayerTest : public testing::Test {
   /// As the authors' program does it, mean of `runs` seeds, in time units.
   static double published(const GraphCosts& costs, GraphStrategy strategy, GraphSchedule schedule, int runs) {
     double sum = 0;
-    for (int seed = 1; seed <= runs; ++seed) {
-      const GraphPartition p =
-          partition(costs, strategy, {.seed = static_cast<std::uint64_t>(seed), .published_program = true});
-      const GraphTimeline t = strategy == GraphStrategy::heft
-                                  ? simulate_ranked(costs, p.assignment, p.planned, GraphSends::operations)
-                                  : simulate(costs, p.assignment, schedule, GraphSends::operations);
+    for (std::uint64_t seed = 1; seed <= static_cast<std::uint64_t>(runs); ++seed) {
+      const GraphPartition p = partition(costs, strategy, {.seed = seed, .published_program = true});
+      const GraphTimeline t =
+          strategy == GraphStrategy::heft
+              ? simulate_ranked(costs, p.assignment, p.planned, GraphSends::operations, seed)
+              : simulate(costs, p.assignment, schedule, GraphSends::operations, seed);
       EXPECT_EQ(check_timeline(costs, p.assignment, t.start), "");
       sum += to_units(t.makespan);
     }
