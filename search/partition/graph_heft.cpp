@@ -1,7 +1,6 @@
 // HEFT (Topcuoglu, Hariri, Wu, IEEE TPDS 2002) with groups: the first vertex of a group chooses the device
 // for all.
 #include <algorithm>
-#include <map>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "search/partition/graph_loads.h"
 #include "search/partition/graph_random.h"
 #include "search/partition/graph_rank.h"
+#include "search/partition/graph_slots.h"
 #include "search/partition/graph_strategies.h"
 
 namespace ostinato {
@@ -17,32 +17,6 @@ namespace {
 
 /// 0.00005 time units.
 constexpr Ticks kSameRank = kTicksPerUnit / 20'000;
-
-/// The planned work of one device, as disjoint intervals; intervals that touch are one.
-class Slots {
- public:
-  /// Earliest start >= ready of a gap of that length. O(log slots + gaps passed).
-  Ticks earliest(Ticks ready, Ticks length) const {
-    auto next = slots_.upper_bound(ready);
-    if (next != slots_.begin()) ready = std::max(ready, std::prev(next)->second);
-    for (; next != slots_.end() && next->first - ready < length; ++next) ready = next->second;
-    return ready;
-  }
-
-  void add(Ticks start, Ticks length) {
-    if (length == 0) return;
-    Ticks end = start + length;
-    auto next = slots_.lower_bound(start);
-    if (next != slots_.end() && next->first == end) end = next->second, next = slots_.erase(next);
-    if (next != slots_.begin() && std::prev(next)->second == start)
-      std::prev(next)->second = end;
-    else
-      slots_.emplace_hint(next, start, end);
-  }
-
- private:
-  std::map<Ticks, Ticks> slots_;  // start -> end
-};
 
 class Heft {
  public:
@@ -136,7 +110,7 @@ class Heft {
   const std::vector<char>& usable_;
   const bool published_;
   GraphLoads loads_;
-  std::vector<Slots> slots_;
+  std::vector<GraphSlots> slots_;
   std::vector<Ticks> end_;
 };
 
