@@ -86,5 +86,12 @@ TEST_F(MayerTest, TheOtherStrategiesAgreeOnTheRecurrentNetwork) {
   expect_within(published(costs, GraphStrategy::hash, kPct, 5), 4732.5, 3);
 }
 
+TEST_F(MayerTest, WhatASetOrdersAgreesOnTheDynamicNetwork) {
+  const OperatorGraph g = graph("dynamic_rnn_graph.csv");
+  const GraphCosts costs(g, devices_);
+  expect_within(published(costs, GraphStrategy::heft, kFifo, 5), 3521.1, 2);
+  expect_within(published(costs, GraphStrategy::mite, kPct, 5), 2218.7, 2);
+}
+
 }  // namespace
 }  // namespace ostinato
