@@ -156,12 +156,11 @@ Outcome run_strategy(const GraphCosts& costs, const Arguments& a) {
   Outcome outcome;
   outcome.method = own_order ? "heft, its own order" : fmt::format("{} + {}", a.strategy, a.schedule);
   for (int run = 0; run < std::max(1, a.runs); ++run) {
-    const GraphPartition p =
-        partition(costs, strategy,
-                  {.seed = a.seed + static_cast<std::uint64_t>(run), .published_program = a.published});
+    const std::uint64_t seed = a.seed + static_cast<std::uint64_t>(run);
+    const GraphPartition p = partition(costs, strategy, {.seed = seed, .published_program = a.published});
     if (!p.reason.empty()) refuse(a, p.reason);
-    GraphTimeline t = own_order ? simulate_ranked(costs, p.assignment, p.planned, sends)
-                                : simulate(costs, p.assignment, schedule, sends);
+    GraphTimeline t = own_order ? simulate_ranked(costs, p.assignment, p.planned, sends, seed)
+                                : simulate(costs, p.assignment, schedule, sends, seed);
     if (outcome.makespans.empty() || t.makespan < outcome.makespans.front()) {
       outcome.assignment = p.assignment;
       outcome.start = std::move(t.start);

@@ -68,8 +68,8 @@ struct OperatorGraph {
   std::vector<int> group;              ///< of each vertex
   FlatLists groups;                    ///< vertices of each group; groups by their smallest vertex
   std::vector<int> group_kind;         ///< index into kinds, -1: any device
-  std::vector<std::int64_t>
-      group_key;  ///< the id that the published program files it under, see table_size()
+  std::vector<std::pair<std::int64_t, int>>
+      group_place;  ///< in the table of groups of the published program: (place, turn), see table_size()
   std::vector<std::int64_t> group_operations, group_memory;
   std::vector<std::string> kinds;  ///< that some vertex asks for
 
@@ -77,7 +77,8 @@ struct OperatorGraph {
 };
 
 /// Places of a hash table with so many keys in the published program's language, where a number stands at
-/// number mod places, and tables are walked by place: some of its results depend on that order.
+/// number mod places, behind those put there before, and tables are walked by place: some of its results
+/// depend on that order.
 std::int64_t table_size(std::size_t keys);
 
 /// Builds a graph from its rows. Throws InputError(source:line) for an id that is given twice or not at all,

@@ -89,12 +89,12 @@ void sort_topologically(OperatorGraph& graph) {
   if (static_cast<int>(graph.order.size()) < graph.size()) refuse_cycle(graph, missing);
 }
 
-/// Joins what is named together; the smallest vertex stands for its set. `filed`, at that vertex: the id
-/// under which the published program files the set. It reads row by row, and sees those of the rows before.
+/// Joins what is named together; the smallest vertex stands for its set. `filed`, at that vertex: where the
+/// published program's table holds the set. It reads row by row, and sees those of the rows before.
 class Together {
  public:
   Together(const std::vector<GraphVertex>& rows, const Ids& ids)
-      : rows_(rows), ids_(ids), parent_(rows.size()), filed(rows.size(), -1) {
+      : rows_(rows), ids_(ids), parent_(rows.size()), filed_(rows.size()) {
     std::iota(parent_.begin(), parent_.end(), 0);
     std::vector<int> order = parent_;
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return rows[a].line < rows[b].line; });
@@ -108,6 +108,13 @@ class Together {
     return v;
   }
 
+  /// (place, how many were filed before it): a table never shrinks, and at a place the first filed is first.
+  std::pair<std::int64_t, int> place(int v) {
+    const Filed& set = filed_[root(v)];
+    return set.id < 0 ? std::pair(rows_[v].id, 0)
+                      : std::pair(set.id % table_size(static_cast<std::size_t>(most_)), set.after);
+  }
+
  private:
   int at(int v, std::int64_t id) const { return ids_.at(id, rows_[v], "a vertex on the same device"); }
   void join(int v, int w) {
@@ -115,29 +122,42 @@ class Together {
     parent_[std::max(a, b)] = std::min(a, b);
   }
 
+  /// The id that a set is filed under, and how many had been filed before it; id -1: not filed.
+  struct Filed {
+    std::int64_t id = -1;
+    int after = 0;
+  };
+
   /// Its set is filed under the id of the first that it names, in the order of a table, unless that has a
-  /// set.
+  /// set. The sets of the others that it names are taken out of the table.
   void file(int v) {
     const std::int64_t places = table_size(rows_[v].together.size());
     int first = -1;
-    const auto key = [&](int w) { return std::pair(rows_[w].id % places, rows_[w].id); };
     std::vector<int> before;
     for (const std::int64_t id : rows_[v].together)
       if (const int w = at(v, id); rows_[w].line < rows_[v].line) before.push_back(w);
     for (const int w : before)
-      if (first < 0 || key(w) < key(first)) first = w;
+      if (first < 0 || rows_[w].id % places < rows_[first].id % places) first = w;
     if (first < 0) return;
-    const std::int64_t kept = filed[root(first)] < 0 ? rows_[first].id : filed[root(first)];
-    for (const int w : before) join(v, w);
-    filed[root(v)] = kept;
+    Filed kept = filed_[root(first)];
+    if (kept.id < 0) {
+      kept = {rows_[first].id, total_++};
+      most_ = std::max(most_, ++now_);
+    }
+    join(v, first);
+    for (const int w : before) {
+      if (root(w) == root(v)) continue;
+      if (filed_[root(w)].id >= 0) --now_;
+      join(v, w);
+    }
+    filed_[root(v)] = kept;
   }
 
   const std::vector<GraphVertex>& rows_;
   const Ids& ids_;
   std::vector<int> parent_;
-
- public:
-  std::vector<std::int64_t> filed;
+  std::vector<Filed> filed_;
+  int total_ = 0, now_ = 0, most_ = 0;  ///< sets filed ever, in the table now, and at most
 };
 
 int kind_index(OperatorGraph& graph, const std::string& kind) {
@@ -173,7 +193,7 @@ void form_groups(OperatorGraph& graph, const std::vector<GraphVertex>& rows, con
   for (int v = 0; v < graph.size(); ++v) {
     const int leader = together.root(v);
     graph.group[v] = leader == v ? groups++ : graph.group[leader];
-    if (leader == v) graph.group_key.push_back(together.filed[v] >= 0 ? together.filed[v] : graph.ids[v]);
+    if (leader == v) graph.group_place.push_back(together.place(v));
     members.emplace_back(graph.group[v], v);
   }
   graph.groups = FlatLists::from_pairs(groups, members);

@@ -1,43 +1,22 @@
 // HEFT (Topcuoglu, Hariri, Wu, IEEE TPDS 2002) with groups: the first vertex of a group chooses the device
 // for all.
 #include <algorithm>
-#include <map>
+#include <queue>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "search/partition/graph_loads.h"
 #include "search/partition/graph_random.h"
 #include "search/partition/graph_rank.h"
+#include "search/partition/graph_slots.h"
 #include "search/partition/graph_strategies.h"
 
 namespace ostinato {
 namespace {
 
-/// The planned work of one device, as disjoint intervals; intervals that touch are one.
-class Slots {
- public:
-  /// Earliest start >= ready of a gap of that length. O(log slots + gaps passed).
-  Ticks earliest(Ticks ready, Ticks length) const {
-    auto next = slots_.upper_bound(ready);
-    if (next != slots_.begin()) ready = std::max(ready, std::prev(next)->second);
-    for (; next != slots_.end() && next->first - ready < length; ++next) ready = next->second;
-    return ready;
-  }
-
-  void add(Ticks start, Ticks length) {
-    if (length == 0) return;
-    Ticks end = start + length;
-    auto next = slots_.lower_bound(start);
-    if (next != slots_.end() && next->first == end) end = next->second, next = slots_.erase(next);
-    if (next != slots_.begin() && std::prev(next)->second == start)
-      std::prev(next)->second = end;
-    else
-      slots_.emplace_hint(next, start, end);
-  }
-
- private:
-  std::map<Ticks, Ticks> slots_;  // start -> end
-};
+/// 0.00005 time units.
+constexpr Ticks kSameRank = kTicksPerUnit / 20'000;
 
 class Heft {
  public:
@@ -51,12 +30,7 @@ class Heft {
         end_(graph_.size(), 0) {}
 
   GraphPartition run(std::uint64_t seed) {
-    const std::vector<Ticks> rank = upward_ranks(costs_, published_);
-    std::vector<int> order =
-        graph_.order;  // a vertex comes before its successors even where the rank is equal
-    if (seed != 0) tie_break(order, seed);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return rank[a] > rank[b]; });
-    for (const int v : order) {
+    for (const int v : published_ ? published_order(seed) : by_rank(seed)) {
       const int d = loads_.assigned(v) ? loads_.device(v) : earliest_finish(v);
       if (!loads_.assigned(v) && !loads_.assign(graph_.group[v], d)) break;
       const Ticks length = costs_.execution(v, d);
@@ -68,8 +42,35 @@ class Heft {
   }
 
  private:
+  std::vector<int> by_rank(std::uint64_t seed) const {
+    const std::vector<Ticks> rank = upward_ranks(costs_);
+    std::vector<int> order =
+        graph_.order;  // a vertex comes before its successors even where the rank is equal
+    if (seed != 0) tie_break(order, seed);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return rank[a] > rank[b]; });
+    return order;
+  }
+
+  /// The published program takes ranks that are nearer than kSameRank as equal, and then draws.
+  std::vector<int> published_order(std::uint64_t seed) const {
+    const std::vector<Ticks> rank = published_upward_ranks(costs_, seed).rank;
+    const std::vector<int> draw = open_order(graph_.size(), seed + 2);
+    std::vector<int> missing(graph_.size()), order;
+    std::priority_queue<std::tuple<Ticks, int, int>> ready;  // a vertex comes before its successors
+    const auto push = [&](int v) { ready.emplace(rank[v] / kSameRank, -draw[v], v); };
+    for (int v = 0; v < graph_.size(); ++v)
+      if ((missing[v] = static_cast<int>(graph_.predecessors[v].size())) == 0) push(v);
+    for (; !ready.empty();) {
+      order.push_back(std::get<2>(ready.top()));
+      ready.pop();
+      for (const int w : graph_.successors[order.back()])
+        if (--missing[w] == 0) push(w);
+    }
+    return order;
+  }
+
   /// Another topological order, so that equal ranks are taken otherwise: by depth, shuffled within.
-  void tie_break(std::vector<int>& order, std::uint64_t seed) {
+  void tie_break(std::vector<int>& order, std::uint64_t seed) const {
     std::vector<int> depth(graph_.size(), 0);
     for (const int v : graph_.order)
       for (const int w : graph_.successors[v]) depth[w] = std::max(depth[w], depth[v] + 1);
@@ -109,7 +110,7 @@ class Heft {
   const std::vector<char>& usable_;
   const bool published_;
   GraphLoads loads_;
-  std::vector<Slots> slots_;
+  std::vector<GraphSlots> slots_;
   std::vector<Ticks> end_;
 };
 

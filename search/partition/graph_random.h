@@ -2,6 +2,7 @@
 // Random numbers that are the same on every platform: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -28,5 +29,13 @@ class GraphRandom {
  private:
   std::uint64_t state_;
 };
+
+/// 0 .. count - 1, shuffled by `seed`; seed 0: as they are. For an order that a text leaves open.
+inline std::vector<int> open_order(int count, std::uint64_t seed) {
+  std::vector<int> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  if (seed != 0) GraphRandom(seed).shuffle(order);
+  return order;
+}
 
 }  // namespace ostinato

@@ -12,6 +12,7 @@
 
 #include "search/files/error.h"
 #include "search/files/file.h"
+#include "search/partition/graph_random.h"
 
 namespace ostinato {
 namespace {
@@ -50,6 +51,7 @@ class Deliveries {
   const Delivery& operator[](int index) const { return all_[index]; }
   int begin(int vertex) const { return begin_[vertex]; }
   int end(int vertex) const { return begin_[vertex + 1]; }
+  int size() const { return static_cast<int>(all_.size()); }
   std::span<const int> consumers(const Delivery& d) const {
     return {targets_.data() + d.begin, static_cast<std::size_t>(d.end - d.begin)};
   }
@@ -66,7 +68,7 @@ class Simulation {
   enum class Pick { fifo, remaining, msr, planned };
 
   Simulation(const GraphCosts& costs, const Assignment& assignment, Pick pick, std::vector<Ticks> rank,
-             GraphSends sends)
+             GraphSends sends, std::uint64_t seed)
       : costs_(costs),
         graph_(costs.graph()),
         assignment_(assignment),
@@ -74,6 +76,7 @@ class Simulation {
         pick_(pick),
         rank_(std::move(rank)),
         send_runs_(sends == GraphSends::operations),
+        place_(send_runs_ ? open_order(graph_.size() + deliveries_.size(), seed) : std::vector<int>()),
         ready_(costs.device_count()),
         under_way_(costs.device_count()),
         running_(costs.device_count(), -1),
@@ -99,8 +102,8 @@ class Simulation {
  private:
   // (time, 0: a device ends its vertex / 1: a delivery arrives, index)
   using Event = std::tuple<Ticks, int, int>;
-  // (key, task); the lowest is picked
-  using Entry = std::pair<Ticks, int>;
+  // (key, turn, task); the lowest is picked. Turn: among equal keys; the task, or when it became ready
+  using Entry = std::tuple<Ticks, Ticks, int>;
 
   bool is_send(int task) const { return task >= graph_.size(); }
 
@@ -112,7 +115,8 @@ class Simulation {
 
   void make_ready(int task, int device) {
     std::vector<Entry>& heap = ready_[device];
-    heap.emplace_back(pick_ == Pick::fifo ? arrivals_++ : key(task), task);
+    const Ticks turn = send_runs_ || pick_ == Pick::fifo ? arrivals_++ : task;
+    heap.emplace_back(pick_ == Pick::fifo ? 0 : key(task), turn, task);
     if (pick_ != Pick::msr) std::push_heap(heap.begin(), heap.end(), std::greater<>());
     touch(device);
   }
@@ -134,17 +138,40 @@ class Simulation {
     const int v = std::exchange(running_[index], -1);
     touch(index);
     if (is_send(v)) return receive(index);
+    if (send_runs_) {
+      hand_on(v);
+      return receive(index);
+    }
     for (int d = deliveries_.begin(v); d < deliveries_.end(v); ++d) {
-      const Delivery& delivery = deliveries_[d];
-      if (delivery.device == index) {
-        deliver(delivery);
-      } else if (send_runs_) {
-        make_ready(graph_.size() + d, index);
+      if (deliveries_[d].device == index)
+        deliver(deliveries_[d]);
+      else
+        events_.emplace(now_ + deliveries_[d].time, 1, d);
+    }
+  }
+
+  /// Where sends are operations: consumers on the same device and sends, in the order of a set.
+  void hand_on(int v) {
+    std::vector<int> tasks;
+    for (int d = deliveries_.begin(v); d < deliveries_.end(v); ++d) {
+      if (deliveries_[d].device != assignment_[v]) {
+        tasks.push_back(graph_.size() + d);
       } else {
-        events_.emplace(now_ + delivery.time, 1, d);
+        const auto consumers = deliveries_.consumers(deliveries_[d]);
+        tasks.insert(tasks.end(), consumers.begin(), consumers.end());
       }
     }
-    receive(index);
+    in_set_order(tasks);
+    for (const int task : tasks) {
+      if (is_send(task))
+        make_ready(task, assignment_[v]);
+      else
+        input_arrived(task);
+    }
+  }
+
+  void in_set_order(std::vector<int>& tasks) const {
+    std::sort(tasks.begin(), tasks.end(), [&](int a, int b) { return place_[a] < place_[b]; });
   }
 
   void arrive(int delivery) {
@@ -163,8 +190,18 @@ class Simulation {
   }
 
   void deliver(const Delivery& delivery) {
-    for (const int w : deliveries_.consumers(delivery))
-      if (--missing_[w] == 0) make_ready(w, delivery.device);
+    const auto consumers = deliveries_.consumers(delivery);
+    if (!send_runs_) {
+      for (const int w : consumers) input_arrived(w);
+      return;
+    }
+    std::vector<int> tasks(consumers.begin(), consumers.end());
+    in_set_order(tasks);
+    for (const int w : tasks) input_arrived(w);
+  }
+
+  void input_arrived(int v) {
+    if (--missing_[v] == 0) make_ready(v, assignment_[v]);
   }
 
   void start_all() {
@@ -197,13 +234,13 @@ class Simulation {
     std::vector<Entry>& ready = ready_[device];
     if (pick_ == Pick::msr) {
       const auto best = std::min_element(ready.begin(), ready.end(), [&](const Entry& a, const Entry& b) {
-        return std::tuple(-score(a.second), a) < std::tuple(-score(b.second), b);
+        return std::tuple(-score(std::get<2>(a)), a) < std::tuple(-score(std::get<2>(b)), b);
       });
       std::iter_swap(best, ready.end() - 1);
     } else {
       std::pop_heap(ready.begin(), ready.end(), std::greater<>());
     }
-    const int task = ready.back().second;
+    const int task = std::get<2>(ready.back());
     ready.pop_back();
     return task;
   }
@@ -234,6 +271,7 @@ class Simulation {
   const Pick pick_;
   const std::vector<Ticks> rank_;
   const bool send_runs_;
+  const std::vector<int> place_;  ///< of each task, in the order of sets
   std::vector<std::vector<Entry>> ready_;
   std::vector<std::vector<std::pair<Ticks, int>>> under_way_;  ///< (arrival, delivery) to each device
   std::vector<int> running_, missing_;
@@ -277,18 +315,18 @@ std::vector<Ticks> remaining_times(const GraphCosts& costs, const Assignment& as
 }
 
 GraphTimeline simulate(const GraphCosts& costs, const Assignment& assignment, GraphSchedule schedule,
-                       GraphSends sends) {
+                       GraphSends sends, std::uint64_t seed) {
   if (schedule == GraphSchedule::fifo)
-    return Simulation(costs, assignment, Simulation::Pick::fifo, {}, sends).run();
+    return Simulation(costs, assignment, Simulation::Pick::fifo, {}, sends, seed).run();
   std::vector<Ticks> rank = remaining_times(costs, assignment, sends);
   for (Ticks& r : rank) r = -r;
   const auto pick = schedule == GraphSchedule::pct ? Simulation::Pick::remaining : Simulation::Pick::msr;
-  return Simulation(costs, assignment, pick, std::move(rank), sends).run();
+  return Simulation(costs, assignment, pick, std::move(rank), sends, seed).run();
 }
 
 GraphTimeline simulate_ranked(const GraphCosts& costs, const Assignment& assignment,
-                              const std::vector<Ticks>& rank, GraphSends sends) {
-  return Simulation(costs, assignment, Simulation::Pick::planned, rank, sends).run();
+                              const std::vector<Ticks>& rank, GraphSends sends, std::uint64_t seed) {
+  return Simulation(costs, assignment, Simulation::Pick::planned, rank, sends, seed).run();
 }
 
 std::string check_timeline(const GraphCosts& costs, const Assignment& assignment,

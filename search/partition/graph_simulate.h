@@ -32,6 +32,8 @@ GraphSchedule parse_graph_schedule(std::string_view word);
 /// When a tensor leaves for another device. immediate, as the paper says: when its vertex ends, at no cost to
 /// the device. operations, as the authors' program does: each transfer is a vertex of 10 operations on the
 /// sending device, which picks it by the same strategy (and PCT counts 10 more on the receiving one).
+/// There what a vertex, or an arrival, makes ready becomes so in the order of a set, which `seed` shuffles
+/// (0: by index); among what a strategy has equal, the first that became ready runs first.
 enum class GraphSends { immediate, operations };
 inline constexpr std::int64_t kSendOperations = 10;
 
@@ -43,12 +45,13 @@ struct GraphTimeline {
 
 /// FIFO and PCT: O((V + E) log V). MSR looks at every ready vertex at each pick.
 GraphTimeline simulate(const GraphCosts& costs, const Assignment& assignment, GraphSchedule schedule,
-                       GraphSends sends = GraphSends::immediate);
+                       GraphSends sends = GraphSends::immediate, std::uint64_t seed = 0);
 
 /// As above, where each device picks the ready vertex of lowest `rank`, ties by index. Sends that are
 /// operations go first.
 GraphTimeline simulate_ranked(const GraphCosts& costs, const Assignment& assignment,
-                              const std::vector<Ticks>& rank, GraphSends sends = GraphSends::immediate);
+                              const std::vector<Ticks>& rank, GraphSends sends = GraphSends::immediate,
+                              std::uint64_t seed = 0);
 
 /// Longest time from the start of each vertex to the end of a sink, with this assignment, if no device were
 /// ever busy with something else. O(V + E).

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "search/files/error.h"
@@ -15,24 +14,11 @@
 namespace ostinato {
 namespace {
 
-std::vector<int> iota(int count) {
-  std::vector<int> values(count);
-  std::iota(values.begin(), values.end(), 0);
-  return values;
-}
-
-/// An order that the paper leaves open.
-std::vector<int> open_order(int count, std::uint64_t seed) {
-  std::vector<int> order = iota(count);
-  if (seed != 0) GraphRandom(seed).shuffle(order);
-  return order;
-}
-
 /// In the published program groups of several vertices stand in a hash table.
 void order_as_table(const OperatorGraph& graph, std::vector<int>& groups) {
-  const std::int64_t places = table_size(groups.size());
-  const auto key = [&](int g) { return std::pair(graph.group_key[g] % places, graph.group_key[g]); };
-  std::sort(groups.begin(), groups.end(), [&](int a, int b) { return key(a) < key(b); });
+  std::sort(groups.begin(), groups.end(), [&](int a, int b) {
+    return std::pair(graph.group_place[a], a) < std::pair(graph.group_place[b], b);
+  });
 }
 
 /// Groups of several vertices first: they are the hardest to place.
@@ -54,7 +40,7 @@ int next_fitting(const GraphLoads& loads, int group, const std::vector<int>& dev
 }
 
 void assign_hash(GraphLoads& loads, const StrategyOptions& options) {
-  const std::vector<int> devices = iota(loads.costs().device_count());
+  const std::vector<int> devices = open_order(loads.costs().device_count(), 0);
   int turn = 0;
   for (const int g : groups_first(loads.costs().graph(), options))
     if (!loads.assign(g, next_fitting(loads, g, devices, turn++ % static_cast<int>(devices.size())))) return;
@@ -64,9 +50,10 @@ void assign_batch_split(GraphLoads& loads, const StrategyOptions& options) {
   const GraphCosts& costs = loads.costs();
   const OperatorGraph& graph = costs.graph();
   const std::int64_t n = costs.device_count();
-  const std::vector<int> devices = options.published_program ? iota(costs.device_count()) : costs.by_speed();
+  const std::vector<int> devices =
+      options.published_program ? open_order(costs.device_count(), 0) : costs.by_speed();
   const std::vector<std::int64_t> importance = path_operations(graph);
-  std::vector<int> order = iota(graph.size());
+  std::vector<int> order = open_order(graph.size(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return importance[a] > importance[b]; });
   for (int i = 0; i < graph.size(); ++i) {
     if (loads.assigned(order[i])) continue;
@@ -90,9 +77,20 @@ int least_loaded(const GraphLoads& loads, int group) {
   return best;
 }
 
+std::vector<int> published_critical_path(const GraphCosts& costs, std::uint64_t seed) {
+  const PublishedRanks ranks = published_upward_ranks(costs, seed);
+  int first = -1;
+  for (const int v : open_order(costs.graph().size(), seed))
+    if (costs.graph().predecessors[v].empty() && (first < 0 || ranks.rank[first] < ranks.rank[v])) first = v;
+  std::vector<int> path;
+  for (int v = first; v >= 0; v = ranks.next[v]) path.push_back(v);
+  return path;
+}
+
 void assign_critical_path(GraphLoads& loads, const StrategyOptions& options) {
   const OperatorGraph& graph = loads.costs().graph();
-  for (const int v : critical_path(graph, upward_ranks(loads.costs(), options.published_program))) {
+  for (const int v : options.published_program ? published_critical_path(loads.costs(), options.seed)
+                                               : critical_path(graph, upward_ranks(loads.costs()))) {
     const int g = graph.group[v];
     if (!loads.assigned(v) && !loads.assign(g, fastest_fitting(loads, g, options.published_program))) return;
   }

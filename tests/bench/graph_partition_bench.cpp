@@ -10,6 +10,7 @@
 #include <string>
 
 #include "search/partition/graph_best.h"
+#include "search/partition/graph_bound.h"
 #include "search/partition/graph_csv.h"
 #include "search/partition/graph_simulate.h"
 #include "search/partition/graph_strategies.h"
@@ -69,8 +70,8 @@ Ticks run(const GraphCosts& costs, GraphStrategy strategy, GraphSchedule schedul
           bool program) {
   const GraphPartition p = partition(costs, strategy, {.seed = seed, .published_program = program});
   const GraphSends sends = program ? GraphSends::operations : GraphSends::immediate;
-  return (strategy == GraphStrategy::heft ? simulate_ranked(costs, p.assignment, p.planned, sends)
-                                          : simulate(costs, p.assignment, schedule, sends))
+  return (strategy == GraphStrategy::heft ? simulate_ranked(costs, p.assignment, p.planned, sends, seed)
+                                          : simulate(costs, p.assignment, schedule, sends, seed))
       .makespan;
 }
 
@@ -120,10 +121,34 @@ OperatorGraph long_graph(int vertices) {
   return build_graph(std::move(rows), "random");
 }
 
-void BM_CriticalPathPct(benchmark::State& state) {
-  const OperatorGraph graph = long_graph(static_cast<int>(state.range(0)));
+GraphDevices roomy_devices() {
   GraphDevices devices = test::random_devices(1, 50);
   for (GraphDevice& device : devices.devices) device.memory = 1'000'000'000;
+  return devices;
+}
+
+void BM_Heft(benchmark::State& state) {
+  const OperatorGraph graph = long_graph(static_cast<int>(state.range(0)));
+  const GraphDevices devices = roomy_devices();
+  const GraphCosts costs(graph, devices);
+  for (auto _ : state) benchmark::DoNotOptimize(partition(costs, GraphStrategy::heft));
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+BENCHMARK(BM_Heft)->Arg(10'000)->Arg(100'000)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
+
+/// Levels at 10^4, paths at 10^5, the simple bound at 10^6.
+void BM_Bound(benchmark::State& state) {
+  const OperatorGraph graph = long_graph(static_cast<int>(state.range(0)));
+  const GraphDevices devices = roomy_devices();
+  const GraphCosts costs(graph, devices);
+  for (auto _ : state) benchmark::DoNotOptimize(graph_lower_bound(costs));
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+BENCHMARK(BM_Bound)->Arg(10'000)->Arg(100'000)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
+
+void BM_CriticalPathPct(benchmark::State& state) {
+  const OperatorGraph graph = long_graph(static_cast<int>(state.range(0)));
+  const GraphDevices devices = roomy_devices();
   const GraphCosts costs(graph, devices);
   for (auto _ : state)
     benchmark::DoNotOptimize(run(costs, GraphStrategy::critical_path, GraphSchedule::pct, 0, false));
