@@ -1,10 +1,13 @@
 """Where stages hand on what makes a run equal 1F1B up to rounding: several tensors with gradients, or such as are not contiguous.
 
-DeepSpeed and autograd add gradients of several tensors up in different orders: DeepSpeed runs Tensor.backward() for each output of a rank, one after the other. A stage of the plan that ends where a part of
-DeepSpeed's own partition ends does the same, and keeps every bit. Where only one of the two has a border between two layers,
-and several tensors cross it, sums are equal up to rounding. So they are where a tensor that crosses it, or its gradient, is a view
-that is not contiguous (x.transpose(0, 1), or channels_last): a transfer lays it out anew, and for other strides operators may take
-other kernels. Nobody knows before the first step what layers hand on, so it is said after it (claims), and where it happens for
+DeepSpeed and autograd add gradients of several tensors up in different orders: DeepSpeed runs
+Tensor.backward() for each output of a rank, one after the other, through all layers of the rank. A
+stage of the plan that begins and ends where a part of DeepSpeed's own partition does the same, and
+keeps every bit. Where several tensors cross the end of any other stage, or of any other part, sums are
+equal up to rounding. So they are where a tensor that crosses a border that only one of the two has, or
+its gradient, is a view that is not contiguous (x.transpose(0, 1), or channels_last): a transfer lays it
+out anew, and for other strides operators may take other kernels.
+Nobody knows before the first step what layers hand on, so it is said after it (claims), and where it happens for
 the first time in a later step.
 """
 
@@ -22,13 +25,14 @@ class Borders:
 
     def __init__(self, stock: list[int], split: set[int]):
         self._stock, self._split = set(stock[1:-1]), split
+        self._begins = dict(zip(stock[1:-1], stock, strict=False))  # by the layer after a part's last
         self._several: set[int] = set()  # layers after which several tensors cross a border that only one side has
         self._strided: set[int] = set()  # or such as are not contiguous
         self._told: tuple[set[int], set[int]] = set(), set()
 
     def one_by_one(self, chunk: Chunk) -> bool:
         """Whether the stage's backward starts from one output after the other. Recomputing it several times is not possible."""
-        return chunk.layers[-1] + 1 in self._stock and not chunk.recomputes
+        return self._begins.get(chunk.layers[-1] + 1) == chunk.first and not chunk.recomputes
 
     def watch(self, model, chunks: list[Chunk]) -> None:
         """Looks from here on at what the stages hand on, and at what crosses DeepSpeed's borders inside of them."""

@@ -24,7 +24,7 @@ TELLING = {
     "checkpointing of DeepSpeed's": ("recompute",),
     "noise of Python's and NumPy's": ("1F1B's own", "recompute"),
     "stochastic depth": ("1F1B's own", "recompute"),
-    "several gradients": ("uneven",),
+    "several gradients": ("uneven", "finer"),
     "views": ("uneven",),
 }
 

@@ -68,6 +68,12 @@ def ends(layers: int, stages: int) -> tuple[int, ...]:
     return (1, *(1 + cut for cut in cuts(layers - 2, stages - 2)), layers - 1)
 
 
+def finer(layers: int, stages: int) -> tuple[int, ...]:
+    """DeepSpeed's own border, and one in the half before it."""
+    half = cuts(layers, 2)[0]
+    return half - 1, half
+
+
 def _both_ways(model: Model, folder: Path) -> dict:
     layers = model.layer_count()
     text = placement_text("two directions", two_directions(cuts(layers, 2), layers))
@@ -107,6 +113,7 @@ PLACEMENTS = {
     for placement in (
         chain("1F1B's own", (0, 1)),
         chain("uneven", (0, 1), early),
+        chain("finer", (0, 1, 1), finer),
         chain("swapped", (1, 0)),
         chain("looped", (0, 1, 0, 1)),
         chain("wave", (0, 1, 1, 0)),

@@ -20,7 +20,7 @@ alone, on CPUs over gloo: three steps, an evaluation, and every weight and buffe
 | verdict | what was seen |
 | --- | --- |
 | equal | rank 0 said "bit for bit", and losses, evaluation, weights and buffers are |
-| rounding | rank 0 said "up to rounding" and why; losses agree to a thousandth, weights to a hundredth |
+| rounding | rank 0 said "up to rounding" and why; losses agree to a thousandth, weights to what Adam moves in three steps |
 | other numbers | a rank said that other random numbers are drawn, or named what forwards change; losses are finite and near |
 | refused | an error of ostinato's own that names what it is about, before any weight changed, and every rank stops |
 | WRONG | anything else: a fault |
