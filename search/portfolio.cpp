@@ -177,7 +177,7 @@ void Portfolio::spare_memory() {
     const std::vector<Bytes> held = held_by(in_, repetend);
     const Bytes most = *std::max_element(held.begin(), held.end());
     const std::vector<int> rigid = repeated(repetend);
-    for (const Bytes room : {most, 2 * most}) {
+    for (const Bytes room : {most, most > kUnlimited / 2 ? kUnlimited : 2 * most}) {
       if (stopped()) return;
       JustifyOptions options;
       for (int d = 0; d < in_.devices(); ++d) options.room.push_back(std::min(room, in_.room(d)));

@@ -154,6 +154,12 @@ bool all_matched(const Instance& in, const Bounds& bounds) {
 
 }  // namespace
 
+__int128 left_behind(const Instance& in, int d) {
+  __int128 left = 0;
+  for (const int b : in.blocks_on(d)) left += in.memory(b);
+  return left;
+}
+
 std::string what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_batches) {
   for (int d = 0; d < in.devices(); ++d) {
     if (!in.limited(d)) continue;
@@ -163,8 +169,7 @@ std::string what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_
       const std::string reason = too_much_at_once(in, *bounds.held()[d], d);
       if (!reason.empty()) return device + reason;
     }
-    __int128 kept = 0;
-    for (const int b : in.blocks_on(d)) kept += in.memory(b);
+    const __int128 kept = left_behind(in, d);
     if (kept * micro_batches <= in.room(d)) continue;
     return device +
            fmt::format(

@@ -12,16 +12,19 @@ std::int64_t floor_divide(Nanoseconds value, Nanoseconds by) {
   return value >= 0 ? value / by : -((-value + by - 1) / by);
 }
 
-/// What device d holds at the start of item x, counted as in modulo.cpp.
-Bytes held_at(const Instance& in, const Repetend& r, int d, std::size_t x) {
+/// What device d holds at the start of item x, counted as in modulo.cpp. What takes or gives back in no time
+/// has done so then.
+__int128 held_at(const Instance& in, const Repetend& r, int d, std::size_t x) {
   const auto blocks = static_cast<std::size_t>(in.blocks());
   const int own = static_cast<int>(x % blocks);
-  Bytes held = std::max<Bytes>(0, in.memory(own)) + in.workspace(own);
+  __int128 held =
+      (in.time(own) > 0 ? std::max<Bytes>(0, in.memory(own)) : in.memory(own)) + in.workspace(own);
   for (int copy = 0; copy < r.unroll; ++copy) {
     for (const int b : in.blocks_on(d)) {
       const std::size_t y = static_cast<std::size_t>(copy) * blocks + static_cast<std::size_t>(b);
       if (y == x || in.memory(b) == 0) continue;
-      held += in.memory(b) * (floor_divide(r.start[x] - r.start[y] - in.time(b), r.period) + 1);
+      held += static_cast<__int128>(in.memory(b)) *
+              (floor_divide(r.start[x] - r.start[y] - in.time(b), r.period) + 1);
     }
   }
   return held;
@@ -30,6 +33,9 @@ Bytes held_at(const Instance& in, const Repetend& r, int d, std::size_t x) {
 Bytes static_memory(const Instance& in, int d) {
   return in.placement().devices[static_cast<std::size_t>(d)].static_memory;
 }
+
+/// More is counted as this much, so that it can be added to static memory.
+Bytes most_held(const Instance& in, int d) { return kUnlimited - 1 - static_memory(in, d); }
 
 /// Some device's static memory is this: no repetend makes RepetendMemory::largest less.
 Bytes least_largest(const Instance& in) {
@@ -67,11 +73,12 @@ bool proved_on_average(const Instance& in, const Repetend& r, Bytes largest) {
 std::vector<Bytes> held_by(const Instance& in, const Repetend& r) {
   std::vector<Bytes> peak(static_cast<std::size_t>(in.devices()), 0);
   for (int d = 0; d < in.devices(); ++d) {
+    __int128 most = 0;
     for (int copy = 0; copy < r.unroll; ++copy) {
-      for (const int b : in.blocks_on(d)) {
-        peak[d] = std::max(peak[d], held_at(in, r, d, static_cast<std::size_t>(copy * in.blocks() + b)));
-      }
+      for (const int b : in.blocks_on(d))
+        most = std::max(most, held_at(in, r, d, static_cast<std::size_t>(copy * in.blocks() + b)));
     }
+    peak[d] = static_cast<Bytes>(std::min<__int128>(most, most_held(in, d)));
   }
   return peak;
 }

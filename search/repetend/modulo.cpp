@@ -4,6 +4,9 @@
 #include <map>
 #include <utility>
 
+#include "search/bounds/feasible.h"
+#include "search/repetend/repetend.h"
+
 namespace ostinato {
 namespace {
 
@@ -32,10 +35,13 @@ void ModuloProblem::add_pairs() {
   for (int x = 0; x < items_; ++x) {
     for (const int d : in_.devices_of(block(x))) on_device_[d].push_back(x);
   }
+  const auto in_no_time = [&](int item) { return in_.time(block(item)) == 0; };
   std::map<std::pair<int, int>, int> shared;
   for (const auto& items : on_device_) {
     for (std::size_t i = 0; i < items.size(); ++i) {
-      for (std::size_t j = i + 1; j < items.size(); ++j) ++shared[{items[i], items[j]}];
+      for (std::size_t j = i + 1; j < items.size(); ++j) {
+        if (!in_no_time(items[i]) || !in_no_time(items[j])) ++shared[{items[i], items[j]}];
+      }
     }
   }
   for (const auto& [pair, devices] : shared) pairs_.push_back({pair.first, pair.second, devices});
@@ -53,10 +59,12 @@ void ModuloProblem::add_dependencies() {
   initial_.keep();
 }
 
-/// By how many periods y may run later than x.
+/// By how many periods y may run later than x. Two of no time may share an instant: y has run then.
 ModuloProblem::Range ModuloProblem::range(int x, int y) const {
   const Nanoseconds least = std::max(paths_.get(x, y), -reach_);
   const Nanoseconds back = std::max(paths_.get(y, x), -reach_);
+  if (in_.time(block(x)) == 0 && in_.time(block(y)) == 0)
+    return {floor_divide(least, period_), floor_divide(-back, period_)};
   return {ceil_divide(least - (period_ - in_.time(block(y))), period_),
           floor_divide(-back - in_.time(block(x)), period_)};
 }
@@ -94,43 +102,50 @@ bool ModuloProblem::propagate() {
   return true;
 }
 
+/// Of item x itself when it starts. What gives back in no time has done so at that instant.
+Bytes ModuloProblem::own_usage(int x) const {
+  const int b = block(x);
+  return (in_.time(b) > 0 ? std::max<Bytes>(0, in_.memory(b)) : in_.memory(b)) + in_.workspace(b);
+}
+
 /// A lower bound on what device d holds at the start of item x, over all choices left. A block that started
 /// (or, giving back, ended) k periods before x has done so k + 1 times, counted from an instant that is the
 /// same for all blocks.
-Bytes ModuloProblem::least_usage(int d, int x) const {
-  Bytes usage = std::max<Bytes>(0, in_.memory(block(x))) + in_.workspace(block(x));
+Wide ModuloProblem::least_usage(int d, int x) const {
+  Wide usage = own_usage(x);
   for (const int y : on_device_[d]) {
     const Bytes change = in_.memory(block(y));
     if (y == x || change == 0) continue;
     const Range r = range(y, x);
-    usage += change * ((change > 0 ? r.least : r.most) + 1);
+    usage += static_cast<Wide>(change) * ((change > 0 ? r.least : r.most) + 1);
   }
   return usage;
 }
 
 /// No block may lie so many periods off that the device would hold more than `room` at the start of x.
 bool ModuloProblem::tighten_usage(int d, int x, Bytes room, bool& again) {
-  const Bytes spare = room - least_usage(d, x);
+  const Wide spare = room - least_usage(d, x);
   if (spare < 0) return false;
   for (const int y : on_device_[d]) {
     const Bytes change = in_.memory(block(y));
     if (y == x || change == 0) continue;
-    const std::int64_t further = spare / std::abs(change);
     const Range r = range(y, x);
-    if (r.most - r.least <= further) continue;
-    again = true;
+    if (r.most - r.least <= spare / std::abs(change)) continue;
+    const auto further = static_cast<std::int64_t>(spare / std::abs(change));
+    const std::size_t before = paths_.mark();
     if (!(change > 0 ? at_most(y, x, r.least + further) : at_least(y, x, r.most - further))) return false;
+    again = again || paths_.mark() > before;
   }
   return true;
 }
 
 bool ModuloProblem::propagate_memory(bool& again) {
   if (!average_fits()) return false;
-  std::vector<Bytes> peak(static_cast<std::size_t>(in_.devices()), 0);
+  std::vector<Wide> peak(static_cast<std::size_t>(in_.devices()), 0);
   Wide total = 0;
   for (int d = 0; d < in_.devices(); ++d) {
     looked_at_ += 2 * static_cast<std::int64_t>(on_device_[d].size() * on_device_[d].size());
-    for (const int x : on_device_[d]) peak[d] = std::max(peak[d], least_usage(d, x));
+    for (const int x : on_device_[d]) peak[d] = std::max<Wide>(peak[d], least_usage(d, x));
     total += peak[d];
   }
   if (total > limits_.total) return false;
@@ -245,6 +260,9 @@ bool ModuloProblem::begin() {
   reach_ = compression_.reach + (unroll_ > 1 ? 2 : 1) * (in_.blocks() + 1) * period_;
   if (!keep_compressed()) return false;
   // The copies of a block follow each other within one period.
+  for (int x = in_.blocks(); x < items_; ++x) {
+    if (in_.time(block(x)) == 0 && !paths_.add(x, block(x), -period_)) return false;
+  }
   for (Pair& pair : pairs_) {
     if (block(pair.x) == block(pair.y) && !decide(pair, 0)) return false;
   }
@@ -263,11 +281,25 @@ ModuloProblem::Outcome ModuloProblem::solve(Nanoseconds period, const ModuloLimi
   work_limit_ = initial_.work() + effort.work;
   Outcome outcome = begin() ? branch() : Outcome::none;
   // Without balance nothing bounds how far two blocks lie apart.
-  if (outcome == Outcome::none && (out_of_work() || (limited_ && !compression_.balanced)))
-    outcome = Outcome::limit;
+  const bool no_proof = !compression_.balanced || memory_in_no_time(in_);
+  if (outcome == Outcome::none && (out_of_work() || (limited_ && no_proof))) outcome = Outcome::limit;
   effort.work = std::max<std::int64_t>(0, work_limit_ - paths_.work() - looked_at_);
-  if (outcome == Outcome::found) start_ = *starts_at(period);
-  return outcome;
+  if (outcome != Outcome::found) return outcome;
+  std::vector<Nanoseconds> before = std::exchange(start_, *starts_at(period));
+  if (!limited_ || !memory_in_no_time(in_) || fits()) return outcome;
+  start_ = std::move(before);
+  return Outcome::limit;
+}
+
+/// Whether the starts keep to the limits, whatever was decided.
+bool ModuloProblem::fits() const {
+  const std::vector<Bytes> held = held_by(in_, {.period = period_, .unroll = unroll_, .start = start_});
+  Wide total = 0;
+  for (int d = 0; d < in_.devices(); ++d) {
+    if (held[d] > limits_.room[d]) return false;
+    total += held[d];
+  }
+  return total <= limits_.total;
 }
 
 /// Earliest starts under the decided pairs (Bellman-Ford); nullopt if the period is too short for them.

@@ -13,6 +13,9 @@
 //   - at the start of every block, what its device holds at least, and by how many periods each other block
 //     may lie further off before that is too much;
 //   - on average over a period, the matched bytes (modulo_compress.h) times how long they are held at least.
+// Two blocks of no time never meet, wherever they start, so they are no pair. Where such blocks change memory
+// it follows from the starts alone what counts at one instant: a solution is judged once more when it is
+// whole, and none that was found proves nothing.
 
 #include <cstdint>
 #include <functional>
@@ -94,8 +97,10 @@ class ModuloProblem {
   bool decide_forced(bool& again);
   bool propagate_memory(bool& again);
   bool average_fits();
-  Bytes least_usage(int d, int x) const;
+  Bytes own_usage(int x) const;
+  __int128 least_usage(int d, int x) const;
   bool tighten_usage(int d, int x, Bytes room, bool& again);
+  bool fits() const;
   std::size_t choose() const;
   Split split_at(int x, int y, const Range& r) const;
   Outcome branch();

@@ -16,7 +16,7 @@ Nanoseconds long_enough(const Instance& in, int unroll) {
     for (const Edge& e : in.inputs(b)) slowest = std::max(slowest, e.transfer);
     total += in.time(b) + slowest;
   }
-  return total * unroll;
+  return std::max<Nanoseconds>(1, total * unroll);  // a period is never 0
 }
 
 ModuloLimits limits_of(const Instance& in) {
@@ -97,7 +97,7 @@ std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds
     Repetend next = find_repetend(in, bounds, unroll, options);
     if (next.period == 0) continue;
     found.push_back(std::move(next));
-    if (found.back().period <= bounds.period(unroll)) break;
+    if (found.back().period <= std::max<Nanoseconds>(1, bounds.period(unroll))) break;
   }
   return found;
 }

@@ -57,7 +57,8 @@ std::vector<Repetend> repetends_of_growing_rate(const Instance& instance, const 
 /// the repetend is returned as it is.
 Repetend with_least_memory(const Instance& instance, Repetend repetend, const RepetendOptions& options);
 
-/// What each device holds at most in the steady state, beyond static memory. O(k^2) a device, k items on it.
+/// What each device holds at most in the steady state, beyond static memory; at most what makes 2^63 - 2 with
+/// it, however much it is. O(k^2) a device, k items on it.
 std::vector<Bytes> held_by(const Instance& instance, const Repetend& repetend);
 
 /// How the memory of two repetends compares.

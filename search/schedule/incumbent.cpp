@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "search/bounds/feasible.h"
 #include "search/schedule/shift.h"
 #include "search/schedule/steady.h"
 #include "search/schedule/stretch.h"
@@ -78,8 +79,21 @@ bool Incumbent::add_repetition(Score& score, const std::vector<ScheduledBlock>& 
 }
 
 void Incumbent::repeat() {
-  if (more_ > 0 && !empty()) schedule_ = stretch(in_, schedule_, steady_, more_ / steady_.unroll);
+  if (more_ > 0 && !empty()) {
+    schedule_ = stretch(in_, schedule_, steady_, more_ / steady_.unroll);
+    count_what_adds_up();
+  }
   micro_batches_ += std::exchange(more_, 0);
+}
+
+/// Where memory is not limited, each of the micro-batches that were added may leave some of it behind.
+void Incumbent::count_what_adds_up() {
+  bool adds_up = false;
+  for (int d = 0; d < in_.devices(); ++d) adds_up = adds_up || left_behind(in_, d) != 0;
+  if (!adds_up) return;
+  peaks_ = peak_memory(in_.placement(), schedule_);
+  score_.memory = 0;
+  for (const Bytes peak : peaks_) score_.memory += peak;
 }
 
 std::vector<int> Incumbent::sequence() const {

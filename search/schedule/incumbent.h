@@ -49,6 +49,7 @@ class Incumbent {
   const std::string& method() const { return method_; }
 
  private:
+  void count_what_adds_up();
   bool add_repetition(Score& score, const std::vector<ScheduledBlock>& schedule, SteadyState& steady) const;
 
   const Instance& in_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "search/bounds/feasible.h"
+
 namespace ostinato {
 namespace {
 
@@ -15,9 +17,7 @@ constexpr int kSaving = 4;
 /// On some device with limited memory, a micro-batch does not give back what it takes.
 bool memory_adds_up(const Instance& in) {
   for (int d = 0; d < in.devices(); ++d) {
-    __int128 left = 0;
-    for (const int b : in.blocks_on(d)) left += in.memory(b);
-    if (in.limited(d) && left != 0) return true;
+    if (in.limited(d) && left_behind(in, d) != 0) return true;
   }
   return false;
 }

@@ -89,6 +89,21 @@ TEST(SearchCommand, ReportsTheRepeatingPartAlone) {
   EXPECT_EQ(ostinato_run({"search", path}).status, 2);
 }
 
+TEST(SearchCommand, SaysOfARepeatingPartWhatItLeavesBehind) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "p.toml";
+  const std::string text =
+      "format = \"ostinato-placement/1\"\ntime_unit = \"ns\"\nmemory_unit = \"B\"\n[[devices]]\n"
+      "[[blocks]]\nname = \"F\"\ndevices = [0]\ntime = 2\nmemory = 3\n";
+  folder.write("p.toml", text);
+  const Result words = ostinato_run({"search", path, "--steady-state"});
+  EXPECT_EQ(words.status, 0) << words.err;
+  EXPECT_NE(words.out.find("each micro-batch leaves 3 B behind"), std::string::npos) << words.out;
+  const auto report = nlohmann::json::parse(ostinato_run({"search", path, "--steady-state", "--json"}).out);
+  EXPECT_TRUE(report["peak_memory"].is_null());
+  EXPECT_EQ(report["left_behind"], nlohmann::json({3}));
+}
+
 TEST(SearchCommand, WritesAPlanThatVerifyAccepts) {
   const TemporaryFolder folder;
   for (const std::string& shape : shape_names()) {

@@ -1,12 +1,16 @@
 #pragma once
 // Tiny placements of kinds that no shape makes: blocks of no time, blocks that give back more than they take,
-// blocks on some of the devices, times from 1 to 10^12, memory near 2^60, choices that do not fit as written.
+// blocks on some of the devices, times from 1 to 10^12, memory up to the most that is planned (2^62), choices
+// that do not fit as written.
 //
 //   Dice random(7);
 //   Placement p = strange(random, 4);
 //   add_choices(random, p);
+//   if (random.chance(10)) enlarge(p, micro_batches);
 
 #include <fmt/format.h>
+
+#include <cstdlib>
 
 #include "tests/search/all_orders.h"
 
@@ -53,6 +57,31 @@ inline Placement strange(Dice& random, int blocks) {
   return p;
 }
 
+/// Forwards and backwards of one or two stages, where more memory is a shorter plan. Some take no time, some
+/// backwards give back more or less than their forward took.
+inline Placement strange_pipeline(Dice& random) {
+  const int stages = 1 + random.below(2);
+  Placement p = on_devices(stages);
+  if (random.chance(40)) p.link.latency = random.below(3);
+  const auto time = [&] { return random.chance(15) ? 0 : 1 + random.below(4); };
+  for (int s = 0; s < stages; ++s) {
+    const std::vector<int> after = s == 0 ? std::vector<int>{} : std::vector<int>{s - 1};
+    add(p, fmt::format("F{}", s), {s}, time(), {.memory = 1 + random.below(3), .after = after});
+  }
+  for (int s = stages - 1; s >= 0; --s) {
+    const std::vector<int> after =
+        s == stages - 1 ? std::vector<int>{s} : std::vector<int>{s, 2 * stages - 2 - s};
+    const Bytes more = random.chance(80) ? 0 : random.below(3) - 1;
+    add(p, fmt::format("B{}", s), {s}, time(),
+        {.memory = -p.blocks[s].memory - more, .workspace = random.chance(20) ? 1 : 0, .after = after});
+  }
+  for (Device& device : p.devices) {
+    device.static_memory = random.below(2);
+    if (random.chance(30)) device.memory = 2 + random.below(8);
+  }
+  return p;
+}
+
 /// One or two choices, each over one or two blocks that no other one changes.
 inline void add_choices(Dice& random, Placement& p) {
   const int blocks = static_cast<int>(p.blocks.size());
@@ -63,13 +92,37 @@ inline void add_choices(Dice& random, Placement& p) {
       for (int b = first; b < std::min(blocks, first + 2); ++b) {
         const Block& block = p.blocks[b];
         BlockChange change{.block = b};
-        if (block.time > 0 && random.chance(60)) change.time = block.time * (1 + random.below(3));
+        if (block.time > 0 && random.chance(60)) change.time = block.time * (1 + random.below(5)) / 2;
         if (random.chance(70)) change.memory = block.memory / (1 + random.below(3));
         if (change.time || change.memory) mode.changes.push_back(change);
       }
       if (!mode.changes.empty()) choice.modes.push_back(mode);
     }
     if (choice.modes.size() > 1) p.choices.push_back(choice);
+  }
+}
+
+/// All memory as many times as large as `micro_batches` allow (check_totals).
+inline void enlarge(Placement& p, int micro_batches) {
+  std::vector<Bytes*> amounts;
+  for (Block& block : p.blocks) amounts.insert(amounts.end(), {&block.memory, &block.workspace});
+  for (Choice& choice : p.choices) {
+    for (Mode& mode : choice.modes) {
+      for (BlockChange& change : mode.changes) {
+        if (change.memory) amounts.push_back(&*change.memory);
+      }
+    }
+  }
+  Bytes total = 1;  // far below 2^62, as strange() draws it
+  for (const Bytes* amount : amounts) total += std::abs(*amount) * micro_batches;
+  for (Device& device : p.devices) {
+    total += device.static_memory;
+    amounts.push_back(&device.static_memory);
+  }
+  const Bytes times = (Bytes{1} << 62) / total;
+  for (Bytes* amount : amounts) *amount *= times;
+  for (Device& device : p.devices) {
+    if (device.memory < kUnlimited / times) device.memory *= times;
   }
 }
 

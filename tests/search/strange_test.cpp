@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <optional>
 
 #include "search/files/error.h"
@@ -14,7 +16,9 @@
 #include "search/plan/modes.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
+#include "search/repetend/repeating_part.h"
 #include "search/simulate/simulate.h"
+#include "tests/search/all_repetends.h"
 #include "tests/search/all_spans.h"
 #include "tests/search/all_starts.h"
 #include "tests/search/checked.h"
@@ -29,6 +33,12 @@ using test::strange;
 int rounds(int usual) {
   const char* wanted = std::getenv("OSTINATO_STRANGE");
   return wanted == nullptr ? usual : std::atoi(wanted);
+}
+
+/// In long runs only.
+template <typename... Args>
+void print(fmt::format_string<Args...> text, Args&&... args) {
+  if (std::getenv("OSTINATO_STRANGE") != nullptr) fmt::print(text, std::forward<Args>(args)...);
 }
 
 /// What the enumerations can do, by micro-batches.
@@ -65,19 +75,24 @@ Plan through_a_file(const Plan& plan, const Placement& p) {
   return parse_plan(format_plan(plan, plan.modes ? with_modes(p, plan.modes->taken) : p), "plan.json", p, "");
 }
 
+/// Of the objective alone, for the placement with the modes that were taken.
+void expect_claims(const Plan& plan, const Placement& p, const Answer& answer) {
+  ASSERT_TRUE(answer.least) << "a plan where nothing fits";
+  const bool makespan = plan.objective == Objective::makespan;
+  const Nanoseconds value = objective_value(plan.objective, p, plan.schedule);
+  const bool optimal = makespan ? plan.optimal.makespan : plan.optimal.objective;
+  EXPECT_GE(value, *answer.least);
+  EXPECT_LE(makespan ? plan.lower_bound.makespan : plan.lower_bound.objective, *answer.least);
+  EXPECT_TRUE(!optimal || value == *answer.least) << value << " is not " << *answer.least;
+}
+
 void expect_true(const Plan& plan, const Placement& p, const Answer& answer, Counts& counts) {
   test::expect_holds(through_a_file(plan, p), p);
   simulate(p, plan.micro_batches, plan.schedule, {.jitter_ppm = 1000, .runs = 1});
   const bool makespan = plan.objective == Objective::makespan;
-  const Nanoseconds value = objective_value(plan.objective, p, plan.schedule);
-  const bool optimal = makespan ? plan.optimal.makespan : plan.optimal.objective;
   ++counts.plans;
-  counts.optimal += optimal;
-  if (!answer.known) return;
-  ASSERT_TRUE(answer.least) << "a plan where nothing fits";
-  EXPECT_GE(value, *answer.least);
-  EXPECT_LE(makespan ? plan.lower_bound.makespan : plan.lower_bound.objective, *answer.least);
-  EXPECT_TRUE(!optimal || value == *answer.least) << value << " is not " << *answer.least;
+  counts.optimal += makespan ? plan.optimal.makespan : plan.optimal.objective;
+  if (answer.known) expect_claims(plan, p, answer);
 }
 
 void compare(const Placement& p, int n, Objective objective, Counts& counts) {
@@ -102,16 +117,16 @@ void draw(unsigned seed, int usual, Objective objective) {
   Counts counts;
   for (int i = 0; i < rounds(usual) && !testing::Test::HasFailure(); ++i) {
     const int n = 1 + random.below(3);
-    const Placement p = strange(random, 1 + random.below(kMostBlocks[n]));
+    Placement p = strange(random, 1 + random.below(kMostBlocks[n]));
+    if (random.chance(10)) test::enlarge(p, n);
     SCOPED_TRACE(fmt::format("round {}, {} micro-batches of\n{}", i, n, as_file(p)));
     compare(p, n, objective, counts);
   }
   EXPECT_GT(counts.optimal, counts.plans / 2);
   EXPECT_GT(counts.infeasible, 0);
   EXPECT_LT(counts.undecided * 20, rounds(usual)) << "undecided";
-  if (std::getenv("OSTINATO_STRANGE") != nullptr)
-    fmt::print("{} plans, {} optimal, {} infeasible, {} undecided\n", counts.plans, counts.optimal,
-               counts.infeasible, counts.undecided);
+  print("{} plans, {} optimal, {} infeasible, {} undecided\n", counts.plans, counts.optimal,
+        counts.infeasible, counts.undecided);
 }
 
 TEST(Strange, WhatIsSaidOfTheMakespanIsTrue) { draw(1, 400, Objective::makespan); }
@@ -137,39 +152,210 @@ Answer enumerate_modes(const Placement& p, int n, Objective objective) {
   return best;
 }
 
+Placement with_choices(Dice& random, int blocks, int n) {
+  Placement p = n == 2 && random.chance(70) ? test::strange_pipeline(random) : strange(random, blocks);
+  test::add_choices(random, p);
+  if (random.chance(10)) test::enlarge(p, n);
+  return p;
+}
+
+Objective any_objective(Dice& random) {
+  constexpr Objective all[] = {Objective::makespan, Objective::latency, Objective::span};
+  return all[random.below(3)];
+}
+
 TEST(Strange, WhatIsSaidOfChoicesIsTrue) {
   Dice random(4);
-  int plans = 0, not_as_written = 0;
+  int plans = 0, not_as_written = 0, infeasible = 0;
   for (int i = 0; i < rounds(150) && !testing::Test::HasFailure(); ++i) {
     const int n = 1 + random.below(2);
-    Placement p = strange(random, 2 + random.below(kMostBlocks[n] - 1));
-    test::add_choices(random, p);
+    const Placement p = with_choices(random, 2 + random.below(kMostBlocks[n] - 1), n);
     if (p.choices.empty()) continue;
-    SCOPED_TRACE(fmt::format("round {}, {} micro-batches of\n{}", i, n, as_file(p)));
-    const Objective objective = random.chance(70) ? Objective::makespan : Objective::latency;
+    const Objective objective = any_objective(random);
+    SCOPED_TRACE(
+        fmt::format("round {}, {}, {} micro-batches of\n{}", i, to_string(objective), n, as_file(p)));
     const Answer answer = enumerate_modes(p, n, objective);
-    const SearchOptions options{
-        .micro_batches = n, .objective = objective, .time_limit_seconds = 0, .effort = 10};
     try {
-      const Plan plan = search_modes(p, options);
+      const Plan plan = search_modes(
+          p, {.micro_batches = n, .objective = objective, .time_limit_seconds = 0, .effort = 10});
       test::expect_holds(through_a_file(plan, p), p);
       ++plans;
       not_as_written += !plan.modes->taken.empty();
-      if (answer.known) {
-        ASSERT_TRUE(answer.least) << "a plan where nothing fits";
-        EXPECT_GE(objective_value(objective, with_modes(p, plan.modes->taken), plan.schedule), *answer.least);
-        EXPECT_TRUE(objective != Objective::makespan || plan.modes->lower_bound <= *answer.least);
-      }
-      if (!random.chance(30)) continue;
-      for (const Plan& point : pareto_memory(p, options, 4, true).plans)
-        test::expect_holds(through_a_file(point, p), p);
+      const Placement chosen = with_modes(p, plan.modes->taken);
+      const Answer with_these = enumerate(chosen, n, objective);
+      if (with_these.known) expect_claims(plan, chosen, with_these);
+      if (!answer.known) continue;
+      ASSERT_TRUE(answer.least) << "a plan where nothing fits";
+      EXPECT_GE(objective_value(objective, chosen, plan.schedule), *answer.least);
+      const Answer makespan = enumerate_modes(p, n, Objective::makespan);
+      EXPECT_TRUE(!makespan.known || plan.modes->lower_bound <= *makespan.least);
     } catch (const InfeasibleError& error) {
+      ++infeasible;
       EXPECT_FALSE(answer.known && answer.least) << error.what();
     } catch (const UndecidedError&) {
     }
   }
   EXPECT_GT(plans, rounds(150) / 4);
   EXPECT_GT(not_as_written, rounds(150) / 40);
+  print("{} plans, {} not as written, {} infeasible\n", plans, not_as_written, infeasible);
+}
+
+/// The least objective within so much memory on each device, whichever modes are taken where any may be.
+Answer enumerate_within(const Placement& p, Bytes capacity, int n, Objective objective, bool choose) {
+  const Placement smaller = within_capacity(p, capacity);
+  return choose ? enumerate_modes(smaller, n, objective) : enumerate(smaller, n, objective);
+}
+
+void expect_point(const Plan& point, const Placement& p, bool choose) {
+  test::expect_holds(through_a_file(point, p), p);
+  const Placement chosen = choose ? with_modes(p, point.modes->taken) : p;
+  const int n = point.micro_batches;
+  ASSERT_TRUE(point.capacity);
+  EXPECT_EQ(point.capacity->memory, *std::max_element(point.peak_memory.begin(), point.peak_memory.end()));
+  const Answer whole = enumerate(chosen, n, point.objective);
+  if (whole.known) expect_claims(point, chosen, whole);
+  const Answer within = enumerate_within(p, point.capacity->memory, n, point.objective, choose);
+  if (!within.known) return;
+  ASSERT_TRUE(within.least) << "a plan where nothing fits";
+  EXPECT_LE(point.capacity->lower_bound, *within.least);
+}
+
+TEST(Strange, WhatIsSaidOfTheCurveIsTrue) {
+  Dice random(5);
+  int points = 0, curves = 0, proved = 0, infeasible = 0;
+  for (int i = 0; i < rounds(60) && !testing::Test::HasFailure(); ++i) {
+    const int n = 1 + random.below(3);
+    const Placement p = with_choices(random, 1 + random.below(kMostBlocks[n]), n);
+    const bool choose = random.chance(50) && !p.choices.empty();
+    const Objective objective = any_objective(random);
+    SCOPED_TRACE(fmt::format("round {}, {}{}, {} micro-batches of\n{}", i, to_string(objective),
+                             choose ? ", any modes" : "", n, as_file(p)));
+    try {
+      const SearchOptions options{
+          .micro_batches = n, .objective = objective, .time_limit_seconds = 0, .effort = 10};
+      const ParetoCurve curve = pareto_memory(p, options, 4, choose);
+      ++curves;
+      for (const Plan& point : curve.plans) expect_point(point, p, choose);
+      points += static_cast<int>(curve.plans.size());
+      proved += curve.least_proved;
+      if (!curve.least_proved) continue;
+      const Answer less = enumerate_within(p, curve.least - 1, n, objective, choose);
+      EXPECT_FALSE(less.known && less.least) << "a schedule within less than " << curve.least;
+    } catch (const InfeasibleError& error) {
+      ++infeasible;
+      const Answer answer = enumerate_within(p, kUnlimited, n, objective, choose);
+      EXPECT_FALSE(answer.known && answer.least) << error.what();
+    } catch (const UndecidedError&) {
+    }
+  }
+  EXPECT_GT(points, curves);
+  EXPECT_GT(proved, curves / 4);
+  print("{} curves of {} points, {} proved, {} infeasible\n", curves, points, proved, infeasible);
+}
+
+TEST(Strange, WhatIsSaidOfManyMicroBatchesHolds) {
+  Dice random(6);
+  int plans = 0, repeats = 0;
+  for (int i = 0; i < rounds(40) && !testing::Test::HasFailure(); ++i) {
+    const int n = 250 + random.below(500);
+    const Placement p = strange(random, 1 + random.below(5));
+    const Objective objective = any_objective(random);
+    SCOPED_TRACE(
+        fmt::format("round {}, {}, {} micro-batches of\n{}", i, to_string(objective), n, as_file(p)));
+    try {
+      const Plan plan =
+          search(p, {.micro_batches = n, .objective = objective, .time_limit_seconds = 0, .effort = 2});
+      test::expect_holds(plan, p);
+      ++plans;
+      repeats += plan.steady_state.count > 0;
+    } catch (const InputError&) {  // more memory than is planned
+    } catch (const InfeasibleError&) {
+    } catch (const UndecidedError&) {
+    }
+  }
+  EXPECT_GT(repeats, rounds(40) / 4);
+  print("{} plans, {} that repeat\n", plans, repeats);
+}
+
+/// What the times of the placement are multiples of.
+Nanoseconds unit_of(const Placement& p) {
+  Nanoseconds unit = 0;
+  for (std::size_t b = 0; b < p.blocks.size(); ++b) {
+    unit = std::gcd(unit, p.blocks[b].time);
+    for (const Dependency& input : p.blocks[b].after)
+      unit = std::gcd(unit, p.transfer(input, static_cast<int>(b)));
+  }
+  return std::max<Nanoseconds>(1, unit);
+}
+
+/// Per device what one micro-batch leaves behind when all of it is done.
+std::vector<Bytes> kept_by(const Placement& p) {
+  std::vector<Bytes> kept(p.devices.size(), 0);
+  for (const Block& block : p.blocks) {
+    for (const int d : block.devices) kept[static_cast<std::size_t>(d)] += block.memory;
+  }
+  return kept;
+}
+
+TEST(Strange, WhatIsSaidOfTheRepeatingPartIsTrue) {
+  constexpr double most = 2e5;
+  Dice random(8);
+  int found = 0, proved = 0, memory_proved = 0, none = 0, infeasible = 0;
+  for (int i = 0; i < rounds(200) && !testing::Test::HasFailure(); ++i) {
+    Placement p = strange(random, 1 + random.below(4));
+    if (random.chance(10)) test::enlarge(p, 4);
+    SCOPED_TRACE(fmt::format("round {}, of\n{}", i, as_file(p)));
+    const Nanoseconds unit = unit_of(p);
+    Nanoseconds all = unit;
+    for (std::size_t b = 0; b < p.blocks.size(); ++b) {
+      all += p.blocks[b].time;
+      for (const Dependency& input : p.blocks[b].after) all += p.transfer(input, static_cast<int>(b));
+    }
+    const std::vector<Bytes> kept = kept_by(p);
+    const bool steady = std::all_of(kept.begin(), kept.end(), [](Bytes bytes) { return bytes == 0; });
+    try {
+      const RepeatingPart part = repeating_part(p, {});
+      const Repetend& r = part.repetend;
+      EXPECT_LE(part.bound, r.period == 0 ? part.bound : r.period);
+      if (r.period == 0) {
+        ++none;
+        continue;
+      }
+      ++found;
+      proved += r.period_proved;
+      memory_proved += r.memory_proved;
+      if (r.unroll > 2) continue;
+      test::AllRepetends shorter(p, r.unroll, std::max(unit, r.period - unit), unit);
+      if (r.period_proved && r.period > unit && steady && shorter.size() < most) {
+        EXPECT_FALSE(shorter.best()) << "period " << r.period << " is not the least";
+      }
+      if (!steady) continue;
+      const test::Peaks own = test::AllRepetends(p, r.unroll, r.period, unit).peaks_of(r.start);
+      Bytes largest = 0;
+      for (std::size_t d = 0; d < p.devices.size(); ++d) {
+        EXPECT_LE(part.held[d], p.devices[d].memory);
+        largest = std::max(largest, part.held[d]);
+      }
+      EXPECT_LE(own.largest, largest);
+      test::AllRepetends same(p, r.unroll, r.period, unit);
+      if (!r.memory_proved || same.size() >= most) continue;
+      const std::optional<test::Peaks> best = same.best();
+      EXPECT_TRUE(!best || best->largest >= largest) << "a memory of " << largest << " is not the least";
+    } catch (const InfeasibleError& error) {
+      ++infeasible;
+      if (!steady) continue;
+      test::AllRepetends any(p, 1, all, unit);
+      if (any.size() < most) {
+        EXPECT_FALSE(any.best()) << error.what();
+      }
+    }
+  }
+  EXPECT_GT(proved, found / 2);
+  EXPECT_GT(memory_proved, found / 4);
+  EXPECT_GT(infeasible, 0);
+  EXPECT_LT(none * 20, rounds(200)) << "undecided";
+  print("{} found, {} proved, {} in proved memory, {} none found, {} infeasible\n", found, proved,
+        memory_proved, none, infeasible);
 }
 
 }  // namespace

@@ -41,6 +41,18 @@ TEST(Stretch, RepeatsTheSteadyStateInTheSameMemory) {
   }
 }
 
+TEST(Stretch, CountsWhatEveryMicroBatchLeavesBehind) {
+  for (const Bytes left : {1, -1}) {
+    Placement p = test::on_devices(1);
+    p.devices[0].static_memory = 1;
+    test::add(p, "F", {0}, 3, {.memory = left});
+    for (const Objective objective : {Objective::makespan, Objective::span, Objective::latency}) {
+      const Plan plan = test::searched(p, 503, objective);
+      EXPECT_EQ(plan.peak_memory[0], left > 0 ? 504 : 1);
+    }
+  }
+}
+
 TEST(Stretch, FewRepresentManyOnlyWhereAllIsGivenBack) {
   const Placement p = tessel("v", 4);
   const Instance in(p);
