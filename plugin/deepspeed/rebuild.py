@@ -27,6 +27,7 @@ from .packing import digest
 from .parameter_groups import GroupMap, position
 from .plans import Chunk, copies_of, of_copy
 from .random_state import random_state_kept
+from .tied import beside, built_alike, only_tied, tied_tensors
 from .universal import Part
 
 
@@ -157,6 +158,7 @@ class _Mover:
         self.group, self.ranks = model._grid.pp_proc_group, model._grid.pp_group
         self.names = [_unit(layer, spec) for layer, spec in enumerate(model._layer_specs)]
         everyone = range(len(self.ranks))
+        self.before = before
         self.old = [self._units([(rank,) for rank in before], rank) for rank in everyone]
         self.new = [self._units(owners, rank) for rank in everyone]
         self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
@@ -166,6 +168,7 @@ class _Mover:
         self.fresh: dict[str, dict] = {}  # of what arrives: as its constructor made it
         self.parts: list[Part] = []  # filled by move()
         self.notes: list[str] = []
+        self.borrowed: dict[int, str] = {}  # tied layers that run on another rank's module; what to say where they use what is not tied
 
     def move(self, optimizes: bool, engines: dict[str, Marks]) -> list[list[str]]:
         """Builds what arrives, exchanges the weights, and registers the layers in model order.
@@ -175,7 +178,7 @@ class _Mover:
         kept, transfers = {unit: self._module(unit) for unit in self.old[self.rank]}, self._transfers()
         with random_state_kept():
             built, error = self._build_all(kept)
-        error = error or functions_changed(self.model, self.names) or self._shared(kept, built)
+        error = error or functions_changed(self.model, self.names) or self._shared(kept, built) or self._tied_apart(kept)
         leaving = {unit: describe(kept[unit]) for unit, source, _ in transfers if source == self.rank and not error}
         leaving = {unit: engines[unit].without(facts) if unit in engines else facts for unit, facts in leaving.items()}
         holdings = self._exchange_facts(kept, built, error, leaving)
@@ -304,6 +307,32 @@ class _Mover:
                     )
         return ""
 
+    def _tied_apart(self, kept: dict) -> str:
+        """Why a tied layer cannot run on the module of another rank than in DeepSpeed's partition, where each rank has built one of its
+        own, from the first of its tied layers; "" where it can. Where a function runs the layer, its first forward tells (borrowed).
+        """
+        for layer, (unit, rank) in enumerate(zip(self.names, self.before, strict=True)):
+            if unit is None or "." not in unit:
+                continue
+            spec = self.model._layer_specs[layer]
+            sources = {t if unit in self.old[t] else next(r for r, had in enumerate(self.old) if unit in had) for t in self.owners[layer]}
+            for source in sources - {rank}:
+                why = (
+                    f'layer {layer} is tied ("{spec.key}"), and each rank has built a module of its own for that: it cannot run on the one of '
+                    f"rank {self.ranks[source]}, because {{}}; let the placement keep layer {layer} on rank {self.ranks[rank]}"
+                )
+                if not built_alike(*(self.model._layer_specs[self._built_from(unit, r)] for r in (rank, source))):
+                    return why.format("the two are built from other arguments")
+                if spec.forward_fn is not None:
+                    self.borrowed[layer] = why
+                elif unit in kept and (more := beside(tied_tensors(spec, kept[unit]), kept[unit])):
+                    return why.format(f'"{more[0]}" is not tied')
+        return ""
+
+    def _built_from(self, unit: str, rank: int) -> int:
+        """The first tied layer of the rank in DeepSpeed's partition."""
+        return next(layer for layer, name in enumerate(self.names) if name == unit and self.before[layer] == rank)
+
     def _together(self, unit: str, other: str, built: dict) -> bool:
         """Both stay on this rank, in one stage."""
         stages = [self.stages[layer] for layer, name in enumerate(self.names) if name in (unit, other)]
@@ -371,16 +400,20 @@ class _Mover:
             delattr(model.get_submodule(parent), name)
         model.forward_funcs, model.fwd_map, model.tied_weight_attrs = [], {}, {}
         for layer in self.layers:
-            self._register_layer(model._layer_specs[layer], self.names[layer], modules)
+            self._register_layer(layer, modules)
 
-    def _register_layer(self, spec, unit: str | None, modules: dict) -> None:
-        model, function = self.model, spec
+    def _register_layer(self, layer: int, modules: dict) -> None:
+        model, unit, spec = self.model, self.names[layer], self.model._layer_specs[layer]
+        function = spec
         if unit is not None:
             function = modules[unit]
         if unit is not None and "." in unit:
             model.tied_modules[spec.key] = function
             model.tied_weight_attrs[spec.key] = spec.tied_weight_attr
-            function = function if spec.forward_fn is None else partial(spec.forward_fn, function)
+            if spec.forward_fn is not None:
+                refusal = self.borrowed.get(layer)
+                of_module = only_tied(spec.forward_fn, tied_tensors(spec, function), refusal) if refusal else spec.forward_fn
+                function = partial(of_module, function)
         elif unit is not None:
             model.fwd_map[unit] = len(model.forward_funcs)
             model.add_module(unit, function)
