@@ -28,7 +28,6 @@ TRAININGS = {
     "split": (SGD, "zb-h1", ["--split-backward"]),
     "recompute": (SGD, "1f1b", ["--recompute", "always"]),
     "bf16": (ADAM | BF16, "1f1b", []),
-    "bf16, fp32 sums": (ADAM | BF16 | {"data_types": {"grad_accum_dtype": "fp32"}}, "1f1b", []),
     "bf16, ZeRO-1": (ADAM | BF16 | BUCKET, "1f1b", []),
     "ZeRO-1": (ADAM | BUCKET, "1f1b", []),
     "bf16, ZeRO-1, SGD": (SGD | BF16 | BUCKET, "1f1b", []),
