@@ -70,7 +70,9 @@ void bind_costs(py::module_& m) {
       .def_readwrite("digest", &LayerCost::digest)
       .def_readwrite("step_together", &LayerCost::step_together)
       .def_readwrite("step_alone", &LayerCost::step_alone)
-      .def_readwrite("waiting", &LayerCost::waiting);
+      .def_readwrite("waiting", &LayerCost::waiting)
+      .def_readwrite("labels", &LayerCost::labels)
+      .def_readwrite("sent", &LayerCost::sent);
   py::class_<OperatorCost>(m, "OperatorCost")
       .def_readonly("layer", &OperatorCost::layer)
       .def_readonly("name", &OperatorCost::name)
@@ -95,6 +97,11 @@ void set_device(Profile& profile, const std::string& name, const std::string& ki
 }
 
 void bind_profile(py::module_& m) {
+  py::class_<RankCost>(m, "RankCost", "What a rank that trains holds, whichever layers it has.")
+      .def(py::init<>())
+      .def_readwrite("held", &RankCost::held)
+      .def_readwrite("step", &RankCost::step)
+      .def_readwrite("buffers", &RankCost::buffers);
   py::class_<Completeness>(m, "Completeness")
       .def_readwrite("complete", &Completeness::complete)
       .def_readwrite("expected", &Completeness::expected)
@@ -116,6 +123,7 @@ void bind_profile(py::module_& m) {
       .def_readwrite("warm_up", &Profile::warm_up)
       .def_readwrite("repeats", &Profile::repeats)
       .def_readwrite("micro_batch_size", &Profile::micro_batch_size)
+      .def_readwrite("rank", &Profile::rank)
       .def_readwrite("layers", &Profile::layers)
       .def_readwrite("operators", &Profile::operators)
       .def_readwrite("transfers", &Profile::transfers)

@@ -62,20 +62,22 @@ std::vector<int> may_be_sharded(const Profile& profile, const std::string& named
 }
 
 void print(const JointChoice& choice, const Baselines& base, const Outputs& outputs, double seconds,
-           const std::string& noise, bool json, int status, Io& io) {
+           const Profile& profile, bool json, int status, Io& io) {
   const Candidate& best = choice.candidates[choice.winner];
+  const std::string noise = noise_of(profile);
+  const std::vector<Bytes> step = facts_of(profile, best.options, best.cuts->stages).step_memory;
   if (json) {
     Json object = {{"status", status},
                    {"output", outputs.plan},
                    {"placement_output", outputs.placement},
                    {"chosen", best.name}};
-    object.update(summary_json(*best.plan, *best.placement, seconds));
+    object.update(summary_json(*best.plan, *best.placement, seconds, step));
     object.update(choice_json(choice, base));
     if (!noise.empty()) object["noise"] = noise;
     return print_json(object, io);
   }
-  io.out << choice_text(choice, base) << '\n'
-         << summary(*best.plan, *best.placement, seconds)
+  io.out << choice_text(choice, base, profile) << '\n'
+         << summary(*best.plan, *best.placement, seconds, step)
          << fmt::format("  written to        {}, {}\n", outputs.plan, outputs.placement);
 }
 
@@ -118,8 +120,8 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   const int status = to_int(choice.interrupted ? ExitStatus::interrupted : status_of(*best.plan, guard));
   double seconds = 0;
   for (const Candidate& candidate : choice.candidates) seconds += candidate.seconds;
-  print(choice, baselines(profile, wanted.partition, wanted.search.objective), outputs, seconds,
-        noise_of(profile), line.json, status, io);
+  print(choice, baselines(profile, wanted.partition, wanted.search.objective), outputs, seconds, profile,
+        line.json, status, io);
   return status;
 }
 

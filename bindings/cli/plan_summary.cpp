@@ -58,9 +58,20 @@ std::string in_flight_line(const Plan& plan, const Placement& placement) {
                                        format_time(Bounds(Instance(placement)).latency())));
 }
 
+/// Where the optimizer's step takes more than any forward or backward.
+std::string end_of_step_line(const Plan& plan, const Placement& placement, const std::vector<Bytes>& peaks) {
+  std::vector<std::string> names;
+  for (std::size_t d = 0; d < peaks.size(); ++d)
+    if (peaks[d] > plan.peak_memory[d]) names.push_back(placement.devices[d].name);
+  if (names.empty()) return "";
+  return line("",
+              fmt::format("on {} at the end of the step, when the optimizer runs",
+                          names.size() == peaks.size() ? "all" : fmt::format("{}", fmt::join(names, ", "))));
+}
+
 /// "40 MiB on each device", or one figure a device.
-std::string memory_line(const Plan& plan, const Placement& placement) {
-  const auto& peaks = plan.peak_memory;
+std::string memory_line(const Plan& plan, const Placement& placement, const std::vector<Bytes>& step_memory) {
+  const std::vector<Bytes> peaks = peaks_with_step(plan, placement, step_memory);
   const auto text = [&](std::size_t d) {
     const Bytes capacity = placement.devices[d].memory;
     return format_memory(peaks[d]) + (capacity == kUnlimited ? "" : " of " + format_memory(capacity));
@@ -72,7 +83,7 @@ std::string memory_line(const Plan& plan, const Placement& placement) {
     if (d + 1 == peaks.size() && d > 7) list += ", ...";
     list += (d == 0 ? "" : ", ") + next;
   }
-  return line("peak memory", list + " per device");
+  return line("peak memory", list + " per device") + end_of_step_line(plan, placement, peaks);
 }
 
 std::string modes_lines(const Plan& plan) {
@@ -103,7 +114,16 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
 
 }  // namespace
 
-std::string summary(const Plan& plan, const Placement& placement, double seconds) {
+std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
+                                   const std::vector<Bytes>& step_memory) {
+  std::vector<Bytes> peaks = plan.peak_memory;
+  for (std::size_t d = 0; d < step_memory.size(); ++d)
+    peaks[d] = std::max(peaks[d], placement.devices[d].static_memory + step_memory[d]);
+  return peaks;
+}
+
+std::string summary(const Plan& plan, const Placement& placement, double seconds,
+                    const std::vector<Bytes>& step_memory) {
   const Nanoseconds value = objective_value(plan, placement);
   std::string text = fmt::format("{}: {} micro-batches on {} devices\n", printable(placement.name),
                                  plan.micro_batches, placement.devices.size());
@@ -119,14 +139,15 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += reference_lines(plan, placement, value);
   text += period_line(plan);
   text += in_flight_line(plan, placement);
-  text += memory_line(plan, placement);
+  text += memory_line(plan, placement, step_memory);
   if (plan.modes) text += modes_lines(plan);
   text += line("method", plan.search.method + (plan.search.cut_by_limit ? ", cut by the limit" : ""));
   if (seconds >= 0) text += line("searched", fmt::format("{:.2f} s", seconds));
   return text;
 }
 
-Json summary_json(const Plan& plan, const Placement& placement, double seconds) {
+Json summary_json(const Plan& plan, const Placement& placement, double seconds,
+                  const std::vector<Bytes>& step_memory) {
   Json named = Json::object();
   for (const Reference& r : references(placement, plan.micro_batches, plan.objective)) {
     named[r.name] = {{"makespan", r.makespan}, {"objective_value", r.value}, {"fits", r.fits}};
@@ -160,6 +181,7 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds) 
   }
   if (const std::int64_t requests = requests_in_flight(plan, placement); requests > 0)
     json["requests_in_flight"] = requests;
+  if (!step_memory.empty()) json["peak_with_step"] = peaks_with_step(plan, placement, step_memory);
   if (seconds >= 0) json["seconds"] = seconds;
   return json;
 }

@@ -13,9 +13,16 @@ namespace ostinato::cli {
 
 /// `placement` is with the modes that the plan takes, here and below.
 /// Lines for people: objective, bound, 1F1B, period, memory. `seconds` < 0: nothing was searched.
-std::string summary(const Plan& plan, const Placement& placement, double seconds);
+/// `step_memory`: ModelFacts; empty: not known.
+std::string summary(const Plan& plan, const Placement& placement, double seconds,
+                    const std::vector<Bytes>& step_memory = {});
 
 /// The same for programs: no line of it depends on how it is printed.
-Json summary_json(const Plan& plan, const Placement& placement, double seconds);
+Json summary_json(const Plan& plan, const Placement& placement, double seconds,
+                  const std::vector<Bytes>& step_memory = {});
+
+/// By device, what it holds at most: in the schedule, or at the end of a training step.
+std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
+                                   const std::vector<Bytes>& step_memory);
 
 }  // namespace ostinato::cli

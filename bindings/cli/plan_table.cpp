@@ -4,12 +4,14 @@
 
 #include <algorithm>
 
+#include "bindings/cli/plan_summary.h"
 #include "bindings/cli/profile_arguments.h"
 #include "bindings/cli/progress.h"
 #include "search/files/error.h"
 #include "search/named/references.h"
 #include "search/partition/chain.h"
 #include "search/partition/even_split.h"
+#include "search/partition/stages.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato::cli {
@@ -45,7 +47,7 @@ std::string ratio(Nanoseconds value, Nanoseconds best) {
   return best > 0 ? fmt::format("{:.3f}", static_cast<double>(value) / static_cast<double>(best)) : "";
 }
 
-Row candidate_row(const Candidate& candidate, bool wins, Nanoseconds best) {
+Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins, Nanoseconds best) {
   Row row{
       wins ? "*" : "",  candidate.name, candidate.bound > 0 ? format_time(candidate.bound) : "", {}, {}, {},
       candidate.why_not};
@@ -55,7 +57,9 @@ Row candidate_row(const Candidate& candidate, bool wins, Nanoseconds best) {
   const Nanoseconds bound = makespan ? plan.lower_bound.makespan : plan.lower_bound.objective;
   row.value = format_time(candidate.value());
   row.ratio = ratio(candidate.value(), best);
-  row.memory = format_memory(*std::max_element(plan.peak_memory.begin(), plan.peak_memory.end()));
+  const auto step = facts_of(profile, candidate.options, candidate.cuts->stages).step_memory;
+  const std::vector<Bytes> peaks = peaks_with_step(plan, *candidate.placement, step);
+  row.memory = format_memory(*std::max_element(peaks.begin(), peaks.end()));
   row.note = (makespan ? plan.optimal.makespan : plan.optimal.objective)
                  ? "optimal for it (proved)"
                  : "gap to its bound " + gap(candidate.value(), bound);
@@ -182,13 +186,13 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
   return result;
 }
 
-std::string choice_text(const JointChoice& choice, const Baselines& base) {
+std::string choice_text(const JointChoice& choice, const Baselines& base, const Profile& profile) {
   const Candidate& winner = choice.candidates[choice.winner];
   const Nanoseconds best = winner.value();
   std::vector<Row> rows = {
       {"", "placement", "bound", to_string(winner.plan->objective), "ratio", "peak memory", ""}};
   for (std::size_t i = 0; i < choice.candidates.size(); ++i)
-    rows.push_back(candidate_row(choice.candidates[i], i == choice.winner, best));
+    rows.push_back(candidate_row(choice.candidates[i], profile, i == choice.winner, best));
   const std::string order = usual_order(winner);
   add_baseline(rows, order + " the best stages, 1 chunk", base.balanced, best);
   add_baseline(rows, order + " an even split of layers", base.even, best);

@@ -25,7 +25,7 @@ struct Baselines {
 Baselines baselines(const Profile& profile, const PartitionOptions& options, Objective objective);
 
 /// The table, and a sentence that says why the winner won.
-std::string choice_text(const JointChoice& choice, const Baselines& base);
+std::string choice_text(const JointChoice& choice, const Baselines& base, const Profile& profile);
 
 /// Its members "candidates" and "baselines".
 Json choice_json(const JointChoice& choice, const Baselines& base);

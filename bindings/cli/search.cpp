@@ -79,10 +79,11 @@ int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
   const int status = to_int(status_of(plan, guard));
   if (wanted.json) {
     Json json = {{"status", status}, {"output", wanted.output}};
-    json.update(summary_json(plan, placement, searched.seconds));
+    json.update(summary_json(plan, placement, searched.seconds, file.model.step_memory));
     print_json(json, io);
   } else {
-    io.out << summary(plan, placement, searched.seconds) << "  written to        " << wanted.output << '\n';
+    io.out << summary(plan, placement, searched.seconds, file.model.step_memory) << "  written to        "
+           << wanted.output << '\n';
   }
   return status;
 }

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
 from ostinato.model_digest import digest_of_layers
+from ostinato.profile.run import rank_cost
 from ostinato.profile.settings import read_settings
 
 from ostinato import _profiler
@@ -143,6 +144,7 @@ def _profile(engine, clock: LayerClock) -> str:
     profile.layers = _rows([layers[index] for index in sorted(layers)], engine.module._layer_specs)
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.completeness.complete = True
+    profile.rank = rank_cost(settings)
     return profile.json()
 
 

@@ -213,18 +213,21 @@ std::optional<Fit> GraphCutter::fitting(const StageSet& set, int behind, int cap
   for (const bool recompute : {false, true}) {
     if (options_.recompute == (recompute ? Recompute::never : Recompute::always)) continue;
     Nanoseconds time = time_of(cost) + (recompute ? cost.forward : 0);
-    Bytes held = cost.fixed + (cost.input + (recompute ? 0 : cost.kept)) * std::min(most, behind + shards);
+    Bytes held = cost.in_flight(recompute) * std::min(most, behind + shards), messages = cost.messages;
     Bytes workspace = cost.workspace() + (recompute ? cost.kept : 0);
     Bytes fixed = cost.fixed, together = cost.step_together, alone = cost.step_alone;
     for (const StageCost& shard : shards_) {
       time += shard.forward + shard.backward;
-      held += shard.fixed + (shard.kept + shard.input) * std::min(most, model_.devices() + shards);
+      held += shard.in_flight(false) * std::min(most, model_.devices() + shards);
+      messages = std::max(messages, shard.messages);
       workspace = std::max(workspace, shard.workspace());
       fixed += shard.fixed;
       together += shard.step_together;
       alone = std::max(alone, shard.step_alone);
     }
-    if (memory == kUnlimited || std::max(held + workspace, fixed + std::max(together, alone)) <= memory)
+    const RankCost rank = model_.inference ? RankCost{} : model_.profile.rank;
+    const Bytes step = std::max(rank.step, std::max(together, alone) - rank.held);
+    if (memory == kUnlimited || fixed + messages + rank.held + std::max(held + workspace, step) <= memory)
       return Fit{time, recompute};
   }
   return std::nullopt;

@@ -4,10 +4,12 @@
 #include <bit>
 #include <numeric>
 
+#include "search/partition/transit.h"
+
 namespace ostinato::chain {
 
 LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
-    : time_{0}, forward_{0}, fixed_{0}, kept_{0}, together_{0} {
+    : time_{0}, forward_{0}, fixed_{0}, kept_{0}, sent_{0}, together_{0} {
   std::vector<Bytes> alone;
   for (const LayerCost& layer : layers) {
     const Nanoseconds backward =
@@ -17,6 +19,7 @@ LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
     fixed_.push_back(fixed_.back() + layer.parameters + layer.gradients + layer.optimizer_state);
     kept_.push_back(kept_.back() + layer.kept);
     input_.push_back(layer.input_bytes);
+    sent_.push_back(held_when_sent(layer.sent));
     layers_.push_back({layer.index, layer.passed, layer.released});
     forward_peak_.push_back(kept_.back() + layer.forward_workspace);
     backward_peak_.push_back(kept_.back() + layer.backward_workspace);
@@ -99,7 +102,10 @@ ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded) : se
   }
   for (const std::vector<LayerCost>& all : model.on_kind) {
     std::vector<LayerCost> cut;
-    for (const int l : layer_) cut.push_back(all[l]);
+    for (const int l : layer_) {
+      cut.push_back(all[l]);
+      if (l + 1 == model.graph.layers()) cut.back().sent = 0;  // nobody reads it
+    }
     on_kind_.emplace_back(cut, model.split);
   }
   add_least();

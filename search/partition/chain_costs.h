@@ -29,11 +29,12 @@ class LayerSums {
     return kept_[end] - kept_[first] - of_run(layers_[end - 1].released, first);
   }
   Bytes input(int layer) const { return input_[layer]; }
+  Bytes sent(int end) const { return sent_[end]; }  ///< StageCost, of a run that ends there
   Bytes step_together(int first, int end) const { return together_[end] - together_[first]; }
   Bytes step_alone(int first, int end) const { return largest(alone_, first, end); }  ///< first < end
   /// Peak of the forwards and backwards above what the run keeps; first < end.
   Bytes workspace(int first, int end) const {
-    return std::max<Bytes>(0, peak(first, end) - kept_[first] - kept(first, end));
+    return std::max<Bytes>(0, peak(first, end) - kept_[first] - kept(first, end) - sent(end));
   }
 
  private:
@@ -51,6 +52,7 @@ class LayerSums {
   std::vector<Nanoseconds> time_, forward_;  ///< prefix sums, as the next two
   std::vector<Bytes> fixed_, kept_;
   std::vector<Bytes> input_;                        ///< per layer
+  std::vector<Bytes> sent_;                         ///< per end of a run
   using Largest = std::vector<std::vector<Bytes>>;  ///< [k][i]: of layers [i, i + 2^k)
   static Largest largest_of(std::vector<Bytes> values);
   static Bytes largest(const Largest& table, int first, int end);
@@ -96,6 +98,7 @@ class ChainCosts {
   bool splits(int first, int end) const { return shards_before_[end - 1] != shards_before_[first]; }
   Bytes bytes_at(int position) const { return bytes_at_[position]; }  ///< over a cut before this position
   Bytes sent_by(int end) const { return sent_by_[end]; }              ///< what a run that ends there hands on
+  Bytes read_by(int first) const { return layer_[first] == 0 ? 0 : bytes_at_[first]; }
 
  private:
   void add_least();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "search/partition/inference.h"
+#include "search/partition/transit.h"
 
 namespace ostinato::chain {
 
@@ -15,7 +16,9 @@ Load Problem::add(Load load, int device, int stage, int first, int end, bool rec
   load.fixed += on.fixed(first, end);
   load.together += on.step_together(first, end);
   load.alone = std::max(load.alone, on.step_alone(first, end));
-  load.kept += ((recompute ? 0 : kept) + on.input(first)) * in_flight[stage];
+  load.messages =
+      std::max(load.messages, messages_of(model.profile.rank, costs.read_by(first), costs.sent_by(end)));
+  load.kept += ((recompute ? 0 : kept) + on.sent(end) + on.input(first)) * in_flight[stage];
   load.workspace = std::max(load.workspace, serial ? load.kept + workspace : workspace);
   return load;
 }
@@ -34,14 +37,18 @@ Load Problem::add_shard(Load load, int shard) const {
   load.fixed += cost.fixed;
   load.together += cost.step_together;
   load.alone = std::max(load.alone, cost.step_alone);
-  load.kept += (cost.kept + cost.input) * shard_in_flight[shard];
+  load.messages = std::max(load.messages, cost.messages);
+  load.kept += cost.in_flight(false) * shard_in_flight[shard];
   load.workspace = std::max(load.workspace, serial ? load.kept + cost.workspace() : cost.workspace());
   return load;
 }
 
 Bytes Problem::needed(const Load& load) const {
   const Bytes running = load.workspace + (serial ? 0 : load.kept);
-  return load.fixed + std::max({running, load.together, load.alone});
+  if (model.inference) return load.fixed + running;
+  const RankCost& rank = model.profile.rank;
+  const Bytes step = std::max(rank.step, std::max(load.together, load.alone) - rank.held);
+  return load.fixed + load.messages + rank.held + std::max(running, step);
 }
 
 std::optional<Problem::Fitting> Problem::fitting(int device, int stage, int first, int end,

@@ -16,6 +16,7 @@ struct Load {
   Bytes fixed = 0;
   Bytes kept = 0;                 ///< of all micro-batches in flight
   Bytes together = 0, alone = 0;  ///< of the end of a step, when nothing is kept (LayerCost)
+  Bytes messages = 0;             ///< StageCost; of the stage that has most
   Bytes workspace = 0;  ///< above fixed + kept; where one micro-batch is in flight at a time: above fixed
 };
 

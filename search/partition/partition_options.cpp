@@ -42,14 +42,16 @@ void check_sums(const Profile& profile, int micro_batches) {
     for (const Spread* spread :
          {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
       time += spread->median;
-    for (const Bytes part :
-         {layer.kept, layer.waiting, layer.forward_workspace, layer.backward_workspace, layer.input_bytes})
+    for (const Bytes part : {layer.kept, layer.waiting, layer.labels, layer.sent, layer.forward_workspace,
+                             layer.backward_workspace, layer.input_bytes})
       bytes += static_cast<__int128>(part) * micro_batches;
     for (const LayerInput& part : layer.passed) bytes += part.bytes;
     for (const Bytes part : {layer.parameters, layer.gradients, layer.optimizer_state, layer.step_together,
                              layer.step_alone, layer.output_bytes})
       bytes += part;
+    bytes += static_cast<__int128>(profile.rank.buffers) * (layer.input_bytes + layer.output_bytes);
   }
+  bytes += static_cast<__int128>(profile.rank.held) + profile.rank.step;
   if (time > most) refuse("the times of all layers together are beyond int64 nanoseconds");
   if (bytes > most) refuse("the memory of all layers and micro-batches together is beyond int64 bytes");
 }

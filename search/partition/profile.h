@@ -48,6 +48,9 @@ struct LayerCost {
                             ///< layers of a device these add up ...
   Bytes step_alone = 0;     ///< ... and of these the largest counts
   Bytes waiting = 0;        ///< between the halves of a split backward, above what is kept
+  Bytes labels = 0;         ///< that its loss reads: held from the forward to the end of the backward
+  Bytes sent = 0;           ///< of its outputs, what no backward up to its own holds: a stage that ends here
+                            ///< holds it until it is known to have been received
   Bytes input_bytes =
       0;  ///< what a transfer into this layer carries (floating point inputs come back as gradients)
   Bytes output_bytes = 0;
@@ -88,6 +91,15 @@ struct Completeness {
   std::string reason;  ///< why it is not complete
 };
 
+/// What a rank that trains holds, whichever layers it has. All 0: not known.
+struct RankCost {
+  Bytes held = 0;   ///< always
+  Bytes step = 0;   ///< for a while at the end of a step, when nothing is kept
+  int buffers = 0;  ///< that receive messages, of each size
+
+  friend bool operator==(const RankCost&, const RankCost&) = default;
+};
+
 struct Profile {
   std::string model;         ///< name of the model
   std::string model_sha256;  ///< of its layer names and parameter shapes
@@ -99,6 +111,7 @@ struct Profile {
   int warm_up = 0;
   int repeats = 0;
   int micro_batch_size = 0;
+  RankCost rank;
   std::vector<LayerCost> layers;  ///< in model order
   std::vector<OperatorCost> operators;
   std::vector<TransferCost> transfers;

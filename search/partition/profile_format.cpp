@@ -41,7 +41,9 @@ Json json(const LayerCost& layer) {
   if (layer.after) row["after"] = json(*layer.after);
   for (const auto& [key, bytes] : {std::pair{"step_together", layer.step_together},
                                    {"step_alone", layer.step_alone},
-                                   {"waiting", layer.waiting}})
+                                   {"waiting", layer.waiting},
+                                   {"labels", layer.labels},
+                                   {"sent", layer.sent}})
     if (bytes > 0) row[key] = bytes;
   if (layer.shardable) row["shardable"] = true;
   if (!layer.digest.empty()) row["digest"] = layer.digest;
@@ -114,6 +116,9 @@ std::string format_profile(const Profile& profile) {
   add(text, "micro_batch_size", profile.micro_batch_size);
   add(text, "completeness", json(profile.completeness));
   if (const std::string noise = noise_of(profile); !noise.empty()) add(text, "noise", noise);
+  const RankCost& rank = profile.rank;
+  if (rank != RankCost{})
+    add(text, "rank", {{"held", rank.held}, {"step", rank.step}, {"buffers", rank.buffers}});
   add_rows(text, "layers", profile.layers);
   text += ",\n";
   add_rows(text, "operators", profile.operators);

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::string_view kFormat = "ostinato-profile/1";
 constexpr std::int64_t kMaxCount = std::numeric_limits<int>::max();
+constexpr std::int64_t kMostBuffers = 64;
 
 class ProfileReader {
  public:
@@ -27,6 +28,7 @@ class ProfileReader {
   void model(const Value& value);
   void device(const Value& value);
   void completeness(const Value& value);
+  void rank(const Value& value);
   void layer(const Value& value);
   std::vector<LayerInput> inputs(const Value& list, std::int64_t last) const;
   void operator_row(const Value& value);
@@ -38,9 +40,10 @@ class ProfileReader {
 };
 
 Profile ProfileReader::read(const Value& root) {
-  const Fields fields(root, file_, "a profile",
-                      {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats",
-                       "micro_batch_size", "completeness", "noise", "layers", "operators", "transfers"});
+  const Fields fields(
+      root, file_, "a profile",
+      {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats", "micro_batch_size",
+       "completeness", "noise", "rank", "layers", "operators", "transfers"});
   model(fields.need("model", ValueKind::object));
   device(fields.need("device", ValueKind::object));
   profile_.timer = fields.text("timer");
@@ -54,6 +57,7 @@ Profile ProfileReader::read(const Value& root) {
   profile_.micro_batch_size = count(fields, "micro_batch_size", 1);
   completeness(fields.need("completeness", ValueKind::object));
   if (fields.find("noise") != nullptr) fields.text("noise");  // for people: noise_of() tells it anew
+  if (fields.find("rank") != nullptr) rank(fields.need("rank", ValueKind::object));
   for (const Value& row : fields.need("layers", ValueKind::array).items) layer(row);
   for (const Value& row : fields.need("operators", ValueKind::array).items) operator_row(row);
   for (const Value& row : fields.need("transfers", ValueKind::array).items) transfer(row);
@@ -90,6 +94,13 @@ void ProfileReader::completeness(const Value& value) {
         fields.find("complete"),
         "'complete' is true, but " + std::to_string(profile_.completeness.dropped) + " events were dropped");
   }
+}
+
+void ProfileReader::rank(const Value& value) {
+  const Fields fields(value, file_, "'rank'", {"held", "step", "buffers"});
+  profile_.rank = {.held = fields.integer("held", 0),
+                   .step = fields.integer("step", 0),
+                   .buffers = static_cast<int>(fields.integer("buffers", 0, kMostBuffers))};
 }
 
 Spread ProfileReader::spread(const Fields& row, std::string_view key) const {
@@ -130,7 +141,9 @@ void ProfileReader::layer(const Value& value) {
                        "digest",
                        "step_together",
                        "step_alone",
-                       "waiting"});
+                       "waiting",
+                       "labels",
+                       "sent"});
   const auto position = static_cast<std::int64_t>(profile_.layers.size());
   LayerCost layer;
   layer.index = static_cast<int>(fields.integer("index", position, position));
@@ -158,6 +171,8 @@ void ProfileReader::layer(const Value& value) {
   layer.step_together = optional("step_together");
   layer.step_alone = optional("step_alone");
   layer.waiting = optional("waiting");
+  layer.labels = optional("labels");
+  layer.sent = optional("sent");
   if (fields.find("after") != nullptr)
     layer.after = inputs(fields.need("after", ValueKind::array), position - 1);
   if (fields.find("digest") != nullptr) layer.digest = sha256_field(fields, "digest");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "search/partition/inference.h"
+#include "search/partition/transit.h"
 
 namespace ostinato::chain {
 namespace {
@@ -29,6 +30,7 @@ std::vector<std::vector<LayerCost>> layers_by_kind(const Cluster& cluster, const
   for (const DeviceKind& kind : cluster.kinds) {
     std::vector<LayerCost>& layers = result.emplace_back(layers_on(kind, profile));
     if (options.inference) std::transform(layers.begin(), layers.end(), layers.begin(), forward_only);
+    for (LayerCost& layer : layers) layer.kept += std::exchange(layer.labels, 0);
     if (options.split_backward) std::for_each(layers.begin(), layers.end(), count_whole_as_half);
     release_kept_alone(layers);
   }
@@ -54,17 +56,28 @@ Bytes input_of(const Model& model, const std::vector<int>& layers) {
   return input;
 }
 
+bool read_elsewhere(const Model& model, const std::vector<int>& layers, int layer) {
+  const auto& readers = model.graph.readers(layer);
+  return std::any_of(readers.begin(), readers.end(),
+                     [&](int reader) { return !std::binary_search(layers.begin(), layers.end(), reader); });
+}
+
 /// Bytes that other stages read from this one.
 Bytes output_of(const Model& model, const std::vector<int>& layers) {
   Bytes output = 0;
-  for (const int l : layers) {
-    const auto& readers = model.graph.readers(l);
-    const bool read = std::any_of(readers.begin(), readers.end(), [&](int reader) {
-      return !std::binary_search(layers.begin(), layers.end(), reader);
-    });
-    if (read) output += model.profile.layers[l].output_bytes;
-  }
+  for (const int l : layers)
+    if (read_elsewhere(model, layers, l)) output += model.profile.layers[l].output_bytes;
   return output;
+}
+
+/// Bytes that it reads from other stages.
+Bytes received_by(const Model& model, const std::vector<int>& layers) {
+  Bytes received = 0;
+  for (const int l : layers) {
+    for (const LayerInput& from : model.graph.inputs(l))
+      if (!std::binary_search(layers.begin(), layers.end(), from.layer)) received += from.bytes;
+  }
+  return received;
 }
 
 /// Of `passed` or `released`: what belongs to layers of the stage.
@@ -95,7 +108,8 @@ void take_larger(StageCost& cost, const StageCost& other) {
   for (const auto field :
        {&StageCost::forward, &StageCost::backward, &StageCost::backward_input, &StageCost::backward_weight,
         &StageCost::kept, &StageCost::input, &StageCost::forward_workspace, &StageCost::backward_workspace,
-        &StageCost::forward_peak, &StageCost::fixed, &StageCost::step_together, &StageCost::step_alone})
+        &StageCost::forward_peak, &StageCost::fixed, &StageCost::step_together, &StageCost::step_alone,
+        &StageCost::sent, &StageCost::messages})
     take(field);
 }
 
@@ -131,6 +145,7 @@ StageCost cost_of_layers(const Model& model, int kind, const std::vector<int>& l
     cost.step_alone = std::max(cost.step_alone, layer.step_alone);
     cost.halves = cost.halves && layer.halves();
     cost.kept += layer.kept;
+    if (read_elsewhere(model, layers, l)) cost.sent += held_when_sent(layer.sent);
     cost.forward_workspace = std::max(cost.forward_workspace, cost.kept + layer.forward_workspace + passed);
     cost.backward_workspace =
         std::max(cost.backward_workspace, cost.kept + layer.backward_workspace - released);
@@ -138,8 +153,12 @@ StageCost cost_of_layers(const Model& model, int kind, const std::vector<int>& l
     cost.fixed += layer.parameters + layer.gradients + layer.optimizer_state;
   }
   cost.kept -= released;  // which was sent
-  cost.forward_workspace = std::max<Bytes>(0, cost.forward_workspace - cost.kept);
-  cost.backward_workspace = std::max<Bytes>(0, cost.backward_workspace - cost.kept);
+  if (!model.inference)
+    cost.messages = messages_of(model.profile.rank, received_by(model, layers), output_of(model, layers));
+  // The output is in a forward's peak, and when a backward begins it has been received.
+  const Bytes held = cost.kept + cost.sent;
+  cost.forward_workspace = std::max<Bytes>(0, cost.forward_workspace - held);
+  cost.backward_workspace = std::max<Bytes>(0, cost.backward_workspace - held);
   return cost;
 }
 
@@ -190,7 +209,7 @@ StageCost cost_of_stage(const Model& model, const ModelStage& stage) {
     cost.backward += cost.forward;
     cost.backward_input += cost.forward;
     cost.backward_workspace = cost.workspace() + cost.kept;  // which the second forward makes anew
-    cost.forward_workspace = cost.forward_peak;
+    cost.forward_workspace = std::max<Bytes>(0, cost.forward_peak - cost.sent);
   }
   return cost;
 }

@@ -20,15 +20,19 @@ namespace ostinato::chain {
 struct StageCost {
   Nanoseconds forward = 0, backward = 0, backward_input = 0, backward_weight = 0;
   Bytes kept = 0;   ///< from the forward to the end of the backward, without the input and what was sent
+  Bytes sent = 0;   ///< of the outputs, above `kept`: until the gradient that comes back is there
   Bytes input = 0;  ///< which the backward needs as well; 0 for an inference, which has it in its workspace
   Bytes forward_workspace = 0, backward_workspace = 0;
   Bytes forward_peak = 0;  ///< workspace of a forward that keeps nothing: each layer's kept bytes count
   Bytes waiting = 0;       ///< between the halves of a split backward, above `kept`
   Bytes step_together = 0, step_alone = 0;  ///< LayerCost
   bool halves = true;                       ///< every layer's backward was measured in two halves
-  Bytes fixed = 0;  ///< parameters, gradients, optimizer state; for an inference messages (inference.h)
+  Bytes fixed = 0;     ///< parameters, gradients, optimizer state; for an inference messages (inference.h)
+  Bytes messages = 0;  ///< of its rank where it has no other stage (transit.h)
 
   Bytes workspace() const { return std::max(forward_workspace, backward_workspace); }
+  /// Of each micro-batch in flight.
+  Bytes in_flight(bool recompute) const { return input + sent + (recompute ? 0 : kept); }
   Bytes step() const { return std::max(step_together, step_alone); }
 };
 

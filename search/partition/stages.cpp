@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <set>
 
 #include "search/files/digest.h"
 #include "search/partition/stage_cost.h"
+#include "search/partition/transit.h"
 
 namespace ostinato {
 namespace {
@@ -25,9 +28,9 @@ class Builder {
         readers_(stages.size()),
         gradient_(stages.size(), -1) {
     placement_.name = profile.model;
+    connect();
     add_devices();
     model_.links.write(placement_);
-    connect();
     add_layers();
     for (int s = 0; s < count(); ++s) add_forward(s);
     for (int s = count() - 1; s >= 0 && !options.inference; --s) add_backward(s);
@@ -51,6 +54,42 @@ class Builder {
       costs_.push_back(cost_of_stage(model_, stage));
       for (const int d : stage.devices) placement_.devices[d].static_memory += costs_.back().fixed;
     }
+    if (model_.inference) return;
+    for (int d = 0; d < model_.devices(); ++d)
+      placement_.devices[d].static_memory += model_.profile.rank.held + messages_on(d);
+  }
+
+  bool is_on(int stage, int device) const {
+    const std::vector<int>& devices = stages_[stage].devices;
+    return std::find(devices.begin(), devices.end(), device) != devices.end();
+  }
+
+  /// What these hand to a stage without a message.
+  Bytes handed_on(const Neighbours& others, int device) const {
+    Bytes bytes = 0;
+    for (const auto& [stage, carried] : others) bytes += is_on(stage, device) ? carried : 0;
+    return model_.inference || model_.profile.rank.buffers == 0 ? 0 : bytes;
+  }
+
+  /// As transit.h says.
+  Bytes messages_on(int device) const {
+    std::set<Bytes> sizes;
+    Bytes gradient = 0;
+    for (int s = 0; s < count(); ++s) {
+      if (!is_on(s, device)) continue;
+      Bytes in = 0;
+      for (const auto& [stage, bytes] : inputs_[s]) {
+        if (is_on(stage, device)) continue;
+        sizes.insert(bytes);
+        in += bytes;
+      }
+      gradient = std::max(gradient, held_when_sent(in));
+      for (const auto& [stage, bytes] : readers_[s]) {
+        if (!is_on(stage, device)) sizes.insert(bytes);
+      }
+    }
+    if (model_.profile.rank.buffers == 0) return 0;
+    return gradient + model_.profile.rank.buffers * std::accumulate(sizes.begin(), sizes.end(), Bytes{0});
   }
 
   /// An output that several layers of a stage read is carried to it once.
@@ -102,10 +141,17 @@ class Builder {
     return placement_.blocks.emplace_back(std::move(block));
   }
 
+  /// What a stage reads of a batch.
+  Bytes data_of(int s) const {
+    return model_.inference || model_.profile.rank.buffers == 0 ? 0 : costs_[s].input;
+  }
+
   void add_forward(int s) {
     const StageCost& cost = costs_[s];
-    Block& block = add(s, Kind::forward, ".F", cost.forward, cost.forward_workspace);
-    block.memory = cost.input + (stages_[s].recompute ? 0 : cost.kept);
+    // The forward runs on a copy, beside the batch that was read and what another stage of the rank made.
+    const Bytes beside = inputs_[s].empty() ? data_of(s) : handed_on(inputs_[s], stages_[s].devices.front());
+    Block& block = add(s, Kind::forward, ".F", cost.forward, cost.forward_workspace + beside);
+    block.memory = cost.in_flight(stages_[s].recompute);
     for (const auto& [input, bytes] : inputs_[s]) block.after.push_back({input, bytes});
   }
 
@@ -115,8 +161,9 @@ class Builder {
     const Nanoseconds whole = model_.split && stages_[s].devices.size() == 1
                                   ? cost.backward_input + cost.backward_weight
                                   : cost.backward;
-    Block& block = split ? add(s, Kind::backward_input, ".I", cost.backward_input, cost.backward_workspace)
-                         : add(s, Kind::backward, ".B", whole, cost.backward_workspace);
+    const Bytes workspace = cost.backward_workspace + handed_on(readers_[s], stages_[s].devices.front());
+    Block& block = split ? add(s, Kind::backward_input, ".I", cost.backward_input, workspace)
+                         : add(s, Kind::backward, ".B", whole, workspace);
     block.after.push_back({s, 0});
     for (auto reader = readers_[s].rbegin(); reader != readers_[s].rend(); ++reader)
       block.after.push_back({gradient_[reader->first], reader->second});
@@ -128,12 +175,12 @@ class Builder {
     }
     // What a split backward recomputed serves its second half as well, for which gradients wait.
     const Bytes again = cost.waiting + (stages_[s].recompute ? cost.kept : 0);
-    block.memory = again;
-    block.workspace = std::max<Bytes>(0, block.workspace - again);
+    block.memory = again - cost.sent;  // which has arrived
+    block.workspace = std::max<Bytes>(0, block.workspace - std::max<Bytes>(0, again - cost.sent));
     Block& weight = add(s, Kind::backward_weight, ".W", cost.backward_weight,
-                        std::max<Bytes>(0, cost.backward_workspace - again));
+                        std::max<Bytes>(0, workspace + cost.sent - again));
     weight.after.push_back({gradient_[s], 0});
-    weight.memory = -taken - again;
+    weight.memory = -(taken - cost.sent) - again;
   }
 
   const Model model_;
@@ -146,16 +193,12 @@ class Builder {
 
 }  // namespace
 
-Placement place_stages(const Profile& profile, const PartitionOptions& options,
-                       const std::vector<ModelStage>& stages) {
-  return Builder(profile, options, stages).take();
-}
-
 namespace {
 
 std::vector<Bytes> step_memory(const Profile& profile, const PartitionOptions& options,
                                const std::vector<ModelStage>& stages) {
   const Model model(profile, options);
+  const RankCost rank = options.inference ? RankCost{} : profile.rank;
   std::vector<Bytes> together(static_cast<std::size_t>(model.devices())), alone(together);
   for (const ModelStage& stage : stages) {
     const StageCost cost = cost_of_stage(model, stage);
@@ -164,11 +207,17 @@ std::vector<Bytes> step_memory(const Profile& profile, const PartitionOptions& o
       alone[d] = std::max(alone[d], cost.step_alone);
     }
   }
-  for (std::size_t d = 0; d < together.size(); ++d) together[d] = std::max(together[d], alone[d]);
+  for (std::size_t d = 0; d < together.size(); ++d)
+    together[d] = std::max({rank.step, std::max(together[d], alone[d]) - rank.held, Bytes{0}});
   return together;
 }
 
 }  // namespace
+
+Placement place_stages(const Profile& profile, const PartitionOptions& options,
+                       const std::vector<ModelStage>& stages) {
+  return Builder(profile, options, stages).take();
+}
 
 ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
                     const std::vector<ModelStage>& stages) {

@@ -22,7 +22,7 @@ from ostinato.profile.stage import build_stage, whole_of
 
 BATCH, WIDTH, TIMES = 32, 48, 8
 SMALL = 256  # bytes: a loss, a number
-ABOVE = 1.08  # a weight that is used twice has its gradients added up later in a stage than alone
+WITHIN = 0.03
 
 
 class Call(nn.Module):
@@ -138,8 +138,9 @@ def rows_of(job, chain):
     sample = Sample(0, 0, 0)
     settings = read_settings(job.config, job.optimizer)
     once = Samples([sample], [sample], [sample], [sample])
-    costs = {layer.index: layer_cost(layer, once, footprint(layer), settings) for layer in chain.layers}
-    return layer_rows(chain, costs, Memory(chain))
+    footprints = {layer.index: footprint(layer) for layer in chain.layers}
+    costs = {layer.index: layer_cost(layer, once, footprints[layer.index], settings) for layer in chain.layers}
+    return layer_rows(chain, costs, Memory(chain), footprints)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -157,6 +158,8 @@ def test_rows_add_up_at_every_cut(seed):
                 stage = whole_of(job, chain, build_stage(job, chain, Builder(settings, job.device), first, last))
                 measured, said = footprint(stage), predict(rows[first:last])
                 where = f"layers {layers[first:last]} of {layers}"
-                assert said.kept == pytest.approx(measured.kept, rel=0.03, abs=SMALL), where
-                peak = measured.kept + measured.workspace
-                assert 0.97 * peak - SMALL <= said.kept + said.workspace <= ABOVE * peak + SMALL, where
+                assert said.kept == pytest.approx(measured.kept, rel=WITHIN, abs=SMALL), where
+                lowest = measured.kept + measured.workspace
+                highest = max(measured.forward_peak, measured.kept + measured.backward_beside)  # a stage's input counts to the end
+                peak = said.kept + said.workspace
+                assert (1 - WITHIN) * lowest - SMALL <= peak <= (1 + WITHIN) * highest + SMALL, where

@@ -41,9 +41,12 @@ def test_fp32_copies_of_half_precision():
     settings = read_settings({"bf16": {"enabled": True}, "optimizer": {"type": "Adam"}}, None)
     assert settings.dtype == torch.bfloat16
     assert settings.optimizer_bytes(half) == 10 * 4 * 3
-    assert settings.gradient_bytes(half) == 10 * (2 + 4)
-    told = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "bf16"}}
-    assert read_settings(told, None).gradient_bytes(half) == 10 * 2
+    assert settings.gradient_bytes(half) == 10 * (2 + 2)  # those that come, and their sums
+    told = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    assert read_settings(told, None).gradient_bytes(half) == 10 * (2 + 4)
+    zero = {"zero_optimization": {"stage": 1}}
+    assert read_settings({"bf16": {"enabled": True}} | zero, None).gradient_bytes(half) == 10 * 2
+    assert read_settings(told | zero, None).gradient_bytes(half) == 10 * (2 + 4)
     assert read_settings({"fp16": {"enabled": True}}, None).gradient_bytes(half) == 10 * 2
     assert read_settings({"fp16": {"enabled": False}}, None).dtype is None
 
@@ -118,5 +121,28 @@ def test_the_end_of_a_step():
     assert read_settings(config, None).step_bytes(parameters) == (1600, 3600)  # a flat copy of gradients; Adam's of the largest
     assert read_settings(config, None, accelerator=True).step_bytes(parameters) == (1600, 0)
     assert read_settings({"optimizer": {"type": "Adam"}}, None).step_bytes(parameters) == (1600, 0)  # works in place
-    zero = config | {"zero_optimization": {"stage": 1}}
-    assert read_settings(zero, None).step_bytes(parameters) == (1600 + 3200, 0)
+
+
+def test_the_end_of_a_step_on_fp32_copies():
+    """One flat parameter. Of fp32 gradients none is left when the optimizer has its copy; half precision's are half of that."""
+    adam = {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
+    zero, brain = {"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}
+    whole = [nn.Parameter(torch.ones(size)) for size in (100, 300)]
+    half = [nn.Parameter(p.detach().bfloat16()) for p in whole]
+    assert read_settings(adam | zero, None).step_bytes(whole) == (1600 + 3200 - 1600, 0)
+    assert read_settings(adam | zero | brain, None).step_bytes(half) == (1600 + 3200 - 800, 0)
+    assert read_settings(zero | brain, None).step_bytes(half) == (800 + 1600, 0)  # a flat copy, and fp32 numbers of it
+    assert read_settings(adam | brain, None).step_bytes(half) == (1600 + 3200, 0)
+    assert read_settings(adam | brain | {"data_types": {"grad_accum_dtype": "fp32"}}, None).step_bytes(half) == (3200, 0)
+
+
+def test_buckets_of_zero():
+    size = {"zero_optimization": {"stage": 1, "reduce_bucket_size": 1000}}
+    brain = {"bf16": {"enabled": True}}
+    assert read_settings(size, None).bucket_bytes() == (4000, 4000)
+    assert read_settings(size | brain, None).bucket_bytes() == (2000, 2000)
+    assert read_settings({"zero_optimization": {"stage": 1}} | brain, None).bucket_bytes() == (10**9, 10**9)  # DeepSpeed's own
+    assert read_settings(size | brain | {"data_types": {"grad_accum_dtype": "fp32"}}, None).bucket_bytes() == (0, 0)
+    twice = {"zero_optimization": size["zero_optimization"] | {"overlap_comm": True}}
+    assert read_settings(twice, None).bucket_bytes() == (8000, 4000)
+    assert read_settings(brain, None).bucket_bytes() == (0, 0)

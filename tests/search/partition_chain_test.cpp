@@ -335,6 +335,63 @@ TEST(PartitionChain, TheOptimizersStepFits) {
   EXPECT_THROW(parse_placement(tight, "p.toml"), InputError);
 }
 
+TEST(PartitionChain, MessagesAndBucketsCount) {
+  constexpr Bytes kMessage = 100'000;
+  Profile profile = profile_of({1, 1, 1});
+  profile.rank = {.held = 1000, .step = 700, .buffers = 2};
+  for (LayerCost& cost : profile.layers) {
+    cost.input_bytes = cost.output_bytes = cost.sent = kMessage;
+    cost.parameters = 10;
+    cost.kept = 5;
+    cost.forward_workspace = cost.backward_workspace = 3 * kMessage;
+    cost.step_together = 1600;
+  }
+  profile.layers[2].labels = 7;
+  PartitionOptions options{.devices = 3};
+  const Placement p = partition_chain(profile, options);
+  // Two buffers, and a gradient that was sent; the first stage receives gradients alone, the last
+  // activations.
+  EXPECT_EQ(p.devices[0].static_memory, 10 + 1000 + 2 * kMessage);
+  EXPECT_EQ(p.devices[1].static_memory, 10 + 1000 + 3 * kMessage);
+  EXPECT_EQ(p.devices[2].static_memory, 10 + 1000 + 3 * kMessage);
+  EXPECT_EQ(facts_of(profile, options, cut_chain(profile, options).stages).step_memory[0], 700);
+  const auto block = [&](const char* name) { return p.blocks[p.find_block(name)]; };
+  // An output is held until its gradient comes; the batch that was read, beside its copy.
+  EXPECT_EQ(block("s0.F").memory, 5 + kMessage + kMessage);
+  EXPECT_EQ(block("s0.F").workspace, 2 * kMessage + kMessage);
+  EXPECT_EQ(block("s1.F").workspace, 2 * kMessage);
+  EXPECT_EQ(block("s1.B").workspace, 2 * kMessage);
+  EXPECT_EQ(block("s2.F").memory, 5 + 7 + kMessage);
+  EXPECT_EQ(block("s2.B").workspace, 3 * kMessage);
+  const auto least = [&](Bytes memory) {
+    options.device_memory = memory;
+    return cut_chain(profile, options).stages.size();
+  };
+  options.micro_batches = 1;
+  const Bytes needed = 10 + 1000 + 3 * kMessage + 5 + 7 + kMessage + 3 * kMessage;  // of the last stage
+  EXPECT_EQ(least(needed), 3U);
+  EXPECT_THROW(least(needed - 1), InfeasibleError);
+  profile.rank.step = 9 * kMessage;
+  EXPECT_THROW(least(needed), InfeasibleError);
+  profile.rank.buffers = 0;  // as older profiles
+  profile.rank = {};
+  EXPECT_EQ(partition_chain(profile, {.devices = 3}).devices[1].static_memory, 10);
+}
+
+TEST(PartitionChain, StagesOfOneDeviceHandOnWithoutMessages) {
+  constexpr Bytes kMessage = 100'000;
+  Profile profile = profile_of({1, 1, 1, 1});
+  profile.rank.buffers = 2;
+  for (LayerCost& cost : profile.layers) cost.input_bytes = cost.output_bytes = kMessage;
+  const PartitionOptions wave{.devices = 2, .chunks = 2, .layout = ChunkLayout::wave};
+  const Placement p = partition_chain(profile, wave);
+  EXPECT_EQ(p.devices[0].static_memory, 3 * kMessage);
+  const auto workspace = [&](const char* name) { return p.blocks[p.find_block(name)].workspace; };
+  EXPECT_EQ(workspace("s2.F"), kMessage);  // what it copies
+  EXPECT_EQ(workspace("s1.B"), kMessage);
+  EXPECT_EQ(workspace("s1.F"), 0);
+}
+
 TEST(PartitionChain, GradientsWaitBetweenTheHalves) {
   Profile profile = profile_of({1, 1});
   for (LayerCost& cost : profile.layers) {

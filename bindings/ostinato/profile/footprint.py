@@ -24,7 +24,9 @@ class Footprint:
     forward_peak: int
     with_outputs: int  # after the forward
     kept: int  # when the outputs have been let go
-    backward_peak: int  # above what was there before the backward: with the gradient that arrives
+    # Above what was there before the backward, with the gradient that arrives:
+    backward_peak: int  # where nobody else holds the inputs, so that each goes when the backward has read it
+    backward_beside: int  # where an earlier backward needs them as well
 
     @property
     def workspace(self) -> int:
@@ -47,26 +49,35 @@ class Arrival(torch.autograd.Function):
 
 
 def footprint(layer: Layer) -> Footprint:
-    """Runs it once. Raises ProfileError with the layer's name."""
-    device = layer.device
+    """Runs it twice. Raises ProfileError with the layer's name."""
     try:
         with quiet_collector():
-            _leaves, inputs = prepare(layer)
-            device.synchronize()
-            before = device.live_bytes()
-            device.reset_peak()
-            outputs = call(layer, inputs)
-            forward_peak, with_outputs = device.peak_bytes() - before, device.live_bytes() - before
-            roots = roots_of(layer, outputs)
-            seeds = [torch.zeros((), dtype=root.dtype, device=root.device).expand(root.shape) for root in roots]
-            edges = [get_gradient_edge(Arrival.apply(root)) for root in roots]
-            small = sum(seed.untyped_storage().nbytes() for seed in seeds)
-            del outputs, roots
-            live = device.live_bytes()
-            kept = live - small - before
-            device.reset_peak()
-            if edges:
-                torch.autograd.backward(edges, seeds)
-            return Footprint(forward_peak, with_outputs, max(0, kept), device.peak_bytes() - live)
+            forward_peak, with_outputs, kept, released = run_through(layer, holds_inputs=False)
+            backward_peak = run_through(layer, holds_inputs=True)[3]
+        return Footprint(forward_peak, with_outputs, kept, released, backward_peak)
     except Exception as error:
         raise ProfileError(f"layer {layer.name} raised {type(error).__name__}: {error}") from error
+
+
+def run_through(layer: Layer, holds_inputs: bool) -> tuple[int, int, int, int]:
+    """What a Footprint says, in its order; its last figure with the inputs held through the backward, or not."""
+    device = layer.device
+    _leaves, inputs = prepare(layer)
+    device.synchronize()
+    before = device.live_bytes()
+    device.reset_peak()
+    outputs = call(layer, inputs)
+    forward_peak, with_outputs = device.peak_bytes() - before, device.live_bytes() - before
+    roots = roots_of(layer, outputs)
+    seeds = [torch.zeros((), dtype=root.dtype, device=root.device).expand(root.shape) for root in roots]
+    edges = [get_gradient_edge(Arrival.apply(root)) for root in roots]
+    small = sum(seed.untyped_storage().nbytes() for seed in seeds)
+    del outputs, roots
+    kept = max(0, device.live_bytes() - small - before)
+    if not holds_inputs:
+        del inputs
+    live = device.live_bytes()
+    device.reset_peak()
+    if edges:
+        torch.autograd.backward(edges, seeds)
+    return forward_peak, with_outputs, kept, device.peak_bytes() - live

@@ -134,6 +134,22 @@ class Memory:
         owners = {self.owner(row, output) for output in range(len(self.held[row].first))}
         return self.by_row(place for place in owners if place is not None and self.needed_later(place, row))
 
+    def holds_inputs(self, row: int) -> bool:
+        """Whether some backward before its own needs memory that its own needs of its inputs."""
+        held = self.held[row].inputs
+        needed = [source for source, mine in zip(self.sources[row], held, strict=False) if mine and source is not None]
+        owners = {self.owner(*source) for source in needed}
+        return any(place is not None and self.needed_until(place, row - 1) for place in owners)
+
+    def sent(self, row: int) -> int:
+        """Bytes of its outputs that no backward up to its own holds."""
+        owners = {self.owner(row, output) for output in range(len(self.held[row].first))}
+        free = [place for place in owners if place is not None and not self.needed_until(place, row)]
+        return sum(self.held[giver].sizes[output] for giver, output in free)
+
+    def needed_until(self, place: Place, row: int) -> bool:
+        return self.held[place[0]].outputs[place[1]] or any(user <= row for user in self.users(*place))
+
     def needed_later(self, place: Place, row: int) -> bool:
         users = self.users(*place)
         return not self.held[place[0]].outputs[place[1]] and bool(users) and min(users) > row

@@ -25,6 +25,7 @@ from ostinato.profile.settings import Settings, read_settings
 from ostinato.profile.shardable import mark_shardable
 from ostinato.profile.tensors import bytes_of, tensors
 
+RECEIVE_BUFFERS = 2  # of each size: receives are posted one compute ahead (plugin/executor/itinerary.h)
 Progress = Callable[[str, int, int], None]  # what is done, steps done, steps in all
 
 
@@ -65,7 +66,7 @@ def layer_cost(layer: Layer, samples: Samples, memory: Footprint, settings: Sett
     cost.backward_weight = samples.spread("weight_half")
     cost.kept = max(0, memory.with_outputs)
     cost.forward_workspace = memory.forward_peak
-    cost.backward_workspace = memory.backward_peak
+    cost.backward_workspace = memory.backward_peak  # in layer_rows(), that of the row
     cost.parameters = layer.parameter_bytes
     cost.gradients = settings.gradient_bytes(layer.parameters)
     cost.optimizer_state = settings.optimizer_bytes(layer.parameters)
@@ -81,13 +82,15 @@ def layer_inputs(bytes_by_row: dict[int, int]) -> list[Any]:
     return [_profiler.LayerInput(row, size) for row, size in bytes_by_row.items()]
 
 
-def layer_rows(chain: Chain, costs: dict[int, Any], memory: Memory) -> list[Any]:
+def layer_rows(chain: Chain, costs: dict[int, Any], memory: Memory, footprints: dict[int, Footprint]) -> list[Any]:
     """One row a layer of the model; layers that are the same repeat the measured row, but for what their followers
-    let go of."""
+    let go of, and what those before them hold. `costs`, `footprints`: by layer.index."""
     rows = []
     for index, (name, layer) in enumerate(chain.rows):
         row = copy.copy(costs[layer.index])
         row.index, row.name = index, name
+        if memory.holds_inputs(index):
+            row.backward_workspace = footprints[layer.index].backward_beside
         row.kept = max(0, row.kept - memory.freed(index))
         row.forward_workspace = max(0, row.forward_workspace - row.kept)
         row.digest = chain.digests[index] if chain.digests else ""
@@ -96,8 +99,24 @@ def layer_rows(chain: Chain, costs: dict[int, Any], memory: Memory) -> list[Any]
             row.after = layer_inputs(chain.after[index])
         else:
             row.passed, row.released = (layer_inputs(of(index)) for of in (memory.passed, memory.released))
+        row.sent = memory.freed(index) if chain.after is not None else memory.sent(index)
         rows.append(row)
     return rows
+
+
+def with_labels(rows: list[Any], job: Job) -> list[Any]:
+    """The last layer's loss reads them."""
+    if rows and job.loss_fn is not None:
+        rows[-1].labels = bytes_of(job.labels)
+    return rows
+
+
+def rank_cost(settings: Settings) -> Any:
+    """What each rank holds under the plugin, whichever layers it has: DeepSpeed's buckets, and the executor's buffers."""
+    cost = _profiler.RankCost()
+    cost.held, cost.step = settings.bucket_bytes()
+    cost.buffers = RECEIVE_BUFFERS
+    return cost
 
 
 def build_rows(job: Job, settings: Settings) -> Chain:
@@ -155,14 +174,15 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
         chain = build_rows(job, settings)
         memory = Memory(chain)
         measured = measure_chain(job, chain, progress)
-        held = [footprint(layer) for layer in chain.layers]
-    measurements = zip(chain.layers, measured.samples, held, strict=True)
-    costs = {layer.index: layer_cost(layer, samples, peaks, settings) for layer, samples, peaks in measurements}
+        footprints = {layer.index: footprint(layer) for layer in chain.layers}
+    measurements = zip(chain.layers, measured.samples, strict=True)
+    costs = {layer.index: layer_cost(layer, samples, footprints[layer.index], settings) for layer, samples in measurements}
     profile = _profiler.Profile()
     describe(profile, job, settings)
     profile.timer, profile.timer_note = measured.timer, measured.timer_note
     profile.model_sha256 = chain.digest
-    profile.layers = mark_shardable(layer_rows(chain, costs, memory), job.layers)
+    profile.layers = mark_shardable(with_labels(layer_rows(chain, costs, memory, footprints), job), job.layers)
+    profile.rank = rank_cost(settings)
     profile.operators = measured.operators.rows
     state_completeness(profile, measured.operators)
     return profile

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 FP32 = 4
+BUCKET = 500_000_000  # numbers, where the configuration does not say: DeepSpeed's
 
 # fp32 numbers that an optimizer keeps for each parameter, by its name in lower case without "fused", "cpu", "torch".
 STATES = {"adam": 2, "adamw": 2, "lamb": 2, "onebitadam": 2, "onebitlamb": 2, "zerooneadam": 2, "muadam": 2,
@@ -26,26 +27,42 @@ UNKNOWN_TEMPORARIES = (3, 2)  # rather too much than too little
 class Settings:
     dtype: torch.dtype | None  # that DeepSpeed casts the model to; None: it stays as it is
     states: int  # fp32 optimizer numbers per parameter
-    master: bool  # an fp32 copy of half-precision parameters
-    fp32_gradients: bool  # an fp32 copy of half-precision gradients
+    master: bool  # an fp32 copy of the parameters: half precision's, and ZeRO's always
+    gradient_copy: int  # bytes a number of the copy of the gradients in which DeepSpeed adds them up; 0: none
     micro_batch_size: int  # 0: the configuration does not say
     alone: int = 0  # fp32 copies of the largest parameter that the optimizer's step makes for a while ...
     together: int = 0  # ... and of all parameters
-    zero: int = 0  # stage
+    zero: bool = False  # its optimizer is ZeRO's
+    bucket: int = 0  # numbers in a bucket that ZeRO copies gradients into; 0: it has none
+    buckets: int = 1  # that it holds from the first backward on
+    bucket_number: int = FP32  # bytes
+
+    def bucket_bytes(self) -> tuple[int, int]:
+        """What a rank holds of ZeRO's buckets whichever layers it has: always, and more while gradients are reduced at the end of a
+        step, when DeepSpeed's pipeline engine asks for one anew.
+        """
+        size = self.bucket * self.bucket_number
+        return self.buckets * size, size
 
     def step_bytes(self, parameters: list[nn.Parameter]) -> tuple[int, int]:
         """What the end of a step takes for a while, when nothing is kept: over the layers of a device the first add up, and of the
-        second the largest counts. Without ZeRO, DeepSpeed reduces gradients in one flat copy; with it, the optimizer sees one flat parameter.
+        second the largest counts. DeepSpeed reduces gradients in one flat copy. Where it keeps fp32 copies of parameters, the optimizer
+        sees one flat parameter, whose gradient is a copy as well where gradients are no fp32.
         """
         sizes = [p.numel() * FP32 for p in parameters]
         gradients = self.gradient_bytes(parameters)
-        if self.zero:
-            return gradients + sum(sizes) * max(1, self.alone - 1, self.together), 0  # (nothing lives on from another)
-        return max(gradients, sum(sizes) * self.together), max(sizes, default=0) * self.alone
+        if not self.master:
+            return max(gradients, sum(sizes) * self.together), max(sizes, default=0) * self.alone
+        of_optimizer = sum(sizes) * max(self.alone - 1, self.together)  # (nothing lives on from another parameter)
+        if self.zero:  # it flattens gradients, makes fp32 numbers of that, and lets both go before the optimizer's step
+            flat = sum(p.numel() * self.bucket_number for p in parameters)
+            whole = sum(sizes) if self.bucket_number != FP32 else 0
+            return max(flat + whole, sum(sizes) + of_optimizer - gradients), 0
+        flat = sum(p.numel() * (self.gradient_copy or p.element_size()) for p in parameters)
+        return max(flat, of_optimizer + (0 if self.gradient_copy == FP32 else sum(sizes))), 0
 
     def gradient_bytes(self, parameters: list[nn.Parameter]) -> int:
-        extra = FP32 if self.fp32_gradients else 0
-        return sum(p.numel() * (p.element_size() + extra) for p in parameters)
+        return sum(p.numel() * (p.element_size() + self.gradient_copy) for p in parameters)
 
     def optimizer_bytes(self, parameters: list[nn.Parameter]) -> int:
         """Not divided by ZeRO's data parallel ranks: how many there will be is not known here."""
@@ -110,16 +127,24 @@ def read_settings(config: dict, optimizer, accelerator: bool = False) -> Setting
     """`accelerator`: the model trains on one, where torch's optimizers take all parameters together."""
     alone, together = step_temporaries(config, optimizer, accelerator)
     half, brain = enabled(config, "fp16"), enabled(config, "bf16") or enabled(config, "bfloat16")
-    stage = config.get("zero_optimization", {}).get("stage", 0)
-    # DeepSpeed accumulates bf16 gradients in fp32 without ZeRO, unless told otherwise.
-    accumulate = config.get("data_types", {}).get("grad_accum_dtype", "fp32" if brain and stage == 0 else None)
+    zero = config.get("zero_optimization", {})
+    stage = int(zero.get("stage", 0) or 0)
+    fp32_sums = config.get("data_types", {}).get("grad_accum_dtype") == "fp32"
+    number = FP32 if fp32_sums or not (half or brain) else FP32 // 2
+    # DeepSpeed's BF16_Optimizer, which it takes for stage 1 as well where gradients are added up in fp32.
+    own_sums = brain and (stage == 0 or (stage == 1 and fp32_sums and not zero.get("offload_optimizer")))
+    has_bucket = stage > 0 and not own_sums and zero.get("contiguous_gradients", True)
+    bucket = int(zero.get("reduce_bucket_size", BUCKET)) if has_bucket else 0
     return Settings(
         dtype=torch.float16 if half else torch.bfloat16 if brain else None,
         states=optimizer_states(config, optimizer),
-        master=half or brain,
-        fp32_gradients=(half or brain) and accumulate == "fp32",
+        master=half or brain or stage > 0,
+        gradient_copy=number if own_sums or ((half or brain) and fp32_sums) else 0,
         micro_batch_size=micro_batch_size(config),
         alone=alone,
         together=together,
-        zero=int(stage or 0),
+        zero=stage > 0 and not own_sums,
+        bucket=bucket,
+        buckets=2 if zero.get("overlap_comm") else 1,
+        bucket_number=number,
     )
