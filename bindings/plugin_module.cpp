@@ -3,13 +3,13 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/python_executor.h"
-#include "plugin/flow.h"
-#include "plugin/forwards.h"
-#include "plugin/lower.h"
-#include "plugin/program.h"
-#include "plugin/program_text.h"
+#include "plugin/lowering/flow.h"
+#include "plugin/lowering/forwards.h"
+#include "plugin/lowering/lower.h"
+#include "plugin/lowering/program.h"
+#include "plugin/lowering/program_text.h"
 #include "search/files/error.h"
-#include "search/partition/inference.h"
+#include "search/plan/sends_ahead.h"
 
 namespace ostinato {
 namespace {

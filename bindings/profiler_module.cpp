@@ -11,20 +11,20 @@
 #include <tuple>
 
 #include "bindings/profiler_halves.h"
-#include "profiler/counting_allocator.h"
-#include "profiler/cupti_status.h"
+#include "profiler/cupti/cupti_status.h"
 #include "profiler/device/allocation_hook.h"
 #include "profiler/device/device_timer.h"
-#include "profiler/link_fit.h"
-#include "profiler/memory_log.h"
-#include "profiler/nvtx_range.h"
-#include "profiler/operator_recorder.h"
-#include "profiler/operator_rows.h"
-#include "profiler/spread.h"
+#include "profiler/memory/counting_allocator.h"
+#include "profiler/memory/memory_log.h"
+#include "profiler/nvtx/nvtx_range.h"
+#include "profiler/operators/link_fit.h"
+#include "profiler/operators/operator_recorder.h"
+#include "profiler/operators/operator_rows.h"
+#include "profiler/operators/spread.h"
 #include "search/files/error.h"
 #include "search/files/file.h"
-#include "search/partition/profile_json.h"
-#include "search/partition/profile_noise.h"
+#include "search/profile/profile_json.h"
+#include "search/profile/profile_noise.h"
 
 namespace py = pybind11;
 using namespace ostinato;

@@ -1,4 +1,4 @@
-#include "plugin/lower.h"
+#include "plugin/lowering/lower.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/numbers.h"
-#include "plugin/program_text.h"
+#include "plugin/lowering/program_text.h"
 
 namespace ostinato::cli {
 

@@ -12,11 +12,11 @@
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
 #include "search/partition/joint.h"
-#include "search/partition/profile_json.h"
-#include "search/partition/profile_noise.h"
 #include "search/partition/stages.h"
 #include "search/placement/placement_toml.h"
 #include "search/placement/quantity.h"
+#include "search/profile/profile_json.h"
+#include "search/profile/profile_noise.h"
 
 namespace ostinato::cli {
 namespace {

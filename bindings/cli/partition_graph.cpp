@@ -12,14 +12,14 @@
 #include "bindings/cli/profile_arguments.h"
 #include "search/files/error.h"
 #include "search/files/file.h"
-#include "search/partition/graph_best.h"
-#include "search/partition/graph_bound.h"
-#include "search/partition/graph_csv.h"
-#include "search/partition/graph_simulate.h"
-#include "search/partition/graph_strategies.h"
+#include "search/graph/best.h"
+#include "search/graph/bound.h"
+#include "search/graph/csv.h"
+#include "search/graph/simulate.h"
+#include "search/graph/strategies.h"
 #include "search/partition/layer_operators.h"
-#include "search/partition/profile_json.h"
 #include "search/placement/quantity.h"
+#include "search/profile/profile_json.h"
 
 namespace ostinato::cli {
 namespace {

@@ -14,10 +14,10 @@
 #include "bindings/cli/run_search.h"
 #include "search/files/file.h"
 #include "search/partition/joint.h"
-#include "search/partition/profile_json.h"
-#include "search/partition/profile_noise.h"
 #include "search/partition/stages.h"
 #include "search/placement/placement_toml.h"
+#include "search/profile/profile_json.h"
+#include "search/profile/profile_noise.h"
 
 namespace ostinato::cli {
 namespace {

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "bindings/cli/numbers.h"
-#include "search/partition/cluster_toml.h"
-#include "search/partition/profile_json.h"
-#include "search/partition/profile_noise.h"
 #include "search/partition/stages.h"
 #include "search/placement/quantity.h"
+#include "search/profile/cluster_toml.h"
+#include "search/profile/profile_json.h"
+#include "search/profile/profile_noise.h"
 
 namespace ostinato::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include "bindings/cli/command.h"
 #include "bindings/cli/options.h"
 #include "search/partition/partition_options.h"
-#include "search/partition/profile.h"
+#include "search/profile/profile.h"
 
 namespace ostinato::cli {
 

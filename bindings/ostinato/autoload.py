@@ -7,10 +7,12 @@ An exception here would break `import torch` for everyone, so there is none: wha
 error. TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from calling register(); switched_off() tells.
 """
 
+import importlib
 import os
 import sys
 
 ENGINE = "deepspeed.runtime.pipe.engine"
+HOOK = "ostinato.deepspeed.hook"  # known by its name only, as the entry point knows this module
 
 _registered = False
 
@@ -42,9 +44,7 @@ def register() -> None:
 def _wrap(engine) -> None:
     """The engine's module stays as it was where ostinato cannot be loaded: other runs do not depend on it."""
     try:
-        from ostinato.deepspeed import hook
-
-        hook.wrap(engine)
+        importlib.import_module(HOOK).wrap(engine)
     except Exception as error:
         _complain(error)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from ostinato.model_digest import layer_name
+from ostinato.profile.model_digest import layer_name
 from ostinato.profile.tensors import bytes_of, tensors
 
 from ostinato import _profiler

@@ -21,7 +21,6 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
-import ostinato
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -121,7 +120,7 @@ def _device_memory() -> str | None:
 
 def _environment() -> dict[str, str]:
     """With this very ostinato first on the path, however it got there."""
-    here = str(Path(ostinato.__file__).parent.parent)
+    here = str(Path(sys.modules["ostinato"].__file__).parent.parent)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))}
 
 

@@ -2,9 +2,9 @@
 
 #include <cassert>
 
-#include "plugin/deadlock.h"
 #include "plugin/executor/error.h"
-#include "profiler/nvtx_range.h"
+#include "plugin/lowering/deadlock.h"
+#include "profiler/nvtx/nvtx_range.h"
 
 namespace ostinato {
 namespace {

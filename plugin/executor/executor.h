@@ -30,7 +30,7 @@
 #include "plugin/executor/stage_run.h"
 #include "plugin/executor/trace.h"
 #include "plugin/executor/traffic.h"
-#include "plugin/program.h"
+#include "plugin/lowering/program.h"
 
 namespace ostinato {
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "plugin/program.h"
+#include "plugin/lowering/program.h"
 
 namespace ostinato {
 

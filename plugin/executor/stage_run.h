@@ -17,7 +17,7 @@
 #include "plugin/executor/buffers.h"
 #include "plugin/executor/split_backward.h"
 #include "plugin/executor/stage_module.h"
-#include "plugin/program.h"
+#include "plugin/lowering/program.h"
 
 namespace ostinato {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "plugin/executor/moments.h"
-#include "plugin/program.h"
+#include "plugin/lowering/program.h"
 
 namespace ostinato {
 

@@ -8,8 +8,8 @@
 #include <cassert>
 
 #include "plugin/executor/error.h"
-#include "plugin/flow.h"
-#include "search/partition/inference.h"
+#include "plugin/lowering/flow.h"
+#include "search/plan/sends_ahead.h"
 
 namespace ostinato {
 namespace {

@@ -36,7 +36,7 @@
 #include "plugin/executor/itinerary.h"
 #include "plugin/executor/lane.h"
 #include "plugin/executor/tensor_spec.h"
-#include "plugin/program.h"
+#include "plugin/lowering/program.h"
 
 namespace ostinato {
 

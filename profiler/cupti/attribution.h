@@ -12,7 +12,7 @@
 #include "profiler/cupti/buffers.h"
 #include "profiler/cupti/range.h"
 #include "profiler/cupti/records.h"
-#include "search/partition/profile.h"
+#include "search/profile/profile.h"
 
 namespace ostinato::cupti {
 

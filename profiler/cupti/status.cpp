@@ -1,4 +1,4 @@
-#include "profiler/cupti_status.h"
+#include "profiler/cupti/cupti_status.h"
 
 #include "profiler/cupti/library.h"
 

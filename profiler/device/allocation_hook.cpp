@@ -2,7 +2,7 @@
 
 #include <torch/csrc/profiler/orchestration/observer.h>
 
-#include "profiler/memory_log.h"
+#include "profiler/memory/memory_log.h"
 
 namespace ostinato {
 namespace {

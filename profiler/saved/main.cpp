@@ -13,8 +13,8 @@
 #include "profiler/saved/saved_profile.h"
 #include "search/files/error.h"
 #include "search/files/file.h"
-#include "search/partition/profile_json.h"
-#include "search/partition/profile_noise.h"
+#include "search/profile/profile_json.h"
+#include "search/profile/profile_noise.h"
 
 namespace {
 

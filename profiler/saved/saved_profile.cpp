@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
-#include "profiler/counting_allocator.h"
-#include "profiler/operator_rows.h"
+#include "profiler/memory/counting_allocator.h"
+#include "profiler/operators/operator_rows.h"
+#include "profiler/operators/spread.h"
 #include "profiler/saved/dispatch_count.h"
 #include "profiler/saved/ivalues.h"
 #include "profiler/saved/step_run.h"
-#include "profiler/spread.h"
 #include "search/files/file.h"
 
 namespace ostinato {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "profiler/saved/program.h"
-#include "search/partition/profile.h"
+#include "search/profile/profile.h"
 
 namespace ostinato {
 

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "profiler/autograd/backward_halves.h"
-#include "profiler/counting_allocator.h"
-#include "profiler/nvtx_range.h"
+#include "profiler/memory/counting_allocator.h"
+#include "profiler/nvtx/nvtx_range.h"
 #include "profiler/saved/ivalues.h"
 #include "search/files/error.h"
 

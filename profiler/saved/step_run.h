@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "profiler/operator_recorder.h"
+#include "profiler/operators/operator_recorder.h"
 #include "profiler/saved/program.h"
 
 namespace ostinato {

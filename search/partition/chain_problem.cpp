@@ -1,4 +1,5 @@
 #include "search/partition/chain_problem.h"
+#include "search/plan/sends_ahead.h"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "search/partition/layer_graph.h"
+#include "search/profile/layer_graph.h"
 
 namespace ostinato::chain {
 

@@ -13,21 +13,13 @@
 //                                backward, workspace), and the input of the stage
 //
 // Nothing is left when a forward ends, so how many requests are in flight costs no memory beside those
-// messages: the executor holds a sender back that is further ahead than that (plugin/executor/traffic.h).
+// messages: the executor holds a sender back that is further ahead than that (search/plan/sends_ahead.h).
 //
 // The peak is from above: it was measured in a forward that kept its graph, and one without frees earlier.
 
-#include "search/partition/profile.h"
+#include "search/profile/profile.h"
 
 namespace ostinato {
-
-/// Messages from one rank to another that may be on their way at once where no message comes back that would
-/// say which of them have arrived: one that waits at its receiver, and one more so that neither side stands
-/// still where times vary.
-inline constexpr int kSendsAhead = 2;
-
-/// What waits at both ends of a stage that reads and hands on so many bytes.
-constexpr Bytes messages_of(Bytes input, Bytes output) { return input + kSendsAhead * output; }
 
 /// The layer without its backward, and without what is held for one: gradients, optimizer state, activations.
 LayerCost forward_only(LayerCost layer);

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "search/files/error.h"
-#include "search/partition/graph_best.h"
-#include "search/partition/graph_exact.h"
+#include "search/graph/best.h"
+#include "search/graph/exact.h"
 #include "search/partition/layer_operators.h"
 #include "search/partition/stage_cost.h"
 #include "search/partition/stages.h"

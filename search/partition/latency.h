@@ -8,7 +8,7 @@
 // What balances the devices is not what makes one micro-batch quick. Layers that follow each other gain
 // nothing from another device and pay for a transfer, there and back; only branches run at the same time. So
 // the layers become an operator graph, in which the forward and the backward of a layer share a device, and
-// graph_best.h assigns it. What it put on one device in turn becomes a stage wherever that makes no
+// best.h assigns it. What it put on one device in turn becomes a stage wherever that makes no
 // micro-batch later. Where every device must have a stage (a pipeline rank with nothing to train is refused),
 // idle ones get the part of a stage whose move costs the least.
 //
@@ -20,7 +20,7 @@ namespace ostinato {
 
 /// `options.chunks`, `layout`, `sharded` and `recompute` do not count. `all_devices`: none may be idle. The
 /// search counts with the estimates of layer_operators.h; what comes out is timed layer by layer. O(work of
-/// graph_best.h + layers * (layers + edges)). Throws InputError as check_partition(), for more devices than
+/// best.h + layers * (layers + edges)). Throws InputError as check_partition(), for more devices than
 /// layers where all are to be used, for more than kMostLatencyLayers layers, and where no assignment was
 /// found that fits the memory.
 StageCuts cut_for_latency(const Profile& profile, const PartitionOptions& options, bool all_devices);

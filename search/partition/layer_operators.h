@@ -1,5 +1,5 @@
 #pragma once
-// A profile as an operator graph: what the strategies of graph_strategies.h and graph_best.h take.
+// A profile as an operator graph: what the strategies of strategies.h and best.h take.
 //
 //   const LayerOperators operators(chain::Model(profile, options));
 //   const GraphCosts costs(operators.graph(), operators.devices());
@@ -16,7 +16,7 @@
 // size of a transfer. Its numbers are whole and at most kMaxGraphNumber: times and bytes are counted in units
 // that make them so, rounded up.
 
-#include "search/partition/graph.h"
+#include "search/graph/graph.h"
 #include "search/partition/stage_cost.h"
 
 namespace ostinato {

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "search/partition/cluster.h"
 #include "search/placement/placement.h"
+#include "search/profile/cluster.h"
 
 namespace ostinato {
 

@@ -1,4 +1,5 @@
 #include "search/partition/stage_cost.h"
+#include "search/plan/sends_ahead.h"
 
 #include <algorithm>
 #include <set>

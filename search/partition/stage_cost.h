@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "search/partition/layer_graph.h"
 #include "search/partition/partition_options.h"
+#include "search/profile/layer_graph.h"
 
 namespace ostinato::chain {
 

@@ -10,7 +10,7 @@
 // A message of kCopiedAtOnce bytes or less is not counted as sent: between ranks of one host it is copied
 // into their shared memory, and between others it is small.
 
-#include "search/partition/profile.h"
+#include "search/profile/profile.h"
 
 namespace ostinato {
 

@@ -9,12 +9,12 @@
 
 #include <string>
 
-#include "search/partition/graph_best.h"
-#include "search/partition/graph_bound.h"
-#include "search/partition/graph_csv.h"
-#include "search/partition/graph_simulate.h"
-#include "search/partition/graph_strategies.h"
-#include "tests/search/graph_small.h"
+#include "search/graph/best.h"
+#include "search/graph/bound.h"
+#include "search/graph/csv.h"
+#include "search/graph/simulate.h"
+#include "search/graph/strategies.h"
+#include "tests/search/graph/graph_small.h"
 
 namespace ostinato {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
-#include "search/partition/cluster_toml.h"
 #include "search/placement/placement_toml.h"
+#include "search/profile/cluster_toml.h"
 #include "tests/cli/support/cli_run.h"
 #include "tests/support/source_dir.h"
 

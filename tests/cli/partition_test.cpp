@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "search/partition/profile_json.h"
 #include "search/placement/placement_toml.h"
+#include "search/profile/profile_json.h"
 #include "tests/cli/support/cli_run.h"
 
 namespace ostinato::cli::test {

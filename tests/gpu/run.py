@@ -3,7 +3,7 @@
     ninja -C build/release gpu          # or: python3 tests/gpu/run.py build/release
 
 Runs `cupti_tests` (the collector over the driver); where the build has torch, `plugin_tests` (the executor's streams); and where it has the Python
-package, tests/python/test_profile_gpu.py (operators of torch, from the model to the profile) and test_training_gpu.py (executor, Pipeline and
+package, tests/python/profiler/test_profile_gpu.py (operators of torch, from the model to the profile) and test_training_gpu.py (executor, Pipeline and
 DeepSpeed over NCCL, on as many GPUs as there are), and the questions of extra.py. Needs nothing beyond Python. A machine without a GPU skips all of it and says why. Exit status 1: a test failed.
 """
 

@@ -1,4 +1,4 @@
-#include "profiler/counting_allocator.h"
+#include "profiler/memory/counting_allocator.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "profiler/device/event_timer.h"
-#include "profiler/operator_rows.h"
+#include "profiler/operators/operator_rows.h"
 #include "tests/profiler/cupti/support.h"
 #include "tests/support/fake_device.h"
 

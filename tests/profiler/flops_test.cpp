@@ -1,4 +1,4 @@
-#include "profiler/flops.h"
+#include "profiler/operators/flops.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <functional>
 #include <map>
 
-#include "profiler/operator_rows.h"
+#include "profiler/operators/operator_rows.h"
 
 namespace ostinato {
 namespace {

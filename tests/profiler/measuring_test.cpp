@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "profiler/cupti_status.h"
-#include "profiler/link_fit.h"
-#include "profiler/spread.h"
+#include "profiler/cupti/cupti_status.h"
+#include "profiler/operators/link_fit.h"
+#include "profiler/operators/spread.h"
 
 namespace ostinato {
 namespace {

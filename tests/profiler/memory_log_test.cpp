@@ -1,4 +1,4 @@
-#include "profiler/memory_log.h"
+#include "profiler/memory/memory_log.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
@@ -8,8 +8,8 @@
 #include <map>
 #include <thread>
 
-#include "profiler/counting_allocator.h"
 #include "profiler/device/allocation_hook.h"
+#include "profiler/memory/counting_allocator.h"
 #include "tests/support/fake_device.h"
 
 namespace ostinato {

@@ -1,4 +1,4 @@
-#include "profiler/operator_recorder.h"
+#include "profiler/operators/operator_recorder.h"
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
@@ -11,8 +11,8 @@
 #include <string>
 #include <thread>
 
-#include "profiler/counting_allocator.h"
-#include "profiler/operator_rows.h"
+#include "profiler/memory/counting_allocator.h"
+#include "profiler/operators/operator_rows.h"
 #include "tests/profiler/support/count_news.h"
 
 namespace ostinato {

@@ -1,4 +1,4 @@
-#include "profiler/operator_rows.h"
+#include "profiler/operators/operator_rows.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "search/partition/graph.h"
+#include "search/graph/graph.h"
 
 namespace ostinato::test {
 

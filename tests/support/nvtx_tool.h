@@ -14,7 +14,7 @@ extern "C" {
 extern int (*InitializeInjectionNvtx2_fnptr)(const void* (*)(std::uint32_t));
 }
 #define NVTX_STATIC_INJECTION_IMPL
-#include "profiler/nvtx_range.h"
+#include "profiler/nvtx/nvtx_range.h"
 
 namespace ostinato::testing {
 

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "bindings/cli/cli.h"
-#include "search/partition/profile_json.h"
+#include "search/profile/profile_json.h"
 
 namespace ostinato::cli::test {
 

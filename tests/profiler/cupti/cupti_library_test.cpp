@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "profiler/cupti_status.h"
+#include "profiler/cupti/cupti_status.h"
 #include "tests/profiler/cupti/support.h"
 
 namespace ostinato::cupti {

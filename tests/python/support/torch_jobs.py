@@ -268,7 +268,7 @@ def refusal(case: Case, how: str, **given) -> str:
 
 def stuck(case: Case) -> tuple[str, list[str]]:
     """Rank 0 computes until its watch has spoken; rank 1 waits for it, in vain. What each said, and raised."""
-    from ostinato import watch
+    from ostinato.ranks import watch
     from ostinato.torch import Pipeline
 
     said: list[str] = []

@@ -1,0 +1,251 @@
+#include "plugin/lowering/lower.h"
+
+#include <algorithm>
+#include <queue>
+#include <set>
+#include <string_view>
+#include <tuple>
+
+#include "plugin/lowering/deadlock.h"
+#include "plugin/lowering/stage_graph.h"
+#include "search/files/error.h"
+#include "search/plan/modes.h"
+
+namespace ostinato {
+namespace {
+
+/// A compute or a transfer, as a node of the graph whose linear order the ranks' lists are projections of.
+struct Event {
+  Nanoseconds time = 0;  ///< when it can happen: start of a compute, end of a transfer's producer
+  Nanoseconds next = 0;  ///< end of a compute, start of a transfer's consumer
+  bool compute = true;
+  Instruction source;      ///< the compute, or the sending side
+  Instruction target;      ///< the receiving side; unused for a compute
+  std::vector<int> ranks;  ///< of a compute: all that run it; of a transfer: sender, receiver
+  int waiting = 0;         ///< events before it that are not placed yet
+  std::vector<int> followers;
+
+  /// Earlier first; transfers before computes that start at the same instant; then whatever makes it total.
+  auto key() const {
+    return std::tuple(time, compute, next, source.stage, source.action, source.micro_batch, target.stage,
+                      ranks.back());
+  }
+};
+
+/// The mode that keeps a stage's inputs only; a name that the host knows, because blocks say what it costs
+/// and not what it does.
+constexpr std::string_view kRecompute = "recompute";
+
+/// Names of the stages that recompute. Besides, the executor runs whole and split backwards; what else a mode
+/// asks for (to offload) it cannot do, and a plan that counts on it would not hold.
+std::set<std::string> recomputing(const Placement& placement, const std::vector<TakenMode>& taken) {
+  const Assignment assignment = assignment_of(placement, taken);
+  std::set<std::string> stages;
+  for (std::size_t c = 0; c < assignment.size(); ++c) {
+    const Choice& choice = placement.choices[c];
+    const Mode& mode = choice.modes[assignment[c]];
+    for (const BlockChange& change : mode.changes) {
+      const Block& block = placement.blocks[change.block];
+      if (mode.name == kRecompute) stages.insert(block.stage);
+      if (mode.name == kRecompute || change.absent || change.kind) continue;
+      throw InputError("", 0,
+                       "mode '" + mode.name + "' of choice '" + choice.name +
+                           "' cannot be enforced: it changes block '" + block.name +
+                           "' but not its kind, and only whole against split backwards, and a mode called "
+                           "'recompute', can be chosen at run time; write what the model does (offload) into "
+                           "the blocks themselves, or search without --choose");
+    }
+  }
+  return stages;
+}
+
+class Lowering {
+ public:
+  Lowering(const Plan& plan, const Placement& placement)
+      : plan_(plan), placement_(placement), graph_(stage_graph(placement)) {}
+
+  Program run() {
+    add_computes();
+    chain_devices();
+    add_transfers();
+    return place();
+  }
+
+ private:
+  int event_of(int block, int micro_batch) const {
+    return computes_[block * plan_.micro_batches + micro_batch];
+  }
+
+  void join(int before, int after) {
+    events_[before].followers.push_back(after);
+    ++events_[after].waiting;
+  }
+
+  Action action_of(int block) const {
+    switch (placement_.blocks[block].kind) {
+      case Kind::forward:
+        return Action::forward;
+      case Kind::backward_input:
+        return Action::backward_input;
+      case Kind::backward_weight:
+        return Action::backward_weight;
+      default:
+        return Action::backward;
+    }
+  }
+
+  void add_computes() {
+    computes_.assign(placement_.blocks.size() * plan_.micro_batches, -1);
+    for (const ScheduledBlock& s : plan_.schedule) {
+      Event event;
+      event.time = s.start;
+      event.next = s.start + placement_.blocks[s.block].time;
+      event.source = {.action = action_of(s.block),
+                      .stage = graph_.stage_of[s.block],
+                      .micro_batch = s.micro_batch,
+                      .start = event.time,
+                      .end = event.next};
+      event.ranks = placement_.blocks[s.block].devices;
+      computes_[s.block * plan_.micro_batches + s.micro_batch] = static_cast<int>(events_.size());
+      events_.push_back(std::move(event));
+    }
+    if (std::count(computes_.begin(), computes_.end(), -1) > 0 || events_.size() != computes_.size()) {
+      throw InputError("", 0,
+                       "the plan does not run every block once for each of its " +
+                           std::to_string(plan_.micro_batches) + " micro-batches");
+    }
+  }
+
+  /// The plan's order on each device. A block that takes no time goes before one that starts at the same
+  /// instant; between two that take none, the dependencies decide.
+  void chain_devices() {
+    std::vector<int> rank_in_graph(placement_.blocks.size());
+    const std::vector<int> topological = topological_order(placement_);
+    for (std::size_t i = 0; i < topological.size(); ++i) rank_in_graph[topological[i]] = static_cast<int>(i);
+    std::vector<std::vector<std::tuple<Nanoseconds, Nanoseconds, int, int, int>>> order(
+        placement_.devices.size());
+    for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
+      for (int m = 0; m < plan_.micro_batches; ++m) {
+        const int e = event_of(static_cast<int>(b), m);
+        for (const int device : events_[e].ranks)
+          order[device].emplace_back(events_[e].time, events_[e].next, rank_in_graph[b], m, e);
+      }
+    }
+    for (auto& device : order) {
+      std::sort(device.begin(), device.end());
+      for (std::size_t i = 1; i < device.size(); ++i)
+        join(std::get<4>(device[i - 1]), std::get<4>(device[i]));
+    }
+  }
+
+  void add_transfers() {
+    for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
+      for (const Dependency& input : placement_.blocks[b].after) {
+        const auto& holders = placement_.blocks[input.block].devices;
+        for (const int to : placement_.blocks[b].devices) {
+          if (std::binary_search(holders.begin(), holders.end(), to)) continue;
+          const auto [time, from] = quickest(holders, to, input.bytes);
+          for (int m = 0; m < plan_.micro_batches; ++m) {
+            add_transfer(event_of(input.block, m), event_of(static_cast<int>(b), m), {from, to}, time);
+          }
+        }
+      }
+    }
+  }
+
+  /// How long the bytes take to device `to` from the one of `holders` that is quickest, and from which.
+  std::pair<Nanoseconds, int> quickest(const std::vector<int>& holders, int to, Bytes bytes) const {
+    std::pair best(placement_.link_between(holders[0], to).time(bytes), holders[0]);
+    for (const int from : holders)
+      best = std::min(best, {placement_.link_between(from, to).time(bytes), from});
+    return best;
+  }
+
+  void add_transfer(int producer, int consumer, std::pair<int, int> ranks, Nanoseconds time) {
+    const Event& from = events_[producer];
+    const Event& to = events_[consumer];
+    const bool activation = to.source.action == Action::forward;
+    Event event;
+    event.compute = false;
+    event.time = from.next;
+    event.next = to.time;
+    event.ranks = {ranks.first, ranks.second};
+    event.source = {.action = activation ? Action::send_forward : Action::send_backward,
+                    .stage = from.source.stage,
+                    .micro_batch = from.source.micro_batch,
+                    .peer = ranks.second,
+                    .peer_stage = to.source.stage,
+                    .start = from.next,
+                    .end = from.next + time};
+    event.target = event.source;
+    event.target.action = opposite(event.source.action);
+    event.target.peer = ranks.first;
+    std::swap(event.target.stage, event.target.peer_stage);
+    const int transfer = static_cast<int>(events_.size());
+    events_.push_back(std::move(event));
+    join(producer, transfer);
+    join(transfer, consumer);
+  }
+
+  /// Topological order with the earliest ready event first (Kahn), projected on the ranks.
+  Program place() {
+    Program program = describe();
+    const auto later = [&](int a, int b) { return events_[a].key() > events_[b].key(); };
+    std::priority_queue<int, std::vector<int>, decltype(later)> ready(later);
+    for (std::size_t e = 0; e < events_.size(); ++e) {
+      if (events_[e].waiting == 0) ready.push(static_cast<int>(e));
+    }
+    std::size_t placed = 0;
+    while (!ready.empty()) {
+      const Event& event = events_[ready.top()];
+      ready.pop();
+      ++placed;
+      for (const int rank : event.ranks) {
+        const bool receives = !event.compute && rank == event.ranks.back();
+        program.ranks[rank].push_back(receives ? event.target : event.source);
+      }
+      for (const int f : event.followers) {
+        if (--events_[f].waiting == 0) ready.push(f);
+      }
+    }
+    if (placed != events_.size()) {
+      throw InputError("", 0,
+                       "the order of the plan contradicts the dependencies of placement '" + placement_.name +
+                           "': check it with `ostinato verify`");
+    }
+    return program;
+  }
+
+  Program describe() const {
+    Program program;
+    program.placement_name = placement_.name;
+    program.placement_sha256 = plan_.placement_sha256;
+    program.micro_batches = plan_.micro_batches;
+    program.stages = graph_.stages;
+    program.ranks.resize(placement_.devices.size());
+    program.makespan = plan_.makespan;
+    program.lower_bound = plan_.lower_bound.makespan;
+    program.planned_peak = plan_.peak_memory;
+    return program;
+  }
+
+  const Plan& plan_;
+  const Placement& placement_;
+  StageGraph graph_;
+  std::vector<Event> events_;
+  std::vector<int> computes_;  ///< event of (block, micro-batch)
+};
+
+}  // namespace
+
+Program lower(const Plan& plan, const Placement& placement) {
+  const auto taken = plan.modes ? plan.modes->taken : std::vector<TakenMode>{};
+  const std::set<std::string> recompute = recomputing(placement, taken);
+  Program program = Lowering(plan, plan.modes ? with_modes(placement, taken) : placement).run();
+  for (ProgramStage& stage : program.stages) stage.recomputes |= recompute.contains(stage.name);
+  const DeadlockProof proof = prove_deadlock_free(program);
+  if (!proof.ok()) throw InputError("", 0, "the lowered plan is refused: " + proof.failure);
+  return program;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,34 @@
+#pragma once
+// From a plan to what each rank does: `ostinato lower`, and the first step of the plugin.
+//
+//   Program program = lower_files("plan.json", "placement.toml");
+//   std::cout << format_program(program, TextForm::transfers);      // program_text.h
+//
+// Computes keep the plan's order. Each transfer stands behind its producer and before its consumer, on both
+// ranks by one global order: the planned end of its producer, ties by the planned start of its consumer, then
+// by stage and micro-batch. A compute of a sharded stage stands at its place on each of its ranks; what a
+// rank of the consumer does not hold comes from the producer's rank that is quickest for it, ties the lowest,
+// as Placement::transfer() counts it. Running a projection of one global order cannot deadlock; deadlock.h
+// checks it again without trusting this argument, and a program that fails is never returned.
+
+#include <filesystem>
+
+#include "plugin/lowering/program.h"
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
+
+namespace ostinato {
+
+/// `plan` must be a valid plan of `placement` (checker.h), which is as written: the modes that the plan takes
+/// are taken here. Throws InputError for a placement that cannot be enforced (stage_graph.h), a mode that
+/// does more than make a split backward whole or the reverse, or a plan that contradicts the placement.
+/// O(steps log steps).
+Program lower(const Plan& plan, const Placement& placement);
+
+/// Reads both files, checks the plan with the independent checker, and lowers it; for at least
+/// `micro_batches` (lengthen.h), 0: those of the plan. Throws InputError with what is wrong and in which
+/// file.
+Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path,
+                    int micro_batches = 0);
+
+}  // namespace ostinato

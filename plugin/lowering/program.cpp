@@ -1,0 +1,58 @@
+#include "plugin/lowering/program.h"
+
+#include <array>
+#include <cassert>
+#include <map>
+#include <set>
+
+namespace ostinato {
+
+const char* to_string(Action action) {
+  static constexpr std::array kLetters{"F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
+  return kLetters[static_cast<std::size_t>(action)];
+}
+
+Action opposite(Action transfer) {
+  switch (transfer) {
+    case Action::send_forward:
+      return Action::receive_forward;
+    case Action::receive_forward:
+      return Action::send_forward;
+    case Action::send_backward:
+      return Action::receive_backward;
+    case Action::receive_backward:
+      return Action::send_backward;
+    default:
+      assert(!"a compute has no opposite");
+      return transfer;
+  }
+}
+
+std::string to_string(const Instruction& instruction) {
+  return std::to_string(instruction.stage) + to_string(instruction.action) +
+         std::to_string(instruction.micro_batch);
+}
+
+bool keeps_order(const Program& program) {
+  for (const auto& instructions : program.ranks) {
+    std::vector<std::map<Action, int>> next(
+        program.stages.size());  // micro-batch of the next one of its kind
+    for (const Instruction& i : instructions) {
+      const bool adds = i.action != Action::forward || program.stages[i.stage].outputs.empty();
+      if (is_compute(i.action) && adds && i.micro_batch != next[i.stage][i.action]++) return false;
+    }
+  }
+  return true;
+}
+
+std::vector<std::pair<int, int>> links(const Program& program) {
+  std::set<std::pair<int, int>> found;
+  for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
+    for (const Instruction& i : program.ranks[rank]) {
+      if (is_send(i.action)) found.emplace(rank, i.peer);
+    }
+  }
+  return {found.begin(), found.end()};
+}
+
+}  // namespace ostinato

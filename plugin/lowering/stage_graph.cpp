@@ -1,0 +1,192 @@
+#include "plugin/lowering/stage_graph.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "search/files/error.h"
+
+namespace ostinato {
+namespace {
+
+[[noreturn]] void refuse(const Placement& placement, const std::string& message) {
+  throw InputError("", 0, "placement '" + placement.name + "' cannot be lowered: " + message);
+}
+
+std::string quoted(const std::string& name) { return "'" + name + "'"; }
+
+/// "device 1", "devices 0, 2, 3".
+std::string named(const std::vector<int>& devices) {
+  std::string text = devices.size() == 1 ? "device" : "devices";
+  for (std::size_t i = 0; i < devices.size(); ++i) text += (i ? ", " : " ") + std::to_string(devices[i]);
+  return text;
+}
+
+/// The slot of `blocks` that a block of this kind fills.
+int& slot(StageBlocks& blocks, Kind kind) {
+  if (kind == Kind::forward) return blocks.forward;
+  return kind == Kind::backward_weight ? blocks.weight : blocks.backward;
+}
+
+void check_block(const Placement& placement, const Block& block) {
+  if (block.kind == Kind::other) {
+    refuse(placement, "block " + quoted(block.name) +
+                          " is of kind \"other\"; a stage runs forward and backward blocks only");
+  }
+}
+
+/// Stage names in model order: as [[stages]] lists them, else as a topological order of the forwards meets
+/// them.
+std::vector<std::string> stage_names(const Placement& placement) {
+  std::vector<std::string> names;
+  for (const StageLayers& s : placement.stages)
+    if (names.empty() || names.back() != s.name) names.push_back(s.name);
+  if (!names.empty()) return names;
+  std::unordered_map<std::string, bool> seen;
+  for (const int b : topological_order(placement)) {
+    const std::string& name = placement.blocks[b].stage;
+    if (placement.blocks[b].kind == Kind::forward && !std::exchange(seen[name], true)) names.push_back(name);
+  }
+  return names;
+}
+
+void place_blocks(const Placement& placement, StageGraph& graph) {
+  std::unordered_map<std::string, int> index;
+  for (const std::string& name : stage_names(placement)) {
+    index.emplace(name, static_cast<int>(graph.stages.size()));
+    graph.stages.emplace_back().name = name;
+  }
+  graph.blocks.resize(graph.stages.size());
+  for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
+    const Block& block = placement.blocks[b];
+    check_block(placement, block);
+    const auto found = index.find(block.stage);
+    if (found == index.end()) {
+      refuse(placement, "block " + quoted(block.name) + " runs stage " + quoted(block.stage) +
+                            ", which has no forward block or is not listed in [[stages]]");
+    }
+    ProgramStage& stage = graph.stages[found->second];
+    int& place = slot(graph.blocks[found->second], block.kind);
+    if (place >= 0) {
+      refuse(placement, "blocks " + quoted(placement.blocks[place].name) + " and " + quoted(block.name) +
+                            " are both the " + to_string(block.kind) + " of stage " + quoted(block.stage));
+    }
+    if (!stage.ranks.empty() && stage.ranks != block.devices) {
+      refuse(placement, "stage " + quoted(block.stage) + " runs on " + named(stage.ranks) + " and on " +
+                            named(block.devices) + "; all its blocks must be where its weights are");
+    }
+    place = static_cast<int>(b);
+    stage.ranks = block.devices;
+    graph.stage_of[b] = found->second;
+  }
+}
+
+void check_stages(const Placement& placement, StageGraph& graph) {
+  for (std::size_t s = 0; s < graph.stages.size(); ++s) {
+    const StageBlocks& blocks = graph.blocks[s];
+    const std::string stage = "stage " + quoted(graph.stages[s].name);
+    if (blocks.forward < 0) refuse(placement, stage + " has no forward block");
+    const bool split = blocks.backward >= 0 && placement.blocks[blocks.backward].kind == Kind::backward_input;
+    if (blocks.weight >= 0 && !split) {
+      refuse(placement, stage + " has a backward_weight block without a backward_input block");
+    }
+    if (split && blocks.weight < 0) {
+      refuse(placement, stage + " has a backward_input block without a backward_weight block");
+    }
+    graph.stages[s].has_backward = blocks.backward >= 0;
+  }
+}
+
+bool comes_after(const Placement& placement, int block, int input) {
+  const auto& after = placement.blocks[block].after;
+  return std::any_of(after.begin(), after.end(), [&](const Dependency& d) { return d.block == input; });
+}
+
+void connect(const Placement& placement, StageGraph& graph) {
+  for (std::size_t s = 0; s < graph.stages.size(); ++s) {
+    for (const Dependency& input : placement.blocks[graph.blocks[s].forward].after) {
+      const int from = graph.stage_of[input.block];
+      if (placement.blocks[input.block].kind != Kind::forward) continue;  // check_dependencies() looks at it
+      graph.stages[s].inputs.push_back(from);
+      graph.stages[from].outputs.push_back(static_cast<int>(s));
+    }
+  }
+}
+
+/// Every gradient has its way back: along a -> b, the backward of a waits for the backward of b.
+void check_gradients(const Placement& placement, const StageGraph& graph) {
+  for (std::size_t a = 0; a < graph.stages.size(); ++a) {
+    if (!graph.stages[a].has_backward) continue;
+    const std::string& name = placement.blocks[graph.blocks[a].backward].name;
+    for (const int b : graph.stages[a].outputs) {
+      if (!graph.stages[b].has_backward) {
+        refuse(placement, "stage " + quoted(graph.stages[b].name) + " has no backward, but stage " +
+                              quoted(graph.stages[a].name) + ", which feeds it, waits for its gradient");
+      }
+      const std::string& gradient = placement.blocks[graph.blocks[b].backward].name;
+      if (!comes_after(placement, graph.blocks[a].backward, graph.blocks[b].backward)) {
+        refuse(placement, "block " + quoted(name) + " must have " + quoted(gradient) +
+                              " in `after`: it needs the gradient that this block computes");
+      }
+    }
+  }
+}
+
+/// What crosses devices must be activations along an edge or gradients back along one: there is no message
+/// for the rest.
+void check_dependencies(const Placement& placement, const StageGraph& graph) {
+  const auto joined = [&](int from, int to) {
+    const auto& outputs = graph.stages[from].outputs;
+    return std::find(outputs.begin(), outputs.end(), to) != outputs.end();
+  };
+  for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
+    const Block& block = placement.blocks[b];
+    const int to = graph.stage_of[b];
+    for (const Dependency& input : block.after) {
+      const Block& source = placement.blocks[input.block];
+      const int from = graph.stage_of[input.block];
+      if (std::includes(source.devices.begin(), source.devices.end(), block.devices.begin(),
+                        block.devices.end())) {
+        continue;
+      }
+      const bool activation = source.kind == Kind::forward && block.kind == Kind::forward;
+      const bool gradient = static_cast<int>(b) == graph.blocks[to].backward &&
+                            input.block == graph.blocks[from].backward && joined(to, from);
+      if (!activation && !gradient) {
+        refuse(placement, "block " + quoted(block.name) + " on " + named(block.devices) + " waits for " +
+                              quoted(source.name) + " on " + named(source.devices) +
+                              ", which sends it neither activations nor a gradient");
+      }
+    }
+  }
+}
+
+void take_layers(const Placement& placement, StageGraph& graph) {
+  const auto same = [](const StageLayers& a, const StageLayers& b) { return a.name == b.name; };
+  auto run = placement.stages.begin();
+  for (ProgramStage& stage : graph.stages) {
+    if (run == placement.stages.end()) return;  // it has no [[stages]]
+    const auto end = std::find_if(run, placement.stages.end(), [&](const auto& r) { return !same(r, *run); });
+    stage.first_layer = run->first_layer;
+    stage.end_layer = (end - 1)->end_layer;
+    stage.recomputes = run->recompute;
+    for (const bool several = end - run > 1; run != end; ++run)
+      for (int l = run->first_layer; several && l < run->end_layer; ++l) stage.only.push_back(l);
+  }
+}
+
+}  // namespace
+
+StageGraph stage_graph(const Placement& placement) {
+  StageGraph graph;
+  graph.stage_of.assign(placement.blocks.size(), -1);
+  place_blocks(placement, graph);
+  check_stages(placement, graph);
+  connect(placement, graph);
+  check_gradients(placement, graph);
+  check_dependencies(placement, graph);
+  take_layers(placement, graph);
+  return graph;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,1 @@
+"""What every host of the executor needs of its ranks: process groups for transfers (groups), and a watch over them (watch)."""

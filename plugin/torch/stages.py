@@ -1,0 +1,78 @@
+"""What runs on a rank: the stages of the plan, as modules that the user builds.
+
+    def build(stage: Stage) -> nn.Module: ...      # called on a rank for each stage that it runs
+
+    layers([a, b, c])                              # such a function for a chain whose placement has [[stages]]
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ostinato.ranks.groups import make_group
+from ostinato.nn import Shard, sharded
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage on this rank. `shard`: this rank's place among those that run it together; None where it is alone."""
+
+    index: int  # in the plan, model order
+    name: str
+    first_layer: int  # of the placement's [[stages]]; 0, 0 where it has none
+    end_layer: int
+    shard: Shard | None
+    only: tuple[int, ...] = ()  # the layers among them that it runs; empty: all
+    recompute: bool = False  # its backward runs the forward again (layers() sees to it; your own module must do so itself)
+
+
+Build = Callable[[Stage], nn.Module]
+
+
+def layers(chain: Sequence[nn.Module]) -> Build:
+    """Cuts a chain of layers as the placement's [[stages]] say; layers of sharded stages are cut by ostinato.nn.
+
+    Every rank gives the whole chain; modules of other ranks are not touched, and may be on the "meta" device.
+    """
+
+    def build(stage: Stage) -> nn.Module:
+        if not 0 <= stage.first_layer < stage.end_layer <= len(chain):
+            raise ValueError(
+                f'stage "{stage.name}" holds layers [{stage.first_layer}, {stage.end_layer}), and the chain has '
+                f"{len(chain)}: the placement needs [[stages]] for this model"
+            )
+        if stage.only:
+            raise ValueError(
+                f'stage "{stage.name}" runs layers {stage.only}, a part of a model with branches, and layers() makes '
+                "a chain: build its module yourself"
+            )
+        mine = chain[stage.first_layer : stage.end_layer]
+        if stage.shard is None:
+            return Recomputed(*mine) if stage.recompute else nn.Sequential(*mine)
+        numbered = enumerate(mine, stage.first_layer)
+        return nn.Sequential(*(sharded(layer, stage.shard, last=i == len(chain) - 1) for i, layer in numbered))
+
+    return build
+
+
+class Recomputed(nn.Sequential):
+    """Keeps its input from the forward, and runs it again in the backward."""
+
+    def forward(self, *inputs):
+        return checkpoint(super().forward, *inputs, use_reentrant=False)
+
+
+def own_stages(program, rank: int, ranks: list[int], group=None, timeout_s: float = 300.0) -> list[Stage]:
+    """The stages of `rank`; makes the groups of all sharded ones, so all ranks of `group` must call it. `ranks`: global, by device."""
+    shared = sorted({tuple(stage.ranks) for stage in program.stages if len(stage.ranks) > 1})
+    groups = {members: make_group([ranks[r] for r in members], group) for members in shared}
+    places = {members: Shard.among(made, timeout_s) for members, made in groups.items() if rank in members}
+    stages = []
+    for index, stage in enumerate(program.stages):
+        members = tuple(stage.ranks)
+        if rank in members:
+            shard, only = places.get(members), tuple(stage.only)
+            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard, only, stage.recomputes))
+    return stages

@@ -1,0 +1,211 @@
+#include "search/graph/best.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "search/graph/bound.h"
+#include "search/graph/exact.h"
+#include "search/graph/pack.h"
+#include "search/graph/sequence.h"
+#include "search/graph/simulate.h"
+#include "search/graph/strategies.h"
+
+namespace ostinato {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Becomes true once and stays so.
+class Limit {
+ public:
+  Limit(const GraphBestOptions& options)
+      : options_(options),
+        end_(Clock::now() +
+             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit))) {
+  }
+
+  /// Asked by several threads.
+  bool reached() {
+    if (reached_) return true;
+    if ((options_.time_limit > 0 && Clock::now() >= end_) || (options_.interrupted && options_.interrupted()))
+      reached_ = true;
+    return reached_;
+  }
+
+ private:
+  const GraphBestOptions& options_;
+  const Clock::time_point end_;
+  std::atomic<bool> reached_ = false;
+};
+
+/// Orders of the groups that are tried where memory is short.
+constexpr std::uint64_t kMostPackings = 32;
+
+/// The starts of the search, shortest first.
+class Portfolio {
+ public:
+  Portfolio(const GraphCosts& costs, Limit& limit, std::uint64_t seed)
+      : costs_(costs), limit_(limit), seed_(seed) {}
+
+  void fill() {
+    add_heft(costs_.device_count());  // first: it is quick and good, and one start there must be
+    for (int count = 1; count < costs_.device_count(); count += std::max(1, count / 3)) {
+      if (limit_.reached()) break;
+      add_heft(count);
+    }
+    for (const GraphStrategy strategy : kGraphStrategies) {
+      if (limit_.reached() && !starts_.empty()) break;
+      if (strategy != GraphStrategy::heft) add_strategy(strategy);
+    }
+    if (!reason_.empty()) add_packed();
+    std::stable_sort(starts_.begin(), starts_.end(), [](const Start& a, const Start& b) {
+      return a.solution.makespan < b.solution.makespan;
+    });
+  }
+
+  bool empty() const { return starts_.empty(); }
+  const std::string& reason() const { return reason_; }
+  int size() const { return static_cast<int>(starts_.size()); }
+  const GraphSolution& operator[](int index) const { return starts_[index].solution; }
+  std::vector<GraphCandidate> candidates() const {
+    std::vector<GraphCandidate> list;
+    for (const Start& s : starts_) list.push_back({s.name, s.solution.makespan});
+    return list;
+  }
+
+ private:
+  struct Start {
+    std::string name;
+    GraphSolution solution;
+  };
+
+  void add_heft(int count) {
+    std::vector<char> usable(costs_.device_count(), 0);
+    for (int i = 0; i < count; ++i) usable[costs_.by_speed()[i]] = 1;
+    const GraphPartition p = partition_heft(costs_, usable, {.seed = seed_});
+    if (!accepted(p)) return;
+    std::vector<Ticks> start = p.planned;
+    for (int v = 0; v < costs_.graph().size(); ++v) start[v] -= costs_.execution(v, p.assignment[v]);
+    add(count == costs_.device_count() ? "heft" : fmt::format("heft on the {} fastest", count), p.assignment,
+        start);
+    add((count == costs_.device_count() ? "heft" : fmt::format("heft on the {} fastest", count)) + " + pct",
+        p.assignment, simulate(costs_, p.assignment, GraphSchedule::pct).start);
+  }
+
+  void add_strategy(GraphStrategy strategy) {
+    const GraphPartition p = partition(costs_, strategy, {.seed = seed_});
+    if (!accepted(p)) return;
+    for (const GraphSchedule schedule : {GraphSchedule::pct, GraphSchedule::fifo, GraphSchedule::msr})
+      add(fmt::format("{} + {}", to_string(strategy), to_string(schedule)), p.assignment,
+          simulate(costs_, p.assignment, schedule).start);
+  }
+
+  /// Where memory keeps strategies from an assignment, or from a good one.
+  void add_packed() {
+    for (const bool quick : {false, true}) {
+      for (std::uint64_t seed = 0; seed < kMostPackings && !limit_.reached(); ++seed) {
+        const GraphPartition p = pack_groups(costs_, seed, quick);
+        if (!p.reason.empty()) continue;
+        add(quick ? "packed by time + pct" : "packed by memory + pct", p.assignment,
+            simulate(costs_, p.assignment, GraphSchedule::pct).start);
+        break;
+      }
+    }
+  }
+
+  bool accepted(const GraphPartition& p) {
+    if (!p.reason.empty()) reason_ = p.reason;
+    return p.reason.empty();
+  }
+
+  /// The order of the starts, packed to the left: as long as before, or shorter.
+  void add(std::string name, const Assignment& assignment, const std::vector<Ticks>& start) {
+    std::vector<int> order = costs_.graph().order;
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return start[a] < start[b]; });
+    const GraphSequence sequence(costs_, assignment, order);
+    starts_.push_back(
+        {std::move(name), {assignment, std::move(order), sequence.starts(), sequence.makespan()}});
+  }
+
+  const GraphCosts& costs_;
+  Limit& limit_;
+  const std::uint64_t seed_;
+  std::vector<Start> starts_;
+  std::string reason_;
+};
+
+/// Longer graphs get no more: the time of a run stays at some seconds.
+std::int64_t work_of(const GraphBestOptions& options, const OperatorGraph& graph) {
+  return options.work >= 0 ? options.work : std::min<std::int64_t>(200'000'000, 200'000LL * graph.size());
+}
+
+/// A partial schedule is about as much work as this many vertices of the local search.
+constexpr std::int64_t kWorkPerNode = 8;
+
+/// Small graphs by exhaustion. True: no schedule is shorter than that in `best`, or there is none at all.
+bool exhausted(const GraphCosts& costs, std::int64_t work, Limit& limit, GraphBest& best) {
+  const bool any = best.reason.empty();
+  if (any && best.solution.makespan == best.lower_bound) return true;
+  ExactOptions options{.nodes = work / kWorkPerNode, .stop = [&] { return limit.reached(); }};
+  if (any) options.below = best.solution.makespan;
+  ExactPartition exact = exact_partition(costs, options);
+  if (exact.solution) {
+    best.solution = std::move(*exact.solution);
+    best.reason.clear();
+  }
+  if (!exact.complete) return false;
+  best.infeasible = !best.reason.empty();
+  if (!best.infeasible) best.lower_bound = best.solution.makespan;
+  return true;
+}
+
+}  // namespace
+
+GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& options) {
+  Limit limit(options);
+  Portfolio portfolio(costs, limit, options.seed);
+  portfolio.fill();
+  GraphBest best;
+  best.lower_bound = graph_lower_bound(costs);
+  if (portfolio.empty()) {
+    best.reason = portfolio.reason();
+  } else {
+    best.candidates = portfolio.candidates();
+    best.solution = portfolio[0];
+  }
+  const std::int64_t counted = work_of(options, costs.graph());
+  const bool settled = options.exhaust && counted > 0 && exhausted(costs, counted, limit, best);
+  best.cut_by_limit = !settled && limit.reached();
+  if (settled || !best.reason.empty()) return best;
+
+  const int runs = counted > 0 ? std::max(1, options.runs) : 0;
+  const GraphSolution first = best.solution;
+  std::vector<GraphSolution> results(runs);
+  std::atomic<int> next = 0;
+  const auto work = [&] {
+    for (int run = next++; run < runs; run = next++)
+      results[run] = improve(
+          costs, run == 0 || portfolio.empty() ? first : portfolio[run % std::min(4, portfolio.size())],
+          {.seed = options.seed * 1000 + static_cast<std::uint64_t>(run) + 1,
+           .work = counted,
+           .lower_bound = best.lower_bound,
+           .stop = [&] { return limit.reached(); }});
+  };
+  const int machine = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::jthread> helpers;
+  for (int t = 1; t < std::min(runs, options.threads > 0 ? options.threads : machine); ++t)
+    helpers.emplace_back(work);
+  work();
+  helpers.clear();  // joins
+  for (GraphSolution& result : results)
+    if (result.makespan < best.solution.makespan) best.solution = std::move(result);
+  best.cut_by_limit = limit.reached();
+  return best;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,38 @@
+#pragma once
+// Local search over placement and order together: record-to-threshold acceptance with a falling threshold
+// (Dueck and Scheuer, J. Comp. Phys. 90, 1990), on changes of the critical path only: nothing else can
+// shorten the schedule.
+//
+// A change is one of: a group, or a stretch of the critical path, to a device of a neighbour; a vertex past
+// others on its device; a vertex to another device and position. Where the device has no memory for what
+// comes, other groups leave it: to where that came from, or to a third device. The effect of a change is
+// known from its window alone (sequence.h).
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "search/graph/graph.h"
+
+namespace ostinato {
+
+/// An assignment, and a topological order in which every device runs its vertices.
+struct GraphSolution {
+  Assignment assignment;
+  std::vector<int> order;
+  std::vector<Ticks> start;  ///< of each vertex
+  Ticks makespan = 0;
+};
+
+struct GraphSearchOptions {
+  std::uint64_t seed = 0;
+  std::int64_t work = 0;            ///< vertices looked at until the search ends
+  Ticks lower_bound = 0;            ///< where it is met the search ends
+  std::function<bool()> stop = {};  ///< asked now and then; the best so far is returned
+};
+
+/// Never worse than `start` (whose order counts, not its times). The same seed and work give the same
+/// solution.
+GraphSolution improve(const GraphCosts& costs, const GraphSolution& start, const GraphSearchOptions& options);
+
+}  // namespace ostinato

@@ -1,0 +1,143 @@
+#include "search/profile/cluster.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "search/files/error.h"
+
+namespace ostinato {
+namespace {
+
+std::int64_t lower_median(std::vector<std::int64_t> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Whether a link moves 1 MiB in a time more than a quarter away from what the default takes.
+bool differs(const Link& link, const Link& usual) {
+  constexpr Bytes probe = Bytes{1} << 20;
+  const __int128 expected = usual.time(probe);
+  const __int128 gap = link.time(probe) - expected;
+  return 4 * (gap < 0 ? -gap : gap) > expected;
+}
+
+void slow_down(Spread& spread, std::int64_t speed) {
+  for (Nanoseconds* time : {&spread.median, &spread.low, &spread.high}) {
+    const __int128 scaled = (static_cast<__int128>(*time) * kUsualSpeed + speed - 1) / speed;
+    *time = static_cast<Nanoseconds>(std::min<__int128>(scaled, std::numeric_limits<Nanoseconds>::max()));
+  }
+}
+
+void check_same_model(const DeviceKind& kind, const Profile& profile) {
+  const Profile& own = *kind.profile;
+  if (own.layers.size() == profile.layers.size() && own.model_sha256 == profile.model_sha256) {
+    if (own.micro_batch_size == profile.micro_batch_size) return;
+    throw InputError(
+        kind.profile_path, 0,
+        fmt::format("the profile of kind {} was measured with micro-batches of {}, the main profile "
+                    "with {}: their times do not compare",
+                    kind.name, own.micro_batch_size, profile.micro_batch_size));
+  }
+  throw InputError(
+      kind.profile_path, 0,
+      fmt::format("the profile of kind {} is of another model: {} layers of {}, the main profile "
+                  "has {} layers of {}",
+                  kind.name, own.layers.size(), own.model, profile.layers.size(), profile.model));
+}
+
+}  // namespace
+
+Cluster Cluster::first(int count) const {
+  Cluster part = *this;
+  part.devices.resize(static_cast<std::size_t>(count));
+  return part;
+}
+
+Cluster alike(int devices, Bytes memory) {
+  Cluster cluster;
+  cluster.kinds.emplace_back().memory = memory;
+  cluster.nodes.emplace_back();
+  cluster.devices.resize(static_cast<std::size_t>(devices));
+  return cluster;
+}
+
+LinkTable::LinkTable(const Profile& profile, const Cluster& cluster) {
+  const bool described = cluster.within || cluster.between ||
+                         std::any_of(cluster.nodes.begin(), cluster.nodes.end(),
+                                     [](const Node& n) { return n.link.has_value(); });
+  if (described) {
+    describe(cluster);
+  } else {
+    measure(profile, static_cast<int>(cluster.devices.size()));
+  }
+}
+
+/// The default link is the median of the measured ones; a pair that differs much has its own.
+void LinkTable::measure(const Profile& profile, int devices) {
+  if (profile.transfers.empty()) return;
+  std::vector<std::int64_t> latencies, bandwidths;
+  for (const TransferCost& transfer : profile.transfers) {
+    latencies.push_back(transfer.link.latency);
+    bandwidths.push_back(transfer.link.bytes_per_second);
+  }
+  usual_ = {lower_median(std::move(latencies)), lower_median(std::move(bandwidths))};
+  for (const TransferCost& transfer : profile.transfers) {
+    if (transfer.from < devices && transfer.to < devices && differs(transfer.link, usual_))
+      others_[{transfer.from, transfer.to}] = transfer.link;
+  }
+}
+
+void LinkTable::describe(const Cluster& cluster) {
+  const auto& devices = cluster.devices;
+  const auto link_in = [&](int node) {
+    return cluster.nodes[node].link.value_or(cluster.within.value_or(Link{}));
+  };
+  const bool one_node = std::all_of(devices.begin(), devices.end(),
+                                    [&](const ClusterDevice& d) { return d.node == devices.front().node; });
+  if (one_node) {
+    usual_ = link_in(devices.front().node);
+    return;
+  }
+  usual_ = cluster.between.value_or(Link{});
+  for (std::size_t a = 0; a < devices.size(); ++a) {
+    for (std::size_t b = 0; b < devices.size(); ++b) {
+      if (a == b || devices[a].node != devices[b].node) continue;
+      others_[{static_cast<int>(a), static_cast<int>(b)}] = link_in(devices[a].node);
+    }
+  }
+}
+
+const Link& LinkTable::between(int from, int to) const {
+  const auto found = others_.find({from, to});
+  return found == others_.end() ? usual_ : found->second;
+}
+
+bool LinkTable::free() const {
+  const auto costs = [](const Link& link) { return link.latency > 0 || link.bytes_per_second > 0; };
+  return !costs(usual_) &&
+         std::none_of(others_.begin(), others_.end(), [&](const auto& entry) { return costs(entry.second); });
+}
+
+void LinkTable::write(Placement& placement) const {
+  placement.link = usual_;
+  placement.links = others_;
+}
+
+std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile) {
+  if (kind.profile) check_same_model(kind, profile);
+  std::vector<LayerCost> layers = kind.profile ? kind.profile->layers : profile.layers;
+  for (std::size_t l = 0; l < layers.size(); ++l) {  // what travels is the model's, whoever measured it
+    layers[l].input_bytes = profile.layers[l].input_bytes;
+    layers[l].output_bytes = profile.layers[l].output_bytes;
+  }
+  if (kind.speed == kUsualSpeed) return layers;
+  for (LayerCost& layer : layers) {
+    for (Spread* spread : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
+      slow_down(*spread, kind.speed);
+  }
+  return layers;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,77 @@
+#pragma once
+// The devices that a model is partitioned over: their kinds, the nodes they sit in, the links between them.
+//
+//   Cluster cluster = read_cluster("two-nodes.toml");   // cluster_toml.h
+//   Cluster plain = alike(4, Bytes{40} << 30);          // four devices without names or links
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "search/placement/placement.h"
+#include "search/profile/profile.h"
+
+namespace ostinato {
+
+/// Speeds are counted in millionths of that of the profiled device.
+inline constexpr std::int64_t kUsualSpeed = 1'000'000;
+
+struct DeviceKind {
+  std::string name;
+  Bytes memory = kUnlimited;
+  std::int64_t speed = kUsualSpeed;        ///< > 0; every time of the profile is divided by it
+  std::string profile_path;                ///< as written in the file; empty: none of its own
+  std::shared_ptr<const Profile> profile;  ///< measured on this kind; null: the main profile counts
+};
+
+struct Node {
+  std::string name;
+  std::optional<Link> link;  ///< between its devices; absent: Cluster::within
+};
+
+struct ClusterDevice {
+  int kind = 0;  ///< index into Cluster::kinds
+  int node = 0;  ///< index into Cluster::nodes
+};
+
+struct Cluster {
+  std::string name;
+  std::vector<DeviceKind> kinds;
+  std::vector<Node> nodes;
+  std::vector<ClusterDevice> devices;  ///< in the order in which a chain passes through them
+  std::optional<Link> within,
+      between;  ///< of one node, of different nodes; no link here or in a node: the profile's
+
+  /// The first `count` devices alone.
+  Cluster first(int count) const;
+};
+
+/// Devices of one kind, without links of their own.
+Cluster alike(int devices, Bytes memory);
+
+/// The links of a cluster: its own, else those that the profile measured, else none (transfers are free).
+class LinkTable {
+ public:
+  LinkTable() = default;
+  LinkTable(const Profile& profile, const Cluster& cluster);
+
+  const Link& between(int from, int to) const;
+  bool free() const;  ///< no transfer takes time
+
+  /// Writes default and overrides into a placement of the same devices.
+  void write(Placement& placement) const;
+
+ private:
+  void measure(const Profile& profile, int devices);
+  void describe(const Cluster& cluster);
+
+  Link usual_;
+  std::map<std::pair<int, int>, Link> others_;
+};
+
+/// The layers as a kind of device runs them: its own profile where it has one, else `profile`; times divided
+/// by the speed, rounded up. Throws InputError where its profile is of another model.
+std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile);
+
+}  // namespace ostinato

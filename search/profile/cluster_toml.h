@@ -1,0 +1,37 @@
+#pragma once
+// Reading ostinato-devices/1 (TOML); docs/partition.md describes every key.
+//
+//   format = "ostinato-devices/1"
+//   memory_unit = "GiB"                                                    # time_unit: of latencies
+//   [within]                                                               # link inside a node
+//   latency = 3
+//   bandwidth = 300
+//   [between]                                                              # link between nodes
+//   latency = 15
+//   bandwidth = 25
+//   [[kinds]]
+//   name = "H200"
+//   memory = 140
+//   [[nodes]]
+//   kind = "H200"
+//   devices = 8
+//   count = 2                                                              # two nodes of 8 devices
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "search/profile/cluster.h"
+
+namespace ostinato {
+
+/// Throws InputError with file:line for anything that the format refuses: an unknown version or key ("did you
+/// mean"), a duplicate kind or node, an unknown kind, no devices or more than kMostDevices, a speed of 0.
+/// `profile` of a kind is not read here: its path is resolved against the folder of the file.
+Cluster read_cluster(const std::filesystem::path& path);
+Cluster parse_cluster(std::string_view text, const std::string& name);
+
+inline constexpr int kMostDevices = 65536;
+inline constexpr std::size_t kMaxClusterBytes = std::size_t{16} << 20;
+
+}  // namespace ostinato

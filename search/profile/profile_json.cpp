@@ -1,0 +1,253 @@
+#include "search/profile/profile_json.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "search/files/digest.h"
+#include "search/files/file.h"
+#include "search/files/json_values.h"
+
+namespace ostinato {
+namespace {
+
+constexpr std::string_view kFormat = "ostinato-profile/1";
+constexpr std::int64_t kMaxCount = std::numeric_limits<int>::max();
+constexpr std::int64_t kMostBuffers = 64;
+
+class ProfileReader {
+ public:
+  explicit ProfileReader(const std::string& file) : file_(file) {}
+
+  Profile read(const Value& root);
+
+ private:
+  int count(const Fields& fields, std::string_view key, std::int64_t low) const {
+    return static_cast<int>(fields.integer(key, low, kMaxCount));
+  }
+
+  void model(const Value& value);
+  void device(const Value& value);
+  void completeness(const Value& value);
+  void rank(const Value& value);
+  void layer(const Value& value);
+  std::vector<LayerInput> inputs(const Value& list, std::int64_t last) const;
+  void operator_row(const Value& value);
+  void transfer(const Value& value);
+  Spread spread(const Fields& row, std::string_view key) const;
+
+  const std::string& file_;
+  Profile profile_;
+};
+
+Profile ProfileReader::read(const Value& root) {
+  const Fields fields(
+      root, file_, "a profile",
+      {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats", "micro_batch_size",
+       "completeness", "noise", "rank", "layers", "operators", "transfers"});
+  model(fields.need("model", ValueKind::object));
+  device(fields.need("device", ValueKind::object));
+  profile_.timer = fields.text("timer");
+  if (profile_.timer != "cpu" && profile_.timer != "cupti" && profile_.timer != "device-events") {
+    fields.fail(fields.find("timer"),
+                "'timer' is " + in_quotes(profile_.timer) + "; it should be cpu, cupti or device-events");
+  }
+  if (fields.find("timer_note") != nullptr) profile_.timer_note = fields.text("timer_note");
+  profile_.warm_up = count(fields, "warm_up", 0);
+  profile_.repeats = count(fields, "repeats", 0);
+  profile_.micro_batch_size = count(fields, "micro_batch_size", 1);
+  completeness(fields.need("completeness", ValueKind::object));
+  if (fields.find("noise") != nullptr) fields.text("noise");  // for people: noise_of() tells it anew
+  if (fields.find("rank") != nullptr) rank(fields.need("rank", ValueKind::object));
+  for (const Value& row : fields.need("layers", ValueKind::array).items) layer(row);
+  for (const Value& row : fields.need("operators", ValueKind::array).items) operator_row(row);
+  for (const Value& row : fields.need("transfers", ValueKind::array).items) transfer(row);
+  return std::move(profile_);
+}
+
+void ProfileReader::model(const Value& value) {
+  const Fields fields(value, file_, "'model'", {"name", "sha256"});
+  profile_.model = fields.text("name");
+  profile_.model_sha256 = fields.text("sha256");
+}
+
+void ProfileReader::device(const Value& value) {
+  const Fields fields(value, file_, "'device'", {"name", "kind", "driver", "torch", "cuda", "clocks"});
+  profile_.device = {.name = fields.text("name"),
+                     .kind = fields.text("kind"),
+                     .driver = fields.text("driver"),
+                     .torch = fields.text("torch"),
+                     .cuda = fields.text("cuda"),
+                     .clocks = fields.text("clocks")};
+}
+
+void ProfileReader::completeness(const Value& value) {
+  const Fields fields(value, file_, "'completeness'",
+                      {"complete", "expected", "seen", "dropped", "out_of_range", "reason"});
+  profile_.completeness = {.complete = fields.boolean("complete"),
+                           .expected = fields.integer("expected", 0),
+                           .seen = fields.integer("seen", 0),
+                           .dropped = fields.integer("dropped", 0),
+                           .out_of_range = fields.integer("out_of_range", 0),
+                           .reason = fields.text("reason")};
+  if (profile_.completeness.complete && profile_.completeness.dropped > 0) {
+    fields.fail(
+        fields.find("complete"),
+        "'complete' is true, but " + std::to_string(profile_.completeness.dropped) + " events were dropped");
+  }
+}
+
+void ProfileReader::rank(const Value& value) {
+  const Fields fields(value, file_, "'rank'", {"held", "step", "buffers"});
+  profile_.rank = {.held = fields.integer("held", 0),
+                   .step = fields.integer("step", 0),
+                   .buffers = static_cast<int>(fields.integer("buffers", 0, kMostBuffers))};
+}
+
+Spread ProfileReader::spread(const Fields& row, std::string_view key) const {
+  const Value& value = row.need(key, ValueKind::object);
+  const std::string name = in_quotes(key);
+  const Fields fields(value, file_, name, {"median", "low", "high", "repeats"});
+  const Spread spread = {.median = fields.integer("median", 0),
+                         .low = fields.integer("low", 0),
+                         .high = fields.integer("high", 0),
+                         .repeats = count(fields, "repeats", 0)};
+  if (spread.low > spread.median || spread.median > spread.high) {
+    fields.fail(nullptr, name + " must have low <= median <= high");
+  }
+  return spread;
+}
+
+void ProfileReader::layer(const Value& value) {
+  const Fields fields(value, file_, "a layer",
+                      {"index",
+                       "name",
+                       "same_as",
+                       "forward",
+                       "backward",
+                       "backward_input",
+                       "backward_weight",
+                       "kept",
+                       "forward_workspace",
+                       "backward_workspace",
+                       "parameters",
+                       "gradients",
+                       "optimizer_state",
+                       "input_bytes",
+                       "output_bytes",
+                       "passed",
+                       "released",
+                       "after",
+                       "shardable",
+                       "digest",
+                       "step_together",
+                       "step_alone",
+                       "waiting",
+                       "labels",
+                       "sent"});
+  const auto position = static_cast<std::int64_t>(profile_.layers.size());
+  LayerCost layer;
+  layer.index = static_cast<int>(fields.integer("index", position, position));
+  layer.name = fields.text("name");
+  layer.same_as = static_cast<int>(fields.integer("same_as", -1, position - 1));
+  layer.forward = spread(fields, "forward");
+  layer.backward = spread(fields, "backward");
+  layer.backward_input = spread(fields, "backward_input");
+  layer.backward_weight = spread(fields, "backward_weight");
+  layer.kept = fields.integer("kept", 0);
+  layer.forward_workspace = fields.integer("forward_workspace", 0);
+  layer.backward_workspace = fields.integer("backward_workspace", 0);
+  layer.parameters = fields.integer("parameters", 0);
+  layer.gradients = fields.integer("gradients", 0);
+  layer.optimizer_state = fields.integer("optimizer_state", 0);
+  layer.input_bytes = fields.integer("input_bytes", 0);
+  layer.output_bytes = fields.integer("output_bytes", 0);
+  if (fields.find("passed") != nullptr)
+    layer.passed = inputs(fields.need("passed", ValueKind::array), position - 1);
+  if (fields.find("released") != nullptr)
+    layer.released = inputs(fields.need("released", ValueKind::array), position);
+  const auto optional = [&](const char* key) {
+    return fields.find(key) == nullptr ? 0 : fields.integer(key, 0);
+  };
+  layer.step_together = optional("step_together");
+  layer.step_alone = optional("step_alone");
+  layer.waiting = optional("waiting");
+  layer.labels = optional("labels");
+  layer.sent = optional("sent");
+  if (fields.find("after") != nullptr)
+    layer.after = inputs(fields.need("after", ValueKind::array), position - 1);
+  if (fields.find("digest") != nullptr) layer.digest = sha256_field(fields, "digest");
+  if (fields.find("shardable") != nullptr) layer.shardable = fields.boolean("shardable");
+  profile_.layers.push_back(std::move(layer));
+}
+
+/// `last`: the latest layer that one may name.
+std::vector<LayerInput> ProfileReader::inputs(const Value& list, std::int64_t last) const {
+  std::vector<LayerInput> result;
+  for (const Value& item : list.items) {
+    const Fields fields(item, file_, "an input of a layer", {"layer", "bytes"});
+    LayerInput input;
+    input.layer = static_cast<int>(fields.integer("layer", 0, last));
+    input.bytes = fields.integer("bytes", 0);
+    for (const LayerInput& other : result) {
+      if (other.layer == input.layer)
+        fields.fail(nullptr, "layer " + std::to_string(input.layer) + " is named twice");
+    }
+    result.push_back(input);
+  }
+  return result;
+}
+
+void ProfileReader::operator_row(const Value& value) {
+  const Fields fields(value, file_, "an operator",
+                      {"layer", "name", "phase", "calls", "self_time", "allocated", "flops"});
+  OperatorCost row;
+  row.layer =
+      static_cast<int>(fields.integer("layer", -1, static_cast<std::int64_t>(profile_.layers.size()) - 1));
+  row.name = fields.text("name");
+  row.phase = fields.text("phase");
+  if (row.phase != "forward" && row.phase != "backward") {
+    fields.fail(fields.find("phase"),
+                "'phase' is " + in_quotes(row.phase) + "; it should be forward or backward");
+  }
+  row.calls = fields.integer("calls", 0);
+  row.self_time = spread(fields, "self_time");
+  row.allocated = fields.integer("allocated", 0);
+  if (fields.find("flops") != nullptr) row.flops = fields.integer("flops", 0);
+  profile_.operators.push_back(std::move(row));
+}
+
+void ProfileReader::transfer(const Value& value) {
+  const Fields fields(value, file_, "a transfer",
+                      {"from", "to", "latency", "bytes_per_second", "residual", "backend"});
+  TransferCost row;
+  row.from = count(fields, "from", 0);
+  row.to = count(fields, "to", 0);
+  row.link = {.latency = fields.integer("latency", 0),
+              .bytes_per_second = fields.integer("bytes_per_second", 0)};
+  row.residual = fields.decimal("residual");
+  if (fields.find("backend") != nullptr) row.backend = fields.text("backend");
+  const auto same_pair = [&](const TransferCost& other) {
+    return other.from == row.from && other.to == row.to;
+  };
+  if (row.from == row.to) fields.fail(nullptr, "a transfer from " + std::to_string(row.from) + " to itself");
+  if (std::any_of(profile_.transfers.begin(), profile_.transfers.end(), same_pair)) {
+    fields.fail(nullptr,
+                "duplicate transfer from " + std::to_string(row.from) + " to " + std::to_string(row.to));
+  }
+  profile_.transfers.push_back(row);
+}
+
+}  // namespace
+
+Profile read_profile(const std::filesystem::path& path) {
+  return parse_profile(read_file(path, kMaxProfileBytes), path.string());
+}
+
+Profile parse_profile(std::string_view text, const std::string& name) {
+  if (text.size() > kMaxProfileBytes) {
+    throw InputError(name, 0, "is larger than " + std::to_string(kMaxProfileBytes) + " bytes");
+  }
+  return ProfileReader(name).read(read_json(text, name, kFormat, "", [](const Value&) {}));
+}
+
+}  // namespace ostinato

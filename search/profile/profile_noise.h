@@ -1,0 +1,18 @@
+#pragma once
+// Whether a profile's times say anything: a machine that is busy with other work spreads them.
+//
+//   const std::string noise = noise_of(profile);
+//   if (!noise.empty()) std::cerr << "warning: " << noise << '\n';
+
+#include <string>
+
+#include "search/profile/profile.h"
+
+namespace ostinato {
+
+/// Which layers' times are not known, in words; "": all are. A time is not known where its quartiles lie more
+/// than half its median from each other, and those of all layers that it stands for (`same_as`) by more than
+/// a hundredth of a micro-batch. O(layers).
+std::string noise_of(const Profile& profile);
+
+}  // namespace ostinato

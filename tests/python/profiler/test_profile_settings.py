@@ -1,0 +1,148 @@
+"""What is read from DeepSpeed's configuration, and the model's digest."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from ostinato import _profiler
+from ostinato.profile.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters, model_digest
+from ostinato.profile.settings import accumulation_steps, micro_batch_size, read_settings, step_temporaries
+
+PARAMETERS = [nn.Parameter(torch.zeros(10))]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "numbers"),
+    [
+        ({"type": "Adam"}, 2),
+        ({"type": "FusedAdam"}, 2),
+        ({"type": "AdamW", "params": {"lr": 1}}, 2),
+        ({"type": "DeepSpeedCPUAdam"}, 2),
+        ({"type": "Lion"}, 1),
+        ({"type": "SGD"}, 0),
+        ({"type": "SGD", "params": {"momentum": 0.9}}, 1),
+        ({"type": "of-my-own"}, 2),
+    ],
+)
+def test_optimizer_state(optimizer, numbers):
+    assert read_settings({"optimizer": optimizer}, None).optimizer_bytes(PARAMETERS) == 10 * 4 * numbers
+
+
+def test_the_scripts_own_optimizer_counts_first():
+    own = torch.optim.SGD(PARAMETERS, lr=1, momentum=0.5)
+    assert read_settings({"optimizer": {"type": "Adam"}}, own).optimizer_bytes(PARAMETERS) == 10 * 4
+    assert read_settings({}, None).optimizer_bytes(PARAMETERS) == 0
+
+
+def test_fp32_copies_of_half_precision():
+    half = [nn.Parameter(torch.zeros(10, dtype=torch.bfloat16))]
+    settings = read_settings({"bf16": {"enabled": True}, "optimizer": {"type": "Adam"}}, None)
+    assert settings.dtype == torch.bfloat16
+    assert settings.optimizer_bytes(half) == 10 * 4 * 3
+    assert settings.gradient_bytes(half) == 10 * (2 + 2)  # those that come, and their sums
+    told = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    assert read_settings(told, None).gradient_bytes(half) == 10 * (2 + 4)
+    zero = {"zero_optimization": {"stage": 1}}
+    assert read_settings({"bf16": {"enabled": True}} | zero, None).gradient_bytes(half) == 10 * 2
+    assert read_settings(told | zero, None).gradient_bytes(half) == 10 * (2 + 4)
+    assert read_settings({"fp16": {"enabled": True}}, None).gradient_bytes(half) == 10 * 2
+    assert read_settings({"fp16": {"enabled": False}}, None).dtype is None
+
+
+def test_sizes_of_batches():
+    assert micro_batch_size({"train_micro_batch_size_per_gpu": 4}) == 4
+    assert micro_batch_size({"train_batch_size": 12, "gradient_accumulation_steps": 3}) == 4
+    assert micro_batch_size({}) == 0
+    assert accumulation_steps({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4}) == 3
+    assert accumulation_steps({}) == 1
+
+
+def rows(*layers):
+    return [(layer_name(i, layer), layer_parameters(layer)) for i, layer in enumerate(layers)]
+
+
+def test_the_digest_names_layers_and_shapes():
+    base = model_digest(rows(nn.Linear(2, 3), nn.ReLU()))
+    assert base == model_digest(rows(nn.Linear(2, 3), nn.ReLU())) and len(base) == 64
+    others = [
+        rows(nn.Linear(3, 2), nn.ReLU()),
+        rows(nn.ReLU(), nn.Linear(2, 3)),
+        rows(nn.Linear(2, 3), nn.GELU()),
+        rows(nn.Linear(2, 3)),
+    ]
+    assert len({base, *map(model_digest, others)}) == 5
+    assert base == model_digest(rows(nn.Linear(2, 3).half().requires_grad_(False), nn.ReLU()))
+    assert base == digest_of_layers([layer_digest(*row) for row in rows(nn.Linear(2, 3), nn.ReLU())])
+
+
+def test_the_digest_does_not_change_between_versions():
+    digest = model_digest([("0:Linear", [("weight", (3, 2), "float32"), ("bias", (3,), "float32")]), ("1:ReLU", [])])
+    assert digest == "7581af06f851e3b3defbcc890bb20603970dc895c2d7fa199c66d7ef7afadbac"
+
+
+def test_names_of_layers():
+    def reshape(x):
+        return x
+
+    assert layer_name(0, nn.Linear(1, 1)) == "0:Linear"
+    assert layer_name(1, reshape) == layer_name(1, functools.partial(reshape)) == "1:reshape"
+
+
+@pytest.mark.parametrize("sizes", [(50_000, 10_000, 30_000), (50_000, 50_000, 50_000)], ids=["falling", "equal"])
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_what_a_step_takes_for_a_while(kind, decay, foreach, sizes):
+    """Against torch's own optimizers, by the allocator that counts."""
+    parameters = [nn.Parameter(torch.ones(size)) for size in sizes]
+    optimizer = getattr(torch.optim, kind)(parameters, lr=0.1, weight_decay=decay, foreach=foreach)
+    alone, together = step_temporaries({}, optimizer, accelerator=False)
+    planned = 4 * max(alone * max(sizes), together * sum(sizes))
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()  # makes its state
+    _profiler.install_allocator()
+    try:
+        before = _profiler.live_bytes()
+        _profiler.reset_peak()
+        optimizer.step()
+        taken = _profiler.peak_bytes() - before
+    finally:
+        _profiler.remove_allocator()
+    assert taken <= planned + 4096
+    assert 2 * taken >= planned
+
+
+def test_the_end_of_a_step():
+    parameters = [nn.Parameter(torch.ones(size)) for size in (100, 300)]
+    config = {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
+    assert read_settings(config, None).step_bytes(parameters) == (1600, 3600)  # a flat copy of gradients; Adam's of the largest
+    assert read_settings(config, None, accelerator=True).step_bytes(parameters) == (1600, 0)
+    assert read_settings({"optimizer": {"type": "Adam"}}, None).step_bytes(parameters) == (1600, 0)  # works in place
+
+
+def test_the_end_of_a_step_on_fp32_copies():
+    """One flat parameter. Of fp32 gradients none is left when the optimizer has its copy; half precision's are half of that."""
+    adam = {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
+    zero, brain = {"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}
+    whole = [nn.Parameter(torch.ones(size)) for size in (100, 300)]
+    half = [nn.Parameter(p.detach().bfloat16()) for p in whole]
+    assert read_settings(adam | zero, None).step_bytes(whole) == (1600 + 3200 - 1600, 0)
+    assert read_settings(adam | zero | brain, None).step_bytes(half) == (1600 + 3200 - 800, 0)
+    assert read_settings(zero | brain, None).step_bytes(half) == (800 + 1600, 0)  # a flat copy, and fp32 numbers of it
+    assert read_settings(adam | brain, None).step_bytes(half) == (1600 + 3200, 0)
+    assert read_settings(adam | brain | {"data_types": {"grad_accum_dtype": "fp32"}}, None).step_bytes(half) == (3200, 0)
+
+
+def test_buckets_of_zero():
+    size = {"zero_optimization": {"stage": 1, "reduce_bucket_size": 1000}}
+    brain = {"bf16": {"enabled": True}}
+    assert read_settings(size, None).bucket_bytes() == (4000, 4000)
+    assert read_settings(size | brain, None).bucket_bytes() == (2000, 2000)
+    assert read_settings({"zero_optimization": {"stage": 1}} | brain, None).bucket_bytes() == (10**9, 10**9)  # DeepSpeed's own
+    assert read_settings(size | brain | {"data_types": {"grad_accum_dtype": "fp32"}}, None).bucket_bytes() == (0, 0)
+    twice = {"zero_optimization": size["zero_optimization"] | {"overlap_comm": True}}
+    assert read_settings(twice, None).bucket_bytes() == (8000, 4000)
+    assert read_settings(brain, None).bucket_bytes() == (0, 0)

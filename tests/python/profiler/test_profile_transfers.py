@@ -1,0 +1,81 @@
+"""Transfers between real processes, and how failures of theirs are told."""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from ostinato.ranks.groups import TRANSFER_CTAS
+from ostinato.profile import ProfileError, transfers
+from ostinato.profile.wire import Seat, backend_of
+
+MADE_UP_GPUS = Path(__file__).parents[1] / "support" / "made_up_gpus.py"
+
+
+def test_both_directions_of_a_pair():
+    costs = transfers.measure_transfers(2)
+    assert [(cost.source, cost.target) for cost in costs] == [(0, 1), (1, 0)]
+    assert costs[0].latency >= 0 and costs[0].residual >= 0
+    assert (costs[0].latency, costs[0].bytes_per_second) == (costs[1].latency, costs[1].bytes_per_second)
+    assert costs[0].latency > 0 or costs[0].bytes_per_second > 0
+    assert {cost.backend for cost in costs} == {"gloo"}
+
+
+def test_one_rank_has_nobody_to_send_to():
+    with pytest.raises(ProfileError, match="at least 2 ranks, got 1"):
+        transfers.measure_transfers(1)
+
+
+def test_a_rank_that_fails_says_why(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    (tmp_path / "torch.py").write_text("raise SystemExit('no torch today')")
+    with pytest.raises(ProfileError, match="rank 0 of the transfer measurement failed: no torch today") as raised:
+        transfers.measure_transfers(2)
+    assert raised.value.status == 7
+
+
+@pytest.mark.parametrize(
+    ("seats", "backend"),
+    [
+        ([Seat("a", "gpu 0", True), Seat("a", "gpu 1", True)], "nccl"),
+        ([Seat("a", "gpu 0", True), Seat("b", "gpu 0", True)], "nccl"),
+        ([Seat("a", "gpu 0", True), Seat("a", "gpu 0", True)], "gloo"),  # NCCL refuses two ranks on one GPU
+        ([Seat("a", "gpu 0", True), Seat("a", "", True)], "gloo"),  # one trains on its processor
+        ([Seat("a", "gpu 0", True), Seat("a", "gpu 1", False)], "gloo"),  # its torch has no NCCL
+    ],
+)
+def test_the_backend_is_the_one_that_training_will_use(seats, backend):
+    assert backend_of(seats) == backend
+
+
+def on_made_up_gpus(folder, ranks, *uuid):
+    command = [sys.executable, str(MADE_UP_GPUS)]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    started = [subprocess.Popen([*command, str(rank), str(ranks), str(folder), *uuid], env=environment) for rank in range(ranks)]
+    assert [process.wait(timeout=300) for process in started] == [0] * ranks
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def test_between_gpus_nccl_is_measured_by_the_devices_events(tmp_path):
+    """NCCL's calls, made to gloo: what was asked of it and in which order, and nothing about NCCL's times."""
+    ranks = on_made_up_gpus(tmp_path, 3)
+    rows = [row for rank in ranks for row in rank["rows"]]
+    assert [row[:2] for row in rows] == [[0, 1], [0, 2], [1, 2]]
+    sizes, trips = 3, transfers.WARM_UP + transfers.REPEATS
+    for rank in ranks:
+        assert rank["seen"]["groups"] == [[[a, b], "nccl", TRANSFER_CTAS] for a, b in combinations(range(3), 2) for _ in ("to", "back")]
+        assert rank["seen"]["events"] == 2 * sizes * (trips + 1)  # of two pairs
+        assert rank["seen"]["waits"] == 2 * sizes  # once for all trips of a size
+    costs = transfers.fitted(rows)
+    assert len(costs) == 6 and {cost.backend for cost in costs} == {"nccl"}
+    assert all(cost.latency > 0 or cost.bytes_per_second > 0 for cost in costs)
+
+
+def test_ranks_that_share_a_gpu_are_measured_over_gloo(tmp_path):
+    ranks = on_made_up_gpus(tmp_path, 2, "the same")
+    assert [row[3] for row in ranks[0]["rows"]] == ["gloo"]
+    assert all(rank["seen"]["groups"] == [] for rank in ranks)

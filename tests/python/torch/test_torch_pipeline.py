@@ -1,0 +1,223 @@
+"""ostinato.torch: plans without DeepSpeed, against the same model on one process."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support import torch_jobs
+from support.linked import Made
+from support.plans import Layout, make_plan, placement_text
+from support.torch_jobs import MICRO_BATCHES, Case
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "torch.md"
+LAYERS = 8
+ALL = (0, 1)
+CHAINS = {
+    "stock": Layout("stock", (4,), (0, 1)),
+    "looped": Layout("looped", (2, 4, 6), (0, 1, 0, 1)),
+    "wave": Layout("wave", (1, 4, 6), (0, 1, 1, 0)),
+}
+SHARDED = Layout("m", (1, 3, 6), (ALL, 0, 1, ALL))
+BRANCHES = """
+format = "ostinato-placement/1"
+name = "k"
+[[devices]]
+name = "d0"
+[[devices]]
+name = "d1"
+"""
+BLOCKS = [  # name, kind, device, after
+    ("left.F", "forward", 0, []),
+    ("right.F", "forward", 1, []),
+    ("join.F", "forward", 1, ["left.F", "right.F"]),
+    ("join.B", "backward", 1, ["join.F"]),
+    ("left.B", "backward", 0, ["left.F", "join.B"]),
+    ("right.B", "backward", 1, ["right.F", "join.B"]),
+]
+
+
+def branches(trains: bool) -> str:
+    text = BRANCHES
+    for name, kind, device, after in BLOCKS:
+        if trains or kind == "forward":
+            text += f'[[blocks]]\nname = "{name}"\nstage = "{name[:-2]}"\nkind = "{kind}"\ndevices = [{device}]\ntime = 10\n'
+            text += f"memory = 0\nafter = {after}\n".replace("'", '"')
+    return text
+
+
+def plan_of(folder, layout=CHAINS["stock"], text="", **options) -> str:
+    return str(make_plan(folder, layout, LAYERS, MICRO_BATCHES, text=text, **options))
+
+
+def check_losses(results, expected, exact: bool) -> None:
+    losses = [result["losses"] for result in results if result["losses"][0] is not None]
+    assert losses
+    for mine in losses:
+        assert mine == pytest.approx(expected["losses"], rel=1e-6 if not exact else 1e-7)
+
+
+def check_gradients(results, expected, same) -> None:
+    """Every rank's gradients; together they are all of the model's."""
+    for step, of_model in enumerate(expected["gradients"]):
+        seen = set()
+        for result in results:
+            for name, gradient in result["gradients"][step].items():
+                wanted = of_model[name]
+                if isinstance(gradient, tuple):
+                    gradient, dimension, index, count = gradient
+                    wanted = wanted.tensor_split(count, dimension)[index]
+                assert same(gradient, wanted), f"step {step}: {name}"
+                seen.add(name)
+        assert seen == set(of_model)
+
+
+@pytest.mark.parametrize("layout", CHAINS)
+def test_chains_equal_one_process_bit_for_bit(world2, tmp_path, layout):
+    case = Case(plan_of(tmp_path, CHAINS[layout]))
+    expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train, case)
+    check_losses(results, expected, exact=True)
+    check_gradients(results, expected, torch.equal)
+    assert any(text.endswith("SEND_F0") for text, _, _ in results[0]["ran"])
+
+
+def test_stages_that_recompute(world2, tmp_path):
+    text = placement_text(CHAINS["wave"], LAYERS).replace("layers = [1, 4]\n", "layers = [1, 4]\nrecompute = true\n")
+    case = Case(plan_of(tmp_path, text=text))
+    assert "recompute" in text
+    expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train, case)
+    check_losses(results, expected, exact=True)
+    check_gradients(results, expected, torch.equal)
+
+
+def test_sharded_stages(world2, tmp_path):
+    case = Case(plan_of(tmp_path, SHARDED))
+    expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train, case)
+    check_losses(results, expected, exact=False)
+    check_gradients(results, expected, lambda a, b: torch.allclose(a, b, rtol=1e-4, atol=1e-6))
+
+
+def test_ranks_that_were_in_different_numbers_of_groups(world4, tmp_path):
+    """torch names a group that some of the ranks make alone by that number, and splits the communicator of a world that is bound to
+    GPUs for each, which hangs without the other ranks: ostinato.ranks.groups."""
+    case = Case(plan_of(tmp_path, SHARDED), steps=1)
+    expected, results = torch_jobs.alone(case), world4.run(torch_jobs.train_in_half_a_world, case)
+    for half in (results[:2], results[2:]):
+        check_losses(half, expected, exact=False)
+        check_gradients(half, expected, lambda a, b: torch.allclose(a, b, rtol=1e-4, atol=1e-6))
+    for rank, result in enumerate(results):
+        ranks = [0, 1] if rank < 2 else [2, 3]
+        # The pipeline's, of each direction, and of the sharded stages.
+        assert result["made"] == [Made(tuple(ranks), one_way, bound=False) for one_way in (False, True, True, False)]
+        assert result["links"] == {1 - rank % 2: [ranks, ranks]}
+
+
+def test_branches_that_meet(world2, tmp_path):
+    case = Case(plan_of(tmp_path, text=branches(trains=True)), branches=True)
+    expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train, case)
+    check_losses(results, expected, exact=True)
+    check_gradients(results, expected, torch.equal)
+
+
+@pytest.mark.parametrize("layout", CHAINS)
+def test_torch_runs_the_same_plan(world2, tmp_path, layout):
+    """torch divides gradients at the end of the step, so they are equal up to rounding."""
+    case = Case(plan_of(tmp_path, CHAINS[layout]))
+    expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train_on_torch, case)
+    check_losses(results, expected, exact=False)
+    bounds = [0, *CHAINS[layout].cuts]
+    for step, of_model in enumerate(expected["gradients"]):
+        for key, gradient in (item for result in results for item in result["gradients"][step].items()):
+            stage, _, name = key.partition("/")
+            layer, _, rest = name.partition(".")
+            assert torch.allclose(gradient, of_model[f"chain.{bounds[int(stage)] + int(layer)}.{rest}"], atol=1e-7), key
+
+
+@pytest.mark.parametrize("kind", ["wave", "sharded", "branches"])
+def test_inference(world2, tmp_path, kind):
+    """Several requests in flight, call after call; the results are those of one process, in order."""
+    layout = SHARDED if kind == "sharded" else CHAINS["wave"]
+    text = branches(trains=False) if kind == "branches" else placement_text(layout, LAYERS, trains=False)
+    case = Case(plan_of(tmp_path, text=text), branches=kind == "branches")
+    expected = torch_jobs.alone(case, trains=False)["outputs"]
+    answered = [results for results in world2.run(torch_jobs.infer, case) if results[0] is not None]
+    assert answered
+    for results in answered:
+        for step, of_step in enumerate(results):
+            for mine, theirs in zip(of_step, expected[step], strict=True):
+                assert torch.allclose(mine, theirs, atol=1e-6) if kind == "sharded" else torch.equal(mine, theirs)
+
+
+def refused(world, words, *args):
+    for message in world.run(torch_jobs.refusal, *args):
+        assert all(word in message for word in words), message or "nothing was raised"
+
+
+def test_what_torch_cannot_run_is_named(world2, tmp_path):
+    refused(world2, ["PipelineError", "is on several ranks", "ostinato.torch.Pipeline can"],
+            Case(plan_of(tmp_path / "m", SHARDED)), "schedule")  # fmt: skip
+    forwards = plan_of(tmp_path / "f", text=placement_text(CHAINS["stock"], LAYERS, trains=False))
+    refused(world2, ["has no backward"], Case(forwards), "schedule")
+    join = plan_of(tmp_path / "k", text=branches(trains=True))
+    refused(world2, ['stage "right"', "nothing else"], Case(join, branches=True), "schedule")
+
+
+def test_wrong_use_is_named(world2, tmp_path):
+    refused(world2, ["PipelineError", "call step()"], Case(plan_of(tmp_path)), "infer")
+
+
+def test_one_rank_needs_no_group(tmp_path):
+    case = Case(plan_of(tmp_path, Layout("one", (4,), (0, 0))))
+    expected = torch_jobs.alone(case)
+    check_gradients([torch_jobs.train(case)], expected, torch.equal)
+    assert "takes the inputs of the step" in torch_jobs.refusal(case, "step")
+
+
+def test_wrong_size_of_the_group(world2, tmp_path):
+    looped = Layout("four", (2, 4, 6), (0, 1, 2, 3))
+    refused(world2, ["4 devices", "2 ranks"], Case(plan_of(tmp_path, looped)), "step")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.zeros(7, 2), ["(7, 2)", "4 micro-batches do not divide"]),
+        ([1, 2], ["2 entries", "4 micro-batches"]),
+        ("text", ["is a str"]),
+    ],
+)
+def test_batches_that_do_not_fit(value, words):
+    from ostinato.torch import BatchError
+    from ostinato.torch.batches import micro_batches
+
+    with pytest.raises(BatchError) as raised:
+        micro_batches(value, 4, "inputs")
+    assert all(word in str(raised.value) for word in words), raised.value
+
+
+def test_example_of_the_documentation(tmp_path):
+    """docs/torch.md, typed in: search and training under torchrun."""
+    blocks = dict(re.findall(r"^```(python|toml)\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE))
+    (tmp_path / "train.py").write_text(blocks["python"])
+    (tmp_path / "placement.toml").write_text(blocks["toml"])
+    run(tmp_path, "ostinato", "search", "placement.toml", "--micro-batches", "4", "--output", "plan.json")
+    said = run(tmp_path, "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "train.py")
+    losses = [float(loss) for loss in re.findall(r"step \d+: loss (\S+)", said)]
+    assert len(losses) == 10 and losses[-1] < losses[0], said
+
+
+def run(folder, module: str, *arguments: str) -> str:
+    words = [sys.executable, "-m", module, *arguments]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_rank_that_gives_up_makes_all_say_where_they_are(world2, tmp_path):
+    (_, said), (raised, _) = world2.run(torch_jobs.stuck, Case(plan_of(tmp_path)))
+    assert raised.startswith("StepTimeout: rank 1 waited 2.0 s for 1RECV_F0 from rank 0"), raised
+    assert len(said) == 1 and said[0].startswith("rank 1 gave up; rank 0 is in step 1 at instruction 0"), said

@@ -1,0 +1,182 @@
+#include "search/profile/profile_json.h"
+
+#include <gtest/gtest.h>
+
+#include "search/files/error.h"
+
+namespace ostinato {
+namespace {
+
+Profile profile() {
+  Profile p;
+  p.model = "byte-level GPT";
+  p.model_sha256 = "0123";
+  p.device = {
+      .name = "cpu0", .kind = "cpu", .driver = "", .torch = "2.13.0", .cuda = "", .clocks = "2.0 GHz"};
+  p.timer = "cpu";
+  p.warm_up = 2;
+  p.repeats = 5;
+  p.micro_batch_size = 4;
+  LayerCost layer;
+  layer.name = "0:Embedding";
+  layer.forward = {.median = 20, .low = 18, .high = 25, .repeats = 5};
+  layer.backward = {.median = 40, .low = 40, .high = 41, .repeats = 5};
+  layer.kept = 4096;
+  layer.forward_workspace = 1;
+  layer.backward_workspace = 2;
+  layer.parameters = 3;
+  layer.gradients = 4;
+  layer.optimizer_state = 5;
+  layer.input_bytes = 6;
+  layer.output_bytes = 7;
+  p.layers.push_back(layer);
+  layer.index = 1;
+  layer.name = "1:Block";
+  layer.same_as = 0;
+  layer.backward_input = {.median = 1, .low = 1, .high = 1, .repeats = 1};
+  layer.backward_weight = {.median = 2, .low = 1, .high = 3, .repeats = 1};
+  p.layers.push_back(layer);
+  p.operators.push_back({.layer = 1,
+                         .name = "aten::addmm",
+                         .phase = "backward",
+                         .calls = 3,
+                         .self_time = {.median = 9, .low = 8, .high = 9, .repeats = 5},
+                         .allocated = 64,
+                         .flops = {}});
+  p.transfers.push_back({.from = 0,
+                         .to = 1,
+                         .link = {.latency = 170'000, .bytes_per_second = 1'000'000'000},
+                         .residual = 0.125});
+  p.completeness = {
+      .complete = true, .expected = 10, .seen = 10, .dropped = 0, .out_of_range = 0, .reason = ""};
+  return p;
+}
+
+// Lines: format 2, model 3, device 4, timer 5, ..., completeness 9, layers 11 and 12, operator 15,
+// transfer 18.
+const char* const kText = R"({
+  "format": "ostinato-profile/1",
+  "model": {"name":"byte-level GPT","sha256":"0123"},
+  "device": {"name":"cpu0","kind":"cpu","driver":"","torch":"2.13.0","cuda":"","clocks":"2.0 GHz"},
+  "timer": "cpu",
+  "warm_up": 2,
+  "repeats": 5,
+  "micro_batch_size": 4,
+  "completeness": {"complete":true,"expected":10,"seen":10,"dropped":0,"out_of_range":0,"reason":""},
+  "layers": [
+    {"index":0,"name":"0:Embedding","same_as":-1,"forward":{"median":20,"low":18,"high":25,"repeats":5},"backward":{"median":40,"low":40,"high":41,"repeats":5},"backward_input":{"median":0,"low":0,"high":0,"repeats":0},"backward_weight":{"median":0,"low":0,"high":0,"repeats":0},"kept":4096,"forward_workspace":1,"backward_workspace":2,"parameters":3,"gradients":4,"optimizer_state":5,"input_bytes":6,"output_bytes":7},
+    {"index":1,"name":"1:Block","same_as":0,"forward":{"median":20,"low":18,"high":25,"repeats":5},"backward":{"median":40,"low":40,"high":41,"repeats":5},"backward_input":{"median":1,"low":1,"high":1,"repeats":1},"backward_weight":{"median":2,"low":1,"high":3,"repeats":1},"kept":4096,"forward_workspace":1,"backward_workspace":2,"parameters":3,"gradients":4,"optimizer_state":5,"input_bytes":6,"output_bytes":7}
+  ],
+  "operators": [
+    {"layer":1,"name":"aten::addmm","phase":"backward","calls":3,"self_time":{"median":9,"low":8,"high":9,"repeats":5},"allocated":64}
+  ],
+  "transfers": [
+    {"from":0,"to":1,"latency":170000,"bytes_per_second":1000000000,"residual":0.125}
+  ]
+}
+)";
+
+std::string replaced(const std::string& from, const std::string& to) {
+  std::string text = kText;
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_profile(text, "profile.json");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(ProfileJsonTest, WritesTheFormat) { EXPECT_EQ(format_profile(profile()), kText); }
+
+TEST(ProfileJsonTest, ReadsWhatItWrites) {
+  const Profile read = parse_profile(kText, "profile.json");
+  EXPECT_EQ(format_profile(read), kText);
+  EXPECT_EQ(read.layers[1].same_as, 0);
+  EXPECT_EQ(read.layers[0].forward.high, 25);
+  EXPECT_EQ(read.transfers[0].link.bytes_per_second, 1'000'000'000);
+  EXPECT_EQ(read.transfers[0].residual, 0.125);
+  EXPECT_TRUE(read.completeness.complete);
+}
+
+TEST(ProfileJsonTest, TheBackendOfATransferIsOptional) {
+  const std::string text = replaced("\"residual\":0.125", "\"residual\":0.125,\"backend\":\"nccl\"");
+  const Profile read = parse_profile(text, "profile.json");
+  EXPECT_EQ(read.transfers[0].backend, "nccl");
+  EXPECT_EQ(format_profile(read), text);
+}
+
+TEST(ProfileJsonTest, AnEmptyProfileRoundTrips) {
+  Profile empty;
+  empty.timer = "device-events";
+  empty.micro_batch_size = 1;
+  const std::string text = format_profile(empty);
+  EXPECT_EQ(format_profile(parse_profile(text, "profile.json")), text);
+}
+
+struct Refusal {
+  const char* what;
+  std::string text;
+  std::string message;
+};
+
+void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.what; }
+
+class ProfileRefusalTest : public testing::TestWithParam<Refusal> {};
+
+TEST_P(ProfileRefusalTest, SaysLineReasonAndRemedy) {
+  EXPECT_EQ(refusal(GetParam().text), "profile.json:" + GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ProfileRefusalTest,
+    testing::Values(
+        Refusal{"version", replaced("profile/1", "profile/9"),
+                "2: 'format' is 'ostinato-profile/9'; this version reads 'ostinato-profile/1'"},
+        Refusal{"another_file", replaced("profile/1", "plan/1"),
+                "2: 'format' is 'ostinato-plan/1'; this version reads 'ostinato-profile/1'"},
+        Refusal{"unknown_key", replaced("\"warm_up\"", "\"warmup\""),
+                "6: unknown key 'warmup' in a profile; did you mean 'warm_up'?"},
+        Refusal{"unknown_in_layer", replaced("\"kept\"", "\"keept\""),
+                "11: unknown key 'keept' in a layer; did you mean 'kept'?"},
+        Refusal{"unknown_in_spread", replaced("\"median\"", "\"mean\""),
+                "11: unknown key 'mean' in 'forward'; did you mean 'median'?"},
+        Refusal{"duplicate_key", replaced("\"calls\":3", "\"calls\":3,\"calls\":3"),
+                "15: duplicate key 'calls'"},
+        Refusal{"missing", replaced("\"calls\":3,", ""), "15: an operator has no 'calls'"},
+        Refusal{"timer", replaced("\"cpu\",\n", "\"gpu\",\n"),
+                "5: 'timer' is 'gpu'; it should be cpu, cupti or device-events"},
+        Refusal{"negative", replaced("\"kept\":4096", "\"kept\":-1"),
+                "11: 'kept' is -1, out of range: from 0"},
+        Refusal{"fraction", replaced("\"median\":20", "\"median\":19.5"),
+                "11: 'median' must be a whole number, not 19.5"},
+        Refusal{"spread_order", replaced("\"low\":18", "\"low\":21"),
+                "11: 'forward' must have low <= median <= high"},
+        Refusal{"index", replaced("\"index\":1", "\"index\":2"),
+                "12: 'index' is 2, out of range: from 1 to 1"},
+        Refusal{"same_as_later", replaced("\"same_as\":0", "\"same_as\":1"),
+                "12: 'same_as' is 1, out of range: from -1 to 0"},
+        Refusal{"operator_layer", replaced("\"layer\":1", "\"layer\":2"),
+                "15: 'layer' is 2, out of range: from -1 to 1"},
+        Refusal{"phase", replaced("\"phase\":\"backward\"", "\"phase\":\"back\""),
+                "15: 'phase' is 'back'; it should be forward or backward"},
+        Refusal{"transfer_itself", replaced("\"to\":1", "\"to\":0"), "18: a transfer from 0 to itself"},
+        Refusal{"transfer_twice",
+                replaced("\"residual\":0.125}",
+                         "\"residual\":0},\n{\"from\":0,\"to\":1,\"latency\":0,"
+                         "\"bytes_per_second\":0,\"residual\":0}"),
+                "19: duplicate transfer from 0 to 1"},
+        Refusal{"residual", replaced("0.125", "-0.125"), "18: 'residual' is -0.125, out of range: from 0"},
+        Refusal{"residual_type", replaced("0.125", "\"small\""),
+                "18: 'residual' must be a number from 0, not 'small'"},
+        Refusal{"lost_events", replaced("\"dropped\":0", "\"dropped\":3"),
+                "9: 'complete' is true, but 3 events were dropped"}),
+    [](const auto& info) { return info.param.what; });
+
+}  // namespace
+}  // namespace ostinato
