@@ -46,4 +46,4 @@ def find_wanted(chain: Chain) -> None:
                 known.pop(id(layer), None)
         if id(layer) not in known:
             known[id(layer)] = reached_inputs(layer)
-        arrives.update(source for source, gets in zip(sources[row], known[id(layer)]) if gets and source is not None)
+        arrives.update(source for source, gets in zip(sources[row], known[id(layer)], strict=False) if gets and source is not None)

@@ -22,13 +22,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ostinato.ranks.groups import link_options, make_group
 from ostinato.profile.errors import MISSING, ProfileError
+from ostinato.ranks.groups import link_options, make_group
 
 TIMEOUT = 300  # seconds, of a rank that waits for another
 KIB = 1 << 10
@@ -101,7 +102,7 @@ class DeviceWire:
             exchange(other, tensor, first, self.to, self.back)
             event.record()
         self.device.synchronize()
-        milliseconds = (a.elapsed_time(b) for a, b in zip(events, events[1:]))
+        milliseconds = (a.elapsed_time(b) for a, b in pairwise(events))
         return [round(1e6 * trip) for trip in milliseconds]
 
 

@@ -96,7 +96,7 @@ def deepspeed_step(ranks):
     x, y = (t.chunk(MICRO_BATCHES) for t in batch())
 
     def step():
-        engine.set_dataiterator(iter(zip(x, y)))
+        engine.set_dataiterator(iter(zip(x, y, strict=True)))
         engine.total_loss, engine._compute_loss = None, True
         engine._exec_schedule(ForwardsAndBackwards(MICRO_BATCHES, ranks, engine.stage_id))
 

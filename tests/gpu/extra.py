@@ -189,7 +189,7 @@ def question_5_user():
     print(out[-3000:], err[-3000:])
     if status not in (0, 6):
         return
-    status, out, err = command(sys.executable, "-m", "ostinato", "plan", str(profile), "--devices", "1", "--micro-batches", "8", 
+    status, out, err = command(sys.executable, "-m", "ostinato", "plan", str(profile), "--devices", "1", "--micro-batches", "8",
                                "--placement-output", section["placement"], "--output", section["plan"])  # fmt: skip
     say(f"5: plan: status {status}")
     print(out[-1500:], err[-1500:])

@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import datetime, UTC
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +92,7 @@ def main() -> int:
         outcome = OUTCOMES.get(name, outcome_of_gtest)(output)
         tests.append(f"{name}: {outcome}")
     rows = {
-        "when, and which commit": f"{datetime.now(timezone.utc):%Y-%m-%d}, {first_line('git', 'describe', '--always', '--dirty') or 'unknown'}",
+        "when, and which commit": f"{datetime.now(UTC):%Y-%m-%d}, {first_line('git', 'describe', '--always', '--dirty') or 'unknown'}",
         "the machine": machine(python),
         "the command": f"`ninja -C {os.path.relpath(build, ROOT)} gpu`",
         "the tests": "; ".join(tests),

@@ -4,6 +4,7 @@ installs."""
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import ostinato
@@ -30,6 +31,12 @@ def test_every_file_in_cpp_is_formatted():
     halves = [files[::2], files[1::2]]  # one a core
     running = [subprocess.Popen(["clang-format", "--dry-run", "-Werror", *half], stderr=subprocess.PIPE, text=True) for half in halves]
     assert "".join(process.communicate()[1] for process in running) == ""
+
+
+def test_python_has_no_findings():
+    words = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "."]
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 def test_examples_in_comments_keep_to_the_columns():

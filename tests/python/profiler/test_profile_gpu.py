@@ -105,7 +105,7 @@ def test_what_profiling_costs_a_step():
         timer.stop()
         if turn < 3:  # the first sessions instrument what is loaded
             bare.clear(), ours.clear()
-    ratio = statistics.median(a / b for a, b in zip(ours, bare))
+    ratio = statistics.median(a / b for a, b in zip(ours, bare, strict=True))
     say(f"a step takes {1e3 * statistics.median(bare):.3f} ms, profiled by {timer.name} {note} {100 * (ratio - 1):+.1f} %")
     assert ratio < 3
 

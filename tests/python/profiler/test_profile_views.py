@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ class Page(HTMLParser):
 def test_a_micro_batch_runs_forwards_then_backwards(profile):
     runs = list(runs_of(profile))
     assert [run.row.index for run in runs] == [0, 1, 2, 3, 3, 2, 1, 0]
-    for run, following in zip(runs, runs[1:]):
+    for run, following in pairwise(runs):
         assert run.slice.start + run.slice.time == following.slice.start
         assert sum(part.time for part in run.operators) <= run.slice.time
     fullest = runs[3]

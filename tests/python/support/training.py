@@ -115,7 +115,7 @@ def weights(engine) -> dict[str, bytes]:
     merged: dict[str, bytes] = {}
     for name in {name: None for held in everyone for name in held}:
         parts: dict[int, torch.Tensor] = {}
-        for (index, dimension), value in (held[name] for held in everyone if name in held):
+        for (index, dimension), value in (held[name] for held in everyone if name in held):  # noqa: B007
             assert bytes_of(parts.setdefault(index, value)) == bytes_of(value), f"two ranks hold different {name}"
         merged[name] = bytes_of(torch.cat([parts[i] for i in sorted(parts)], dim=dimension) if len(parts) > 1 else parts[0])
     return merged
