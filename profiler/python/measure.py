@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -126,8 +126,17 @@ def split_backward(
     if not halves.has_weight_half:
         return backward(layer, started, f"{label} I", passes("backward_input")), nothing
     gradients = list(started.gradients)
+    started.gradients.clear()
+    arrived = sum(gradient.untyped_storage().nbytes() for gradient in gradients)
+
+    def run_inputs() -> list[torch.Tensor]:
+        made = halves.run_inputs(gradients)
+        gradients.clear()  # as the executor lets them go: what the weight half is still to read stays
+        return made
+
     try:
-        _, first = measure(layer.device, f"{label} I", lambda: halves.run_inputs(gradients), passes("backward_input"))
+        _, first = measure(layer.device, f"{label} I", run_inputs, passes("backward_input"))
+        first = replace(first, kept=first.kept + arrived)
         halves.cut()
         _, second = measure(layer.device, f"{label} W", halves.run_weights, passes("backward_weight"))
     except Exception as error:
