@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SAID = "gpu-run: "
-PYTHON_TESTS = [str(ROOT / "tests" / "python" / name) for name in ("test_profile_gpu.py", "test_training_gpu.py")]
+PYTHON_TESTS = sorted(map(str, (ROOT / "tests" / "python").rglob("test_*_gpu.py")))
 
 
 def first_line(*command: str) -> str:
