@@ -71,6 +71,7 @@ void bind_costs(py::module_& m) {
       .def_readwrite("step_together", &LayerCost::step_together)
       .def_readwrite("step_alone", &LayerCost::step_alone)
       .def_readwrite("waiting", &LayerCost::waiting)
+      .def_readwrite("weight_workspace", &LayerCost::weight_workspace)
       .def_readwrite("labels", &LayerCost::labels)
       .def_readwrite("sent", &LayerCost::sent);
   py::class_<OperatorCost>(m, "OperatorCost")

@@ -74,6 +74,7 @@ def layer_cost(layer: Layer, samples: Samples, memory: Footprint, settings: Sett
     cost.input_bytes = bytes_of(layer.inputs)
     between = max((sample.kept for sample in samples.input_half), default=0)  # with the gradients of the inputs, which are sent
     cost.waiting = max(0, between - cost.input_bytes)
+    cost.weight_workspace = max((sample.peak for sample in samples.weight_half), default=0)
     cost.output_bytes = bytes_of(layer.outputs)
     return cost
 

@@ -43,7 +43,7 @@ void check_sums(const Profile& profile, int micro_batches) {
          {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
       time += spread->median;
     for (const Bytes part : {layer.kept, layer.waiting, layer.labels, layer.sent, layer.forward_workspace,
-                             layer.backward_workspace, layer.input_bytes})
+                             layer.backward_workspace, layer.weight_workspace, layer.input_bytes})
       bytes += static_cast<__int128>(part) * micro_batches;
     for (const LayerInput& part : layer.passed) bytes += part.bytes;
     for (const Bytes part : {layer.parameters, layer.gradients, layer.optimizer_state, layer.step_together,

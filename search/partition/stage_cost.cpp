@@ -142,6 +142,7 @@ StageCost cost_of_layers(const Model& model, int kind, const std::vector<int>& l
     cost.backward_input += layer.backward_input.median;
     cost.backward_weight += layer.backward_weight.median;
     cost.waiting += layer.waiting;
+    cost.weight_workspace = std::max(cost.weight_workspace, layer.weight_workspace);
     cost.step_together += layer.step_together;
     cost.step_alone = std::max(cost.step_alone, layer.step_alone);
     cost.halves = cost.halves && layer.halves();

@@ -23,8 +23,9 @@ struct StageCost {
   Bytes sent = 0;   ///< of the outputs, above `kept`: until the gradient that comes back is there
   Bytes input = 0;  ///< which the backward needs as well; 0 for an inference, which has it in its workspace
   Bytes forward_workspace = 0, backward_workspace = 0;
-  Bytes forward_peak = 0;  ///< workspace of a forward that keeps nothing: each layer's kept bytes count
-  Bytes waiting = 0;       ///< between the halves of a split backward, above `kept`
+  Bytes forward_peak = 0;      ///< workspace of a forward that keeps nothing: each layer's kept bytes count
+  Bytes waiting = 0;           ///< between the halves of a split backward, above `kept`
+  Bytes weight_workspace = 0;  ///< of the second half, above what waits
   Bytes step_together = 0, step_alone = 0;  ///< LayerCost
   bool halves = true;                       ///< every layer's backward was measured in two halves
   Bytes fixed = 0;     ///< parameters, gradients, optimizer state; for an inference messages (inference.h)

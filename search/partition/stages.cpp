@@ -178,7 +178,7 @@ class Builder {
     block.memory = again - cost.sent;  // which has arrived
     block.workspace = std::max<Bytes>(0, block.workspace - std::max<Bytes>(0, again - cost.sent));
     Block& weight = add(s, Kind::backward_weight, ".W", cost.backward_weight,
-                        std::max<Bytes>(0, workspace + cost.sent - again));
+                        std::max(cost.weight_workspace, workspace + cost.sent - again));
     weight.after.push_back({gradient_[s], 0});
     weight.memory = -(taken - cost.sent) - again;
   }

@@ -44,13 +44,14 @@ struct LayerCost {
   Bytes parameters = 0;
   Bytes gradients = 0;
   Bytes optimizer_state = 0;
-  Bytes step_together = 0;  ///< that the end of a step takes for a while, when nothing is kept: over the
-                            ///< layers of a device these add up ...
-  Bytes step_alone = 0;     ///< ... and of these the largest counts
-  Bytes waiting = 0;        ///< between the halves of a split backward, above what is kept
-  Bytes labels = 0;         ///< that its loss reads: held from the forward to the end of the backward
-  Bytes sent = 0;           ///< of its outputs, what no backward up to its own holds: a stage that ends here
-                            ///< holds it until it is known to have been received
+  Bytes step_together = 0;     ///< that the end of a step takes for a while, when nothing is kept: over the
+                               ///< layers of a device these add up ...
+  Bytes step_alone = 0;        ///< ... and of these the largest counts
+  Bytes waiting = 0;           ///< between the halves of a split backward, above what is kept
+  Bytes weight_workspace = 0;  ///< peak inside the second of those halves, above what waits
+  Bytes labels = 0;            ///< that its loss reads: held from the forward to the end of the backward
+  Bytes sent = 0;  ///< of its outputs, what no backward up to its own holds: a stage that ends here
+                   ///< holds it until it is known to have been received
   Bytes input_bytes =
       0;  ///< what a transfer into this layer carries (floating point inputs come back as gradients)
   Bytes output_bytes = 0;

@@ -42,6 +42,7 @@ Json json(const LayerCost& layer) {
   for (const auto& [key, bytes] : {std::pair{"step_together", layer.step_together},
                                    {"step_alone", layer.step_alone},
                                    {"waiting", layer.waiting},
+                                   {"weight_workspace", layer.weight_workspace},
                                    {"labels", layer.labels},
                                    {"sent", layer.sent}})
     if (bytes > 0) row[key] = bytes;

@@ -142,6 +142,7 @@ void ProfileReader::layer(const Value& value) {
                        "step_together",
                        "step_alone",
                        "waiting",
+                       "weight_workspace",
                        "labels",
                        "sent"});
   const auto position = static_cast<std::int64_t>(profile_.layers.size());
@@ -171,6 +172,7 @@ void ProfileReader::layer(const Value& value) {
   layer.step_together = optional("step_together");
   layer.step_alone = optional("step_alone");
   layer.waiting = optional("waiting");
+  layer.weight_workspace = optional("weight_workspace");
   layer.labels = optional("labels");
   layer.sent = optional("sent");
   if (fields.find("after") != nullptr)

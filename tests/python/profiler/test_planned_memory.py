@@ -19,8 +19,8 @@ BF16 = {"bf16": {"enabled": True}}
 BUCKET = {"zero_optimization": {"stage": 1, "reduce_bucket_size": 5_000_000}}
 WITHIN = 0.03
 # Of forwards and backwards, where that is not reached: outputs that were sent count to their backward, though gradients of
-# earlier micro-batches show that they have arrived; and what the halves of a split backward share waits longer than is counted.
-KNOWN = {"all forwards first": (0.0, 0.08), "split": (0.12, 0.03)}  # less, more
+# earlier micro-batches show that they have arrived.
+KNOWN = {"all forwards first": (0.0, 0.08)}  # less, more
 TRAININGS = {
     "Adam": (ADAM, "1f1b", []),
     "SGD": (SGD, "1f1b", []),

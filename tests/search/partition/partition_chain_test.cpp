@@ -399,10 +399,12 @@ TEST(PartitionChain, GradientsWaitBetweenTheHalves) {
     cost.backward_weight = {4, 4, 4, 3};
     cost.kept = 3;
     cost.waiting = 7;
+    cost.weight_workspace = 4;
   }
   const Placement p = partition_chain(profile, {.devices = 2, .split_backward = true});
   EXPECT_EQ(p.blocks[p.find_block("s0.I")].memory, 7);
   EXPECT_EQ(p.blocks[p.find_block("s0.W")].memory, -10);
+  EXPECT_EQ(p.blocks[p.find_block("s0.W")].workspace, 4);  // while all of that still waits
 }
 
 TEST(PartitionChain, LaysChunksOutLoopedAndAsAWave) {
