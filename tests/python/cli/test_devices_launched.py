@@ -12,7 +12,7 @@ import torch
 from ostinato import devices
 from ostinato.cli import names_launcher
 from ostinato.devices import Node, Rank, device_file, nodes_of, pairs_to_measure
-from test_profile_launched import TIMEOUT, environment
+from support.launched import TIMEOUT, environment
 
 
 def cost(source, target, latency, bytes_per_second):

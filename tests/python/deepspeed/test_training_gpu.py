@@ -11,8 +11,7 @@ from plan_files import write_chain
 from support import gpu_jobs, torch_jobs
 from support.gpu_jobs import GPUS, ON_CPU, spawn
 from support.plans import Layout, make_plan
-from support.torch_jobs import MICRO_BATCHES, Case
-from test_torch_pipeline import check_gradients
+from support.torch_jobs import MICRO_BATCHES, Case, check_gradients
 
 CASES = {
     1: {"one rank": dict(device_of=[0, 0, 0], micro_batches=8)},

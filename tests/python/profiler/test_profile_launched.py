@@ -1,7 +1,6 @@
 """`ostinato profile` under a launcher: transfers between its ranks, and each kind of device by its own rank."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -10,8 +9,8 @@ from pathlib import Path
 import profile_scripts
 import pytest
 from ostinato.profile.launched import file_of_kind, world
+from support.launched import TIMEOUT, environment
 
-TIMEOUT = 300
 QUICK = ["--repeats", "1", "--warm-up", "0"]
 
 
@@ -19,11 +18,6 @@ def arguments(tmp_path, *options):
     train, config = profile_scripts.write(tmp_path)
     script = ["--", "--width", "16", "--deepspeed_config", str(config)]
     return [str(train), "-o", str(tmp_path / "profile.json"), *QUICK, *options, *script]
-
-
-def environment(**more):
-    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    return clean | {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
 
 
 def test_torchrun_measures_between_its_ranks(tmp_path):

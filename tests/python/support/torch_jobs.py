@@ -292,3 +292,18 @@ def wait_until(condition) -> None:
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
     raise RuntimeError("stuck on purpose")
+
+
+def check_gradients(results, expected, same) -> None:
+    """Every rank's gradients; together they are all of the model's."""
+    for step, of_model in enumerate(expected["gradients"]):
+        seen = set()
+        for result in results:
+            for name, gradient in result["gradients"][step].items():
+                wanted = of_model[name]
+                if isinstance(gradient, tuple):
+                    gradient, dimension, index, count = gradient
+                    wanted = wanted.tensor_split(count, dimension)[index]
+                assert same(gradient, wanted), f"step {step}: {name}"
+                seen.add(name)
+        assert seen == set(of_model)

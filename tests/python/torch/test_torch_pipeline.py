@@ -11,7 +11,7 @@ import torch
 from support import torch_jobs
 from support.linked import Made
 from support.plans import Layout, make_plan, placement_text
-from support.torch_jobs import MICRO_BATCHES, Case
+from support.torch_jobs import MICRO_BATCHES, Case, check_gradients
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "torch.md"
 LAYERS = 8
@@ -58,21 +58,6 @@ def check_losses(results, expected, exact: bool) -> None:
     assert losses
     for mine in losses:
         assert mine == pytest.approx(expected["losses"], rel=1e-6 if not exact else 1e-7)
-
-
-def check_gradients(results, expected, same) -> None:
-    """Every rank's gradients; together they are all of the model's."""
-    for step, of_model in enumerate(expected["gradients"]):
-        seen = set()
-        for result in results:
-            for name, gradient in result["gradients"][step].items():
-                wanted = of_model[name]
-                if isinstance(gradient, tuple):
-                    gradient, dimension, index, count = gradient
-                    wanted = wanted.tensor_split(count, dimension)[index]
-                assert same(gradient, wanted), f"step {step}: {name}"
-                seen.add(name)
-        assert seen == set(of_model)
 
 
 @pytest.mark.parametrize("layout", CHAINS)
