@@ -83,7 +83,7 @@ class Equality:
         if self._draws is not None:
             self._draws.enter(LAYERS)
         if self._streams is not None:
-            streams, self._streams = self._streams, None
+            streams, self._streams = self._streams, None  # the first batch is read before they begin
             streams.begin_step(batches, self._read_first())
             self._watcher = self._streams = streams
 
@@ -92,10 +92,12 @@ class Equality:
         self._module.watcher = None
         if self._draws is not None:
             self._draws.leave()
-        if whole and self._streams is not None:
+        if self._streams is None:
+            return
+        if whole:
             self._streams.end_step()
-            self._watcher = self._streams = None
             self._draws.forget(TORCHS)  # all of it the streams'
+        self._watcher = self._streams = None
 
     def after_step(self, number: int) -> None:
         """Rank 0 says what the first step has shown; what comes later is said by the rank that sees it. All ranks must call it."""
