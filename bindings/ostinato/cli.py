@@ -13,9 +13,10 @@ import signal
 import sys
 from itertools import pairwise
 
+from ostinato.errors import Status
+
 PYTHON_COMMANDS = {"profile": "ostinato.profile", "report": "ostinato.report", "doctor": "ostinato.doctor"}
 PLANNERS = ("plan", "partition")  # --devices launcher: the ranks of torchrun, deepspeed or Slurm
-INTERNAL_ERROR, MISSING, INTERRUPTED = 1, 7, 130
 
 
 @contextlib.contextmanager
@@ -52,13 +53,13 @@ def run_python(command: str, args: list[str]) -> int:
     try:
         return importlib.import_module(PYTHON_COMMANDS[command]).main(args)
     except KeyboardInterrupt:
-        return fail(command, args, INTERRUPTED, "interrupted")
+        return fail(command, args, Status.INTERRUPTED, "interrupted")
     except ModuleNotFoundError as error:
-        return fail(command, args, MISSING, f"the Python package {error.name} is missing: pip install {error.name}")
+        return fail(command, args, Status.MISSING, f"the Python package {error.name} is missing: pip install {error.name}")
     except ImportError as error:  # a module of ours that was not built, or one that was built for another torch
-        return fail(command, args, MISSING, str(error))
+        return fail(command, args, Status.MISSING, str(error))
     except MemoryError:
-        return fail(command, args, INTERNAL_ERROR, "out of memory")
+        return fail(command, args, Status.INTERNAL_ERROR, "out of memory")
 
 
 def run_launched(args: list[str]) -> int:
@@ -68,7 +69,7 @@ def run_launched(args: list[str]) -> int:
 
         return with_launcher(args, run_cpp)
     except ImportError as error:
-        return fail(args[0], args, MISSING, str(error))
+        return fail(args[0], args, Status.MISSING, str(error))
 
 
 def names_launcher(args: list[str]) -> bool:

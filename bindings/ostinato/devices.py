@@ -24,13 +24,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ostinato.errors import Status
 from ostinato.files import write_text
 from ostinato.profile.device import device_of_this_process
 from ostinato.profile.launched import file_of_kind, world
 from ostinato.profile.transfers import fitted, measure_pairs
 from ostinato.profile.wire import joined
 
-BAD_INPUT = 3
 LAUNCH = "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), once a rank"
 
 
@@ -150,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
         text = describe(args.profile, args.stages)
     except ValueError as error:
         print(f"ostinato.devices: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return Status.BAD_INPUT
     if text is not None:
         write_text(args.output, text)
         print(f"wrote {args.output}")

@@ -11,6 +11,8 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 
+from ostinato.errors import Status
+
 
 @dataclass
 class Finding:
@@ -101,7 +103,7 @@ def main(argv: list[str]) -> int:
     for what in args.require:
         if what not in known:
             print(f"ostinato doctor: --require {what}: not one of {', '.join(known)}", file=sys.stderr)
-            return 2
+            return Status.USAGE
     for row in rows:
         if row.what in args.require and row.state == "absent":
             row.state = "missing"
@@ -110,4 +112,4 @@ def main(argv: list[str]) -> int:
     else:
         for row in rows:
             print(f"{row.state:8} {row.what:13} {row.detail}")
-    return 7 if any(row.state == "missing" for row in rows) else 0
+    return Status.MISSING if any(row.state == "missing" for row in rows) else Status.DONE

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from ostinato.errors import Status
 from ostinato.files import why_not_all, write_text
 from ostinato.trace import RankTrace, TraceError, perfetto, read_traces
 
@@ -144,7 +145,7 @@ def main(argv: list[str]) -> int:
             write_text(args.perfetto, json.dumps(perfetto(ranks)))
     except (TraceError, OSError) as error:
         print(f"ostinato report: {error}", file=sys.stderr)
-        return 3
+        return Status.BAD_INPUT
     if args.json:
         print(json.dumps(summary(ranks)))
     else:

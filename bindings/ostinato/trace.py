@@ -12,10 +12,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ostinato.errors import Error
+
 COMPUTE = ("F", "B", "I", "W")
 
 
-class TraceError(Exception):
+class TraceError(Error):
     """What is wrong with a trace, as a message for its user."""
 
 

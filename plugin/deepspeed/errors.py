@@ -1,7 +1,9 @@
 """What stops a run before its first step."""
 
+from ostinato.errors import Error
 
-class OstinatoError(RuntimeError):
+
+class OstinatoError(Error, RuntimeError):
     """A wrong section, plan or run; `str()` says what is wrong and what would be right."""
 
 

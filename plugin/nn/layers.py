@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from ostinato.errors import Error
 from torch import nn
 
 from .embedding import ShardedEmbedding
@@ -12,7 +13,7 @@ from .shard import Shard
 ALIKE = (nn.LayerNorm, nn.RMSNorm, nn.Identity)
 
 
-class ShardingError(TypeError):
+class ShardingError(Error, TypeError):
     """A layer that cannot be cut, or whose parts do not fit; `str()` names it."""
 
 

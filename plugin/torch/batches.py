@@ -7,9 +7,10 @@
 from typing import Any
 
 import torch
+from ostinato.errors import Error
 
 
-class BatchError(ValueError):
+class BatchError(Error, ValueError):
     """Inputs or targets that do not fit the plan; `str()` says which and why."""
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ostinato.ranks.groups import link_groups, make_group
+from ostinato.errors import Error
 from ostinato.nn import ShardedLogits
+from ostinato.ranks.groups import link_groups, make_group
+from ostinato.ranks.watch import Watch
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
 
 from ostinato import _plugin
-from ostinato.ranks.watch import Watch
 
 from .batches import as_arguments, micro_batches
 from .serving import SLOTS, Answer, Serving
@@ -24,7 +25,7 @@ from .stages import Build, own_stages
 _pipelines = count()  # every rank makes its pipelines in the same order
 
 
-class PipelineError(RuntimeError):
+class PipelineError(Error, RuntimeError):
     """A plan that does not fit this run; `str()` says what is wrong and what would be right."""
 
 

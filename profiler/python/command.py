@@ -24,7 +24,8 @@ from ostinato import _profiler
 from ostinato.files import why_not_all, write_text
 from ostinato.profile.check import Check, check_profile
 from ostinato.profile.device import device_of_this_process
-from ostinato.profile.errors import BAD_INPUT, CHECK_FAILED, ProfileError
+from ostinato.errors import Status
+from ostinato.profile.errors import ProfileError
 from ostinato.profile.exported import ARCHIVE, TORCHSCRIPT, load_exported
 from ostinato.profile.job import Job
 from ostinato.profile.launched import Part, file_of_kind, meet, world
@@ -36,7 +37,6 @@ from ostinato.profile.script import Attempt, Run, check_script
 from ostinato.profile.table import check_table, show, summary
 from ostinato.profile.transfers import measure_transfers
 
-INTERNAL_ERROR, INTERRUPTED = 1, 130
 AGAIN = "OSTINATO_PROFILE_AGAIN"  # a file that start_again() leaves for the process that it starts
 
 
@@ -234,15 +234,15 @@ class Work:
         except (ProfileError, _profiler.InputError) as error:
             self.output.back()
             sys.stderr.write(f"ostinato profile: {error}\n")
-            return getattr(error, "status", BAD_INPUT)
+            return getattr(error, "status", Status.BAD_INPUT)
         except KeyboardInterrupt:
             self.output.back()
             sys.stderr.write("ostinato profile: interrupted, nothing was written\n")
-            return INTERRUPTED
+            return Status.INTERRUPTED
         except Exception as error:  # the script must not go on with it
             self.output.back()
             traceback.print_exception(error)
-            return INTERNAL_ERROR
+            return Status.INTERNAL_ERROR
         finally:
             self.output.back()
 
@@ -259,7 +259,7 @@ class Work:
         self.output.back()
         files = write(Result(profile, checks, drawn), args, self.folder)
         report(profile, checks, files, args)
-        return 0 if profile.completeness.complete else CHECK_FAILED
+        return Status.DONE if profile.completeness.complete else Status.CHECK_FAILED
 
     def layers_of(self, job: Job, progress: Any) -> Any:
         """Their profile. Where only the last stage's iterator has labels, rank 0 cannot compute the loss."""
@@ -332,7 +332,7 @@ def main(argv: list[str]) -> int:
         return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:
         print(f"ostinato profile: {error}", file=sys.stderr)
-        return getattr(error, "status", BAD_INPUT)
+        return getattr(error, "status", Status.BAD_INPUT)
     except KeyboardInterrupt:
         print("ostinato profile: interrupted, nothing was written", file=sys.stderr)
-        return INTERRUPTED
+        return Status.INTERRUPTED

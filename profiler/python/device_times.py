@@ -17,7 +17,8 @@ import torch
 from ostinato import _profiler
 from ostinato.profile.chain import Chain
 from ostinato.profile.layer import Layer
-from ostinato.profile.errors import MISSING, ProfileError
+from ostinato.errors import Status
+from ostinato.profile.errors import ProfileError
 from ostinato.profile.job import Job
 from ostinato.profile.measure import Sample, Samples, repeat_once
 from ostinato.profile.operators import Operators, count, flops_of, recorded_pass, recording, with_flops
@@ -37,7 +38,7 @@ def choose_timer(layer: Layer) -> tuple[Any, str]:
     try:
         return _profiler.choose_timer(place, running)
     except _profiler.NoTimer as error:
-        raise ProfileError(str(error), MISSING) from error
+        raise ProfileError(str(error), Status.MISSING) from error
 
 
 def passes_of(recorder: Any, layer: Layer, repeat: int) -> Callable[[str], AbstractContextManager]:

@@ -21,7 +21,8 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import nn
 
-from ostinato.profile.errors import MISSING, ProfileError
+from ostinato.errors import Status
+from ostinato.profile.errors import ProfileError
 from ostinato.profile.job import Job
 from ostinato.profile.left import Types, built, layers_as_left, local, states_of, twin, types_of
 from ostinato.profile.world import World
@@ -76,7 +77,7 @@ class Takeover:
             from deepspeed.ops import __compatible_ops__ as operators
             from deepspeed.utils import groups
         except ImportError as error:
-            raise ProfileError(f"DeepSpeed is needed to run a training script: {error}", MISSING) from error
+            raise ProfileError(f"DeepSpeed is needed to run a training script: {error}", Status.MISSING) from error
         made: dict[tuple[Any, str], Any] = {}
         known = dict(vars(groups))  # DeepSpeed's own memory of process groups
         accelerator, compiled = deepspeed.get_accelerator(), operators.get("deepspeed_shm_comm")

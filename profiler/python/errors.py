@@ -1,13 +1,11 @@
-"""What goes wrong while profiling, with the exit status that the command gives it (search/files/error.h)."""
+"""What goes wrong while profiling, with the exit status that the command gives it."""
 
-BAD_INPUT = 3
-CHECK_FAILED = 6
-MISSING = 7
+from ostinato.errors import Error, Status
 
 
-class ProfileError(Exception):
+class ProfileError(Error):
     """A user's mistake, or a model that cannot be profiled. The message says what would be right."""
 
-    def __init__(self, message: str, status: int = BAD_INPUT):
+    def __init__(self, message: str, status: Status = Status.BAD_INPUT):
         super().__init__(message)
         self.status = status

@@ -25,7 +25,8 @@ import torch
 
 from ostinato.profile.device import Cpu, device_of_this_process
 from ostinato.profile.engine import Takeover
-from ostinato.profile.errors import BAD_INPUT, ProfileError
+from ostinato.errors import Status
+from ostinato.profile.errors import ProfileError
 from ostinato.profile.job import Job
 from ostinato.profile.world import World
 
@@ -43,7 +44,7 @@ class Attempt:
     tried: list[int] = field(default_factory=list)
     guesses: list[int] | None = None  # sizes left to try, where the script ended before it said how many it needs
     error: str = ""  # of the first attempt, if the sizes after it are guesses
-    status: int = BAD_INPUT
+    status: int = Status.BAD_INPUT
 
     def needing(self, size: int) -> Attempt | None:
         """The next attempt, where the script's model needs so many ranks; None: DeepSpeed shall say what is wrong."""
@@ -167,7 +168,7 @@ class Run:
     def _status_error(self, code: Any) -> ProfileError:
         if code in (None, 0):
             return ProfileError(f"{self.script} ended without a training step of DeepSpeed's engine: there is nothing to profile")
-        status = code if isinstance(code, int) else BAD_INPUT
+        status = code if isinstance(code, int) else Status.BAD_INPUT
         return ProfileError(f"{self.script} ended with {code!r} before its first training step", status)
 
     def run(self, arguments: list[str], module: bool) -> NoReturn:

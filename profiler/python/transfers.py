@@ -25,7 +25,8 @@ import torch.distributed as dist
 
 from ostinato import _profiler
 from ostinato.profile.device import Cpu, device_of_this_process
-from ostinato.profile.errors import MISSING, ProfileError
+from ostinato.errors import Status
+from ostinato.profile.errors import ProfileError
 from ostinato.profile.wire import TIMEOUT, joined
 
 WARM_UP, REPEATS = 3, 15
@@ -96,7 +97,7 @@ def wait_for(started: list[subprocess.Popen], folder: Path) -> None:
             raise ProfileError(f"transfers took more than {TIMEOUT} s: use --no-transfers") from error
         if status:
             lines = (folder / f"{rank}.log").read_text().strip().splitlines() or ["no message"]
-            raise ProfileError(f"rank {rank} of the transfer measurement failed: {lines[-1]}", MISSING)
+            raise ProfileError(f"rank {rank} of the transfer measurement failed: {lines[-1]}", Status.MISSING)
 
 
 def measure_transfers(ranks: int = 2, device: Any = None) -> list[Any]:

@@ -28,7 +28,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ostinato.profile.errors import MISSING, ProfileError
+from ostinato.errors import Status
+from ostinato.profile.errors import ProfileError
 from ostinato.ranks.groups import link_options, make_group
 
 TIMEOUT = 300  # seconds, of a rank that waits for another
@@ -119,7 +120,7 @@ def wire_of(device: Any, ranks: int) -> Any:
 def joined(rank: int, ranks: int, init_method: str, device: Any) -> Iterator[Any]:
     """The process group lasts for the block alone. Called by every rank."""
     if not dist.is_gloo_available():
-        raise ProfileError("this torch has no gloo: use --no-transfers", MISSING)
+        raise ProfileError("this torch has no gloo: use --no-transfers", Status.MISSING)
     limit = timedelta(seconds=TIMEOUT)
     dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=ranks, timeout=limit)
     try:

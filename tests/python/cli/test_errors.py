@@ -1,0 +1,29 @@
+"""One table of exit statuses, and one root of what is raised."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from ostinato.errors import Error, Status
+
+HEADER = Path(__file__).parents[3] / "search" / "files" / "error.h"
+RAISED = [
+    ("ostinato.deepspeed.errors", "OstinatoError"),
+    ("ostinato.deepspeed.errors", "Unsupported"),
+    ("ostinato.profile.errors", "ProfileError"),
+    ("ostinato.nn.layers", "ShardingError"),
+    ("ostinato.torch.batches", "BatchError"),
+    ("ostinato.torch.pipeline", "PipelineError"),
+    ("ostinato.trace", "TraceError"),
+]
+
+
+def test_statuses_are_those_of_the_commands_in_cpp():
+    table = re.search(r"enum class ExitStatus : int \{(.*?)\n\};", HEADER.read_text(), re.DOTALL)[1]
+    assert {name: int(number) for name, number in re.findall(r"(\w+) = (\d+),", table)} == {s.name.lower(): s.value for s in Status}
+
+
+@pytest.mark.parametrize(("module", "name"), RAISED)
+def test_everything_raised_has_one_root(module, name):
+    assert issubclass(getattr(importlib.import_module(module), name), Error)
