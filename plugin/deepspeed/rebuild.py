@@ -19,7 +19,7 @@ from ostinato.nn.layers import split_of
 
 from .copies import Copies, Holders, shared_by
 from .errors import OstinatoError
-from .graph_model import Node, Wires, stage_wires
+from .graph_model import Again, Node, Wires, stage_wires
 from .layer_state import Described, Marks, describe
 from .module import adopt
 from .moved_state import MovedState, functions_changed
@@ -402,6 +402,16 @@ class _Mover:
         for layer in self.layers:
             self._register_layer(layer, modules)
 
+    def _forward_of(self, layer: int, module: torch.nn.Module):
+        """The layer's forward_fn, watched where it runs on another rank's module."""
+        spec, refusal = self.model._layer_specs[layer], self.borrowed.get(layer)
+        if refusal is None:
+            return spec.forward_fn
+        tied = tied_tensors(spec, module)
+        if isinstance(spec.forward_fn, Again):
+            return spec.forward_fn.with_function(lambda function: only_tied(function, tied, refusal))
+        return only_tied(spec.forward_fn, tied, refusal)
+
     def _register_layer(self, layer: int, modules: dict) -> None:
         model, unit, spec = self.model, self.names[layer], self.model._layer_specs[layer]
         function = spec
@@ -411,9 +421,7 @@ class _Mover:
             model.tied_modules[spec.key] = function
             model.tied_weight_attrs[spec.key] = spec.tied_weight_attr
             if spec.forward_fn is not None:
-                refusal = self.borrowed.get(layer)
-                of_module = only_tied(spec.forward_fn, tied_tensors(spec, function), refusal) if refusal else spec.forward_fn
-                function = partial(of_module, function)
+                function = partial(self._forward_of(layer, function), function)
         elif unit is not None:
             model.fwd_map[unit] = len(model.forward_funcs)
             model.add_module(unit, function)

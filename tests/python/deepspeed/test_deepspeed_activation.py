@@ -133,13 +133,13 @@ def plain_engine(section) -> dict:
 
 def test_models_without_a_pipeline():
     script = (
-        "import deepspeed, json, sys; sys.path.insert(0, sys.argv[1]); import ostinato.deepspeed\n"
+        "import deepspeed, json, sys; sys.path[:0] = sys.argv[1:]; import ostinato.deepspeed\n"
         "from deepspeed.ops import __compatible_ops__; __compatible_ops__['deepspeed_shm_comm'] = False\n"
         "from test_deepspeed_activation import plain_engine\n"
         "deepspeed.init_distributed(dist_backend='gloo')\n"
         "print(json.dumps([plain_engine({'ostinato': {'plan': 'p.json'}}), plain_engine({})]))"
     )
-    out, _ = python("-c", script, Path(__file__).parents[1], MASTER_PORT="0")
+    out, _ = python("-c", script, *Path(__file__).parents[:2], MASTER_PORT="0")
     refused, made = json.loads(out.splitlines()[-1])
     assert "needs a deepspeed.pipe.PipelineModule" in refused["error"]
     assert made["kind"] == "deepspeed.runtime.engine.DeepSpeedEngine"
