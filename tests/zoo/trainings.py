@@ -16,6 +16,7 @@ from .placements import MICRO_BATCHES
 
 STEPS = 3
 START, STEP = "initialize()", "step"
+OWN = {"OstinatoError", "ExecutionError"}  # errors of ostinato's own: of the host, and of the executor
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Outcome:
     apart: str = ""  # two ranks hold different ones under one name
     said: list[str] = field(default_factory=list)
     failed: str = ""
-    refusal: bool = False  # an OstinatoError
+    refusal: bool = False  # one of OWN
     where: str = START
 
 
@@ -43,7 +44,7 @@ def train(model: Model, section: dict | None, optimizer: str | None = None, step
         if section is None:  # DeepSpeed alone: the model is at fault
             raise
         outcome.failed = f"{type(error).__name__}: {error}"
-        outcome.refusal = any(kind.__name__ == "OstinatoError" for kind in type(error).__mro__)
+        outcome.refusal = any(kind.__name__ in OWN for kind in type(error).__mro__)
     outcome.said = [line for line in printed.getvalue().splitlines() if line.startswith("ostinato:")]
     return outcome
 
