@@ -133,7 +133,7 @@ hazard("dropout of no module", batch=sequences)(lambda: stack(Attending))
 hazard("noise")(lambda: stack(Noisy))
 hazard("a generator of its own")(lambda: stack(OwnGenerator))
 hazard("noise of Python's and NumPy's")(lambda: stack(Shaken))
-hazard("stochastic depth")(lambda: stack(Skipped))
+hazard("stochastic depth")(lambda: [spec(Block), *stack(Skipped, count=5)])  # a stage that skips all it has ends in no gradient
 
 
 # State
