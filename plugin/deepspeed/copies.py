@@ -125,7 +125,7 @@ def watched_state(model, group) -> Iterator[list[str]]:
     before = state.now()
     yield changed
     everyone: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, (state.changed_buffers(before), state.lost(before)), group=group)
+    dist.all_gather_object(everyone, (state.changed_buffers(before), state.lost(before) + state.changed_generators(before)), group=group)
     if buffers := sorted({name for held, _ in everyone for name in held}):
         raise OstinatoError(
             f"the plan runs the model in two directions, and forwards change {buffers[0]}{f' and {len(buffers) - 1} more' if buffers[1:] else ''}: "

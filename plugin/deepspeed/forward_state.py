@@ -25,6 +25,7 @@ import numpy
 import torch
 
 from .layer_state import NO_ATTRIBUTES, describe, differing
+from .random_state import same
 
 CONTAINERS = (list, dict, OrderedDict, set, deque)
 
@@ -110,6 +111,17 @@ class ForwardState:
                     if buffer is not None and (was is None or not _same_bits(buffer, was)):
                         found.append(f'"{f"{where}." if where else ""}{name}" of layer {number}')
         return found
+
+    def changed_generators(self, moment: Moment) -> list[str]:
+        """Since the first moment, in words: those that a layer has of its own."""
+        was = {id(generator): state for generator, state in moment.generators}
+        return [
+            f'"{name}" of layer {number}'
+            for number, layer in self._layers
+            for module in layer.modules()
+            for name, value in vars(module).items()
+            if name not in NO_ATTRIBUTES and any(not same(was.get(id(g), state), state) for g, state in _generators(value))
+        ]
 
     def lost(self, moment: Moment) -> list[str]:
         """After restore() of the first moment: what is not what it was."""
