@@ -225,9 +225,8 @@ std::optional<Fit> GraphCutter::fitting(const StageSet& set, int behind, int cap
       together += shard.step_together;
       alone = std::max(alone, shard.step_alone);
     }
-    const RankCost rank = model_.inference ? RankCost{} : model_.profile.rank;
-    const Bytes step = std::max(rank.step, std::max(together, alone) - rank.held);
-    if (memory == kUnlimited || fixed + messages + rank.held + std::max(held + workspace, step) <= memory)
+    const Bytes running = std::max(held + workspace, model_.end_of_step(together, alone));
+    if (memory == kUnlimited || fixed + messages + model_.rank.held + running <= memory)
       return Fit{time, recompute};
   }
   return std::nullopt;

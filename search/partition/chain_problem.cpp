@@ -17,8 +17,7 @@ Load Problem::add(Load load, int device, int stage, int first, int end, bool rec
   load.fixed += on.fixed(first, end);
   load.together += on.step_together(first, end);
   load.alone = std::max(load.alone, on.step_alone(first, end));
-  load.messages =
-      std::max(load.messages, messages_of(model.profile.rank, costs.read_by(first), costs.sent_by(end)));
+  load.messages = std::max(load.messages, messages_of(model.rank, costs.read_by(first), costs.sent_by(end)));
   load.kept += ((recompute ? 0 : kept) + on.sent(end) + on.input(first)) * in_flight[stage];
   load.workspace = std::max(load.workspace, serial ? load.kept + workspace : workspace);
   return load;
@@ -46,10 +45,8 @@ Load Problem::add_shard(Load load, int shard) const {
 
 Bytes Problem::needed(const Load& load) const {
   const Bytes running = load.workspace + (serial ? 0 : load.kept);
-  if (model.inference) return load.fixed + running;
-  const RankCost& rank = model.profile.rank;
-  const Bytes step = std::max(rank.step, std::max(load.together, load.alone) - rank.held);
-  return load.fixed + load.messages + rank.held + std::max(running, step);
+  return load.fixed + load.messages + model.rank.held +
+         std::max(running, model.end_of_step(load.together, load.alone));
 }
 
 std::optional<Problem::Fitting> Problem::fitting(int device, int stage, int first, int end,

@@ -123,7 +123,8 @@ Model::Model(const Profile& of, const PartitionOptions& options)
       on_kind(layers_by_kind(cluster, of, options)),
       links(options.transfers ? LinkTable(of, cluster) : LinkTable()),
       split(options.split_backward),
-      inference(options.inference) {}
+      inference(options.inference),
+      rank(inference ? RankCost{} : of.rank) {}
 
 namespace {
 
@@ -155,8 +156,7 @@ StageCost cost_of_layers(const Model& model, int kind, const std::vector<int>& l
     cost.fixed += layer.parameters + layer.gradients + layer.optimizer_state;
   }
   cost.kept -= released;  // which was sent
-  if (!model.inference)
-    cost.messages = messages_of(model.profile.rank, received_by(model, layers), output_of(model, layers));
+  cost.messages = messages_of(model.rank, received_by(model, layers), output_of(model, layers));
   // The output is in a forward's peak, and when a backward begins it has been received.
   const Bytes held = cost.kept + cost.sent;
   cost.forward_workspace = std::max<Bytes>(0, cost.forward_workspace - held);

@@ -34,7 +34,6 @@ struct StageCost {
   Bytes workspace() const { return std::max(forward_workspace, backward_workspace); }
   /// Of each micro-batch in flight.
   Bytes in_flight(bool recompute) const { return input + sent + (recompute ? 0 : kept); }
-  Bytes step() const { return std::max(step_together, step_alone); }
 };
 
 /// A profile on a cluster: the layers as each kind of device runs them, without backwards for an inference.
@@ -49,10 +48,16 @@ struct Model {
                                                       ///< without halves is all in its input half
   const LinkTable links;                              ///< empty where transfers do not count
   const bool split, inference;
+  const RankCost rank;  ///< all 0 for an inference
 
   int devices() const { return static_cast<int>(cluster.devices.size()); }
   int kind_of(int device) const { return cluster.devices[device].kind; }
   Bytes memory_of(int device) const { return cluster.kinds[kind_of(device)].memory; }
+  /// What the end of a step takes on a device above what it always holds. `together`, `alone`: LayerCost,
+  /// over all its layers.
+  Bytes end_of_step(Bytes together, Bytes alone) const {
+    return std::max({rank.step, std::max(together, alone) - rank.held, Bytes{0}});
+  }
 };
 
 /// The cost of these layers on one device of this kind. O(layers + edges).

@@ -54,9 +54,8 @@ class Builder {
       costs_.push_back(cost_of_stage(model_, stage));
       for (const int d : stage.devices) placement_.devices[d].static_memory += costs_.back().fixed;
     }
-    if (model_.inference) return;
     for (int d = 0; d < model_.devices(); ++d)
-      placement_.devices[d].static_memory += model_.profile.rank.held + messages_on(d);
+      placement_.devices[d].static_memory += model_.rank.held + messages_on(d);
   }
 
   bool is_on(int stage, int device) const {
@@ -68,7 +67,7 @@ class Builder {
   Bytes handed_on(const Neighbours& others, int device) const {
     Bytes bytes = 0;
     for (const auto& [stage, carried] : others) bytes += is_on(stage, device) ? carried : 0;
-    return model_.inference || model_.profile.rank.buffers == 0 ? 0 : bytes;
+    return model_.rank.buffers == 0 ? 0 : bytes;
   }
 
   /// As transit.h says.
@@ -88,8 +87,8 @@ class Builder {
         if (!is_on(stage, device)) sizes.insert(bytes);
       }
     }
-    if (model_.profile.rank.buffers == 0) return 0;
-    return gradient + model_.profile.rank.buffers * std::accumulate(sizes.begin(), sizes.end(), Bytes{0});
+    if (model_.rank.buffers == 0) return 0;
+    return gradient + model_.rank.buffers * std::accumulate(sizes.begin(), sizes.end(), Bytes{0});
   }
 
   /// An output that several layers of a stage read is carried to it once.
@@ -142,9 +141,7 @@ class Builder {
   }
 
   /// What a stage reads of a batch.
-  Bytes data_of(int s) const {
-    return model_.inference || model_.profile.rank.buffers == 0 ? 0 : costs_[s].input;
-  }
+  Bytes data_of(int s) const { return model_.rank.buffers == 0 ? 0 : costs_[s].input; }
 
   void add_forward(int s) {
     const StageCost& cost = costs_[s];
@@ -198,7 +195,6 @@ namespace {
 std::vector<Bytes> step_memory(const Profile& profile, const PartitionOptions& options,
                                const std::vector<ModelStage>& stages) {
   const Model model(profile, options);
-  const RankCost rank = options.inference ? RankCost{} : profile.rank;
   std::vector<Bytes> together(static_cast<std::size_t>(model.devices())), alone(together);
   for (const ModelStage& stage : stages) {
     const StageCost cost = cost_of_stage(model, stage);
@@ -207,8 +203,7 @@ std::vector<Bytes> step_memory(const Profile& profile, const PartitionOptions& o
       alone[d] = std::max(alone[d], cost.step_alone);
     }
   }
-  for (std::size_t d = 0; d < together.size(); ++d)
-    together[d] = std::max({rank.step, std::max(together[d], alone[d]) - rank.held, Bytes{0}});
+  for (std::size_t d = 0; d < together.size(); ++d) together[d] = model.end_of_step(together[d], alone[d]);
   return together;
 }
 
