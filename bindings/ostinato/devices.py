@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ostinato.errors import Status
 from ostinato.files import write_text
@@ -30,6 +29,7 @@ from ostinato.profile.device import device_of_this_process
 from ostinato.profile.launched import file_of_kind, world
 from ostinato.profile.transfers import fitted, measure_pairs
 from ostinato.profile.wire import joined
+from ostinato.ranks.groups import everyones
 
 LAUNCH = "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), once a rank"
 
@@ -112,15 +112,12 @@ def describe(profile: Path | None = None, stages: int = 0) -> str | None:
     torch.set_num_threads(1)
     device = device_of_this_process()
     with joined(rank, count, "env://", device) as wire:
-        places: list[Any] = [None] * count
-        dist.all_gather_object(places, (socket.gethostname(), device.identity()))
-        everyone: list[Any] = [None] * count
-        dist.all_gather_object(everyone, this_rank(device, places.count(places[rank])))
+        places = everyones((socket.gethostname(), device.identity()))
+        everyone = everyones(this_rank(device, places.count(places[rank])))
         chosen = list(range(0, count, count // stages)) if stages else list(range(count))
         ranks = [everyone[r] for r in chosen]
         pairs = [(chosen[a], chosen[b]) for a, b in pairs_to_measure(nodes_of(ranks))]
-        rows: list[Any] = [None] * count
-        dist.all_gather_object(rows, measure_pairs(wire, rank, pairs))
+        rows = everyones(measure_pairs(wire, rank, pairs))
     if rank != 0:
         return None
     place = {global_rank: index for index, global_rank in enumerate(chosen)}

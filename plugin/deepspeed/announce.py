@@ -1,6 +1,6 @@
 """The one line that rank 0 prints: which plan runs, what it promises, and how its numbers relate to 1F1B's."""
 
-from .claims import seen_twice
+from .claims import ROUNDED, seen_twice
 
 
 def ran_whole(rank: int, stages: list[str]) -> str:
@@ -50,17 +50,17 @@ def difference(program, regrouped: list[str], clipped: bool, copies: int = 1, br
     stages are not a chain.
     """
     if copies > 1:
-        return f"gradients of the {copies} directions are added at the end: equal to 1F1B up to rounding"
+        return f"gradients of the {copies} directions are added at the end: {ROUNDED}"
     if branches:
-        return "gradients of what several layers read are added in another order: equal to 1F1B up to rounding"
+        return f"gradients of what several layers read are added in another order: {ROUNDED}"
     if not program.keeps_order:
-        return "gradients or losses are added in another order: equal to 1F1B up to rounding"
+        return f"gradients or losses are added in another order: {ROUNDED}"
     if shared := [stage.name for stage in program.stages if len(stage.ranks) > 1]:
-        return f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one: equal to 1F1B up to rounding"
+        return f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one: {ROUNDED}"
     if regrouped:
-        return f"gradients of layers tied as {', '.join(regrouped)} are added in another order: equal to 1F1B up to rounding"
+        return f"gradients of layers tied as {', '.join(regrouped)} are added in another order: {ROUNDED}"
     if clipped:
-        return "gradient clipping sums its norm rank by rank, and layers have moved: equal to 1F1B up to rounding"
+        return f"gradient clipping sums its norm rank by rank, and layers have moved: {ROUNDED}"
     return ""
 
 

@@ -19,6 +19,7 @@ from deepspeed.runtime.pipe import schedule
 from ostinato.profile.model_digest import digest_of_layers
 from ostinato.profile.run import rank_cost
 from ostinato.profile.settings import read_settings
+from ostinato.ranks.groups import everyones
 
 from ostinato import _profiler
 
@@ -132,8 +133,7 @@ def _run_step(engine, clock: LayerClock) -> None:
 def _profile(engine, clock: LayerClock) -> str:
     """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere."""
     settings = read_settings(engine._config._param_dict, engine.client_optimizer, torch.device(engine.device).type != "cpu")
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, clock.measured(settings))
+    everyone = everyones(clock.measured(settings))
     if dist.get_rank() != 0:
         return ""
     layers = {layer.index: layer for of_rank in reversed(everyone) for layer in of_rank}  # the first replica's

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from ostinato.nn import Shard
 from ostinato.nn.layers import split_of
+from ostinato.ranks.groups import everyones
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from .errors import OstinatoError
@@ -124,8 +125,7 @@ def watched_state(model, group) -> Iterator[list[str]]:
     state = ForwardState(dict(zip(model._local_layers, model._local_funcs, strict=True)))
     before = state.now()
     yield changed
-    everyone: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, (state.changed_buffers(before), state.lost(before) + state.changed_generators(before)), group=group)
+    everyone = everyones((state.changed_buffers(before), state.lost(before) + state.changed_generators(before)), group)
     if buffers := sorted({name for held, _ in everyone for name in held}):
         raise OstinatoError(
             f"the plan runs the model in two directions, and forwards change {buffers[0]}{f' and {len(buffers) - 1} more' if buffers[1:] else ''}: "

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
-from ostinato.ranks.groups import Links, link_groups
 from ostinato.nn import Shard, ShardedLogits
+from ostinato.ranks.groups import Links, link_groups
 from ostinato.ranks.watch import Watch
 from torch.distributed.distributed_c10d import _get_default_store
 

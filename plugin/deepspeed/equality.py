@@ -17,8 +17,8 @@ from dataclasses import replace
 from itertools import chain, islice
 
 import torch
-import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
+from ostinato.ranks.groups import everyones
 
 from . import announce, generators
 from .borders import Borders
@@ -51,7 +51,8 @@ class Equality:
         if not claim.differs:
             self._watch_borders()
         if claim.draws:
-            self._draws, self._may_draw = Draws(), _any_rank(may_draw([*self._module._local_funcs, self._module.loss_fn]))
+            self._draws = Draws()
+            self._may_draw = any(everyones(may_draw([*self._module._local_funcs, self._module.loss_fn])))
             self.claim = replace(claim, follows=self._may_draw)
 
     def one_by_one(self, chunk: Chunk) -> bool:
@@ -118,7 +119,7 @@ class Equality:
             return
         self._watcher = None
         seen = Seen(draws=self._draws.new(), strays=self._evaluations.new() if self._evaluations else {})
-        everyone = _of_all_ranks(seen) if first else [seen]
+        everyone = everyones(seen) if first else [seen]
         drew = _drew(everyone)
         rank = self._engine.global_rank
         if drew and not self._evaluation_told and (not first or rank == 0):
@@ -198,7 +199,7 @@ class Equality:
             twice=self._seen_twice() if number == 1 else [],
         )
         if number == 1:
-            everyone = _of_all_ranks(seen)
+            everyone = everyones(seen)
             self._draws_told = _drew(everyone)
             if self._engine.global_rank == 0:
                 print(announce.shown(self.claim.after(everyone)), flush=True)
@@ -254,23 +255,11 @@ class Equality:
 
     def _follow(self, learning: Learning, follows_none: bool) -> Streams | None:
         run = self._engine._ostinato
-        everyone: list = [None] * dist.get_world_size(run.group)
-        dist.all_gather_object(everyone, learning.counts, group=run.group)
-        counts = {what: count for of_rank in everyone for what, count in of_rank.items()}
+        counts = {what: count for of_rank in everyones(learning.counts, run.group) for what, count in of_rank.items()}
         shared = {layer for chunk in self._chunks if chunk.sharded for layer in chunk.layers}
         if (not counts and not follows_none) or None in counts.values() or shared & set(counts):
             return None
         return Streams(run.stock_parts, self._engine.stage_id, counts, run.group, self._engine.device)
-
-
-def _of_all_ranks(mine) -> list:
-    everyone: list = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return everyone
-
-
-def _any_rank(mine: bool) -> bool:
-    return any(_of_all_ranks(mine))
 
 
 def _drew(everyone: list[Seen]) -> bool:

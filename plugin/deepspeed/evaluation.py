@@ -9,7 +9,7 @@ from itertools import count
 from operator import itemgetter
 
 import torch
-import torch.distributed as dist
+from ostinato.ranks.groups import everyones
 
 from .plans import copies_of
 
@@ -70,8 +70,7 @@ class Forwards:
     def _bring_together(self) -> None:
         """Every rank learns the results of all directions: the one that reports needs them in the order of the batches."""
         group, device = self._run.group, self._engine.device
-        everyone: list = [None] * dist.get_world_size(group)
-        dist.all_gather_object(everyone, _moved(self._ended, torch.device("cpu")), group=group)
+        everyone = everyones(_moved(self._ended, torch.device("cpu")), group)
         for ended in everyone if self._ended else ():
             self._ended.update(_moved(ended, device))
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.distributed as dist
+from ostinato.ranks.groups import everyones
 
 from .errors import OstinatoError
 from .layer_state import Described, Place, describe, differing, give, made, taken
@@ -48,7 +48,7 @@ class MovedState:
         if not units:
             return
         mine = tuple({unit: facts for unit, facts in described.items() if unit in units} for described in self._own)
-        self._described = self._gather(mine)
+        self._described = everyones(mine, self._group)
         self._transfers = [transfer for transfer in self._transfers if transfer[0] in units]
         for unit, source, target in self._transfers:
             places = differing(self._described[source][0][unit], self._described[target][1][unit])
@@ -61,7 +61,7 @@ class MovedState:
         if not any(self._changed.values()):
             return []
         states, error = self._take(specs, names, kept, build)
-        everyone = self._gather((states, error))
+        everyone = everyones((states, error), self._group)
         self._raise([error for _, error in everyone])
         finder, error = Finder(), ""
         for unit, source in ((unit, source) for unit, source, target in self._transfers if target == self._rank):
@@ -72,7 +72,7 @@ class MovedState:
                 self._values[unit] = made(built[unit], state, finder, _device())
             except CannotMove as why:
                 error = error or self._refusal(unit, source, why)
-        self._raise(self._gather(error))
+        self._raise(everyones(error, self._group))
         return self._notes([states for states, _ in everyone])
 
     def give(self, built: dict[str, torch.nn.Module]) -> None:
@@ -123,11 +123,6 @@ class MovedState:
                         f"{self._ranks[source]}"
                     )
         return list(dict.fromkeys(notes))
-
-    def _gather(self, mine) -> list:
-        everyone: list = [None] * len(self._ranks)
-        dist.all_gather_object(everyone, mine, group=self._group)
-        return everyone
 
     @staticmethod
     def _raise(errors: list[str]) -> None:

@@ -19,24 +19,19 @@ from contextlib import contextmanager
 import numpy
 import torch
 
+from . import generators
+
 KINDS = ("torch", "the accelerator", "Python's random", "NumPy")
 
 
 def states() -> tuple:
     """In the order of KINDS; None for an accelerator that is the processor. O(size of the states): tens of microseconds."""
-    from deepspeed.accelerator import get_accelerator
-
-    accelerator = get_accelerator()
-    own = None if accelerator.device_name() == "cpu" else accelerator.get_rng_state()
-    return torch.get_rng_state(), own, *foreign()
+    host, *accelerator = generators.current()
+    return host, accelerator[0] if accelerator else None, *foreign()
 
 
 def become(kept: tuple) -> None:
-    from deepspeed.accelerator import get_accelerator
-
-    torch.set_rng_state(kept[0])
-    if kept[1] is not None:
-        get_accelerator().set_rng_state(kept[1])
+    generators.become(tuple(state for state in kept[:2] if state is not None))
     _become_foreign(kept[2:])
 
 

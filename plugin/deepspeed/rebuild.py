@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from ostinato.nn import Shard, ShardingError, sharded
 from ostinato.nn.layers import split_of
+from ostinato.ranks.groups import everyones
 
 from .copies import Copies, Holders, shared_by
 from .errors import OstinatoError
@@ -342,10 +343,8 @@ class _Mover:
     def _exchange_facts(self, kept: dict, built: dict, error: str, leaving: Described) -> list[Holdings]:
         kept, built = ({unit: self._facts(m) for unit, m in modules.items()} for modules in (kept, built))
         names = [name for name, _ in self.model.named_parameters()]
-        everyone: list = [None] * len(self.ranks)
         left, arrived = ({unit: digest(sorted(facts.items())) for unit, facts in d.items()} for d in (leaving, self.fresh))
-        mine = Holdings(kept, built, self.groups.options(), names, error, left, arrived)
-        dist.all_gather_object(everyone, mine, group=self.group)
+        everyone = everyones(Holdings(kept, built, self.groups.options(), names, error, left, arrived), self.group)
         errors = [held.error for held in everyone if held.error]
         if errors:
             raise OstinatoError(errors[0])

@@ -25,6 +25,13 @@ Links = dict[int, tuple[dist.ProcessGroup, dist.ProcessGroup]]  # by pipeline ra
 TRANSFER_CTAS = 4
 
 
+def everyones(mine: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """`mine` of every rank of the group (None: the world), by rank. All of them must call it, each with something to pickle."""
+    held: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(held, mine, group=group)
+    return held
+
+
 @contextmanager
 def unbound() -> Iterator[None]:
     """Groups that are made meanwhile have communicators of their own, which begin when they are first used.
@@ -55,8 +62,7 @@ def make_group(members: Sequence[int], among: dist.ProcessGroup | None = None, *
         with unbound():
             made = dist.new_group(members, **options)
         return made if dist.get_rank() in members else None
-    counts = [0] * len(callers)
-    dist.all_gather_object(counts, len(_world.pg_names), group=among)
+    counts = everyones(len(_world.pg_names), among)
     if dist.get_rank() not in members:
         return None
     most = max(counts[callers.index(rank)] for rank in members)

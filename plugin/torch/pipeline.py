@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from ostinato.errors import Error
 from ostinato.nn import ShardedLogits
-from ostinato.ranks.groups import link_groups, make_group
+from ostinato.ranks.groups import everyones, link_groups, make_group
 from ostinato.ranks.watch import Watch
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
@@ -220,8 +220,7 @@ class Pipeline(nn.Module):
         """Every rank holds the same plan."""
         if self._group is None:
             return
-        held: list[str] = [""] * self.program.ranks
-        dist.all_gather_object(held, self.program.plan_sha256, group=self._group)
+        held = everyones(self.program.plan_sha256, self._group)
         differing = [rank for rank, digest in enumerate(held) if digest != held[0]]
         if differing:
             raise PipelineError(f"ranks {differing} hold another plan than rank 0: {held[differing[0]][:12]} against {held[0][:12]}")

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ostinato.profile.transfers import all_pairs, fitted, measure_pairs
 from ostinato.profile.wire import joined
+from ostinato.ranks.groups import everyones
 
 
 @dataclass
@@ -48,10 +48,8 @@ def meet(rank: int, ranks: int, kind: str, device: Any, with_transfers: bool) ->
     """Called by every rank of a launch. The process group lasts for this call alone."""
     torch.set_num_threads(1)
     with joined(rank, ranks, "env://", device) as wire:
-        kinds: list[str] = [""] * ranks
-        dist.all_gather_object(kinds, kind)
-        pairs: list[Any] = [None] * ranks
-        dist.all_gather_object(pairs, measure_pairs(wire, rank, all_pairs(ranks)) if with_transfers else [])
+        kinds = everyones(kind)
+        pairs = everyones(measure_pairs(wire, rank, all_pairs(ranks)) if with_transfers else [])
     return Part(kinds.index(kind) == rank, list(dict.fromkeys(kinds)), ranks, [row for rows in pairs for row in rows])
 
 

@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
-from ostinato.ranks.groups import link_options, make_group
+from ostinato.ranks.groups import everyones, link_options, make_group
 
 TIMEOUT = 300  # seconds, of a rank that waits for another
 KIB = 1 << 10
@@ -107,11 +107,9 @@ class DeviceWire:
         return [round(1e6 * trip) for trip in milliseconds]
 
 
-def wire_of(device: Any, ranks: int) -> Any:
+def wire_of(device: Any) -> Any:
     """All ranks agree on it. Every rank calls it, in a process group of gloo's."""
-    seats: list[Any] = [None] * ranks
-    dist.all_gather_object(seats, seat_of(device))
-    if backend_of(seats) == "gloo":
+    if backend_of(everyones(seat_of(device))) == "gloo":
         return HostWire()
     return DeviceWire(device)
 
@@ -125,6 +123,6 @@ def joined(rank: int, ranks: int, init_method: str, device: Any) -> Iterator[Any
     dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=ranks, timeout=limit)
     try:
         with device.active():
-            yield wire_of(device, ranks)
+            yield wire_of(device)
     finally:
         dist.destroy_process_group()
