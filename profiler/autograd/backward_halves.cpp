@@ -3,7 +3,9 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 
@@ -23,6 +25,25 @@ bool runs_once_and_whole(const Node& node) {
   const std::string name = node.name();
   return name == "CheckpointFunctionBackward" || name == "CompiledFunctionBackward";
 }
+
+/// Takes the gradient of an edge, which nobody wants.
+struct Sink : Node {
+  explicit Sink(const Edge& of) { input_metadata_.push_back(of.function->input_metadata(of.input_nr)); }
+  variable_list apply(variable_list&&) override { return {}; }
+};
+
+/// As torch holds nodes: shared until 2.12, intrusive from 2.13.
+template <typename Pointer, typename S = Sink>
+Pointer sink(const Edge& of) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>)
+    return std::make_shared<S>(of);
+  else
+    return c10::make_intrusive<S>(of);
+}
+
+/// torch's backward of a group normalisation in channels_last writes the input's gradient wherever it was not
+/// asked for, too: to address 0 (2.13, CPU; native_group_norm_backward with the mask false, true, true).
+bool needs_all_gradients(const Node& node) { return node.name() == "NativeGroupNormBackward0"; }
 
 /// Does an edge of the node lead to one on an input path (`wanted`), or off them?
 bool leads(Node& node, const std::unordered_map<Node*, bool>& on_input_path, bool wanted) {
@@ -153,8 +174,9 @@ void BackwardHalves::cut() {
     if (!on_input_path_.at(node)) continue;
     if (!starts.contains(node)) node->release_variables();
     for (Edge& next : node->next_edges()) {
-      if (next.is_valid() && on_input_path_.at(next.function.get()))
-        cut_off.push_back(std::exchange(next, Edge()));
+      if (!next.is_valid() || !on_input_path_.at(next.function.get())) continue;
+      const bool sinks = starts.contains(node) && needs_all_gradients(*node);
+      cut_off.push_back(std::exchange(next, sinks ? Edge(sink<decltype(Edge::function)>(next), 0) : Edge()));
     }
   }
   on_input_path_.clear();
