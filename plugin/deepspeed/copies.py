@@ -104,10 +104,8 @@ class Copies:
         """Sums them over all copies, in one exchange a group and dtype."""
         for group, parameters in self._shared:
             by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-            for parameter in parameters:
-                gradient = _gradient(engine, parameter)
-                if gradient is not None:
-                    by_dtype.setdefault(gradient.dtype, []).append(gradient)
+            for gradient in _gradients(engine, parameters, group):
+                by_dtype.setdefault(gradient.dtype, []).append(gradient)
             for gradients in by_dtype.values():
                 flat = _flatten_dense_tensors(gradients)
                 dist.all_reduce(flat, group=group)
@@ -134,13 +132,49 @@ def watched_state(model, group) -> Iterator[list[str]]:
     changed += sorted({name for _, held in everyone for name in held})
 
 
+def _gradients(engine, parameters: list[torch.nn.Parameter], group) -> list[torch.Tensor]:
+    """Of those that a batch of any direction reached: zeros where it was another rank's alone. One that none reached has none, as in
+    1F1B. All ranks of the group must call it.
+    """
+    found = [_gradient(engine, parameter) for parameter in parameters]
+    reached = torch.tensor([gradient is not None for gradient in found], dtype=torch.int32, device=engine.device)
+    dist.all_reduce(reached, op=dist.ReduceOp.MAX, group=group)
+    return [
+        _zeros(engine, parameter) if gradient is None else gradient
+        for parameter, gradient, anywhere in zip(parameters, found, reached.tolist(), strict=True)
+        if anywhere
+    ]
+
+
 def _gradient(engine, parameter) -> torch.Tensor | None:
     """Where DeepSpeed's optimizer keeps the sum of a step."""
+    return getattr(parameter, _place_of_gradients(engine), None)
+
+
+def _zeros(engine, parameter) -> torch.Tensor:
+    """Puts them where _gradient() finds them."""
     if engine.using_bf16_optimizer:
-        return getattr(parameter, "_hp_grad", None)
-    if hasattr(engine.optimizer, "get_param_gradient_attribute"):
-        return engine.optimizer.get_param_gradient_attribute(parameter)
-    return parameter.grad
+        _begin_sum(engine.optimizer, parameter)
+    else:
+        place = _place_of_gradients(engine)
+        dtype = parameter.dtype if place == "grad" else engine.optimizer.gradient_accumulation_dtype
+        setattr(parameter, place, torch.zeros_like(parameter, dtype=dtype, requires_grad=False))
+    return _gradient(engine, parameter)
+
+
+def _place_of_gradients(engine) -> str:
+    if engine.using_bf16_optimizer:
+        return "_hp_grad"
+    return "grad_accum" if getattr(engine.optimizer, "use_grad_accum_attribute", False) else "grad"
+
+
+def _begin_sum(optimizer, parameter) -> None:
+    """As DeepSpeed's bf16 optimizer does when the first gradient arrives: its fp32 sums are parts of one tensor."""
+    for group, parameters in enumerate(optimizer.bf16_groups):
+        for index, held in enumerate(parameters):
+            if held is parameter:
+                parameter._hp_grad = optimizer.fp32_groups_gradients[group][index]
+                optimizer.fp32_groups_has_gradients[group][index] = True
 
 
 def add_losses(engine, ranks: list[int]) -> None:

@@ -25,8 +25,14 @@ TELLING = {
     "noise of Python's and NumPy's": ("1F1B's own", "recompute"),
     "stochastic depth": ("1F1B's own", "recompute"),
     "several gradients": ("uneven", "finer"),
+    "unused parameters": ("two directions",),
+    "bf16, ZeRO-1": ("two directions",),
+    "convolutions, channels_last": ("split",),
     "views": ("uneven",),
 }
+# On four ranks DeepSpeed alone stops: a view is sent ("input tensor has to be contiguous"), or a rank has nothing to train ("optimizer got
+# an empty parameter list").
+ALONE_ON_TWO = ("Whisper", "T5", "T5, dropout", "views", "frozen front", "frozen front, by the script")
 
 
 def cases(everything: bool) -> list[tuple[str, str]]:
@@ -38,5 +44,6 @@ def cases(everything: bool) -> list[tuple[str, str]]:
 
 
 def possible(model: str, placement: str) -> bool:
-    """A placement that shards is for models whose ends can be cut."""
-    return MODELS[model].shardable or not PLACEMENTS[placement].shards
+    """A placement that shards is for models whose ends can be cut; and DeepSpeed alone must be able to train what it is compared with."""
+    alone = PLACEMENTS[placement].ranks == 2 or model not in ALONE_ON_TWO
+    return alone and (MODELS[model].shardable or not PLACEMENTS[placement].shards)

@@ -27,7 +27,7 @@ alone, on CPUs over gloo: three steps, an evaluation, and every weight and buffe
 
 `tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the models,
 `hazards.py` the small ones that each do one thing that ordinary training code does. Empty: not run,
-or the model's ends cannot be cut over ranks.
+the model's ends cannot be cut over ranks, or DeepSpeed alone cannot train it on so many ranks.
 """
 
 

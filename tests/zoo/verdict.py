@@ -12,7 +12,7 @@ EQUAL, ROUNDING, OTHER, REFUSED, WRONG = "equal", "rounding", "other numbers", "
 EXACT, INEXACT, DRAWN = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding", "draw random numbers"  # what rank 0 says
 SHOWN, LATE = "step 1 has shown:", "does what step 1 did not:"
 STATE = ("these see it: ", "each direction has its own", "not what they were before it: ")  # said of what forwards change, by its name
-ROOM = 1e-3  # of losses under "rounding", relative to the loss
+ROOM = 1e-3  # of losses under "rounding", relative to the loss; or the step to the next number, where weights are bf16
 ROOM_OF_WEIGHTS = 0.06  # relative to the largest of a tensor, or to 1: Adam's 3 steps of 0.01 up, or down, where a gradient is all rounding
 NEAR = 0.5  # of losses under "other numbers", relative to the loss
 NAMES = re.compile(r'"[^"]+"|\blayers? \d|\b\w+_\w+\b|\b\w+\(\)|\b[A-Z]\w*[a-z]\w*[A-Z]\w*')  # "a key", layer 3, a_name, a_call(), AClass
@@ -113,6 +113,7 @@ def _differing(stock: list[Outcome], ours: list[Outcome]) -> str:
 
 def _far(stock: list[Outcome], ours: list[Outcome], room: float = ROOM, weights: bool = True) -> str:
     kinds = {name: kind for outcome in stock for name, kind in outcome.kinds.items()}
+    room = max([room, *(torch.finfo(kind).eps for kind in kinds.values() if kind.is_floating_point)])
     for theirs, mine in zip(stock, ours, strict=True):
         figures = zip([*theirs.losses, theirs.evaluation], [*mine.losses, mine.evaluation], strict=True)
         if far := [(a, b) for a, b in figures if not math.isfinite(b) or abs(a - b) > room * max(1.0, abs(a))]:
