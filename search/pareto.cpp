@@ -150,7 +150,7 @@ class Curve {
   }
 
   Placement of(const Plan& plan) const {
-    return plan.modes ? with_modes(placement_, plan.modes->taken) : placement_;
+    return as_planned(placement_, plan);
   }
 
   Nanoseconds value(const Plan& plan) const {

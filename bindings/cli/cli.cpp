@@ -8,6 +8,8 @@
 #include <iostream>
 #include <new>
 
+#include <nlohmann/json.hpp>
+
 #include "bindings/cli/command.h"
 #include "search/files/file.h"
 #include "search/files/printable.h"

@@ -1,20 +1,9 @@
 #include "bindings/cli/command.h"
 
 #include <algorithm>
-
-#include "search/files/file.h"
+#include <nlohmann/json.hpp>
 
 namespace ostinato::cli {
-namespace {
-
-/// "; did you mean X?", or nothing where no candidate is near.
-std::string suggestion(const std::string& word, const std::vector<std::string>& candidates) {
-  const std::string near = nearest(word, candidates);
-  return near.empty() ? "" : "; did you mean " + near + "?";
-}
-
-}  // namespace
-
 CommandLine::CommandLine(const std::string& command, const std::string& description,
                          const std::string& example)
     : app(description, "ostinato " + command) {
@@ -57,14 +46,6 @@ void CommandLine::refuse_unknown_options(const std::vector<std::string>& args) c
     if (!name.starts_with("--") || std::find(known.begin(), known.end(), name) != known.end()) continue;
     throw UsageError("unknown option " + name + suggestion(name, known));
   }
-}
-
-void check_choice(const std::string& what, const std::string& value,
-                  const std::vector<std::string>& choices) {
-  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  std::string list;
-  for (const std::string& choice : choices) list += (list.empty() ? "" : ", ") + choice;
-  throw UsageError(what + " \"" + value + "\" is not one of " + list + suggestion(value, choices));
 }
 
 void print_json(const Json& object, Io& io) {

@@ -3,17 +3,18 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <ostream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "bindings/core/json.h"
+#include "bindings/core/options.h"
+#include "bindings/core/usage_error.h"
 #include "search/files/error.h"
 
 namespace ostinato::cli {
 
-using Json = nlohmann::ordered_json;
+using namespace core;  // the half of a command that the Python API shares
 
 /// Where a command writes. `is_terminal` is false for anything but the standard streams.
 struct Io {
@@ -21,13 +22,6 @@ struct Io {
   std::ostream& err;
   bool out_is_terminal = false;
   bool err_is_terminal = false;
-};
-
-/// The user called a command wrongly (exit status 2). `what()` says how, with a suggestion where there is
-/// one.
-class UsageError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
 };
 
 struct Command {
@@ -54,9 +48,6 @@ class CommandLine {
  private:
   void refuse_unknown_options(const std::vector<std::string>& args) const;
 };
-
-/// Throws UsageError ("did you mean ...?") unless `value` is one of `choices`.
-void check_choice(const std::string& what, const std::string& value, const std::vector<std::string>& choices);
 
 /// Prints the object as the one thing on standard output.
 void print_json(const Json& object, Io& io);

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/options.h"
 #include "search/files/file.h"
 
 namespace ostinato::cli {

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/numbers.h"
+#include "bindings/cli/number_checks.h"
 #include "plugin/lowering/program_text.h"
 
 namespace ostinato::cli {

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "bindings/cli/plan_files.h"
-#include "bindings/cli/plan_summary.h"
 #include "bindings/cli/progress.h"
+#include "bindings/core/plan_summary.h"
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
 
@@ -15,14 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Placement placement_of(const Plan& plan, const PlacementFile& file) {
-  return plan.modes ? with_modes(file.placement, plan.modes->taken) : file.placement;
-}
-
 /// What is proved of this point: its objective against the bound within its memory.
 std::string proof(const Plan& plan, const PlacementFile& file) {
   const Nanoseconds bound = plan.capacity->lower_bound;
-  const Nanoseconds value = objective_value(plan, placement_of(plan, file));
+  const Nanoseconds value = objective_value(plan, as_planned(file.placement, plan));
   return value == bound ? "optimal" : gap(value, bound);
 }
 
@@ -54,7 +51,7 @@ std::vector<std::string> save_curve(const fs::path& folder, ParetoCurve& curve, 
   for (Plan& plan : curve.plans) {
     plan.placement_sha256 = file.sha256;
     const fs::path path = folder / fmt::format("memory-{}.json", plan.capacity->memory);
-    save_plan(path, plan, placement_of(plan, file), io);
+    save_plan(path, plan, as_planned(file.placement, plan), io);
     paths.push_back(path.string());
   }
   return paths;
@@ -72,7 +69,9 @@ std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
   for (std::size_t i = 0; i < curve.plans.size(); ++i) {
     const Plan& plan = curve.plans[i];
     const std::string value =
-        makespan ? "" : fmt::format("{:>12}  ", format_time(objective_value(plan, placement_of(plan, file))));
+        makespan
+            ? ""
+            : fmt::format("{:>12}  ", format_time(objective_value(plan, as_planned(file.placement, plan))));
     text +=
         fmt::format("{:>12}  {:>12}  {:>12}  {:>8}  {}{}{}\n", format_memory(plan.capacity->memory),
                     format_time(plan.makespan), format_time(plan.capacity->lower_bound), proof(plan, file),
@@ -87,11 +86,11 @@ Json curve_json(const SearchedCurve& searched, const PlacementFile& file,
   Json points = Json::array();
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const Plan& plan = searched.curve.plans[i];
-    Json point = {
-        {"memory", plan.capacity->memory},
-        {"proved_optimal", objective_value(plan, placement_of(plan, file)) == plan.capacity->lower_bound},
-        {"output", paths[i]}};
-    point.update(summary_json(plan, placement_of(plan, file), -1));
+    Json point = {{"memory", plan.capacity->memory},
+                  {"proved_optimal",
+                   objective_value(plan, as_planned(file.placement, plan)) == plan.capacity->lower_bound},
+                  {"output", paths[i]}};
+    point.update(summary_json(plan, as_planned(file.placement, plan), -1));
     points.push_back(std::move(point));
   }
   return {{"points", std::move(points)},

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "bindings/cli/interrupt.h"
-#include "bindings/cli/numbers.h"
+#include "bindings/cli/number_checks.h"
 #include "bindings/cli/profile_arguments.h"
 #include "search/files/error.h"
 #include "search/files/file.h"

@@ -1,11 +1,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/numbers.h"
+#include "bindings/cli/number_checks.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/shape_sketch.h"
 #include "search/files/file.h"

@@ -5,7 +5,6 @@
 
 #include "search/checker/checker.h"
 #include "search/files/file.h"
-#include "search/plan/modes.h"
 #include "search/plan/plan_json.h"
 
 namespace ostinato::cli {
@@ -22,14 +21,7 @@ PlanAndPlacement PlanArguments::read_checked() const {
   return result;
 }
 
-PlanAndPlacement PlanArguments::read() const {
-  PlanAndPlacement result;
-  result.file = read_placement(placement);
-  result.plan = read_plan(plan, result.file.placement, result.file.sha256);
-  result.placement =
-      result.plan.modes ? with_modes(result.file.placement, result.plan.modes->taken) : result.file.placement;
-  return result;
-}
+PlanAndPlacement PlanArguments::read() const { return read_plan_and_placement(plan, placement); }
 
 void check_can_write(const fs::path& path) {
   std::error_code error;

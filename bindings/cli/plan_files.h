@@ -5,16 +5,9 @@
 #include <string>
 
 #include "bindings/cli/command.h"
-#include "search/placement/placement_toml.h"
-#include "search/plan/plan.h"
+#include "search/plan/plan_json.h"
 
 namespace ostinato::cli {
-
-struct PlanAndPlacement {
-  PlacementFile file;
-  Plan plan;
-  Placement placement;  ///< what the plan runs: that of the file with the modes that the plan takes
-};
 
 /// What `verify`, `simulate` and `show` begin with: "PLAN PLACEMENT" on their command line.
 struct PlanArguments {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/options.h"
+#include "bindings/core/options.h"
 #include "search/partition/partition_options.h"
 #include "search/profile/profile.h"
 
@@ -18,9 +18,9 @@ struct ProfileArguments {
   /// Declares PROFILE, --devices and --micro-batches.
   ProfileArguments(CommandLine& line, bool micro_batches_required);
 
-  /// The partition options but for chunks, layout, sharded and recompute. Reads the device file, and the
-  /// profiles that it names. Throws UsageError and InputError.
-  PartitionOptions partition_options(const OptionSet& options) const;
+  /// On which devices. Reads the device file, and the profiles that it names. Throws UsageError and
+  /// InputError.
+  PartitionOptions on(const Options& options) const;
 };
 
 /// Of --devices and --device-memory alone: a number, or a device file and the profiles that it names.
@@ -28,13 +28,5 @@ PartitionOptions partition_devices(const std::string& devices, const std::string
 
 /// A profile that `partition` or `plan` is given. Warns where its times say nothing (profile_noise.h).
 Profile read_times(const std::string& path, Io& io);
-
-/// Which stages keep their backward whole though backwards are split, and why, a line each; "" where none
-/// does.
-std::string whole_backward_lines(const Profile& profile, const PartitionOptions& options,
-                                 const std::vector<ModelStage>& stages);
-
-/// Time of the busiest device for one micro-batch.
-Nanoseconds busiest_device(const Placement& placement);
 
 }  // namespace ostinato::cli

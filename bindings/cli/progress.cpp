@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "bindings/core/plan_summary.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato::cli {
@@ -22,15 +23,6 @@ void ProgressLine::show(const Progress& progress) {
           << std::flush;
   drawn_ = now;
   shown_ = true;
-}
-
-std::string gap(Nanoseconds value, Nanoseconds bound) {
-  if (bound <= 0) return value <= bound ? "0 %" : "unknown";
-  const __int128 hundredths = (static_cast<__int128>(value) - bound) * 10000 / bound;
-  std::string text = fmt::format("{:.2f}", static_cast<double>(hundredths) / 100);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " %";
 }
 
 }  // namespace ostinato::cli

@@ -29,7 +29,4 @@ class ProgressLine {
   bool shown_ = false;
 };
 
-/// "2.5 %" from the bound to the value; "0 %" where they are equal.
-std::string gap(Nanoseconds value, Nanoseconds bound);
-
 }  // namespace ostinato::cli

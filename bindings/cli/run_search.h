@@ -1,11 +1,10 @@
 #pragma once
-// The search as `search` and `plan` call it: options from the table, progress, Ctrl-C.
+// The search as `search` and `plan` call it: with progress and Ctrl-C.
 
 #include <string>
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/interrupt.h"
-#include "bindings/cli/options.h"
 #include "search/pareto.h"
 #include "search/placement/placement.h"
 #include "search/plan/plan.h"
@@ -22,9 +21,6 @@ struct SearchedCurve {
   ParetoCurve curve;
   double seconds = 0;
 };
-
-/// From the section [search]. Throws UsageError for fewer than 1 micro-batch.
-SearchOptions search_options(const OptionSet& options, int micro_batches);
 
 /// Searches until done, the limit, or a signal that `guard` caught. `label` stands in the progress line.
 /// Throws what search() throws, and InputError for more steps than it can hold.

@@ -3,17 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/numbers.h"
-#include "bindings/cli/options.h"
+#include "bindings/cli/number_checks.h"
+#include "bindings/cli/option_set.h"
 #include "bindings/cli/pareto_report.h"
 #include "bindings/cli/plan_files.h"
-#include "bindings/cli/plan_summary.h"
 #include "bindings/cli/run_search.h"
 #include "bindings/cli/steady_state.h"
-#include "search/placement/placement_check.h"
+#include "bindings/core/plan_summary.h"
+#include "bindings/core/requests.h"
 #include "search/placement/placement_toml.h"
 #include "search/plan/modes.h"
 
@@ -74,7 +75,7 @@ int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
                                     : run_search(file.placement, wanted.search, guard, "", io);
   Plan& plan = searched.plan;
   plan.placement_sha256 = file.sha256;
-  const Placement placement = plan.modes ? with_modes(file.placement, plan.modes->taken) : file.placement;
+  const Placement placement = as_planned(file.placement, plan);
   save_plan(wanted.output, plan, placement, io);
   const int status = to_int(status_of(plan, guard));
   if (wanted.json) {
@@ -122,7 +123,7 @@ int search_command(const std::vector<std::string>& args, Io& io) {
   resolve(options, wanted);
   wanted.json = line.json;
   PlacementFile file = read_placement(wanted.placement);
-  check_totals(file.placement, wanted.search.micro_batches, wanted.placement);
+  check_size(file.placement, wanted.search.micro_batches, wanted.placement);
   if (wanted.steady_state) {
     const InterruptGuard guard;
     return report_steady_state(file.placement, wanted.search.time_limit_seconds, guard, line.json, io);

@@ -4,11 +4,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/numbers.h"
+#include "bindings/cli/number_checks.h"
 #include "bindings/cli/plan_files.h"
 #include "search/files/file.h"
 

@@ -2,14 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/options.h"
+#include "bindings/cli/option_set.h"
 #include "bindings/cli/plan_files.h"
-#include "bindings/cli/progress.h"
+#include "bindings/core/requests.h"
 #include "search/files/printable.h"
 #include "search/named/named.h"
 #include "search/pareto.h"
@@ -18,18 +19,6 @@
 
 namespace ostinato::cli {
 namespace {
-
-constexpr std::int64_t kMillion = 1'000'000;
-
-SimulateOptions resolve(OptionSet& options) {
-  options.resolve();
-  SimulateOptions result;
-  result.jitter_ppm = options.scaled("jitter", kMillion);
-  result.transfer_ppm = options.scaled("transfer_factor", kMillion);
-  result.seed = static_cast<std::uint64_t>(options.integer("seed"));
-  result.runs = static_cast<int>(options.integer("runs"));
-  return result;
-}
 
 std::string beside(Nanoseconds value, Nanoseconds planned) {
   if (planned <= 0) return "";
@@ -78,7 +67,8 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   OptionSet options(line, {"simulate"});
   line.app.add_flag("--explain", wants_explanation, "Tell in words what holds up the makespan");
   if (!line.parse(args, io)) return 0;
-  const SimulateOptions wanted = resolve(options);
+  options.resolve();
+  const SimulateOptions wanted = simulate_options(options);
   const auto [file, plan, placement] = files.read_checked();
   const Simulation result = simulate(placement, plan.micro_batches, plan.schedule, wanted);
   const std::optional<Usual> usual = simulate_usual(placement, plan.micro_batches, wanted);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 
 #include "search/placement/quantity.h"
 #include "search/repetend/repeating_part.h"

@@ -1,13 +1,12 @@
-#include "bindings/cli/numbers.h"
+#include "bindings/core/numbers.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 
 #include "search/placement/quantity.h"
 
-namespace ostinato::cli {
+namespace ostinato::core {
 namespace {
 
 constexpr std::int64_t kMillion = 1'000'000;
@@ -17,15 +16,6 @@ std::string range_text(const char* what, std::int64_t low, std::int64_t high) {
     return fmt::format("{} from {} to {}", what, low, high);
   return low == 0 ? fmt::format("{} that is not negative", what)
                   : fmt::format("{} that is at least {}", what, low);
-}
-
-/// CLI11 reads a leading 0 as octal.
-void strip_zeros(std::string& digits) {
-  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
-}
-
-std::string refusal(const std::string& wanted, const std::string& text) {
-  return fmt::format("needs {}, got \"{}\"", wanted, text);
 }
 
 }  // namespace
@@ -50,22 +40,4 @@ bool is_decimal(const std::string& text, std::int64_t low, std::int64_t high) {
          (*millionths / kMillion < high || (*millionths / kMillion == high && *millionths % kMillion == 0));
 }
 
-CLI::Validator whole_number_check(std::int64_t low, std::int64_t high) {
-  return CLI::Validator(
-      [=](std::string& text) {
-        if (!is_whole_number(text, low, high)) return refusal(whole_number_text(low, high), text);
-        strip_zeros(text);
-        return std::string();
-      },
-      "");
-}
-
-CLI::Validator decimal_check(std::int64_t low, std::int64_t high) {
-  return CLI::Validator(
-      [=](std::string& text) {
-        return is_decimal(text, low, high) ? std::string() : refusal(decimal_text(low, high), text);
-      },
-      "");
-}
-
-}  // namespace ostinato::cli
+}  // namespace ostinato::core

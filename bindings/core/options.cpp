@@ -1,13 +1,15 @@
-#include "bindings/cli/options.h"
+#include "bindings/core/options.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "bindings/cli/numbers.h"
+#include "bindings/core/numbers.h"
+#include "bindings/core/usage_error.h"
+#include "search/files/file.h"
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
 
-namespace ostinato::cli {
+namespace ostinato::core {
 namespace {
 
 using enum OptionType;
@@ -16,34 +18,6 @@ std::vector<std::string> methods() {
   std::vector<std::string> names = {"auto"};
   names.insert(names.end(), named_schedules().begin(), named_schedules().end());
   return names;
-}
-
-std::string dashed(std::string key) {
-  std::replace(key.begin(), key.end(), '_', '-');
-  return "--" + key;
-}
-
-/// What follows the option in the help.
-std::string type_name(const OptionRow& row) {
-  switch (row.type) {
-    case integer:
-      return "N";
-    case decimal:
-      return "X";
-    default:
-      return "TEXT";
-  }
-}
-
-std::string help_of(const OptionRow& row) {
-  std::string help = row.help;
-  if (row.type == choice) {
-    std::string list;
-    for (const std::string& name : row.choices) list += (list.empty() ? "" : ", ") + name;
-    help += ": " + list;
-  }
-  const bool has_default = row.type != flag && !row.fallback.empty();
-  return has_default ? help + " (default: " + row.fallback + ")" : help;
 }
 
 }  // namespace
@@ -146,6 +120,25 @@ const std::vector<OptionRow>& option_table() {
   return table;
 }
 
+std::string dashed(const std::string& key) {
+  std::string name = "--" + key;
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+std::string suggestion(const std::string& word, const std::vector<std::string>& candidates) {
+  const std::string near = nearest(word, candidates);
+  return near.empty() ? "" : "; did you mean " + near + "?";
+}
+
+void check_choice(const std::string& what, const std::string& value,
+                  const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  std::string list;
+  for (const std::string& choice : choices) list += (list.empty() ? "" : ", ") + choice;
+  throw UsageError(what + " \"" + value + "\" is not one of " + list + suggestion(value, choices));
+}
+
 void check_value(const OptionRow& row, const std::string& name, const std::string& value) {
   const auto refuse = [&](const std::string& wanted) {
     throw UsageError(name + " needs " + wanted + ", got \"" + value + "\"");
@@ -168,42 +161,45 @@ void check_value(const OptionRow& row, const std::string& name, const std::strin
   }
 }
 
-OptionSet::OptionSet(CommandLine& line, const std::vector<std::string>& sections,
-                     const std::vector<std::string>& without)
-    : line_(line) {
+Options::Options(const std::vector<std::string>& sections, const std::vector<std::string>& without) {
   const auto has = [](const auto& list, const std::string& word) {
     return std::find(list.begin(), list.end(), word) != list.end();
   };
-  for (const OptionRow& row : option_table()) {
-    if (!has(sections, row.section) || has(without, row.key)) continue;
-    rows_.push_back(&row);
-    if (row.type == OptionType::flag) {
-      line.app.add_flag(dashed(row.key), flags_[row.key], help_of(row));
-    } else {
-      line.app.add_option(dashed(row.key), values_[row.key], help_of(row))->type_name(type_name(row));
-    }
-  }
-  line.app.add_option("--options", file_, "File with options (see: ostinato config); the command line wins")
-      ->type_name("FILE");
+  for (const OptionRow& row : option_table())
+    if (has(sections, row.section) && !has(without, row.key)) rows_.push_back(&row);
 }
 
-void OptionSet::resolve() {
-  std::map<std::pair<std::string, std::string>, std::string> from_file;
-  if (!file_.empty()) from_file = read_options(file_);
+const OptionRow* Options::find(const std::string& key) const {
+  const auto row =
+      std::find_if(rows_.begin(), rows_.end(), [&](const OptionRow* r) { return r->key == key; });
+  return row == rows_.end() ? nullptr : *row;
+}
+
+void Options::set(const std::string& key, const std::string& value, const std::string& name) {
+  const OptionRow* row = find(key);
+  if (row == nullptr) {
+    std::vector<std::string> keys;
+    for (const OptionRow* known : rows_) keys.push_back(known->key);
+    throw UsageError("unknown option " + name + suggestion(key, keys));
+  }
+  check_value(*row, name, value);
+  values_[key] = value;
+}
+
+void Options::fill(const OptionsFile& file) {
   for (const OptionRow* row : rows_) {
-    const std::string name = dashed(row->key);
-    std::string& value = values_[row->key];
-    if (row->type == OptionType::flag && flags_[row->key]) value = "true";
-    if (line_.app.count(name) == 0) {
-      const auto found = from_file.find({row->section, row->key});
-      value = found == from_file.end() ? row->fallback : found->second;
-    }
-    check_value(*row, name, value);
+    const auto found = file.find({row->section, row->key});
+    if (found != file.end() && !values_.contains(row->key)) set(row->key, found->second, row->key);
   }
 }
 
-std::int64_t OptionSet::scaled(const std::string& key, std::int64_t factor) const {
-  return parse_scaled(values_.at(key), factor).value_or(std::numeric_limits<std::int64_t>::max());
+const std::string& Options::text(const std::string& key) const {
+  const auto set = values_.find(key);
+  return set == values_.end() ? find(key)->fallback : set->second;
 }
 
-}  // namespace ostinato::cli
+std::int64_t Options::scaled(const std::string& key, std::int64_t factor) const {
+  return parse_scaled(text(key), factor).value_or(std::numeric_limits<std::int64_t>::max());
+}
+
+}  // namespace ostinato::core

@@ -1,10 +1,10 @@
 #pragma once
-// Every option that has a default, in one table: it declares the option on the command line, its place in an
-// options file, its default and its help. `ostinato config` prints it.
+// Every option that has a default, in one table: its place on the command line, in an options file and among
+// the keywords of the Python API, its default and its help. `ostinato config` prints it.
 //
-//   OptionSet options(line, {"search"});    // adds --time-limit, --threads, ..., and --options FILE
-//   if (!line.parse(args, io)) return 0;
-//   options.resolve();                      // the command line wins over the file, the file over the default
+//   Options options({"search"});
+//   options.set("time_limit", "2.5", "--time-limit");
+//   options.fill(read_options("ostinato.toml"));      // what nobody set; then the default
 //   options.integer("threads")
 //
 // Options file (TOML): format = "ostinato-options/1", then a table a section, keys with underscores.
@@ -14,11 +14,10 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "bindings/cli/command.h"
-
-namespace ostinato::cli {
+namespace ostinato::core {
 
 enum class OptionType {
   integer,  ///< >= 0
@@ -40,38 +39,54 @@ struct OptionRow {
 
 const std::vector<OptionRow>& option_table();
 
-/// The options of some sections, for one command.
-class OptionSet {
+/// Section and key to value, as text.
+using OptionsFile = std::map<std::pair<std::string, std::string>, std::string>;
+
+/// The options of some sections, each at its default until it is set.
+class Options {
  public:
-  /// `without`: keys of these sections that the command does not have.
-  OptionSet(CommandLine& line, const std::vector<std::string>& sections,
-            const std::vector<std::string>& without = {});
+  /// `without`: keys of these sections that are not wanted.
+  explicit Options(const std::vector<std::string>& sections, const std::vector<std::string>& without = {});
 
-  /// Fills in file and defaults, and checks every value. Throws UsageError, and InputError for the file.
-  void resolve();
+  const std::vector<const OptionRow*>& rows() const { return rows_; }
 
-  const std::string& text(const std::string& key) const { return values_.at(key); }
-  bool flag(const std::string& key) const { return values_.at(key) == "true"; }
+  /// `name` stands in messages. Throws UsageError for an unknown key ("did you mean") and where `value` is
+  /// none for the option.
+  void set(const std::string& key, const std::string& value, const std::string& name);
+
+  /// Sets what the file has and set() did not. Throws UsageError as set().
+  void fill(const OptionsFile& file);
+
+  const std::string& text(const std::string& key) const;
+  bool flag(const std::string& key) const { return text(key) == "true"; }
   std::int64_t integer(const std::string& key) const { return scaled(key, 1); }
   /// The decimal times `factor`, to the nearest whole number.
   std::int64_t scaled(const std::string& key, std::int64_t factor) const;
 
  private:
-  CommandLine& line_;
+  const OptionRow* find(const std::string& key) const;
+
   std::vector<const OptionRow*> rows_;
-  std::map<std::string, std::string> values_;  ///< by key
-  std::map<std::string, bool> flags_;          ///< by key: on the command line
-  std::string file_;
+  std::map<std::string, std::string> values_;  ///< by key, those that were set
 };
+
+/// "--time-limit" of "time_limit".
+std::string dashed(const std::string& key);
 
 /// Throws UsageError where `value` is none for the row. `name` stands in the message.
 void check_value(const OptionRow& row, const std::string& name, const std::string& value);
 
-/// Section and key to value, as text. Throws InputError with file:line for an unknown section or key, a value
-/// of another type, and anything that options_table() does not allow.
-std::map<std::pair<std::string, std::string>, std::string> read_options(const std::filesystem::path& path);
+/// Throws UsageError ("did you mean ...?") unless `value` is one of `choices`.
+void check_choice(const std::string& what, const std::string& value, const std::vector<std::string>& choices);
+
+/// "; did you mean X?", or nothing where no candidate is near.
+std::string suggestion(const std::string& word, const std::vector<std::string>& candidates);
+
+/// Throws InputError with file:line for an unknown section or key, a value of another type, and anything that
+/// option_table() does not allow.
+OptionsFile read_options(const std::filesystem::path& path);
 
 /// The file with every option at its default, explained.
 std::string default_options();
 
-}  // namespace ostinato::cli
+}  // namespace ostinato::core

@@ -5,24 +5,23 @@
 #include <algorithm>
 #include <utility>
 
-#include "bindings/cli/options.h"
+#include "bindings/core/options.h"
+#include "bindings/core/usage_error.h"
 #include "search/files/file.h"
 #include "search/files/toml_values.h"
 #include "search/files/value.h"
 
-namespace ostinato::cli {
+namespace ostinato::core {
 namespace {
 
 constexpr const char* kFormat = "ostinato-options/1";
 constexpr std::size_t kMaxOptionsBytes = std::size_t{1} << 20;
 
-using Values = std::map<std::pair<std::string, std::string>, std::string>;
-
 class OptionsReader {
  public:
   explicit OptionsReader(std::string file) : file_(std::move(file)) {}
 
-  Values read(const Value& root) {
+  OptionsFile read(const Value& root) {
     check_format(root, file_, kFormat);
     for (std::size_t i = 0; i < root.keys.size(); ++i) {
       if (root.keys[i] != "format") read_section(root.keys[i], root.items[i]);
@@ -85,15 +84,15 @@ class OptionsReader {
   }
 
   std::string file_;
-  Values values_;
+  OptionsFile values_;
 };
 
 }  // namespace
 
-Values read_options(const std::filesystem::path& path) {
+OptionsFile read_options(const std::filesystem::path& path) {
   const std::string text = read_file(path, kMaxOptionsBytes);
   OptionsReader reader(path.string());
-  Values values;
+  OptionsFile values;
   read_toml(
       text, path.string(), "", [&](const Value& root) { values = reader.read(root); }, [](const Value&) {});
   return values;
@@ -116,4 +115,4 @@ std::string default_options() {
   return text;
 }
 
-}  // namespace ostinato::cli
+}  // namespace ostinato::core

@@ -1,16 +1,16 @@
-#include "bindings/cli/plan_summary.h"
+#include "bindings/core/plan_summary.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
-#include "bindings/cli/progress.h"
 #include "search/bounds/bounds.h"
 #include "search/files/printable.h"
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
 
-namespace ostinato::cli {
+namespace ostinato::core {
 namespace {
 
 /// "1.25" of part / whole; "–" where there is no ratio.
@@ -186,4 +186,13 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds,
   return json;
 }
 
-}  // namespace ostinato::cli
+std::string gap(Nanoseconds value, Nanoseconds bound) {
+  if (bound <= 0) return value <= bound ? "0 %" : "unknown";
+  const __int128 hundredths = (static_cast<__int128>(value) - bound) * 10000 / bound;
+  std::string text = fmt::format("{:.2f}", static_cast<double>(hundredths) / 100);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " %";
+}
+
+}  // namespace ostinato::core

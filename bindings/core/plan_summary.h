@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "bindings/cli/command.h"
+#include "bindings/core/json.h"
 #include "search/named/references.h"
 #include "search/placement/placement.h"
 #include "search/plan/plan.h"
 
-namespace ostinato::cli {
+namespace ostinato::core {
 
 /// `placement` is with the modes that the plan takes, here and below.
 /// Lines for people: objective, bound, 1F1B, period, memory. `seconds` < 0: nothing was searched.
@@ -25,4 +25,7 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds,
 std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
                                    const std::vector<Bytes>& step_memory);
 
-}  // namespace ostinato::cli
+/// "2.5 %" from the bound to the value; "0 %" where they are equal.
+std::string gap(Nanoseconds value, Nanoseconds bound);
+
+}  // namespace ostinato::core

@@ -1,12 +1,11 @@
-#include "bindings/cli/plan_table.h"
+#include "bindings/core/plan_table.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
-#include "bindings/cli/plan_summary.h"
-#include "bindings/cli/profile_arguments.h"
-#include "bindings/cli/progress.h"
+#include "bindings/core/plan_summary.h"
 #include "search/files/error.h"
 #include "search/named/references.h"
 #include "search/partition/chain.h"
@@ -14,7 +13,7 @@
 #include "search/partition/stages.h"
 #include "search/placement/quantity.h"
 
-namespace ostinato::cli {
+namespace ostinato::core {
 namespace {
 
 /// By 1F1B; of forwards alone, one micro-batch after the other.
@@ -24,6 +23,15 @@ std::optional<Baseline> in_usual_order(const Placement& placement, const Partiti
     if (r.name == (options.inference ? "gpipe" : "1f1b")) return Baseline{r.value, r.makespan, r.fits};
   }
   return std::nullopt;
+}
+
+/// Time of the busiest device for one micro-batch.
+Nanoseconds busiest_device(const Placement& placement) {
+  std::vector<Nanoseconds> busy(placement.devices.size(), 0);
+  for (const Block& block : placement.blocks) {
+    for (const int d : block.devices) busy[d] += block.time;
+  }
+  return busy.empty() ? 0 : *std::max_element(busy.begin(), busy.end());
 }
 
 struct Row {
@@ -209,4 +217,4 @@ Json choice_json(const JointChoice& choice, const Baselines& base) {
       {"baselines", {{"1f1b", baseline_json(base.balanced)}, {"1f1b_even_split", baseline_json(base.even)}}}};
 }
 
-}  // namespace ostinato::cli
+}  // namespace ostinato::core

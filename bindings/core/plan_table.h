@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "bindings/cli/command.h"
+#include "bindings/core/json.h"
 #include "search/partition/joint.h"
 
-namespace ostinato::cli {
+namespace ostinato::core {
 
 /// 1F1B (of forwards alone: one micro-batch after the other) on a placement that was not chosen for it.
 struct Baseline {
@@ -30,4 +30,4 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
 /// Its members "candidates" and "baselines".
 Json choice_json(const JointChoice& choice, const Baselines& base);
 
-}  // namespace ostinato::cli
+}  // namespace ostinato::core

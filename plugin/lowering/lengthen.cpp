@@ -50,7 +50,7 @@ Plan lengthened(const Plan& plan, const Placement& placement, int micro_batches)
   result.optimal = {};
   result.by_exhaustion = {};
   result.capacity.reset();
-  const Placement taken = plan.modes ? with_modes(placement, plan.modes->taken) : placement;
+  const Placement taken = as_planned(placement, plan);
   const Instance in(taken);
   if (plan.steady_state.count > 0) {
     stretch_steady(result, in, micro_batches);

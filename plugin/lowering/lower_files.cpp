@@ -4,8 +4,6 @@
 #include "search/files/error.h"
 #include "search/files/file.h"
 #include "search/named/named.h"
-#include "search/placement/placement_toml.h"
-#include "search/plan/modes.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
 
@@ -26,14 +24,12 @@ Nanoseconds one_f_one_b(const Placement& placement, int micro_batches) {
 
 Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path,
                     int micro_batches) {
-  const PlacementFile file = read_placement(placement_path);
-  const Plan plan = read_plan(plan_path, file.placement, file.sha256);
+  const auto [file, plan, placement] = read_plan_and_placement(plan_path, placement_path);
   refuse_unless_it_runs(plan, file.placement, plan_path.string(), placement_path.string());
   Program program = lower(lengthened(plan, file.placement, micro_batches), file.placement);
   program.plan_sha256 = sha256(read_file(plan_path, kMaxPlanBytes));
   program.placement_sha256 = file.sha256;
-  program.one_f_one_b = one_f_one_b(
-      plan.modes ? with_modes(file.placement, plan.modes->taken) : file.placement, plan.micro_batches);
+  program.one_f_one_b = one_f_one_b(placement, plan.micro_batches);
   return program;
 }
 

@@ -159,7 +159,7 @@ void check_claims(const Timetable& table, bool repeats, std::int64_t most_work, 
 /// part is what the plan says.
 template <typename Claims>
 CheckResult check(const Plan& plan, const Placement& written, Claims claims) {
-  const Placement placement = plan.modes ? with_modes(written, plan.modes->taken) : written;
+  const Placement placement = as_planned(written, plan);
   Report report;
   same_names(plan, placement, report);
   const Timetable table(plan, placement, report);

@@ -73,6 +73,10 @@ Placement with_modes(const Placement& placement, const std::vector<TakenMode>& t
   return with_modes(placement, assignment_of(placement, taken));
 }
 
+Placement as_planned(const Placement& written, const Plan& plan) {
+  return plan.modes ? with_modes(written, plan.modes->taken) : written;
+}
+
 Assignment assignment_of(const Placement& placement, const std::vector<TakenMode>& taken) {
   Assignment assignment(placement.choices.size(), -1);
   for (const TakenMode& t : taken) {

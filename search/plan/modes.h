@@ -24,6 +24,9 @@ using Assignment = std::vector<int>;
 Placement with_modes(const Placement& placement, const Assignment& assignment);
 Placement with_modes(const Placement& placement, const std::vector<TakenMode>& taken);
 
+/// What the plan runs: the placement as it is written, with the modes that the plan takes.
+Placement as_planned(const Placement& written, const Plan& plan);
+
 /// By name and back: a choice that is not named takes its first mode, and a first mode is not named. Throws
 /// InputError ("did you mean") for a choice or mode that the placement does not have, or a choice named
 /// twice.

@@ -254,4 +254,13 @@ Plan parse_plan(std::string_view text, const std::string& name, const Placement&
   return reader.finish(root, placement_sha256);
 }
 
+PlanAndPlacement read_plan_and_placement(const std::filesystem::path& plan,
+                                         const std::filesystem::path& placement) {
+  PlanAndPlacement result;
+  result.file = read_placement(placement);
+  result.plan = read_plan(plan, result.file.placement, result.file.sha256);
+  result.placement = as_planned(result.file.placement, result.plan);
+  return result;
+}
+
 }  // namespace ostinato

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "search/placement/placement.h"
+#include "search/placement/placement_toml.h"
 #include "search/plan/plan.h"
 
 namespace ostinato {
@@ -17,6 +17,16 @@ Plan read_plan(const std::filesystem::path& path, const Placement& placement,
                const std::string& placement_sha256);
 Plan parse_plan(std::string_view text, const std::string& name, const Placement& placement,
                 const std::string& placement_sha256);
+
+struct PlanAndPlacement {
+  PlacementFile file;
+  Plan plan;
+  Placement placement;  ///< what the plan runs: that of the file with the modes that the plan takes
+};
+
+/// Reads both, the placement first. Throws InputError as read_placement() and read_plan().
+PlanAndPlacement read_plan_and_placement(const std::filesystem::path& plan,
+                                         const std::filesystem::path& placement);
 
 /// The same plan gives the same bytes. `placement` is with the modes that the plan takes.
 std::string format_plan(const Plan& plan, const Placement& placement);

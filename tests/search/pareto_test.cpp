@@ -27,7 +27,7 @@ SearchOptions options_for(int micro_batches) {
 
 /// The objective of a plan for `p`, with its modes where it takes some.
 Nanoseconds value_of(const Plan& plan, const Placement& p) {
-  const Placement chosen = plan.modes ? with_modes(p, plan.modes->taken) : p;
+  const Placement chosen = as_planned(p, plan);
   return objective_value(plan.objective, chosen, plan.schedule);
 }
 

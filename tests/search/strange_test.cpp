@@ -72,7 +72,7 @@ struct Counts {
 };
 
 Plan through_a_file(const Plan& plan, const Placement& p) {
-  return parse_plan(format_plan(plan, plan.modes ? with_modes(p, plan.modes->taken) : p), "plan.json", p, "");
+  return parse_plan(format_plan(plan, as_planned(p, plan)), "plan.json", p, "");
 }
 
 /// Of the objective alone, for the placement with the modes that were taken.

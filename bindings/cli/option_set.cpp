@@ -1,0 +1,57 @@
+#include "bindings/cli/option_set.h"
+
+namespace ostinato::cli {
+namespace {
+
+using enum OptionType;
+
+/// What follows the option in the help.
+std::string type_name(const OptionRow& row) {
+  switch (row.type) {
+    case integer:
+      return "N";
+    case decimal:
+      return "X";
+    default:
+      return "TEXT";
+  }
+}
+
+std::string help_of(const OptionRow& row) {
+  std::string help = row.help;
+  if (row.type == choice) {
+    std::string list;
+    for (const std::string& name : row.choices) list += (list.empty() ? "" : ", ") + name;
+    help += ": " + list;
+  }
+  const bool has_default = row.type != flag && !row.fallback.empty();
+  return has_default ? help + " (default: " + row.fallback + ")" : help;
+}
+
+}  // namespace
+
+OptionSet::OptionSet(CommandLine& line, const std::vector<std::string>& sections,
+                     const std::vector<std::string>& without)
+    : Options(sections, without), line_(line) {
+  for (const OptionRow* row : rows()) {
+    if (row->type == OptionType::flag) {
+      line.app.add_flag(dashed(row->key), flags_[row->key], help_of(*row));
+    } else {
+      line.app.add_option(dashed(row->key), typed_[row->key], help_of(*row))->type_name(type_name(*row));
+    }
+  }
+  line.app.add_option("--options", file_, "File with options (see: ostinato config); the command line wins")
+      ->type_name("FILE");
+}
+
+void OptionSet::resolve() {
+  for (const OptionRow* row : rows()) {
+    const std::string name = dashed(row->key);
+    if (line_.app.count(name) == 0) continue;
+    set(row->key, row->type == OptionType::flag ? (flags_[row->key] ? "true" : "false") : typed_[row->key],
+        name);
+  }
+  if (!file_.empty()) fill(read_options(file_));
+}
+
+}  // namespace ostinato::cli

@@ -1,0 +1,129 @@
+#include "bindings/core/partitioned.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "bindings/core/plan_summary.h"
+#include "search/partition/branches.h"
+#include "search/partition/chain.h"
+#include "search/partition/stages.h"
+#include "search/placement/placement_toml.h"
+#include "search/placement/quantity.h"
+#include "search/profile/profile_noise.h"
+
+namespace ostinato::core {
+namespace {
+
+/// "0 to 3", or "0, 2, 5".
+std::string layers_text(const std::vector<int>& layers) {
+  if (layers.back() - layers.front() + 1 == static_cast<int>(layers.size()))
+    return fmt::format("{:>3} to {:>3}", layers.front(), layers.back());
+  return fmt::format("{}", fmt::join(layers, ", "));
+}
+
+/// "s0   on d0   layers 0 to 3   forward 1 ms   backward 2 ms"; of an inference without the last.
+std::string stage_lines(const Placement& placement, const std::vector<ModelStage>& stages) {
+  std::string text;
+  const bool trains = std::any_of(placement.blocks.begin(), placement.blocks.end(),
+                                  [](const Block& block) { return block.kind != Kind::forward; });
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const std::string name = fmt::format("s{}", s);
+    Nanoseconds forward = 0;
+    Nanoseconds backward = 0;
+    for (const Block& block : placement.blocks) {
+      if (block.stage == name) (block.kind == Kind::forward ? forward : backward) += block.time;
+    }
+    const std::string where =
+        stages[s].devices.size() > 1 ? "all" : placement.devices[stages[s].devices.front()].name;
+    text += fmt::format("  {:<5} on {:<6} layers {}   forward {:>10}", name, where,
+                        layers_text(stages[s].layers), format_time(forward));
+    if (trains) text += fmt::format("   backward {:>10}", format_time(backward));
+    text += stages[s].recompute ? "   recomputes\n" : "\n";
+  }
+  return text;
+}
+
+Json stages_json(const std::vector<ModelStage>& stages) {
+  Json list = Json::array();
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    list.push_back({{"name", fmt::format("s{}", s)},
+                    {"layers", stages[s].layers},
+                    {"devices", stages[s].devices},
+                    {"recompute", stages[s].recompute}});
+  }
+  return list;
+}
+
+/// What the bound of the busiest device holds for, where that is not every way to cut.
+std::string bound_scope(const StageCuts& cuts, const PartitionOptions& options, bool over_graph) {
+  std::vector<std::string> scope;
+  const int most = std::min<int>(options.micro_batches, static_cast<int>(cuts.stages.size()));
+  if (cuts.in_flight < most) scope.push_back(fmt::format("{} micro-batches in flight", cuts.in_flight));
+  if (over_graph) scope.emplace_back("connected stages");
+  if (cluster_of(options).kinds.size() > 1 && (over_graph || options.chunks > 1))
+    scope.emplace_back("devices in this order");
+  return fmt::format("{}", fmt::join(scope, ", "));
+}
+
+std::string proof(const StageCuts& cuts, const std::string& scope) {
+  std::string text = cuts.exact() ? "optimal (proved)"
+                                  : fmt::format("proven bound {}, gap {}", format_time(cuts.lower_bound),
+                                                gap(cuts.busiest, cuts.lower_bound));
+  return scope.empty() ? text : text + " of " + scope;
+}
+
+Json whole_json(const std::vector<WholeBackward>& whole) {
+  Json list = Json::array();
+  for (const WholeBackward& one : whole) list.push_back({{"stage", one.stage}, {"layers", one.layers}});
+  return list;
+}
+
+}  // namespace
+
+Partitioned partition_profile(const Profile& profile, const PartitionOptions& options, bool over_graph) {
+  Partitioned cut;
+  cut.options = options;
+  cut.cuts = over_graph ? cut_graph(profile, options) : cut_chain(profile, options);
+  cut.placement = place_stages(profile, options, cut.cuts.stages);
+  cut.text = format_placement(cut.placement) + format_model(facts_of(profile, options, cut.cuts.stages));
+  cut.scope = bound_scope(cut.cuts, options, over_graph);
+  return cut;
+}
+
+std::string partition_text(const Partitioned& cut) {
+  std::size_t layers = 0;
+  for (const ModelStage& stage : cut.cuts.stages) layers += stage.layers.size();
+  return fmt::format("{}: {} layers in {} stages on {} devices\n", cut.placement.name, layers,
+                     cut.cuts.stages.size(), cut.placement.devices.size()) +
+         stage_lines(cut.placement, cut.cuts.stages) +
+         fmt::format("  busiest device {} per micro-batch, {}\n", format_time(cut.cuts.busiest),
+                     proof(cut.cuts, cut.scope));
+}
+
+Json partition_json(const Partitioned& cut, const Profile& profile) {
+  Json object = {{"busiest", cut.cuts.busiest},
+                 {"lower_bound", cut.cuts.lower_bound},
+                 {"lower_bound_of", cut.scope},
+                 {"in_flight", cut.cuts.in_flight},
+                 {"stages", stages_json(cut.cuts.stages)},
+                 {"whole_backwards", whole_json(whole_backwards(profile, cut.options, cut.cuts.stages))}};
+  if (const std::string noise = noise_of(profile); !noise.empty()) object["noise"] = noise;
+  return object;
+}
+
+std::string whole_backward_lines(const Profile& profile, const PartitionOptions& options,
+                                 const std::vector<ModelStage>& stages) {
+  std::string text;
+  for (const WholeBackward& whole : whole_backwards(profile, options, stages)) {
+    std::vector<std::string> names;
+    for (const int l : whole.layers) names.push_back(profile.layers[static_cast<std::size_t>(l)].name);
+    text += fmt::format("  the backward of s{} stays whole: the profile has no halves of {}\n", whole.stage,
+                        fmt::join(names, ", "));
+  }
+  return text;
+}
+
+}  // namespace ostinato::core

@@ -1,0 +1,40 @@
+#include "bindings/core/planned.h"
+
+#include <nlohmann/json.hpp>
+
+#include "bindings/core/plan_summary.h"
+#include "search/files/file.h"
+#include "search/partition/stages.h"
+#include "search/placement/placement_toml.h"
+#include "search/profile/profile_noise.h"
+
+namespace ostinato::core {
+
+Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher) {
+  Planned planned;
+  planned.choice = choose_plan(profile, options, searcher);
+  planned.base = baselines(profile, options.partition, options.search.objective);
+  const Candidate& best = planned.best();
+  const ModelFacts facts = facts_of(profile, best.options, best.cuts->stages);
+  planned.step_memory = facts.step_memory;
+  planned.placement_text = format_placement(*best.placement) + format_model(facts);
+  planned.plan = *best.plan;
+  planned.plan.placement_sha256 = sha256(planned.placement_text);
+  for (const Candidate& candidate : planned.choice.candidates) planned.seconds += candidate.seconds;
+  return planned;
+}
+
+std::string planned_text(const Planned& planned, const Profile& profile) {
+  return choice_text(planned.choice, planned.base, profile) + "\n" +
+         summary(planned.plan, *planned.best().placement, planned.seconds, planned.step_memory);
+}
+
+Json planned_json(const Planned& planned, const Profile& profile) {
+  Json object = {{"chosen", planned.best().name}};
+  object.update(summary_json(planned.plan, *planned.best().placement, planned.seconds, planned.step_memory));
+  object.update(choice_json(planned.choice, planned.base));
+  if (const std::string noise = noise_of(profile); !noise.empty()) object["noise"] = noise;
+  return object;
+}
+
+}  // namespace ostinato::core

@@ -1,0 +1,36 @@
+#pragma once
+// What `ostinato plan` makes of a profile: a placement and a plan, and why they were chosen.
+//
+//   Options options({"plan", "partition", "search"});
+//   const Planned planned = plan_profile(profile, joint_options(options, on_devices(4, "40GiB"), 8, profile), {});
+//   write_file("placement.toml", planned.placement_text);
+//   write_file("plan.json", format_plan(planned.plan, *planned.best().placement));
+
+#include <string>
+#include <vector>
+
+#include "bindings/core/json.h"
+#include "bindings/core/plan_table.h"
+#include "search/partition/joint.h"
+
+namespace ostinato::core {
+
+struct Planned {
+  JointChoice choice;
+  Baselines base;
+  Plan plan;                       ///< the winner's, of the placement file below
+  std::string placement_text;      ///< with its model
+  std::vector<Bytes> step_memory;  ///< ModelFacts
+  double seconds = 0;              ///< of all searches
+
+  const Candidate& best() const { return choice.candidates[choice.winner]; }
+};
+
+/// Throws what choose_plan() throws.
+Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher);
+
+/// The table of candidates, why one was chosen, and the plan in a few lines.
+std::string planned_text(const Planned& planned, const Profile& profile);
+Json planned_json(const Planned& planned, const Profile& profile);
+
+}  // namespace ostinato::core

@@ -1,0 +1,147 @@
+#include "bindings/core/requests.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "bindings/core/usage_error.h"
+#include "search/files/error.h"
+#include "search/placement/placement_check.h"
+#include "search/placement/quantity.h"
+#include "search/profile/profile_json.h"
+
+namespace ostinato::core {
+namespace {
+
+constexpr std::int64_t kMillion = 1'000'000;
+
+Objective objective_of(const std::string& name) {
+  for (const Objective objective : {Objective::span, Objective::latency}) {
+    if (name == to_string(objective)) return objective;
+  }
+  return Objective::makespan;
+}
+
+Bytes device_memory(const std::string& text) {
+  if (text == "unlimited") return kUnlimited;
+  const auto bytes = parse_memory(text, "");
+  if (!bytes)
+    throw UsageError(fmt::format("--device-memory needs a number with a unit, like 40GiB, got \"{}\"", text));
+  return *bytes;
+}
+
+/// What `partition` and `plan` ask alike.
+PartitionOptions partition_options(const Options& options, PartitionOptions on, int micro_batches) {
+  on.micro_batches = micro_batches;
+  on.split_backward = options.flag("split_backward");
+  on.inference = options.flag("inference");
+  if (on.inference && on.split_backward) throw UsageError("--inference has no backward for --split-backward");
+  on.allow_incomplete = options.flag("allow_incomplete");
+  return on;
+}
+
+/// For a latency a device more may well make it longer: whoever asks for them there wants their memory.
+FewerDevices fewer_devices(const Options& options, Objective objective) {
+  if (options.flag("fewer_devices") && options.flag("all_devices"))
+    throw UsageError("--fewer-devices and --all-devices exclude each other");
+  if (options.flag("fewer_devices")) return FewerDevices::every;
+  const bool none = options.flag("all_devices") || objective == Objective::latency;
+  return none ? FewerDevices::none : FewerDevices::some;
+}
+
+/// Those that the profile marks, and those that the user names.
+std::vector<int> may_be_sharded(const Profile& profile, const std::string& named) {
+  std::vector<int> all = find_layers(profile, named), marked = shardable_layers(profile), both;
+  std::set_union(all.begin(), all.end(), marked.begin(), marked.end(), std::back_inserter(both));
+  return both;
+}
+
+}  // namespace
+
+SearchOptions search_options(const Options& options, int micro_batches) {
+  SearchOptions result;
+  result.micro_batches = micro_batches;
+  result.objective = objective_of(options.text("objective"));
+  result.time_limit_seconds = static_cast<double>(options.scaled("time_limit", kMillion)) / kMillion;
+  const std::int64_t threads = options.integer("threads");
+  const unsigned all = std::max(1u, std::thread::hardware_concurrency());
+  result.threads = static_cast<int>(threads == 0 ? all : threads);
+  result.seed = static_cast<std::uint64_t>(options.integer("seed"));
+  result.method = options.text("method");
+  return result;
+}
+
+SimulateOptions simulate_options(const Options& options) {
+  SimulateOptions result;
+  result.jitter_ppm = options.scaled("jitter", kMillion);
+  result.transfer_ppm = options.scaled("transfer_factor", kMillion);
+  result.seed = static_cast<std::uint64_t>(options.integer("seed"));
+  result.runs = static_cast<int>(options.integer("runs"));
+  return result;
+}
+
+PartitionOptions on_devices(int count, const std::string& memory) {
+  if (count < 1) throw UsageError(fmt::format("--devices needs at least 1, got {}", count));
+  PartitionOptions result;
+  result.devices = count;
+  result.device_memory = device_memory(memory);
+  return result;
+}
+
+PartitionOptions on_cluster(Cluster cluster, const std::string& memory) {
+  if (device_memory(memory) != kUnlimited)
+    throw UsageError("--device-memory does not go with a device file, whose kinds have their own memory");
+  for (DeviceKind& kind : cluster.kinds) {
+    if (!kind.profile_path.empty())
+      kind.profile = std::make_shared<const Profile>(read_profile(kind.profile_path));
+  }
+  PartitionOptions result;
+  result.devices = static_cast<int>(cluster.devices.size());
+  result.cluster = std::move(cluster);
+  return result;
+}
+
+PartitionOptions cut_options(const Options& options, PartitionOptions on, int micro_batches,
+                             const Profile& profile) {
+  PartitionOptions wanted = partition_options(options, std::move(on), micro_batches);
+  wanted.chunks = static_cast<int>(options.integer("chunks"));
+  wanted.layout = options.text("layout") == "wave" ? ChunkLayout::wave : ChunkLayout::looped;
+  const std::string& recompute = options.text("recompute");
+  if (recompute != "never") wanted.recompute = recompute == "always" ? Recompute::always : Recompute::needed;
+  if (wanted.inference && wanted.recompute != Recompute::never)
+    throw UsageError("--inference has no backward that --recompute would run a forward for");
+  if (wanted.micro_batches == 0) {
+    const std::int64_t stages = static_cast<std::int64_t>(wanted.devices) * wanted.chunks;
+    wanted.micro_batches = static_cast<int>(std::clamp<std::int64_t>(stages, 1, 1 << 20));
+  }
+  if (options.text("stages") == "graph" && wanted.chunks > 1)
+    throw UsageError("--stages graph has one stage per device: leave --chunks out");
+  wanted.sharded = find_layers(profile, options.text("shard"));
+  return wanted;
+}
+
+JointOptions joint_options(const Options& options, PartitionOptions on, int micro_batches,
+                           const Profile& profile) {
+  JointOptions wanted;
+  wanted.search = search_options(options, micro_batches);
+  wanted.partition = partition_options(options, std::move(on), micro_batches);
+  wanted.fewer_devices = fewer_devices(options, wanted.search.objective);
+  wanted.max_chunks = static_cast<int>(options.integer("max_chunks"));
+  wanted.shardable = may_be_sharded(profile, options.text("shard"));
+  return wanted;
+}
+
+void check_size(const Placement& placement, int micro_batches, const std::string& file) {
+  constexpr std::int64_t kMostSteps = std::int64_t{1} << 29;
+  check_totals(placement, micro_batches, file);
+  const std::int64_t steps = static_cast<std::int64_t>(placement.blocks.size()) * micro_batches;
+  if (steps <= kMostSteps) return;
+  throw InputError(file, 0,
+                   fmt::format("{} blocks of {} micro-batches are {} steps; at most {} can be planned",
+                               placement.blocks.size(), micro_batches, steps, kMostSteps));
+}
+
+}  // namespace ostinato::core
