@@ -149,9 +149,7 @@ class Curve {
     return std::nullopt;
   }
 
-  Placement of(const Plan& plan) const {
-    return as_planned(placement_, plan);
-  }
+  Placement of(const Plan& plan) const { return as_planned(placement_, plan); }
 
   Nanoseconds value(const Plan& plan) const {
     return objective_value(plan.objective, of(plan), plan.schedule);

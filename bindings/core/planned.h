@@ -2,7 +2,8 @@
 // What `ostinato plan` makes of a profile: a placement and a plan, and why they were chosen.
 //
 //   Options options({"plan", "partition", "search"});
-//   const Planned planned = plan_profile(profile, joint_options(options, on_devices(4, "40GiB"), 8, profile), {});
+//   const JointOptions wanted = joint_options(options, on_devices(4, "40GiB"), 8, profile);
+//   const Planned planned = plan_profile(profile, wanted, {});
 //   write_file("placement.toml", planned.placement_text);
 //   write_file("plan.json", format_plan(planned.plan, *planned.best().placement));
 
