@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "bindings/cli/command.h"
-#include "search/files/file.h"
 #include "search/files/printable.h"
 #include "search/search.h"
 
@@ -121,9 +120,10 @@ std::vector<std::string> command_names() {
   return names;
 }
 
-int run(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
+int run(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
+        const std::string& launcher) {
   Io io{out, err, &out == &std::cout && isatty(STDOUT_FILENO) == 1,
-        &err == &std::cerr && isatty(STDERR_FILENO) == 1};
+        &err == &std::cerr && isatty(STDERR_FILENO) == 1, launcher};
   const auto end = std::find(args.begin(), args.end(), "--");
   const bool json = std::find(args.begin(), end, "--json") != end;
   const std::vector<std::string> names = command_names();

@@ -14,8 +14,11 @@
 namespace ostinato::cli {
 
 /// `args` without the program's name. Colours, progress and the width of lines follow the terminal where
-/// `out` and `err` are the standard streams.
-int run(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
+/// `out` and `err` are the standard streams. `launcher`: the device file that `--devices launcher` stands
+/// for;
+/// "": nothing was launched.
+int run(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
+        const std::string& launcher = "");
 
 /// Every command, in the order of the pipeline, those of the Python half included.
 std::vector<std::string> command_names();

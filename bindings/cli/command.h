@@ -22,6 +22,7 @@ struct Io {
   std::ostream& err;
   bool out_is_terminal = false;
   bool err_is_terminal = false;
+  std::string launcher = {};  ///< cli.h
 };
 
 struct Command {

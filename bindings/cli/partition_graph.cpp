@@ -87,7 +87,7 @@ struct Problem {
 
 Problem read_problem(const Arguments& a, Io& io) {
   if (!ends_in(a.graph, ".json")) return {read_graph_csv(a.graph), read_devices_csv(a.devices), std::nullopt};
-  PartitionOptions options = partition_devices(a.devices, a.memory);
+  PartitionOptions options = partition_devices(a.devices, a.memory, io);
   options.allow_incomplete = a.incomplete;
   options.inference = a.inference;
   const Profile profile = read_times(a.graph, io);

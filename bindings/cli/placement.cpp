@@ -3,32 +3,22 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/number_checks.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/shape_sketch.h"
+#include "bindings/core/shape_request.h"
 #include "search/files/file.h"
-#include "search/files/units.h"
-#include "search/placement/placement_check.h"
 #include "search/placement/placement_toml.h"
-#include "search/placement/quantity.h"
 #include "search/placement/shapes.h"
 
 namespace ostinato::cli {
 namespace {
 
-/// The options as typed, before units.
-struct Typed {
-  std::string shape, output;
-  int devices = 4;
-  int chunks = 2;
-  std::string forward = "1", backward = "2", weight = "0", shard_forward = "1", shard_backward = "1";
-  std::string memory = "1", shard_memory, workspace = "0", static_memory = "0", capacity = "unlimited";
-  std::string latency = "0", bandwidth = "0", bytes = "0";
-  std::string time_unit = "us", memory_unit = "MiB";
-  bool inference = false;
+/// The request and where it goes.
+struct Typed : ShapeRequest {
+  std::string output;
 };
 
 void declare(CLI::App& app, Typed& typed) {
@@ -70,77 +60,6 @@ void declare(CLI::App& app, Typed& typed) {
   app.add_option("--output", typed.output, "File to write (default: standard output)")->type_name("FILE");
 }
 
-/// Turns what was typed into nanoseconds and bytes; throws UsageError with the option's name.
-class Resolver {
- public:
-  explicit Resolver(const Typed& typed) : typed_(typed) {
-    check_choice("--time-unit", typed.time_unit, {"ns", "us", "ms", "s"});
-    check_choice("--memory-unit", typed.memory_unit, {"B", "KiB", "MiB", "GiB"});
-  }
-
-  Nanoseconds time(const char* option, const std::string& text) const {
-    const auto value = parse_time(text, typed_.time_unit);
-    if (!value) throw UsageError(fmt::format("{} needs a time like 1.5 or 1.5ms, got \"{}\"", option, text));
-    return *value;
-  }
-
-  Bytes memory(const char* option, const std::string& text) const {
-    if (text == "unlimited") return kUnlimited;
-    const auto value = parse_memory(text, typed_.memory_unit);
-    if (!value)
-      throw UsageError(fmt::format("{} needs an amount like 64 or 64MiB, got \"{}\"", option, text));
-    return *value;
-  }
-
-  PerDevice<Nanoseconds> times(const char* option, const std::string& text) const {
-    return list(text, [&](const std::string& part) { return time(option, part); });
-  }
-
-  PerDevice<Bytes> memories(const char* option, const std::string& text) const {
-    return list(text, [&](const std::string& part) { return memory(option, part); });
-  }
-
-  std::int64_t bandwidth() const {
-    const auto value = parse_scaled(typed_.bandwidth, kGigabyte);
-    if (!value)
-      throw UsageError(fmt::format("--bandwidth needs GB/s like 12.5, got \"{}\"", typed_.bandwidth));
-    return *value;
-  }
-
- private:
-  template <typename Parse>
-  static PerDevice<std::int64_t> list(const std::string& text, Parse parse) {
-    std::vector<std::int64_t> values;
-    for (std::size_t begin = 0; begin <= text.size();) {
-      const std::size_t end = std::min(text.find(',', begin), text.size());
-      values.push_back(parse(text.substr(begin, end - begin)));
-      begin = end + 1;
-    }
-    return values;
-  }
-
-  const Typed& typed_;
-};
-
-ShapeOptions resolve(const Typed& typed) {
-  const Resolver of(typed);
-  ShapeOptions options{.devices = typed.devices, .chunks = typed.chunks};
-  options.forward = of.times("--forward", typed.forward);
-  options.backward = of.times("--backward", typed.backward);
-  options.weight = of.times("--weight", typed.weight);
-  options.shard_forward = of.time("--shard-forward", typed.shard_forward);
-  options.shard_backward = of.time("--shard-backward", typed.shard_backward);
-  options.memory = of.memories("--memory", typed.memory);
-  if (!typed.shard_memory.empty()) options.shard_memory = of.memory("--shard-memory", typed.shard_memory);
-  options.workspace = of.memories("--workspace", typed.workspace);
-  options.capacity = of.memories("--capacity", typed.capacity);
-  options.static_memory = of.memories("--static", typed.static_memory);
-  options.link = {of.time("--latency", typed.latency), of.bandwidth()};
-  options.bytes = of.memory("--bytes", typed.bytes);
-  options.training = !typed.inference;
-  return options;
-}
-
 }  // namespace
 
 int placement_command(const std::vector<std::string>& args, Io& io) {
@@ -154,9 +73,7 @@ int placement_command(const std::vector<std::string>& args, Io& io) {
   declare(line.app, typed);
   line.app.footer(all_shape_sketches() + "\n" + line.app.get_footer());
   if (!line.parse(args, io)) return 0;
-  check_choice("shape", typed.shape, shape_names());
-  const Placement placement = shape(typed.shape, resolve(typed));
-  check_placement(placement, {}, "");
+  const Placement placement = shape_of(typed);
   const std::string text = format_placement(placement);
   if (!typed.output.empty()) {
     write_file(typed.output, text);

@@ -59,7 +59,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
       ->type_name("PLACEMENT");
   if (!line.parse(args, io)) return 0;
   options.resolve();
-  const PartitionOptions on = arguments.on(options);
+  const PartitionOptions on = arguments.on(options, io);
   const Profile profile = read_times(arguments.profile, io);
   JointOptions wanted = joint_options(options, on, arguments.micro_batches, profile);
   check_can_write(outputs.plan);

@@ -44,14 +44,17 @@ ProfileArguments::ProfileArguments(CommandLine& line, bool micro_batches_require
       ->type_name("N");
 }
 
-PartitionOptions ProfileArguments::on(const Options& options) const {
-  return partition_devices(devices, options.text("device_memory"));
+PartitionOptions ProfileArguments::on(const Options& options, const Io& io) const {
+  return partition_devices(devices, options.text("device_memory"), io);
 }
 
-PartitionOptions partition_devices(const std::string& devices, const std::string& memory) {
+PartitionOptions partition_devices(const std::string& devices, const std::string& memory, const Io& io) {
   if (const std::optional<int> number = whole_number(devices)) return on_devices(*number, memory);
-  if (devices == "launcher")
-    throw UsageError("--devices launcher needs a launcher: torchrun -m ostinato ... --devices launcher");
+  if (devices == "launcher") {
+    if (io.launcher.empty())
+      throw UsageError("--devices launcher needs a launcher: torchrun -m ostinato ... --devices launcher");
+    return on_cluster(parse_cluster(io.launcher, "launcher"), memory);
+  }
   if (!devices.ends_with(".toml") && !std::filesystem::exists(devices)) {
     throw UsageError(fmt::format("--devices needs a number or a device file (TOML), got \"{}\"", devices));
   }

@@ -20,11 +20,11 @@ struct ProfileArguments {
 
   /// On which devices. Reads the device file, and the profiles that it names. Throws UsageError and
   /// InputError.
-  PartitionOptions on(const Options& options) const;
+  PartitionOptions on(const Options& options, const Io& io) const;
 };
 
 /// Of --devices and --device-memory alone: a number, or a device file and the profiles that it names.
-PartitionOptions partition_devices(const std::string& devices, const std::string& memory);
+PartitionOptions partition_devices(const std::string& devices, const std::string& memory, const Io& io);
 
 /// A profile that `partition` or `plan` is given. Warns where its times say nothing (profile_noise.h).
 Profile read_times(const std::string& path, Io& io);

@@ -5,7 +5,7 @@
 
 #include "bindings/core/numbers.h"
 #include "bindings/core/usage_error.h"
-#include "search/files/file.h"
+#include "search/files/nearest.h"
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
 

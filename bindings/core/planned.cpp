@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bindings/core/plan_summary.h"
-#include "search/files/file.h"
+#include "search/files/sha256.h"
 #include "search/partition/stages.h"
 #include "search/placement/placement_toml.h"
 #include "search/profile/profile_noise.h"

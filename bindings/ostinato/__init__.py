@@ -1,9 +1,37 @@
-"""ostinato: pipeline schedules that are searched, proved and enforced. `ostinato --help` lists the commands."""
+"""ostinato: pipeline schedules that are searched, proved and enforced. `ostinato --help` lists the commands.
+
+    import ostinato
+
+    plan = ostinato.search(ostinato.placement("m", devices=4), micro_batches=8)     # ostinato.core has all of it
+
+What is here is loaded when it is first asked for, and needs no torch.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ostinato.core import (
+        Check, Devices, Placement, Plan, Profile, Simulation, Step, explain, lower, pareto, partition, placement, plan, search, simulate, verify,
+    )  # fmt: skip
+    from ostinato.errors import Error, InfeasibleError, InputError, Interrupted, UndecidedError, UsageError
+
+__all__ = [
+    "Check", "Devices", "Error", "InfeasibleError", "InputError", "Interrupted", "Placement", "Plan", "Profile", "Simulation", "Step",
+    "UndecidedError", "UsageError", "explain", "lower", "pareto", "partition", "placement", "plan", "search", "simulate", "verify",
+]  # fmt: skip
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     if name == "__version__":
         from ostinato._search import version
 
         return version()
+    if name in __all__:
+        from ostinato import core, errors
+
+        return getattr(errors if hasattr(errors, name) else core, name)
     raise AttributeError(f"module 'ostinato' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__, "__version__"]

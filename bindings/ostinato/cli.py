@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 from ostinato.errors import Status
 
@@ -33,13 +34,14 @@ def default_signals():
             signal.signal(number, handler)
 
 
-def run_cpp(args: list[str]) -> int:
+def run_cpp(args: list[str], launcher: str = "") -> int:
+    """`launcher`: the device file that `--devices launcher` stands for."""
     from ostinato import _search
 
     sys.stdout.flush()
     sys.stderr.flush()
     with default_signals():
-        return _search.main(args)
+        return _search.main(args, launcher)
 
 
 def fail(command: str, args: list[str], status: int, message: str) -> int:
@@ -65,11 +67,14 @@ def run_python(command: str, args: list[str]) -> int:
 def run_launched(args: list[str]) -> int:
     """Every rank comes here, and rank 0 alone plans."""
     try:
-        from ostinato.devices import with_launcher
+        from ostinato.devices import describe
 
-        return with_launcher(args, run_cpp)
+        text = describe(next((Path(word) for word in args[1:] if word.endswith(".json")), None))
     except ImportError as error:
         return fail(args[0], args, Status.MISSING, str(error))
+    except ValueError as error:  # nothing was launched
+        return fail(args[0], args, Status.USAGE, str(error))
+    return 0 if text is None else run_cpp(args, text)
 
 
 def names_launcher(args: list[str]) -> bool:

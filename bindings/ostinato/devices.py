@@ -15,7 +15,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 import torch
 
+from ostinato.core import Devices
 from ostinato.errors import Status
 from ostinato.files import write_text
 from ostinato.profile.device import device_of_this_process
@@ -125,16 +125,10 @@ def describe(profile: Path | None = None, stages: int = 0) -> str | None:
     return device_file(ranks, costs, profile)
 
 
-def with_launcher(args: list[str], run) -> int:
-    """`run(args)` on rank 0, with a device file in the place of "launcher"; 0 on the other ranks."""
-    profile = next((Path(word) for word in args[1:] if word.endswith(".json")), None)
-    text = describe(profile)
-    if text is None:
-        return 0
-    with tempfile.TemporaryDirectory(prefix="ostinato-devices-") as folder:
-        path = Path(folder) / "devices.toml"
-        path.write_text(text)
-        return run([str(path) if word == "launcher" else word.replace("--devices=launcher", f"--devices={path}") for word in args])
+def from_launcher(profile: Path | None = None, stages: int = 0) -> Devices | None:
+    """What describe() says, for ostinato.plan() and ostinato.partition()."""
+    text = describe(profile, stages)
+    return None if text is None else Devices.from_text(text, "launcher")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,6 +7,9 @@
 """
 
 import enum
+import re
+
+OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")  # as the command line calls what is a keyword in Python
 
 
 class Status(enum.IntEnum):
@@ -25,3 +28,34 @@ class Status(enum.IntEnum):
 
 class Error(Exception):
     """The root of what ostinato raises: a user's mistake, or something that cannot be done. `str()` says what would be right."""
+
+
+class UsageError(Error, ValueError):
+    """A keyword or an option out of range, or two that contradict each other."""
+
+    def __init__(self, message: str):
+        super().__init__(OPTION.sub(lambda match: match[1].replace("-", "_"), message))
+
+
+class InputError(Error, ValueError):
+    """What is wrong in a file: `file` ("": in none) and `line` (0: the file as a whole) say where, as `str()` does."""
+
+    def __init__(self, message: str, file: str = "", line: int = 0):
+        super().__init__(message)
+        self.file, self.line = file, line
+
+
+class InfeasibleError(Error):
+    """No schedule fits. `str()` holds the proof."""
+
+
+class UndecidedError(Error):
+    """Within the time no schedule was found that fits, and no proof that there is none."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a search. `best` is what it had found until then, as the search would have returned it."""
+
+    def __init__(self, best: object):
+        super().__init__("interrupted; the best so far is in `best`")
+        self.best = best

@@ -4,13 +4,10 @@
         program = plans.lower(found)
 
 They travel through the store of the default process group, so nodes need not share a file system, and ranks that wait hold
-no collective. The search is a process of its own: it cannot disturb the one that trains.
+no collective.
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import zlib
 from base64 import b64decode, b64encode
@@ -22,13 +19,14 @@ from itertools import count
 from pathlib import Path
 
 import torch.distributed as dist
+from ostinato.core import Devices, Plan, Profile, plan
+from ostinato.errors import Error, InfeasibleError
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .config import Paths, Search, Section
 from .errors import OstinatoError
 
-PLAN, PLACEMENT = "plan.json", "placement.toml"
-FOUND = (0, 5)  # exit statuses with a plan: done, and stopped at a limit with the best so far
+FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
 NO_LIMIT = timedelta(days=7)
 USUAL_LIMIT = 10  # seconds of a search, where the section says nothing
 _rounds = count()  # every rank makes its engines in the same order
@@ -69,59 +67,47 @@ def _answer(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     """What rank 0 tells the others: both files; why there are none; or nothing where there is no profile yet."""
     try:
         if section.auto and paths.profile is None:
-            return _packed(paths.output) if _kept_plan(paths) else {}
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = paths.output or Path(temporary)
-            _search(section.search or Search(), paths.profile, size, folder)
-            return _packed(folder)
+            return _packed({name: (paths.output / name).read_text() for name in FILES}) if _kept_plan(paths) else {}
+        found = _search(section.search or Search(), paths.profile, size)
+        if paths.output is not None:
+            found.save(paths.output / PLAN)
+            found.placement.save(paths.output / PLACEMENT)
+        return _packed({PLAN: found.text, PLACEMENT: found.placement.text})
     except (OSError, OstinatoError) as error:
         return {"error": str(error)}
 
 
 def _kept_plan(paths: Paths) -> bool:
     """An earlier run has left a plan in "output"."""
-    return paths.output is not None and all((paths.output / name).is_file() for name in (PLAN, PLACEMENT))
+    return paths.output is not None and all((paths.output / name).is_file() for name in FILES)
 
 
-def _packed(folder: Path) -> dict[str, str]:
-    return {name: b64encode(zlib.compress((folder / name).read_bytes())).decode() for name in (PLAN, PLACEMENT)}
+def _packed(texts: dict[str, str]) -> dict[str, str]:
+    return {name: b64encode(zlib.compress(text.encode())).decode() for name, text in texts.items()}
 
 
-def _search(search: Search, profile: Path, size: Size, folder: Path) -> None:
-    """Writes plan.json and placement.toml into `folder`. Raises OstinatoError with what `ostinato plan` said."""
+def _search(search: Search, profile: Path, size: Size) -> Plan:
+    """Raises OstinatoError with what ostinato.plan() said."""
     if not profile.is_file():
         raise OstinatoError(f'"profile": {profile}: no such file; ostinato profile SCRIPT --output PROFILE makes one')
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "ostinato", "plan", str(profile), "--json", *_options(search)]
-    command += ["--devices", str(size.devices), "--all-devices", "--micro-batches", str(size.micro_batches)]
-    command += ["--output", str(folder / PLAN), "--placement-output", str(folder / PLACEMENT)]
-    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
-    if done.returncode not in FOUND:
-        raise OstinatoError(f'the search of the "ostinato" section found no plan: {done.stderr.strip()}')
-    report = json.loads(done.stdout)
-    print(f"ostinato: searched {report['seconds']:.1f} s: {report['chosen']}", flush=True)
+    options = search.model_dump(exclude_none=True)
+    memory = options.pop("device_memory", None) or _device_memory()
+    try:
+        on = Devices(size.devices, memory)
+        found = plan(Profile.from_file(profile), devices=on, micro_batches=size.micro_batches, all_devices=True, **options)
+    except Error as error:
+        why = f"infeasible: {error}" if isinstance(error, InfeasibleError) else str(error)
+        raise OstinatoError(f'the search of the "ostinato" section found no plan: {why}') from None
+    print(f"ostinato: searched {found.report['seconds']:.1f} s: {found.report['chosen']}", flush=True)
+    return found
 
 
-def _options(search: Search) -> list[str]:
-    """As `ostinato plan` takes them."""
-    given = {"device_memory": _device_memory(), **search.model_dump(exclude_none=True)}
-    flags = [f"--{key.replace('_', '-')}" for key in ("inference", "allow_incomplete") if given.pop(key)]
-    words = ((f"--{key.replace('_', '-')}", str(value)) for key, value in given.items() if value is not None)
-    return flags + [word for pair in words for word in pair]
-
-
-def _device_memory() -> str | None:
-    """Of this rank's accelerator; None on a processor, whose memory the ranks share."""
+def _device_memory() -> str:
+    """Of this rank's accelerator; of a processor, whose memory the ranks share, none is known."""
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
-    return None if accelerator.device_name() == "cpu" else f"{accelerator.total_memory()}B"
-
-
-def _environment() -> dict[str, str]:
-    """With this very ostinato first on the path, however it got there."""
-    here = str(Path(sys.modules["ostinato"].__file__).parent.parent)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))}
+    return "unlimited" if accelerator.device_name() == "cpu" else f"{accelerator.total_memory()}B"
 
 
 def _wait(store, key: str, section: Section) -> None:

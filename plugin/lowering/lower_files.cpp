@@ -3,6 +3,7 @@
 #include "search/checker/checker.h"
 #include "search/files/error.h"
 #include "search/files/file.h"
+#include "search/files/sha256.h"
 #include "search/named/named.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"

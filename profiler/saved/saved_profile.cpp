@@ -15,7 +15,7 @@
 #include "profiler/saved/dispatch_count.h"
 #include "profiler/saved/ivalues.h"
 #include "profiler/saved/step_run.h"
-#include "search/files/file.h"
+#include "search/files/sha256.h"
 
 namespace ostinato {
 namespace {

@@ -27,7 +27,16 @@ class InputError : public std::runtime_error {
  public:
   InputError(const std::string& file, int line, const std::string& message)
       : std::runtime_error(line > 0 ? file + ":" + std::to_string(line) + ": " + message
-                                    : (file.empty() ? message : file + ": " + message)) {}
+                                    : (file.empty() ? message : file + ": " + message)),
+        file_(file),
+        line_(line) {}
+
+  const std::string& file() const { return file_; }  ///< "": of no file
+  int line() const { return line_; }                 ///< 0: of the file as a whole
+
+ private:
+  std::string file_;
+  int line_;
 };
 
 /// No schedule exists; `what()` holds the proof in words.

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "search/files/file.h"
+#include "search/files/sha256.h"
 
 namespace ostinato {
 namespace {

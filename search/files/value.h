@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "search/files/error.h"
-#include "search/files/file.h"
+#include "search/files/nearest.h"
 
 namespace ostinato {
 

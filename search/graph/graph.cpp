@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "search/files/error.h"
-#include "search/files/file.h"
 #include "search/files/value.h"
 
 namespace ostinato {

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "search/graph/loads.h"
-#include "search/graph/random.h"
+#include "search/graph/open_order.h"
 #include "search/graph/rank.h"
 #include "search/graph/slots.h"
 #include "search/graph/strategies.h"
+#include "search/numbers/random.h"
 
 namespace ostinato {
 namespace {
@@ -74,7 +75,7 @@ class Heft {
     std::vector<int> depth(graph_.size(), 0);
     for (const int v : graph_.order)
       for (const int w : graph_.successors[v]) depth[w] = std::max(depth[w], depth[v] + 1);
-    GraphRandom(seed).shuffle(order);
+    Random(seed).shuffle(order);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return depth[a] < depth[b]; });
   }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "search/graph/random.h"
 #include "search/graph/sequence.h"
+#include "search/numbers/random.h"
 
 namespace ostinato {
 namespace {
@@ -213,7 +213,7 @@ class LocalSearch {
   const GraphCosts& costs_;
   const OperatorGraph& graph_;
   const GraphSearchOptions& options_;
-  GraphRandom random_;
+  Random random_;
   GraphSequence sequence_;
   std::vector<int> path_;
   const Ticks threshold_start_;

@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "search/graph/loads.h"
-#include "search/graph/random.h"
+#include "search/numbers/random.h"
 
 namespace ostinato {
 namespace {
 
 std::vector<int> hardest_first(const GraphCosts& costs, std::uint64_t seed) {
   const OperatorGraph& graph = costs.graph();
-  GraphRandom random(seed);
+  Random random(seed);
   std::vector<double> hardness;
   for (int g = 0; g < graph.groups.rows(); ++g) {
     int homes = 0;

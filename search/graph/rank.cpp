@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "search/graph/random.h"
+#include "search/graph/open_order.h"
 
 namespace ostinato {
 namespace {

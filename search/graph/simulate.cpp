@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "search/files/error.h"
-#include "search/files/file.h"
-#include "search/graph/random.h"
+#include "search/files/nearest.h"
+#include "search/graph/open_order.h"
 
 namespace ostinato {
 namespace {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "search/files/error.h"
-#include "search/files/file.h"
+#include "search/files/nearest.h"
 #include "search/graph/loads.h"
-#include "search/graph/random.h"
+#include "search/graph/open_order.h"
 #include "search/graph/rank.h"
 
 namespace ostinato {

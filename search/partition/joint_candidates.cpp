@@ -8,7 +8,6 @@
 #include <set>
 
 #include "search/files/error.h"
-#include "search/files/file.h"
 #include "search/files/value.h"
 #include "search/partition/stage_cost.h"
 

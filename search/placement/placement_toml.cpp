@@ -10,6 +10,7 @@
 
 #include "search/files/digest.h"
 #include "search/files/file.h"
+#include "search/files/sha256.h"
 #include "search/files/toml_values.h"
 #include "search/files/unit_field.h"
 #include "search/files/units.h"

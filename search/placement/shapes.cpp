@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "search/files/error.h"
-#include "search/files/file.h"
+#include "search/files/nearest.h"
 #include "search/placement/shape_stages.h"
 
 namespace ostinato {

@@ -9,18 +9,6 @@
 
 namespace ostinato {
 
-const char* to_string(Objective objective) {
-  switch (objective) {
-    case Objective::makespan:
-      return "makespan";
-    case Objective::span:
-      return "span";
-    case Objective::latency:
-      return "latency";
-  }
-  return "makespan";
-}
-
 namespace {
 
 void write_header(std::string& text, const Plan& plan) {

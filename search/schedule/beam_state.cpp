@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "search/numbers/random.h"
+
 namespace ostinato {
 namespace {
 
@@ -10,13 +12,6 @@ constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max() / 4;
 constexpr int kLargestWindow = 256;
 /// Of the tails on a device, this many are tried.
 constexpr std::size_t kMostThresholds = 48;
-
-std::uint64_t mix(std::uint64_t x) {  // splitmix64 (Steele, Lea, Flood 2014)
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
 
 }  // namespace
 
@@ -27,7 +22,7 @@ BeamMoves::BeamMoves(const Instance& instance, const BeamGoal& goal, int flavour
       std::min(kLargestWindow, static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max(1, most)))));
   for (const auto& tail : goal.tail) last_tail_.push_back(tail.empty() ? 0 : tail.back());
   earliest_.resize(static_cast<std::size_t>(in_.blocks()));
-  for (int b = 0; b < in_.blocks(); ++b) key_.push_back(mix(static_cast<std::uint64_t>(b)));
+  for (int b = 0; b < in_.blocks(); ++b) key_.push_back(mixed(static_cast<std::uint64_t>(b)));
   thresholds_.resize(static_cast<std::size_t>(in_.devices()));
   for (int d = 0; d < in_.devices(); ++d) find_thresholds(d);
 }

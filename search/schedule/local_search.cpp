@@ -4,6 +4,7 @@
 #include <deque>
 #include <limits>
 
+#include "search/numbers/random.h"
 #include "search/schedule/words.h"
 
 namespace ostinato {
@@ -58,23 +59,16 @@ class TabuSearch {
     std::int64_t until;
   };
 
-  std::uint64_t draw() {  // splitmix64 (Steele, Lea, Flood 2014)
-    std::uint64_t x = random_ += 0x9e3779b97f4a7c15ULL;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
-  }
-
   void consider(const Words::Move& move, bool estimate) {
     if (words_.width(move) > 1) work_ += kWorkPerDevice * words_.width(move);
     if (!words_.fits(move)) return;
-    candidates_.push_back({estimate ? words_.estimate(move) : 0, draw(), move});
+    candidates_.push_back({estimate ? words_.estimate(move) : 0, random_.next(), move});
   }
 
   void find_candidates(bool estimate) {
     candidates_.clear();
     work_ += words_.steps();
-    for (const Words::Run& run : words_.critical_runs(draw())) {
+    for (const Words::Run& run : words_.critical_runs(random_.next())) {
       const std::size_t size = run.steps.size();
       for (std::size_t i = 0; i + 1 < size; ++i) {
         consider({run.device, run.steps[i], run.steps[i + 1], true}, estimate);
@@ -108,7 +102,7 @@ class TabuSearch {
     const std::vector<int> passed = words_.passed(move);
     work_ += 3 * words_.steps();
     if (!words_.apply(move)) return false;
-    const std::int64_t until = ++moves_ + kTenure + static_cast<std::int64_t>(draw() % kTenureSpread);
+    const std::int64_t until = ++moves_ + kTenure + static_cast<std::int64_t>(random_.next() % kTenureSpread);
     for (const int s : passed) tabu_.push_back({move.right ? mover : s, move.right ? s : mover, until});
     std::erase_if(tabu_, [&](const Tabu& t) { return t.until <= moves_; });
     return true;
@@ -120,20 +114,20 @@ class TabuSearch {
     for (const Candidate& c : candidates_) {
       if ((c.estimate < best_.makespan() || !tabu(c.move)) && make(c.move)) return true;
     }
-    return !candidates_.empty() && make(candidates_[draw() % candidates_.size()].move);
+    return !candidates_.empty() && make(candidates_[random_.next() % candidates_.size()].move);
   }
 
   /// A move at random on the critical path.
   void shake() {
     find_candidates(false);
-    if (!candidates_.empty()) make(candidates_[draw() % candidates_.size()].move);
+    if (!candidates_.empty()) make(candidates_[random_.next() % candidates_.size()].move);
     work_ += words_.steps();
   }
 
   const LocalSearchOptions& options_;
   Words words_;
   Words best_;
-  std::uint64_t random_;
+  Random random_;
   std::vector<Candidate> candidates_;
   std::vector<Tabu> tabu_;
   std::int64_t moves_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "search/files/error.h"
+#include "search/numbers/random.h"
 #include "search/simulate/step_graph.h"
 
 namespace ostinato {
@@ -10,18 +11,10 @@ namespace {
 
 constexpr std::int64_t kMillion = 1'000'000;
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a well mixed number for each counter.
-std::uint64_t mix(std::uint64_t z) {
-  z += 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
-
 /// A uniform number in [-range, range], the same for the same seed, run and step wherever it is asked for.
 std::int64_t vary(std::uint64_t seed, int run, int step, std::int64_t range) {
   const std::uint64_t bits =
-      mix(mix(mix(seed) + static_cast<std::uint64_t>(run)) + static_cast<std::uint64_t>(step));
+      mixed(mixed(mixed(seed) + static_cast<std::uint64_t>(run)) + static_cast<std::uint64_t>(step));
   const auto width = static_cast<unsigned __int128>(2 * range + 1);
   return static_cast<std::int64_t>((width * bits) >> 64) - range;
 }

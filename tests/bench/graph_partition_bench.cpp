@@ -109,7 +109,7 @@ void BM_Best(benchmark::State& state, const PublishedRow& row) {
 
 /// Vertices with one to three inputs among the 1,000 before them, on 50 devices.
 OperatorGraph long_graph(int vertices) {
-  GraphRandom random(1);
+  Random random(1);
   std::vector<GraphVertex> rows(vertices);
   for (int v = 0; v < vertices; ++v) {
     rows[v].id = v + 1;

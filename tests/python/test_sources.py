@@ -1,6 +1,7 @@
 """The sources themselves: C++ is formatted and its examples are whole, and what is included comes from packages that script/setup
 installs."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -36,6 +37,18 @@ def test_every_file_in_cpp_is_formatted():
 def test_python_has_no_findings():
     words = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "."]
     found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_the_types_of_the_python_api_hold(tmp_path):
+    """mypy, on what a user's own type checker reads; what hooks DeepSpeed has no types to check against."""
+    (tmp_path / "ostinato").mkdir()
+    for path in (ROOT / "bindings" / "ostinato").glob("*.py*"):
+        (tmp_path / "ostinato" / path.name).symlink_to(path)
+    modules = [word for name in ("", ".core", ".errors", ".files") for word in ("-m", f"ostinato{name}")]
+    words = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--follow-imports=silent", *modules]
+    environment = {**os.environ, "MYPYPATH": str(tmp_path), "MYPY_CACHE_DIR": str(tmp_path / "cache")}
+    found = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
 
 

@@ -1,4 +1,6 @@
 #include "search/files/file.h"
+#include "search/files/nearest.h"
+#include "search/files/sha256.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

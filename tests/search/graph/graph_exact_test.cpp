@@ -30,7 +30,7 @@ struct Drawn {
 
 /// One to three devices, five to seven vertices, and memory of which little is left over.
 Drawn draw(std::uint64_t seed) {
-  GraphRandom random(seed);
+  Random random(seed);
   const int count = seed % 7 == 0 ? 1 : 2 + random.below(2);
   Drawn drawn{test::random_graph(seed, {.vertices = count == 3 ? 5 : 5 + random.below(3),
                                         .edge_percent = 20 + random.below(40),

@@ -21,7 +21,7 @@ Assignment first_allowed(const GraphCosts& costs) {
 }
 
 /// A random change that the graph and the kinds allow; no moves: none.
-GraphChange random_change(const GraphCosts& costs, const GraphSequence& s, GraphRandom& random) {
+GraphChange random_change(const GraphCosts& costs, const GraphSequence& s, Random& random) {
   const OperatorGraph& g = costs.graph();
   const int v = random.below(g.size());
   const int first = s.earliest_position(v), last = s.latest_position(v);
@@ -71,7 +71,7 @@ TEST(GraphSequenceTest, ChangesKeepItExact) {
     const GraphDevices d = random_devices(seed, 4);
     const GraphCosts costs(g, d);
     GraphSequence s(costs, first_allowed(costs), g.order);
-    GraphRandom random(seed);
+    Random random(seed);
     for (int step = 0; step < 60; ++step) {
       const GraphChange change = random_change(costs, s, random);
       if (change.moves.empty()) continue;

@@ -62,7 +62,7 @@ Ticks slow_makespan(const GraphCosts& costs, const Assignment& where, bool fifo)
 }
 
 Assignment random_assignment(const GraphCosts& costs, std::uint64_t seed) {
-  GraphRandom random(seed);
+  Random random(seed);
   Assignment where(costs.graph().size());
   for (int g = 0; g < costs.graph().groups.rows(); ++g) {
     int d = random.below(costs.device_count());

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "search/graph/random.h"
+#include "search/numbers/random.h"
 
 namespace ostinato {
 namespace {
@@ -33,7 +33,7 @@ class WalkedList {
 
 /// Plans `count` intervals that are ready at random before `horizon`; the fuller it is, the more touch.
 void compare(std::uint64_t seed, int count, int horizon, int longest) {
-  GraphRandom random(seed);
+  Random random(seed);
   GraphSlots slots;
   WalkedList list;
   for (int i = 0; i < count; ++i) {

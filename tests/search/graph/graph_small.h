@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "search/graph/graph.h"
-#include "search/graph/random.h"
+#include "search/numbers/random.h"
 #include "tests/support/source_dir.h"
 
 namespace ostinato::test {
@@ -34,7 +34,7 @@ struct RandomGraphOptions {
 
 /// Edges go from lower to higher ids; ids start at 1 and leave gaps.
 inline OperatorGraph random_graph(std::uint64_t seed, const RandomGraphOptions& o = {}) {
-  GraphRandom random(seed);
+  Random random(seed);
   std::vector<GraphVertex> rows;
   for (int v = 0; v < o.vertices; ++v) {
     GraphVertex row;
@@ -55,7 +55,7 @@ inline OperatorGraph random_graph(std::uint64_t seed, const RandomGraphOptions& 
 
 /// Speeds, rates in both directions and kinds at random; the first device is a CPU, the second a GPU.
 inline GraphDevices random_devices(std::uint64_t seed, int count) {
-  GraphRandom random(seed);
+  Random random(seed);
   GraphDevices devices = devices_of(std::vector<std::int64_t>(count, 1));
   for (int d = 0; d < count; ++d) {
     devices.devices[d].speed = 1 + random.below(20);

@@ -8,6 +8,7 @@
 
 #include "search/files/error.h"
 #include "search/files/file.h"
+#include "search/files/sha256.h"
 #include "tests/search/random_plan.h"
 
 namespace ostinato {

@@ -10,7 +10,6 @@
 #include "search/bounds/mode_bounds.h"
 #include "search/checker/modes.h"
 #include "search/files/error.h"
-#include "search/files/file.h"
 #include "search/mode_search.h"
 #include "search/placement/placement_toml.h"
 #include "search/plan/orders.h"

@@ -1,0 +1,344 @@
+#include "bindings/core_module.h"
+
+#include <pybind11/stl.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/aside.h"
+#include "bindings/core/partitioned.h"
+#include "bindings/core/plan_summary.h"
+#include "bindings/core/planned.h"
+#include "bindings/core/requests.h"
+#include "bindings/core/shape_request.h"
+#include "bindings/core/usage_error.h"
+#include "plugin/lowering/lower.h"
+#include "plugin/lowering/program_text.h"
+#include "search/checker/checker.h"
+#include "search/files/error.h"
+#include "search/files/file.h"
+#include "search/mode_search.h"
+#include "search/named/references.h"
+#include "search/pareto.h"
+#include "search/placement/placement_toml.h"
+#include "search/plan/modes.h"
+#include "search/plan/plan_json.h"
+#include "search/profile/cluster_toml.h"
+#include "search/profile/profile_json.h"
+#include "search/profile/profile_noise.h"
+#include "search/show/show.h"
+#include "search/simulate/simulate.h"
+
+namespace py = pybind11;
+
+namespace ostinato {
+namespace {
+
+using Settings = std::map<std::string, std::string>;  ///< keyword to value, as it would be typed
+
+/// A placement with the bytes of its file.
+struct HeldPlacement {
+  std::string text;
+  PlacementFile file;
+};
+using PlacementRef = std::shared_ptr<const HeldPlacement>;
+
+struct HeldPlan {
+  PlacementRef written;
+  Placement placement;  ///< as the plan runs it
+  Plan plan;
+};
+
+struct HeldProfile {
+  std::string text;
+  Profile profile;
+};
+
+struct HeldDevices {
+  std::string text;    ///< of the device file; "": devices that are alike
+  std::string memory;  ///< of each of those
+  PartitionOptions on;
+};
+
+PlacementRef held_placement(std::string text, const std::string& name) {
+  PlacementFile file = parse_placement(text, name);
+  return std::make_shared<const HeldPlacement>(std::move(text), std::move(file));
+}
+
+HeldPlan held_plan(PlacementRef written, Plan plan) {
+  plan.placement_sha256 = written->file.sha256;
+  Placement placement = as_planned(written->file.placement, plan);
+  return {std::move(written), std::move(placement), std::move(plan)};
+}
+
+core::Options options_of(const std::vector<std::string>& sections, const Settings& settings) {
+  core::Options options(sections);
+  for (const auto& [key, value] : settings) options.set(key, value, core::dashed(key));
+  return options;
+}
+
+std::string dumped(const core::Json& json) {
+  return json.dump(-1, ' ', false, core::Json::error_handler_t::replace);
+}
+
+void bind_placement(py::module_& m) {
+  py::class_<HeldPlacement, std::shared_ptr<HeldPlacement>>(m, "Placement")
+      .def_readonly("text", &HeldPlacement::text)
+      .def_property_readonly("name", [](const HeldPlacement& p) { return p.file.placement.name; })
+      .def_property_readonly("sha256", [](const HeldPlacement& p) { return p.file.sha256; })
+      .def_property_readonly("devices",
+                             [](const HeldPlacement& p) {
+                               std::vector<std::string> names;
+                               for (const Device& device : p.file.placement.devices)
+                                 names.push_back(device.name);
+                               return names;
+                             })
+      .def_property_readonly("blocks", [](const HeldPlacement& p) {
+        std::vector<std::string> names;
+        for (const Block& block : p.file.placement.blocks) names.push_back(block.name);
+        return names;
+      });
+  m.def(
+      "placement",
+      [](std::string text, const std::string& name) { return held_placement(std::move(text), name); },
+      py::arg("text"), py::arg("name"));
+  m.def("placement_file",
+        [](const std::string& path) { return held_placement(read_file(path, kMaxPlacementBytes), path); });
+  m.def(
+      "shape",
+      [](const std::string& shape, int devices, int chunks, bool inference, const Settings& settings) {
+        core::ShapeRequest request;
+        request.shape = shape, request.devices = devices, request.chunks = chunks;
+        request.inference = inference;
+        request.time_unit = "ns", request.memory_unit = "B";  // numbers without unit
+        const std::map<std::string, std::string*> places = {{"forward", &request.forward},
+                                                            {"backward", &request.backward},
+                                                            {"weight", &request.weight},
+                                                            {"shard_forward", &request.shard_forward},
+                                                            {"shard_backward", &request.shard_backward},
+                                                            {"memory", &request.memory},
+                                                            {"shard_memory", &request.shard_memory},
+                                                            {"workspace", &request.workspace},
+                                                            {"static", &request.static_memory},
+                                                            {"capacity", &request.capacity},
+                                                            {"latency", &request.latency},
+                                                            {"bandwidth", &request.bandwidth},
+                                                            {"bytes", &request.bytes}};
+        for (const auto& [key, value] : settings) *places.at(key) = value;
+        return held_placement(format_placement(core::shape_of(request)), shape);
+      },
+      py::arg("shape"), py::arg("devices"), py::arg("chunks"), py::arg("inference"), py::arg("settings"));
+}
+
+using Columns = std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>,
+                           std::vector<std::vector<int>>, std::vector<int>, std::vector<Nanoseconds>,
+                           std::vector<Nanoseconds>>;
+
+/// Block, stage, kind, devices, micro-batch, start, end, of every step.
+Columns columns(const HeldPlan& held) {
+  Columns columns;
+  auto& [blocks, stages, kinds, devices, micro_batches, starts, ends] = columns;
+  for (const ScheduledBlock& step : held.plan.schedule) {
+    const Block& block = held.placement.blocks[static_cast<std::size_t>(step.block)];
+    blocks.push_back(block.name);
+    stages.push_back(block.stage);
+    kinds.emplace_back(to_string(block.kind));
+    devices.push_back(block.devices);
+    micro_batches.push_back(step.micro_batch);
+    starts.push_back(step.start);
+    ends.push_back(step.start + block.time);
+  }
+  return columns;
+}
+
+void bind_plan(py::module_& m) {
+  py::class_<HeldPlan>(m, "Plan")
+      .def_property_readonly("text", [](const HeldPlan& p) { return format_plan(p.plan, p.placement); })
+      .def_property_readonly(
+          "written", [](const HeldPlan& p) { return std::const_pointer_cast<HeldPlacement>(p.written); })
+      .def_property_readonly("peak_memory", [](const HeldPlan& p) { return p.plan.peak_memory; })
+      .def_property_readonly("cut_by_limit", [](const HeldPlan& p) { return p.plan.search.cut_by_limit; })
+      .def("columns", &columns)
+      .def("html", [](const HeldPlan& p) { return show_html(p.plan, p.placement); })
+      .def("summary",
+           [](const HeldPlan& p) {
+             return core::summary(p.plan, p.placement, -1, p.written->file.model.step_memory);
+           })
+      .def("facts", [](const HeldPlan& p) {
+        return dumped(core::summary_json(p.plan, p.placement, -1, p.written->file.model.step_memory));
+      });
+  m.def("plan_file", [](const std::string& path, std::shared_ptr<HeldPlacement> placement) {
+    Plan plan = read_plan(path, placement->file.placement, placement->file.sha256);
+    return held_plan(std::move(placement), std::move(plan));
+  });
+  m.def("verify", [](const HeldPlan& held) {
+    const py::gil_scoped_release release;
+    const CheckResult result = check_plan(held.plan, held.written->file.placement);
+    return std::pair(result.passed, result.failures);
+  });
+  m.def("simulate", [](const HeldPlan& held, const Settings& settings) {
+    const SimulateOptions options = core::simulate_options(options_of({"simulate"}, settings));
+    refuse_unless_it_runs(held.plan, held.written->file.placement, "the plan", "its placement");
+    const py::gil_scoped_release release;
+    return simulate(held.placement, held.plan.micro_batches, held.plan.schedule, options).makespans;
+  });
+  m.def("explain", [](const HeldPlan& held) {
+    refuse_unless_it_runs(held.plan, held.written->file.placement, "the plan", "its placement");
+    const Placement limited =
+        held.plan.capacity ? within_capacity(held.placement, held.plan.capacity->memory) : held.placement;
+    return explain(limited, critical_chain(limited, held.plan.micro_batches, held.plan.schedule));
+  });
+  m.def("lower", [](const HeldPlan& held, bool transfers) {
+    refuse_unless_it_runs(held.plan, held.written->file.placement, "the plan", "its placement");
+    const py::gil_scoped_release release;
+    const Program program = lower(held.plan, held.written->file.placement);
+    std::vector<std::string> rows;
+    for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank)
+      rows.push_back(format_rank(program, rank, transfers ? TextForm::transfers : TextForm::compute));
+    return rows;
+  });
+}
+
+void bind_profile(py::module_& m) {
+  py::class_<HeldProfile>(m, "Profile")
+      .def_readonly("text", &HeldProfile::text)
+      .def_property_readonly("model", [](const HeldProfile& p) { return p.profile.model; })
+      .def_property_readonly("noise", [](const HeldProfile& p) { return noise_of(p.profile); })
+      .def_property_readonly("layers", [](const HeldProfile& p) {
+        std::vector<std::string> names;
+        for (const LayerCost& layer : p.profile.layers) names.push_back(layer.name);
+        return names;
+      });
+  m.def(
+      "profile",
+      [](std::string text, const std::string& name) {
+        Profile profile = parse_profile(text, name);
+        return HeldProfile{std::move(text), std::move(profile)};
+      },
+      py::arg("text"), py::arg("name"));
+  m.def("profile_file", [](const std::string& path) {
+    std::string text = read_file(path, kMaxProfileBytes);
+    Profile profile = parse_profile(text, path);
+    return HeldProfile{std::move(text), std::move(profile)};
+  });
+  py::class_<HeldDevices>(m, "Devices")
+      .def_readonly("text", &HeldDevices::text)
+      .def_readonly("memory", &HeldDevices::memory)
+      .def_property_readonly("count", [](const HeldDevices& d) { return d.on.devices; });
+  m.def(
+      "devices",
+      [](int count, const std::string& memory) {
+        return HeldDevices{"", memory, core::on_devices(count, memory)};
+      },
+      py::arg("count"), py::arg("memory"));
+  m.def(
+      "cluster",
+      [](std::string text, const std::string& name) {
+        PartitionOptions on = core::on_cluster(parse_cluster(text, name), "unlimited");
+        return HeldDevices{std::move(text), "", std::move(on)};
+      },
+      py::arg("text"), py::arg("name"));
+  m.def("cluster_file", [](const std::string& path) {
+    std::string text = read_file(path, kMaxClusterBytes);
+    PartitionOptions on = core::on_cluster(parse_cluster(text, path), "unlimited");
+    return HeldDevices{std::move(text), "", std::move(on)};
+  });
+}
+
+/// What search and pareto share: the request, checked, and joined to the caller.
+SearchOptions asked(const HeldPlacement& placement, const Settings& settings, int micro_batches) {
+  core::check_size(placement.file.placement, micro_batches, "");
+  return core::search_options(options_of({"search"}, settings), micro_batches);
+}
+
+void bind_search(py::module_& m) {
+  m.def("search", [](std::shared_ptr<HeldPlacement> placement, int micro_batches, const Settings& settings,
+                     bool choose, const py::object& progress) {
+    SearchOptions options = asked(*placement, settings, micro_batches);
+    Aside aside(progress);
+    Plan plan = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
+      options.stop = stop, options.progress = std::move(report);
+      return choose ? search_modes(placement->file.placement, options)
+                    : search(placement->file.placement, options);
+    });
+    return std::pair(held_plan(std::move(placement), std::move(plan)), aside.interrupted());
+  });
+  m.def("pareto", [](const std::shared_ptr<HeldPlacement>& placement, int micro_batches,
+                     const Settings& settings, int points, bool choose, const py::object& progress) {
+    SearchOptions options = asked(*placement, settings, micro_batches);
+    Aside aside(progress);
+    ParetoCurve curve = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
+      options.stop = stop, options.progress = std::move(report);
+      return pareto_memory(placement->file.placement, options, points, choose);
+    });
+    std::vector<HeldPlan> plans;
+    for (Plan& plan : curve.plans) plans.push_back(held_plan(placement, std::move(plan)));
+    return std::pair(std::move(plans), aside.interrupted());
+  });
+  m.def("partition", [](const HeldProfile& profile, const HeldDevices& devices, int micro_batches,
+                        const Settings& settings) {
+    const core::Options options = options_of({"partition"}, settings);
+    const PartitionOptions wanted = core::cut_options(options, devices.on, micro_batches, profile.profile);
+    const core::Partitioned cut =
+        core::partition_profile(profile.profile, wanted, options.text("stages") == "graph");
+    return std::pair(held_placement(cut.text, "placement"),
+                     dumped(core::partition_json(cut, profile.profile)));
+  });
+  m.def("plan_profile", [](const HeldProfile& profile, const HeldDevices& devices, int micro_batches,
+                           const Settings& settings, const py::object& progress) {
+    JointOptions wanted = core::joint_options(options_of({"plan", "partition", "search"}, settings),
+                                              devices.on, micro_batches, profile.profile);
+    Aside aside(progress);
+    const core::Planned planned = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
+      wanted.search.stop = stop, wanted.search.progress = std::move(report);
+      return core::plan_profile(profile.profile, wanted, {});
+    });
+    return std::tuple(held_plan(held_placement(planned.placement_text, "placement"), planned.plan),
+                      dumped(core::planned_json(planned, profile.profile)),
+                      core::planned_text(planned, profile.profile), aside.interrupted());
+  });
+}
+
+/// The exception of ostinato.errors of that name.
+template <typename... Arguments>
+void raise(const char* name, const Arguments&... arguments) {
+  const py::object type = py::module_::import("ostinato.errors").attr(name);
+  PyErr_SetObject(type.ptr(), type(arguments...).ptr());
+}
+
+void translate(std::exception_ptr error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const core::UsageError& usage) {
+    raise("UsageError", usage.what());
+  } catch (const InputError& input) {
+    raise("InputError", input.what(), input.file(), input.line());
+  } catch (const InfeasibleError& infeasible) {
+    raise("InfeasibleError", infeasible.what());
+  } catch (const UndecidedError& undecided) {
+    raise("UndecidedError", undecided.what());
+  }
+}
+
+}  // namespace
+
+void bind_core(py::module_& m) {
+  py::register_local_exception_translator(translate);
+  bind_placement(m);
+  bind_plan(m);
+  bind_profile(m);
+  bind_search(m);
+  m.def("option_table", [] {
+    std::vector<std::tuple<std::string, std::string, std::string>> rows;  // section, key, default
+    for (const core::OptionRow& row : core::option_table())
+      rows.emplace_back(row.section, row.key, row.fallback);
+    return rows;
+  });
+}
+
+}  // namespace ostinato

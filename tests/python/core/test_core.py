@@ -1,0 +1,224 @@
+"""The core as Python has it: the examples of its docstrings, the same bytes as the commands write, errors, Ctrl-C."""
+
+import doctest
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import ostinato
+import pytest
+from ostinato import _search, core
+from support.profiles import write_profile
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+# Searched for seconds: nothing proves its best plan the best.
+SLOW = dict(devices=8, forward=[3, 7, 4, 9, 5, 8, 6, 2], backward=[11, 5, 13, 7, 9, 17, 8, 6], memory=1, capacity=9)
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    return write_profile(tmp_path_factory.mktemp("profile") / "profile.json", [100, 300, 200, 100, 500, 100, 100, 200])
+
+
+def command(*words) -> None:
+    assert _search.main([str(word) for word in words]) == 0
+
+
+def test_the_examples_hold():
+    assert core.__doc__
+    found = doctest.testmod(core)
+    assert found.attempted >= 10 and found.failed == 0
+
+
+def test_no_torch_is_imported():
+    code = "import sys, ostinato; ostinato.search(ostinato.placement('v'), micro_batches=4); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_everything_is_found_in_the_package():
+    assert all(getattr(ostinato, name) is not None for name in ostinato.__all__)
+    assert set(ostinato.__all__) <= set(dir(ostinato))
+    with pytest.raises(AttributeError, match="no attribute 'serch'"):
+        ostinato.serch  # noqa: B018
+
+
+OPTIONS = {"search": ["search"], "pareto": ["search"], "plan": ["plan", "partition", "search"], "partition": ["partition"], "simulate": ["simulate"]}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_keywords_are_the_options_of_the_command(name):
+    """Same names, same defaults."""
+    table = {key: default for section, key, default in _search.option_table() if section in OPTIONS[name]}
+    given = {key: p.default for key, p in inspect.signature(getattr(core, name)).parameters.items() if p.default is not p.empty}
+    own = {"progress", "micro_batches"}
+    assert {key: core._typed(key, value) for key, value in given.items() if key not in own} == {key: table[key] for key in given if key not in own}
+    chosen_by_plan = {"chunks", "layout", "stages", "recompute", "choose", "points"}
+    left_out = {"search": {"points"}, "pareto": {"method"}, "plan": chosen_by_plan}.get(name, set())
+    assert table.keys() - given.keys() == left_out
+
+
+def test_a_search_gives_the_bytes_of_the_command(tmp_path):
+    placement, plan = tmp_path / "m.toml", tmp_path / "m.json"
+    command("placement", "m", "--devices", 4, "--forward", "1ms", "--backward", "3ms", "--output", placement)
+    command("search", placement, "--micro-batches", 8, "--output", plan)
+    mine = ostinato.placement("m", devices=4, forward="1ms", backward=3_000_000)
+    assert mine == ostinato.Placement.from_file(placement) and mine.sha256 == ostinato.Placement.from_file(placement).sha256
+    found = ostinato.search(mine, micro_batches=8)
+    assert found.text == plan.read_text() == ostinato.Plan.from_file(plan, placement).text
+    found.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == plan.read_bytes()
+    assert found.to_dict()["makespan"] == found.makespan == max(step.end for step in found.schedule)
+    assert found.placement == mine and mine.to_dict()["name"] == "m-shape-4"
+    assert ostinato.verify(found) and not ostinato.verify(found).failures
+
+
+def test_a_plan_of_a_profile_is_that_of_the_command(profile, tmp_path):
+    files = ["--output", tmp_path / "plan.json", "--placement-output", tmp_path / "placement.toml"]
+    command("plan", profile, "--devices", 2, "--micro-batches", 4, "--device-memory", "1GiB", *files)
+    found = ostinato.plan(ostinato.Profile.from_file(profile), devices=2, micro_batches=4, device_memory=2**30)
+    assert found.text == (tmp_path / "plan.json").read_text()
+    assert found.placement.text == (tmp_path / "placement.toml").read_text()
+    assert found.report["chosen"] in str(found) and len(found.report["candidates"]) > 2
+    assert found.makespan == found.report["makespan"] and found.facts["named"]
+
+
+def test_a_partition_is_that_of_the_command(profile, tmp_path):
+    command("partition", profile, "--devices", 4, "--chunks", 2, "--layout", "wave", "--output", tmp_path / "p.toml")
+    found = ostinato.partition(ostinato.Profile.from_file(profile), devices=ostinato.Devices(4), chunks=2, layout="wave")
+    assert found.text == (tmp_path / "p.toml").read_text()
+    assert found.report["busiest"] >= found.report["lower_bound"] > 0
+
+
+def test_devices_of_a_file(profile, tmp_path):
+    text = 'format = "ostinato-devices/1"\nmemory_unit = "GiB"\n[[kinds]]\nname = "a"\nmemory = 1\n[[kinds]]\nname = "b"\nspeed = 2.0\n'
+    text += '[[nodes]]\nkind = "a"\ndevices = 1\n[[nodes]]\nkind = "b"\ndevices = 1\n'
+    (tmp_path / "devices.toml").write_text(text)
+    two = ostinato.Devices.from_file(tmp_path / "devices.toml")
+    assert len(two) == 2 and two.to_dict()["kinds"][1] == {"name": "b", "speed": 2.0}
+    two.save(tmp_path / "again.toml")
+    assert (tmp_path / "again.toml").read_text() == text
+    found = ostinato.partition(ostinato.Profile.from_file(profile), devices=two)
+    layers = {stage["devices"][0]: len(stage["layers"]) for stage in found.report["stages"]}
+    assert layers[1] > layers[0]  # the fast one has more of them
+    with pytest.raises(ValueError, match="have their own"):
+        ostinato.partition(ostinato.Profile.from_file(profile), devices=two, device_memory="1GiB")
+    with pytest.raises(ValueError, match="a number, not a file"):
+        ostinato.Devices(2).save(tmp_path / "none.toml")
+
+
+def test_what_is_wrong_in_a_file_has_its_line(tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text((CONFIGS / "v-shape-4.toml").read_text().replace("kind", "knd", 1))
+    with pytest.raises(ostinato.InputError) as caught:
+        ostinato.Placement.from_file(path)
+    assert caught.value.file == str(path) and caught.value.line > 0
+    assert str(caught.value).startswith(f"{path}:{caught.value.line}: ")
+    assert isinstance(caught.value, ostinato.Error) and isinstance(caught.value, ValueError)
+    with pytest.raises(ostinato.InputError, match="nowhere.json"):
+        ostinato.Profile.from_file(tmp_path / "nowhere.json")
+
+
+def test_a_plan_of_another_placement_is_refused(tmp_path):
+    ostinato.search(ostinato.placement("v", devices=2), micro_batches=2).save(tmp_path / "v.json")
+    with pytest.raises(ostinato.InputError, match="v.json"):
+        ostinato.Plan.from_file(tmp_path / "v.json", ostinato.placement("v", devices=2, forward="7us"))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda v: ostinato.search(v, micro_batches=2, time_limit=-1), ["time_limit needs", '"-1"']),
+        (lambda v: ostinato.search(v, micro_batches=2, method="1f1c"), ["method", "did you mean 1f1b?"]),
+        (lambda v: ostinato.search(v, micro_batches=0), ["micro"]),
+        (lambda v: ostinato.Devices(0), ["devices needs at least 1"]),
+        (lambda v: ostinato.Devices(2, memory="40"), ["device_memory needs a number with a unit"]),
+        (lambda v: ostinato.placement("m", forward="fast"), ["forward needs a time"]),
+        (lambda v: ostinato.placement("mm"), ["did you mean m?"]),
+    ],
+)
+def test_what_is_asked_wrongly_is_said(call, words):
+    with pytest.raises((ostinato.UsageError, ostinato.InputError)) as caught:
+        call(ostinato.placement("v", devices=2))
+    assert "--" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_infeasible_holds_the_proof():
+    with pytest.raises(ostinato.InfeasibleError, match="device0"):
+        ostinato.search(ostinato.placement("v", devices=2, memory=2, capacity=1), micro_batches=2)
+
+
+def test_ctrl_c_gives_the_best_so_far():
+    seen = []
+
+    def progress(*figures):
+        seen.append(figures)
+        if figures[0] > 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(ostinato.Interrupted) as caught:
+        ostinato.search(ostinato.placement("nn", **SLOW), micro_batches=64, time_limit=0, progress=progress)
+    best = caught.value.best
+    assert isinstance(caught.value, KeyboardInterrupt) and best.cut_by_limit and ostinato.verify(best)
+    value, bound, seconds, phase = seen[-1]
+    assert value >= best.makespan >= bound > 0 and seconds >= 0 and phase
+
+
+def test_what_progress_raises_ends_the_search():
+    def progress(*figures):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        ostinato.search(ostinato.placement("nn", **SLOW), micro_batches=64, time_limit=0, progress=progress)
+
+
+def test_other_threads_go_on():
+    """A thread of Python's stops the search, which it could not if the search held the interpreter."""
+    going, counted = threading.Event(), []
+
+    def count():
+        while not going.is_set():
+            counted.append(time.monotonic())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    ostinato.search(ostinato.placement("nn", **SLOW), micro_batches=64, time_limit=1)
+    going.set()
+    thread.join()
+    assert len(counted) > 10
+
+
+def test_a_curve_over_memory():
+    curve = ostinato.pareto(ostinato.placement("v", devices=4), micro_batches=8, points=3)
+    assert 2 <= len(curve) <= 3 and all(map(ostinato.verify, curve))
+    assert [max(plan.peak_memory) for plan in curve] == sorted((max(plan.peak_memory) for plan in curve), reverse=True)
+
+
+def test_modes_are_chosen_and_kept(tmp_path):
+    choices = ostinato.Placement.from_file(CONFIGS / "choices-4.toml")
+    found = ostinato.search(choices, micro_batches=4, choose=True, time_limit=2)
+    assert found.facts["modes"]["taken"] and ostinato.verify(found)
+    found.save(tmp_path / "plan.json")
+    assert ostinato.Plan.from_file(tmp_path / "plan.json", choices).schedule == found.schedule
+
+
+def test_a_plan_is_replayed_explained_lowered_and_drawn(monkeypatch):
+    plan = ostinato.search(ostinato.placement("m", devices=4), micro_batches=8)
+    calm, rough = ostinato.simulate(plan, runs=3), ostinato.simulate(plan, jitter=0.2, runs=50)
+    assert calm.makespans == (plan.makespan,) * 3 and rough.at(0) <= rough.at(50) <= rough.at(100)
+    assert rough == ostinato.simulate(plan, jitter=0.2, runs=50)
+    assert ostinato.explain(plan) and len(ostinato.lower(plan)) == 4
+    page = plan._repr_html_()
+    assert page.startswith("<iframe srcdoc=") and "&lt;html" in page
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows, columns: (rows, columns)))
+    rows, columns = plan.to_frame()
+    assert len(rows) == len(plan.schedule) and columns[0] == "block" and json.dumps(rows[0])
