@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/search.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@
 #include "search/files/error.h"
 #include "search/named/named.h"
 #include "search/placement/placement_check.h"
-#include "search/portfolio.h"
+#include "search/portfolio/portfolio.h"
 #include "search/schedule/steady.h"
 
 namespace ostinato {
@@ -60,7 +61,7 @@ Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bound
 }  // namespace
 
 Plan search(const Placement& placement, const SearchOptions& options) {
-  const auto began = Portfolio::Clock::now();
+  const auto began = Hunt::Clock::now();
   check(placement, options);
   const Instance in(placement);
   const Bounds bounds(in);

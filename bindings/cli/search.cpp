@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/search.h"
 
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ namespace {
 struct Wanted {
   std::string placement, output, pareto;
   int micro_batches = 0;
-  bool steady_state = false;
+  bool steady_state = false, explain = false;
   SearchOptions search;
   bool choose = false;
   int points = 0;
@@ -45,6 +46,7 @@ void declare(CLI::App& app, Wanted& wanted, bool plan_wanted) {
   app.add_flag("--steady-state", wanted.steady_state,
                "Only report the repeating part: its least period, the least memory at that period, and "
                "what of it is proved; no plan");
+  app.add_flag("--explain", wanted.explain, "Tell what each technique of the search cost and brought");
   app.add_option(
          "--pareto", wanted.pareto,
          "memory: the curve of makespan over memory, from the placement's memory down to the least that "
@@ -60,6 +62,8 @@ void resolve(OptionSet& options, Wanted& wanted) {
   wanted.points = static_cast<int>(options.integer("points"));
   if (wanted.search.method != "auto" && (wanted.choose || !wanted.pareto.empty()))
     throw UsageError("--choose and --pareto search; leave --method out");
+  if (wanted.explain && (wanted.choose || !wanted.pareto.empty() || wanted.search.method != "auto"))
+    throw UsageError("--explain tells of one search: leave --choose, --pareto and --method out");
 }
 
 void check_choices(const PlacementFile& file, const Wanted& wanted) {
@@ -71,8 +75,11 @@ void check_choices(const PlacementFile& file, const Wanted& wanted) {
 int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
   check_can_write(wanted.output);
   const InterruptGuard guard;
-  Searched searched = wanted.choose ? run_search_modes(file.placement, wanted.search, guard, io)
-                                    : run_search(file.placement, wanted.search, guard, "", io);
+  std::vector<Contribution> contributions;
+  SearchOptions options = wanted.search;
+  if (wanted.explain) options.contributions = &contributions;
+  Searched searched = wanted.choose ? run_search_modes(file.placement, options, guard, io)
+                                    : run_search(file.placement, options, guard, "", io);
   Plan& plan = searched.plan;
   plan.placement_sha256 = file.sha256;
   const Placement placement = as_planned(file.placement, plan);
@@ -81,10 +88,12 @@ int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
   if (wanted.json) {
     Json json = {{"status", status}, {"output", wanted.output}};
     json.update(summary_json(plan, placement, searched.seconds, file.model.step_memory));
+    if (wanted.explain) json["techniques"] = contributions_json(contributions);
     print_json(json, io);
   } else {
     io.out << summary(plan, placement, searched.seconds, file.model.step_memory) << "  written to        "
            << wanted.output << '\n';
+    if (wanted.explain) io.out << contributions_text(contributions);
   }
   return status;
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/core/plan_summary.h"
 
 #include <fmt/format.h>
@@ -184,6 +185,30 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds,
   if (!step_memory.empty()) json["peak_with_step"] = peaks_with_step(plan, placement, step_memory);
   if (seconds >= 0) json["seconds"] = seconds;
   return json;
+}
+
+std::string contributions_text(const std::vector<Contribution>& contributions) {
+  std::string text =
+      fmt::format("\n{:<30} {:>5} {:>9}   {:>12} {:>12}\n", "technique", "runs", "seconds", "best", "bound");
+  for (const Contribution& row : contributions) {
+    text += fmt::format("{:<30} {:>5} {:>9.3f}   {:>12} {:>12}\n", row.technique, row.runs, row.seconds,
+                        row.after > 0 ? format_time(row.after) : "-",
+                        row.bound > 0 ? format_time(row.bound) : "-");
+  }
+  return text + "best, bound: where the technique made the best shorter, or the proved bound higher.\n";
+}
+
+Json contributions_json(const std::vector<Contribution>& contributions) {
+  Json list = Json::array();
+  for (const Contribution& row : contributions) {
+    list.push_back({{"technique", row.technique},
+                    {"runs", row.runs},
+                    {"seconds", row.seconds},
+                    {"before", row.before},
+                    {"after", row.after},
+                    {"lower_bound", row.bound}});
+  }
+  return list;
 }
 
 std::string gap(Nanoseconds value, Nanoseconds bound) {

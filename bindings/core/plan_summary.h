@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A plan in a few lines, beside the schedules that have names.
 
@@ -8,6 +9,7 @@
 #include "search/named/references.h"
 #include "search/placement/placement.h"
 #include "search/plan/plan.h"
+#include "search/portfolio/search_options.h"
 
 namespace ostinato::core {
 
@@ -24,6 +26,10 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds,
 /// By device, what it holds at most: in the schedule, or at the end of a training step.
 std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
                                    const std::vector<Bytes>& step_memory);
+
+/// What each technique cost and brought, a row each in the order in which they ran.
+std::string contributions_text(const std::vector<Contribution>& contributions);
+Json contributions_json(const std::vector<Contribution>& contributions);
 
 /// "2.5 %" from the bound to the value; "0 %" where they are equal.
 std::string gap(Nanoseconds value, Nanoseconds bound);

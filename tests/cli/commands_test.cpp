@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands that work on placements and plans, as a user runs them.
 
 #include <gtest/gtest.h>
@@ -284,6 +285,25 @@ TEST(ShowCommand, WithJsonOnlyNamesWhatItWrote) {
       ostinato_run({"show", folder / "v.json", folder / "v.toml", "--html", folder / "v.html", "--json"})
           .json();
   EXPECT_EQ(json["html"], folder / "v.html");
+}
+
+TEST(SearchCommand, ExplainTellsWhatEachTechniqueBrought) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "p.toml", plan = folder / "p.json";
+  ASSERT_EQ(ostinato_run({"placement", "m", "--devices", "4", "--output", path}).status, 0);
+  const std::vector<std::string> words = {"search",   path, "--micro-batches", "8",
+                                          "--output", plan, "--explain"};
+  const Result text = ostinato_run(words);
+  EXPECT_EQ(text.status, 0);
+  EXPECT_NE(text.out.find("\nnamed schedules  "), std::string::npos) << text.out;
+  std::vector<std::string> as_json = words;
+  as_json.emplace_back("--json");
+  const auto techniques = ostinato_run(as_json).json()["techniques"];
+  ASSERT_GE(techniques.size(), 3);
+  EXPECT_EQ(techniques[0]["technique"], "one micro-batch after another");
+  std::vector<std::string> contradicting = words;
+  contradicting.insert(contradicting.end(), {"--method", "gpipe"});
+  EXPECT_EQ(ostinato_run(contradicting).status, 2);
 }
 
 }  // namespace

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "search/bounds/feasible.h"
+#include "search/files/error.h"
+#include "search/portfolio/techniques.h"
+
+namespace ostinato {
+namespace {
+
+/// An exact search is this many times as wide as the others of its round.
+constexpr int kExactFactor = 8;
+constexpr int kExactWidth = 1024;
+
+/// Whether no schedule is better than the best: all were covered.
+void search_exactly(Hunt& hunt) {
+  const int width = std::min(kExactWidth, kExactFactor * hunt.width);
+  hunt.exhausted = false;
+  if (hunt.few() || (hunt.options.objective != Objective::makespan && !hunt.best.empty()) ||
+      !hunt.affordable(beam_work(hunt.in, hunt.steps(), width)))
+    return;
+  BeamOptions options;
+  options.exact = true;
+  options.width = width;
+  if (!hunt.best.empty()) options.give_up = hunt.best.score().makespan;
+  options.stop = hunt.stop();
+  const BeamResult result = beam_search(hunt.in, hunt.horizon(false), options);
+  hunt.work_left -= result.work;
+  hunt.truncated = hunt.truncated || result.truncated;
+  if (!result.order.empty()) hunt.best.offer(result.order, "exact search");
+  if (!result.truncated && hunt.best.empty() && !memory_in_no_time(hunt.in)) {
+    throw InfeasibleError(fmt::format("all orders of {} micro-batches were tried, and none fits the memory",
+                                      hunt.micro_batches));
+  }
+  hunt.exhausted = !result.truncated;
+}
+
+}  // namespace
+
+const Technique techniques::kExact = {"exact search", search_exactly};
+
+}  // namespace ostinato

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "search/portfolio/completions.h"
+#include "search/portfolio/techniques.h"
+#include "search/schedule/justify.h"
+
+namespace ostinato {
+namespace {
+
+/// Steps that justification may run in all.
+constexpr std::int64_t kJustifiedSteps = 1'500'000;
+
+/// Justifies the repetitions of the repetends, and the best schedule of all.
+void try_justified(Hunt& hunt) {
+  std::int64_t left = hunt.share(kJustifiedSteps);
+  const auto improve = [&](const std::vector<int>& sequence, const std::string& method) {
+    for (const bool patient : {false, true}) {
+      JustifyOptions options;
+      options.patient = patient;
+      options.stop = hunt.stop();
+      options.passes = static_cast<int>(
+          std::min<std::int64_t>(options.passes, left / static_cast<std::int64_t>(sequence.size() + 1)));
+      if (options.passes == 0 || hunt.proved() || hunt.stopped()) return;
+      const Justified better = justify(hunt.in, hunt.mirror, hunt.micro_batches, sequence, options);
+      left -= better.steps;
+      hunt.best.offer(better.sequence, method);
+    }
+  };
+  for (const Repetend& repetend : hunt.repetends) {
+    const std::vector<int> rigid = repeated(hunt, repetend);
+    hunt.best.offer(rigid, method_of(repetend));
+    improve(rigid, method_of(repetend));
+  }
+  improve(hunt.best.sequence(), hunt.best.method());
+}
+
+}  // namespace
+
+const Technique techniques::kJustification = {"justification", try_justified};
+
+}  // namespace ostinato

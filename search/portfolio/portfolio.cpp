@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/portfolio/portfolio.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "search/files/error.h"
+#include "search/named/named.h"
+
+namespace ostinato {
+
+using namespace techniques;
+
+namespace {
+
+/// Work (Trial::work) of the last trial of all schedules, far below what the checker may spend on the same.
+constexpr std::int64_t kLastCertifyingWork = 10'000'000;
+
+Nanoseconds objective_of(const Hunt& hunt) { return hunt.best.empty() ? 0 : hunt.best.score().objective; }
+
+}  // namespace
+
+void Portfolio::run_named() {
+  const std::string& method = hunt_.options.method;
+  const NamedSchedule named = named_schedule(method, hunt_.in.placement(), hunt_.micro_batches);
+  if (!named.orders) throw InputError("", 0, named.why_not);
+  if (!hunt_.best.offer(*named.orders, method)) {
+    throw InputError("", 0, fmt::format("{} does not fit the memory of this placement", method));
+  }
+}
+
+void Portfolio::run() {
+  const bool repeated = hunt_.few();
+  run_phases();
+  if (!repeated) return;
+  const bool found = !hunt_.best.empty();
+  hunt_.take_all();
+  if (!found) return run_phases();
+  if (hunt_.proved() || hunt_.stopped()) return;
+  run(kNamed);  // never worse than those that repeat nothing
+  const SteadyState& steady = hunt_.best.repeated();
+  if (steady.period <= hunt_.bounds.period(steady.unroll)) return;
+  run(kDispatch);  // what repeats nothing may have a better rate
+  run(kJustification);
+}
+
+void Portfolio::run_phases() {
+  for (const Technique* technique : {&kSequential, &kNamed, &kRepeated, &kWindows}) run(*technique);
+  if (hunt_.stopped()) return;
+  run(kDispatch);
+  if (hunt_.stopped()) return;
+  run(kRepetend);
+  run(kJustification);
+  if (hunt_.proved()) return run(kSparing);
+  for (const int width : kWidths) {
+    hunt_.width = width;
+    hunt_.truncated = false;
+    run(kLocalSearch);
+    if (hunt_.proved() || hunt_.stopped()) return;
+    run(kTrial);
+    if (hunt_.proved()) return;
+    run(kExact);
+    if (hunt_.exhausted) return;
+    run(kBeams);
+    if (!hunt_.truncated) return;
+  }
+}
+
+void Portfolio::certify() {
+  run(kWindows);
+  if (!hunt_.best.empty() && claims().objective < hunt_.best.score().objective && !hunt_.cut())
+    try_all_schedules(hunt_, hunt_.share(kLastCertifyingWork));
+}
+
+void Portfolio::run(const Technique& technique) {
+  const double began = hunt_.seconds();
+  const Nanoseconds best = objective_of(hunt_), bound = hunt_.bound();
+  technique.run(hunt_);
+  hunt_.report(technique.name);
+  if (hunt_.options.contributions == nullptr) return;
+  std::vector<Contribution>& all = *hunt_.options.contributions;
+  auto row = std::find_if(all.begin(), all.end(),
+                          [&](const Contribution& known) { return known.technique == technique.name; });
+  if (row == all.end()) row = all.insert(all.end(), {.technique = technique.name, .before = best});
+  ++row->runs;
+  row->seconds += hunt_.seconds() - began;
+  if (objective_of(hunt_) != best) row->after = objective_of(hunt_);
+  if (hunt_.bound() != bound) row->bound = hunt_.bound();
+}
+
+}  // namespace ostinato

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which techniques run, in which order, and when it is enough.
+//
+//   Portfolio portfolio(instance, bounds, {.micro_batches = 32});
+//   portfolio.run();
+//   portfolio.best().schedule()
+//
+// Named schedules first: the result is never worse than any of them. Then repetends with their completion and
+// beam searches of the whole horizon, in rounds of growing width, until the best meets its bound or the work
+// is used up; where the bound is met early, repetends are still tried for less memory. Work is counted, not
+// timed, so a search that ends by itself gives the same plan on every machine; within a round the parts run
+// on any number of threads and are taken in a fixed order.
+
+#include <vector>
+
+#include "search/portfolio/hunt.h"
+#include "search/portfolio/techniques.h"
+
+namespace ostinato {
+
+class Portfolio {
+ public:
+  /// The time limit counts from `began`.
+  Portfolio(const Instance& instance, const Bounds& bounds, const SearchOptions& options,
+            Hunt::Clock::time_point began = Hunt::Clock::now())
+      : hunt_(instance, bounds, options, began) {}
+
+  /// Fills best(). Throws InfeasibleError with its proof.
+  void run();
+  /// Only the schedule that options.method names. Throws InputError where it does not exist or fit.
+  void run_named();
+
+  /// Where the best was shown to be optimal in ways that the checker does not know, or not at all: tries all
+  /// schedules, well within the work that `ostinato verify` spends.
+  void certify();
+
+  const Claims& claims() const { return hunt_.claims(); }
+  const Incumbent& best() const { return hunt_.best; }
+  bool cut() const { return hunt_.cut(); }
+
+ private:
+  void run_phases();
+  void run(const Technique& technique);
+
+  Hunt hunt_;
+};
+
+}  // namespace ostinato

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/portfolio/techniques.h"
+
+namespace ostinato {
+
+std::vector<const Technique*> all_techniques() {
+  using namespace techniques;
+  return {&kSequential,    &kNamed,   &kRepeated,    &kWindows, &kDispatch, &kRepetend,
+          &kJustification, &kSparing, &kLocalSearch, &kTrial,   &kExact,    &kBeams};
+}
+
+}  // namespace ostinato

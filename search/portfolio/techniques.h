@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The techniques of a search, a table: each offers schedules to the incumbent or proves bounds, and has a
+// file of its own. docs/search.md, "The techniques", says what each does and costs. portfolio.h says when
+// each runs.
+//
+//   Hunt hunt(...);
+//   techniques::kNamed.run(hunt);
+
+#include "search/portfolio/hunt.h"
+
+namespace ostinato {
+
+struct Technique {
+  const char* name;         ///< as docs/search.md has it
+  void (*run)(Hunt& hunt);  ///< nothing where it does not apply
+};
+
+namespace techniques {
+
+extern const Technique kSequential;     ///< one micro-batch after another: proves that something fits
+extern const Technique kNamed;          ///< every named schedule
+extern const Technique kRepeated;       ///< latency: one micro-batch, repeated
+extern const Technique kWindows;        ///< bounds M5, S4
+extern const Technique kDispatch;       ///< priority rules
+extern const Technique kRepetend;       ///< the repeating parts: fills Hunt::repetends
+extern const Technique kJustification;  ///< of the repetends' repetitions, and of the best
+extern const Technique kSparing;        ///< less memory where the bound is met
+extern const Technique kLocalSearch;    ///< moves on the critical path; another seed for another width
+extern const Technique kTrial;          ///< of all schedules, as far as the checker follows: section E
+extern const Technique kExact;          ///< sets Hunt::exhausted. Throws InfeasibleError with its proof
+extern const Technique kBeams;  ///< completions of the repetends, and the whole horizon: of Hunt::width
+
+}  // namespace techniques
+
+/// All of them, as a search first comes to them and docs/search.md lists them.
+std::vector<const Technique*> all_techniques();
+
+/// The widths of the rounds.
+inline constexpr int kWidths[] = {8, 32, 128, 512};
+
+/// The trial of all schedules within so much work (Trial::work).
+void try_all_schedules(Hunt& hunt, std::int64_t work);
+
+}  // namespace ostinato
