@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading what ran: the `ostinato-trace/1` files that the plugin leaves, one a rank, and their Perfetto form.
 
     ranks = read_traces(Path("out/trace"))
@@ -13,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ostinato.errors import Error
+from ostinato.trace_events import TraceEvents
 
 COMPUTE = ("F", "B", "I", "W")
 
@@ -85,18 +87,12 @@ def read_traces(folder: Path) -> list[RankTrace]:
 
 def perfetto(ranks: list[RankTrace]) -> dict:
     """Chrome/Perfetto JSON of the last step: a process a rank, with what was planned under what was measured."""
-    lanes = {"measured": 0, "measured transfers": 1, "planned": 2}
-    events = []
+    events = TraceEvents()
     for trace in ranks:
-        named = {"ph": "M", "pid": trace.rank}
-        events.append({**named, "name": "process_name", "args": {"name": f"rank {trace.rank}"}})
-        events += [{**named, "tid": tid, "name": "thread_name", "args": {"name": name}} for name, tid in lanes.items()]
+        events.process(trace.rank, f"rank {trace.rank}", ("measured", "measured transfers", "planned"))
         for i in trace.instructions:
-            args = {"stage": i.stage, "micro_batch": i.micro_batch, "planned_us": i.planned / 1e3}
-            event = {"ph": "X", "pid": trace.rank, "name": i.text, "cat": i.action, "args": args}
-            lane = lanes["measured" if i.is_compute else "measured transfers"]
-            events.append({**event, "tid": lane, "ts": i.start / 1e3, "dur": i.measured / 1e3})
+            about = {"category": i.action, "stage": i.stage, "micro_batch": i.micro_batch, "planned_us": i.planned / 1e3}
+            events.slice(trace.rank, 0 if i.is_compute else 1, i.text, start=i.start, time=i.measured, **about)
             if i.is_compute:
-                planned = {"ts": i.planned_start / 1e3, "dur": i.planned / 1e3}
-                events.append({**event, "tid": lanes["planned"], **planned})
-    return {"displayTimeUnit": "ms", "traceEvents": events}
+                events.slice(trace.rank, 2, i.text, start=i.planned_start, time=i.planned, **about)
+    return events.to_dict()

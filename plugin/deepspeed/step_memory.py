@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who holds the memory of this rank over one training step, on disk: `"memory"` of the section, a folder.
 
 The third step is recorded: the first makes the optimizer's state, the second warms what caches there are. Each block that the
@@ -24,6 +25,7 @@ from ostinato.profile.memory import (
     held_in,
     storages,
 )
+from ostinato.trace_events import TraceEvents
 
 from ostinato import _profiler
 
@@ -102,15 +104,11 @@ class StepMemory:
         return Recording(0, 0, held, changes, spans, sum(held.values()) + above, self._log.dropped)
 
     def _trace(self, recording: Recording, start: int) -> dict:
-        """Times are microseconds in this format."""
-        owners = sorted({*recording.held, *(change.owner for change in recording.changes)})
-        counter = {"ph": "C", "pid": self._rank, "name": "memory"}
-        times = [0, *((change.at - start) / 1e3 for change in recording.changes)]
-        events = [{"ph": "M", "pid": self._rank, "name": "process_name", "args": {"name": f"rank {self._rank}"}}]
+        events, owners = TraceEvents(), sorted({*recording.held, *(change.owner for change in recording.changes)})
+        events.process(self._rank, f"rank {self._rank}")
         for span in recording.spans[:-1]:
-            times_of = {"ts": (span.start - start) / 1e3, "dur": (span.end - span.start) / 1e3}
-            events.append({"ph": "X", "pid": self._rank, "tid": 0, "name": span.name, "cat": "forward", **times_of})
+            events.slice(self._rank, 0, span.name, start=span.start - start, time=span.end - span.start, category="forward")
+        times = [0, *(change.at - start for change in recording.changes)]
         for at, held in zip(times, recording.over_time(), strict=True):
-            events.append({**counter, "ts": at, "args": dict.fromkeys(owners, 0) | held})
-        figures = {"step": RECORDED, "peak": recording.peak(), "counted_peak": recording.counted_peak, "dropped": recording.dropped}
-        return {"displayTimeUnit": "ms", "otherData": figures, "traceEvents": events}
+            events.counter(self._rank, "memory", at, dict.fromkeys(owners, 0) | held)
+        return events.to_dict(step=RECORDED, peak=recording.peak(), counted_peak=recording.counted_peak, dropped=recording.dropped)
