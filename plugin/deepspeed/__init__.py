@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ostinato inside DeepSpeed's pipeline engine.
 
 On by configuration: `"ostinato": {"plan": "plan.json"}` in `ds_config.json` is enough where ostinato is installed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Before anything is changed, every rank learns what every other rank holds, and all stop together where they differ.
 
     agree(Statement(plan=sha, ...), timeout_s=300)     # raises the same OstinatoError everywhere, or nowhere

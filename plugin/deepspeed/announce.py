@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one line that rank 0 prints: which plan runs, what it promises, and how its numbers relate to 1F1B's."""
 
 from .claims import ROUNDED, seen_twice

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`"auto": true`: measure, search, switch, all inside the first train_batch().
 
 The engine begins as DeepSpeed's own. The first train_batch() runs the micro-batches of its step several times under DeepSpeed's 1F1B

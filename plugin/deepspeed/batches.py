@@ -1,18 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a rank takes from the data iterator: batch i is its i-th item, in whatever order the plan asks for them."""
 
-from .plans import Chunk
+from .plans import Stage
 
 
 class Batches:
     """The batches of one step. Each is read by DeepSpeed's own code, once; its inputs are let go when all stages of the rank that
-    take them have had them, its labels likewise. `chunks`: the stages of this rank that will run; `copies`: of the model, see Chunk.
+    take them have had them, its labels likewise. `stages`: the stages of this rank that will run; `copies`: of the model, see Stage.
     """
 
-    def __init__(self, engine, chunks: list[Chunk], copies: int):
+    def __init__(self, engine, stages: list[Stage], copies: int):
         self._engine, self._copies = engine, copies
         self._loaded, self._held = 0, {}  # by batch and name: how many will take it, and what it is
         self._takers = [
-            {"inputs": sum(c.reads for c in chunks if c.copy == copy), "labels": sum(c.ends for c in chunks if c.copy == copy)}
+            {"inputs": sum(c.reads for c in stages if c.copy == copy), "labels": sum(c.ends for c in stages if c.copy == copy)}
             for copy in range(copies)
         ]
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where stages hand on what makes a run equal 1F1B up to rounding: several tensors with gradients, or such as are not contiguous.
 
 DeepSpeed and autograd add gradients of several tensors up in different orders: DeepSpeed runs
@@ -15,7 +16,7 @@ import functools
 
 import torch
 
-from .plans import Chunk
+from .plans import Stage
 
 
 class Borders:
@@ -30,16 +31,16 @@ class Borders:
         self._strided: set[int] = set()  # or such as are not contiguous
         self._told: tuple[set[int], set[int]] = set(), set()
 
-    def one_by_one(self, chunk: Chunk) -> bool:
+    def one_by_one(self, stage: Stage) -> bool:
         """Whether the stage's backward starts from one output after the other. Recomputing it several times is not possible."""
-        return self._begins.get(chunk.layers[-1] + 1) == chunk.first and not chunk.recomputes
+        return self._begins.get(stage.layers[-1] + 1) == stage.first and not stage.recomputes
 
-    def watch(self, model, chunks: list[Chunk]) -> None:
+    def watch(self, model, stages: list[Stage]) -> None:
         """Looks from here on at what the stages hand on, and at what crosses DeepSpeed's borders inside of them."""
-        for chunk in chunks:
-            for at, layer in enumerate(chunk.layers[:-1]):
+        for stage in stages:
+            for at, layer in enumerate(stage.layers[:-1]):
                 if layer + 1 in self._stock:
-                    self._watch_layer(model.functions_of(chunk), at, layer)
+                    self._watch_layer(model.functions_of(stage), at, layer)
 
     def _watch_layer(self, functions: list, at: int, layer: int) -> None:
         function = functions[at]
@@ -60,17 +61,17 @@ class Borders:
             self._several.add(layer)
         self._look_at_strides(layer, made)
 
-    def handed_on(self, chunk: Chunk, outputs) -> None:
-        last = chunk.layers[-1]
-        if _gradients(outputs) > 1 and (chunk.stage in self._split or not self.one_by_one(chunk)):
+    def handed_on(self, stage: Stage, outputs) -> None:
+        last = stage.layers[-1]
+        if _gradients(outputs) > 1 and (stage.index in self._split or not self.one_by_one(stage)):
             self._several.add(last)
         if last + 1 not in self._stock:
             self._look_at_strides(last, outputs)
 
-    def received(self, chunk: Chunk, inputs) -> None:
-        """Before the chunk's forward: looks at gradients on their way back."""
-        if chunk.first - 1 >= 0 and chunk.first not in self._stock:
-            self._look_at_strides(chunk.first - 1, inputs)
+    def received(self, stage: Stage, inputs) -> None:
+        """Before the stage's forward: looks at gradients on their way back."""
+        if stage.first - 1 >= 0 and stage.first not in self._stock:
+            self._look_at_strides(stage.first - 1, inputs)
 
     def _look_at_strides(self, layer: int, values) -> None:
         for tensor in values if isinstance(values, tuple) else (values,):

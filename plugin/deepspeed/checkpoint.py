@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which placement a checkpoint's optimizer state belongs to.
 
 Layer files are per layer, and those of sharded layers whole, so weights load under any placement. Optimizer state is per rank, and DeepSpeed would load it
@@ -11,34 +12,34 @@ from pathlib import Path
 from ostinato.files import write_text
 
 from .errors import OstinatoError
-from .plans import Chunk, copies_of
+from .plans import Stage, copies_of
 
 FORMAT = "ostinato-checkpoint/1"
 NAME = "ostinato.json"
 CONVERT = '; to convert, ds_to_universal --inject_missing_state, then "checkpoint": {"load_universal": true}'
 
 
-def layers_of_ranks(chunks: list[Chunk]) -> list[list[int]]:
+def layers_of_ranks(stages: list[Stage]) -> list[list[int]]:
     """Per pipeline rank its layers, in model order."""
-    ranks = 1 + max(rank for chunk in chunks for rank in chunk.ranks)
-    return [sorted({i for c in chunks if c.on(rank) for i in c.layers}) for rank in range(ranks)]
+    ranks = 1 + max(rank for stage in stages for rank in stage.ranks)
+    return [sorted({i for c in stages if c.on(rank) for i in c.layers}) for rank in range(ranks)]
 
 
-def sharded_layers(chunks: list[Chunk]) -> list[int]:
+def sharded_layers(stages: list[Stage]) -> list[int]:
     """Those of which each of their ranks holds a part."""
-    return sorted({layer for chunk in chunks if chunk.sharded for layer in chunk.layers})
+    return sorted({layer for stage in stages if stage.sharded for layer in stage.layers})
 
 
-def directions(chunks: list[Chunk]) -> dict[str, list[list[int]]]:
+def directions(stages: list[Stage]) -> dict[str, list[list[int]]]:
     """The ranks of sharded layers that are on others for each direction, by layer."""
-    ranks = {i: sorted({chunk.ranks for chunk in chunks if i in chunk.layers}) for i in sharded_layers(chunks)}
+    ranks = {i: sorted({stage.ranks for stage in stages if i in stage.layers}) for i in sharded_layers(stages)}
     return {str(layer): [list(r) for r in of_layer] for layer, of_layer in ranks.items() if len(of_layer) > 1}
 
 
-def write(save_dir: str, tag: str, chunks: list[Chunk]) -> None:
+def write(save_dir: str, tag: str, stages: list[Stage]) -> None:
     """Rank 0 writes it before the rest of the checkpoint."""
-    record = {"format": FORMAT, "layers": layers_of_ranks(chunks), "copies": copies_of(chunks), "sharded": sharded_layers(chunks)}
-    if several := directions(chunks):
+    record = {"format": FORMAT, "layers": layers_of_ranks(stages), "copies": copies_of(stages), "sharded": sharded_layers(stages)}
+    if several := directions(stages):
         record["directions"] = several
     write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
 
@@ -60,8 +61,8 @@ def check(load_dir: str, tag: str | None, run) -> None:
         parts = run.stock_parts
         saved, copies, sharded, several = [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)], 1, [], {}
         by = "DeepSpeed's own partition"
-    held = layers_of_ranks(run.chunks)
-    if (saved, copies, sharded, several) != (held, copies_of(run.chunks), sharded_layers(run.chunks), directions(run.chunks)):
+    held = layers_of_ranks(run.stages)
+    if (saved, copies, sharded, several) != (held, copies_of(run.stages), sharded_layers(run.stages), directions(run.stages)):
         raise OstinatoError(
             f"{folder} holds optimizer state of {by} (layers of its ranks: {saved}), and this plan's ranks hold "
             f"{held}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){CONVERT}"

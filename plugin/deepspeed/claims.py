@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What rank 0 says of a run's numbers beside 1F1B's: what is known before step 1, and what step 1 has shown.
 
 Some of it nobody knows before the first step: what layers hand on (borders), and which of them draw random numbers (draws). So
@@ -8,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .draws import BATCH, LAYERS
-from .plans import Chunk
+from .plans import Stage
 
 EQUAL, ROUNDED = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding"
 
@@ -117,18 +118,18 @@ def _listed(drawn: dict) -> str:
     return " and ".join(words + [what for what in drawn if isinstance(what, str) and (what != LAYERS or not layers)])
 
 
-def cuts_otherwise(program, chunks: list[Chunk], stock: list[int]) -> bool:
+def cuts_otherwise(program, stages: list[Stage], stock: list[int]) -> bool:
     """Whether gradients of several tensors at some border would be added in another order than in DeepSpeed's own partition."""
-    cuts = {chunk.layers[-1] + 1 for chunk in chunks if not chunk.ends}
+    cuts = {stage.layers[-1] + 1 for stage in stages if not stage.ends}
     splits = any(i.action == "I" for rank in range(program.ranks) for i in program.instructions(rank))
-    return cuts != set(stock[1:-1]) or splits or any(chunk.recomputes and not chunk.ends for chunk in chunks)
+    return cuts != set(stock[1:-1]) or splits or any(stage.recomputes and not stage.ends for stage in stages)
 
 
-def draws_otherwise(program, chunks: list[Chunk], owner: Callable[[int], int]) -> bool:
+def draws_otherwise(program, stages: list[Stage], owner: Callable[[int], int]) -> bool:
     """Whether some rank runs other layers than in DeepSpeed's own partition (`owner`: rank of a layer), or in another order."""
-    if any(chunk.ranks != (owner(layer),) for chunk in chunks for layer in chunk.layers):
+    if any(stage.ranks != (owner(layer),) for stage in stages for layer in stage.layers):
         return True
-    place = {chunk.stage: number for number, chunk in enumerate(chunks)}
+    place = {stage.index: number for number, stage in enumerate(stages)}
     for rank in range(program.ranks):
         order = [(i.micro_batch, place[i.stage]) for i in program.instructions(rank) if i.action == "F"]
         if order != sorted(order):

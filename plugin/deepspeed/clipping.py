@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient clipping in fp32 without ZeRO, which DeepSpeed bases on a norm that depends on who holds which layer.
 
 Its clip_grad_norm_ sums the norms of the parameters of each rank, in their order, before it reduces over ranks (and leaves

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The "ostinato" section of `ds_config.json`. One of three ways to a plan:
 
     "ostinato": {

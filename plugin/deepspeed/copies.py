@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans that run the model in two directions (X: Chimera, DualPipe), each with weights of its own.
 
 Every layer, or each part of a sharded one, is on several ranks: gradients of all copies are added before DeepSpeed reduces them over

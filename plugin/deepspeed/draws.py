@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which layers draw random numbers while a plan runs, and from which generators.
 
     draws = Draws()

@@ -1,6 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
 """PipelineEngine whose training schedule is a plan.
 
-The executor runs forwards, backwards and transfers; everything else is DeepSpeed's: the forward pass of a chunk with
+The executor runs forwards, backwards and transfers; everything else is DeepSpeed's: the forward pass of a stage with
 its loss, the data iterator, loss scaling, reduction of gradients, the optimizer step, timers, monitors, checkpoints.
 The engine's class is changed when it is made; DeepSpeed's own class stays as it is.
 """
@@ -29,7 +30,7 @@ from .copies import Copies, add_losses, watched_state
 from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
-from .plans import Chunk
+from .plans import Stage
 from .sharding import Courier, couriers_of
 from .step_memory import StepMemory
 from .trace import Trace
@@ -71,7 +72,7 @@ class Run:
     """The plan of one engine."""
 
     program: object
-    chunks: list[Chunk]  # all stages, in model order
+    stages: list[Stage]  # all stages, in model order
     stock_parts: list[int]  # DeepSpeed's own partition of the model
     stock_names: list[list[str]] | None  # parameters of each pipeline rank in it; None where the plan's is the same
     section: Section
@@ -89,7 +90,7 @@ class Run:
     watch: Watch | None = None
     trace: Trace | None = None
     memory: StepMemory | None = None
-    active: Chunk | None = None  # the chunk whose forward or backward runs
+    active: Stage | None = None  # the stage whose forward or backward runs
     batches: Batches | None = None  # of this step
     batches_before: int = 0  # this step: of all steps and evaluations
     loading: bool = False  # a batch is being read
@@ -105,12 +106,12 @@ class Run:
         return self.group is not None
 
 
-def _taken(chunk: Chunk, given, made: tuple | None):
+def _taken(stage: Stage, given, made: tuple | None):
     """What a stage that reads data runs on: all inputs of the batch, or those that it takes and what other stages made."""
-    if chunk.takes is None:
+    if stage.takes is None:
         return given
     given = given if isinstance(given, tuple) else (given,)
-    values = (*(given[i] for i in chunk.takes), *(made or ()))
+    values = (*(given[i] for i in stage.takes), *(made or ()))
     return values if len(values) > 1 else values[0]
 
 
@@ -127,11 +128,11 @@ class PlanEngine:
     _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
 
     def ostinato_begin(self, claim: Claim) -> Claim:
-        """After __init__: makes the executors and hands them this rank's chunks. All ranks must call it. Returns what is known now."""
+        """After __init__: makes the executors and hands them this rank's stages. All ranks must call it. Returns what is known now."""
         run = self._ostinato
         run.group, run.links = self._own_groups()
-        run.equality = Equality(self, claim, run.chunks)
-        run.couriers = couriers_of(run.chunks, run.shards, self.device)
+        run.equality = Equality(self, claim, run.stages)
+        run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         run.executor = self._training_executor() if run.trains else None
         run.watch = Watch(
@@ -166,15 +167,15 @@ class PlanEngine:
     def _training_executor(self):
         run = self._ostinato
         executor = self._make_executor(run.program, self.module.dynamic_shape)
-        for chunk in run.chunks:
-            if chunk.on(self.stage_id):
+        for stage in run.stages:
+            if stage.on(self.stage_id):
                 executor.set_stage(
-                    chunk.stage,
-                    lambda micro_batch, inputs, c=chunk: self._train_forward(c, micro_batch, inputs),
-                    before_backward=lambda micro_batch, part, c=chunk: self._before_backward(c, micro_batch, part),
+                    stage.index,
+                    lambda micro_batch, inputs, c=stage: self._train_forward(c, micro_batch, inputs),
+                    before_backward=lambda micro_batch, part, c=stage: self._before_backward(c, micro_batch, part),
                     after_backward=lambda micro_batch, part: self._after_backward(part),
-                    may_split=self.module.may_split(chunk),
-                    one_by_one=run.equality.one_by_one(chunk),
+                    may_split=self.module.may_split(stage),
+                    one_by_one=run.equality.one_by_one(stage),
                 )
         return executor
 
@@ -189,13 +190,13 @@ class PlanEngine:
         return mine
 
     # ---- where DeepSpeed asks for the first or the last stage, it means the ranks that read inputs, and the one that reports
-    # the loss; while a batch is read, those that read labels; while a chunk runs, the chunk
+    # the loss; while a batch is read, those that read labels; while a stage runs, that stage
 
     def is_first_stage(self):
         run = self._ostinato
         if not run.ready:
             return super().is_first_stage()
-        return any(chunk.reads and chunk.rank == self.stage_id for chunk in run.chunks)
+        return any(stage.reads and stage.rank == self.stage_id for stage in run.stages)
 
     def is_last_stage(self):
         run = self._ostinato
@@ -208,7 +209,7 @@ class PlanEngine:
 
     def _loss_ranks(self) -> list[int]:
         """Pipeline ranks that compute losses; the first reports them all."""
-        return [chunk.rank for chunk in self._ostinato.chunks if chunk.ends]
+        return [stage.rank for stage in self._ostinato.stages if stage.ends]
 
     def _loss_stage_global_rank(self):
         return self.grid.stage_to_global(self._loss_ranks()[0])
@@ -224,7 +225,7 @@ class PlanEngine:
             self.data_iterator = iterator
 
     def _reads_data(self) -> bool:
-        return any(c.rank == self.stage_id and (c.reads or c.ends) for c in self._ostinato.chunks)
+        return any(c.rank == self.stage_id and (c.reads or c.ends) for c in self._ostinato.stages)
 
     # ---- a step
 
@@ -259,7 +260,7 @@ class PlanEngine:
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""
         run = self._ostinato
-        names = [run.program.stages[stage].name for stage in run.executor.unsplit_stages if run.chunks[stage].rank == self.stage_id]
+        names = [run.program.stages[s].name for s in run.executor.unsplit_stages if run.stages[s].rank == self.stage_id]
         if names and self.grid.get_data_parallel_rank() == 0:
             print(announce.ran_whole(self.global_rank, names), flush=True)
 
@@ -270,7 +271,7 @@ class PlanEngine:
         run.equality.prepare(evaluates)
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
         self._reserve_pipe_buffers(batches)
-        run.batches = Batches(self, [c for c in run.chunks if c.rank == self.stage_id], plans.copies_of(run.chunks))
+        run.batches = Batches(self, [c for c in run.stages if c.rank == self.stage_id], plans.copies_of(run.stages))
         self.module.whole_logits = not self._compute_loss
         self._steps_here += not evaluates
         run.equality.begin(batches)
@@ -339,36 +340,36 @@ class PlanEngine:
             run.rest = [c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)]
         return run.rest
 
-    def _train_forward(self, chunk: Chunk, micro_batch: int, inputs: tuple | None):
-        """What the executor calls: the outputs of a chunk, or the scaled loss."""
+    def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
+        """What the executor calls: the outputs of a stage, or the scaled loss."""
         run = self._ostinato
-        copies, name = plans.copies_of(run.chunks), run.program.stages[chunk.stage].name
-        run.equality.received(chunk, inputs)
+        copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
+        run.equality.received(stage, inputs)
         with run.memory.forward(name) if run.memory else nullcontext():
-            outputs = self.forward_chunk(chunk, copies * micro_batch + chunk.copy, inputs)
-        if not chunk.ends:
-            run.equality.handed_on(chunk, outputs)
+            outputs = self.forward_stage(stage, copies * micro_batch + stage.copy, inputs)
+        if not stage.ends:
+            run.equality.handed_on(stage, outputs)
             return outputs
         loss = self.scale(self.loss / self.gradient_accumulation_steps())
         self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
         self.fwd_outputs.clear()  # evaluation reads it; a loss may hold as much memory as the logits that it was reduced from
         return loss
 
-    def forward_chunk(self, chunk: Chunk, batch: int, inputs: tuple | None):
-        """DeepSpeed's forward pass of one chunk on one batch. `inputs`: what the stages before it made; None where there is none."""
+    def forward_stage(self, stage: Stage, batch: int, inputs: tuple | None):
+        """DeepSpeed's forward pass of one stage on one batch. `inputs`: what the stages before it made; None where there is none."""
         run, buffers = self._ostinato, self.pipe_buffers
-        if chunk.reads:
-            inputs = _taken(chunk, self._read(chunk, batch, "inputs"), inputs)
+        if stage.reads:
+            inputs = _taken(stage, self._read(stage, batch, "inputs"), inputs)
         elif len(inputs) == 1:
             inputs = inputs[0]
         elif len(inputs) == 2 and _is_mark(inputs[1]):
             inputs = inputs[:1]
         elif any(tensor is None for tensor in inputs):
             inputs = tuple(NOTHING if tensor is None else tensor for tensor in inputs)
-        labels = self._read(chunk, batch, "labels") if chunk.ends else None  # reading goes through these buffers
+        labels = self._read(stage, batch, "labels") if stage.ends else None  # reading goes through these buffers
         buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
-        run.active = chunk
-        self.module.show(chunk)
+        run.active = stage
+        self.module.show(stage)
         self.module.micro_offset = run.batches_before + batch  # it seeds the layers of a micro-batch where seed_layers is on
         with run.equality.forward(batch):
             self._exec_forward_pass(batch)
@@ -377,16 +378,16 @@ class PlanEngine:
         if isinstance(outputs, ShardedLogits):
             self._follow(outputs)
         buffers["inputs"][batch] = buffers["outputs"][batch] = buffers["labels"][batch] = None
-        alone = not chunk.ends and isinstance(outputs, tuple) and len(outputs) == 1
+        alone = not stage.ends and isinstance(outputs, tuple) and len(outputs) == 1
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
 
-    def _read(self, chunk: Chunk, batch: int, name: str):
+    def _read(self, stage: Stage, batch: int, name: str):
         """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for the others."""
         run, value = self._ostinato, None
-        if chunk.rank == self.stage_id:
+        if stage.rank == self.stage_id:
             with self._reading():
                 value = run.batches.take(batch, name)
-        courier = run.couriers.get((chunk.stage, name))
+        courier = run.couriers.get((stage.index, name))
         return value if courier is None else courier.share(value)
 
     @contextmanager
@@ -399,7 +400,7 @@ class PlanEngine:
         run.loading = False
 
     def _reentrant_activation_checkpointing(self):
-        """Asked while a batch is read, with the chunk that ran last still shown."""
+        """Asked while a batch is read, with the stage that ran last still shown."""
         interval, function = self.module.own_checkpointing
         return interval > 0 and function is not non_reentrant_checkpoint
 
@@ -409,15 +410,15 @@ class PlanEngine:
         if self.eval_return_logits:
             self.outputs = logits.whole()
 
-    def _before_backward(self, chunk: Chunk, micro_batch: int, part: str) -> None:
-        """Recomputation reads the chunk's layers; DeepSpeed's hooks on gradients ask who runs the backward. `part`: "B" (all of
+    def _before_backward(self, stage: Stage, micro_batch: int, part: str) -> None:
+        """Recomputation reads the stage's layers; DeepSpeed's hooks on gradients ask who runs the backward. `part`: "B" (all of
         it), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the last ones) where they come.
         """
         run = self._ostinato
-        run.active = chunk
-        self.module.show(chunk)
-        batch = plans.copies_of(run.chunks) * micro_batch + chunk.copy
-        run.equality.before_backward(chunk, batch, first=self._steps_here == 1 and micro_batch == 0 and part != "W")
+        run.active = stage
+        self.module.show(stage)
+        batch = plans.copies_of(run.stages) * micro_batch + stage.copy
+        run.equality.before_backward(stage, batch, first=self._steps_here == 1 and micro_batch == 0 and part != "W")
         self._running_engine_backward = True
         if part == "I":
             self._start_timers(self.engine_timers.backward_timers)
@@ -477,7 +478,7 @@ class PlanEngine:
     def save_checkpoint(self, save_dir, tag=None, *args, **kwargs):
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
         if self.global_rank == 0 and save_dir:
-            checkpoint.write(save_dir, tag, self._ostinato.chunks)
+            checkpoint.write(save_dir, tag, self._ostinato.stages)
         return super().save_checkpoint(save_dir, tag, *args, **kwargs)
 
     def _save_zero_checkpoint(self, save_path, tag):

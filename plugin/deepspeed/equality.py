@@ -1,6 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the numbers of a run relate to 1F1B's: watched while it runs, and said by rank 0 (claims).
 
-    equality = Equality(engine, claim, chunks)      # all ranks
+    equality = Equality(engine, claim, stages)      # all ranks
     equality.before_step(data_iter)                 # the first time, runs a micro-batch for what layers draw
     equality.prepare(evaluates=False)               # a step, or an evaluation
     equality.begin(batches)
@@ -24,7 +25,7 @@ from . import announce, generators
 from .borders import Borders
 from .claims import Claim, Seen, merged
 from .draws import BATCH, LAYERS, TORCHS, Draws
-from .plans import Chunk
+from .plans import Stage
 from .random_state import random_state_kept
 from .streams import Learning, Streams, layers_kept, may_draw
 
@@ -32,8 +33,8 @@ from .streams import Learning, Streams, layers_kept, may_draw
 class Equality:
     """Of one engine. `claim`: what is known before step 1, of which `self.claim` is what the line before it says."""
 
-    def __init__(self, engine, claim: Claim, chunks: list[Chunk]):
-        self._engine, self._module, self._chunks = engine, engine.module, chunks
+    def __init__(self, engine, claim: Claim, stages: list[Stage]):
+        self._engine, self._module, self._stages = engine, engine.module, stages
         self.claim = claim
         self._borders: Borders | None = None  # where several tensors may meet at a border that 1F1B does not have
         self._draws: Draws | None = None  # where layers may draw other random numbers than in 1F1B
@@ -55,9 +56,9 @@ class Equality:
             self._may_draw = any(everyones(may_draw([*self._module._local_funcs, self._module.loss_fn])))
             self.claim = replace(claim, follows=self._may_draw)
 
-    def one_by_one(self, chunk: Chunk) -> bool:
+    def one_by_one(self, stage: Stage) -> bool:
         """Whether the stage's backward starts from one output after the other, as DeepSpeed's do."""
-        return self._borders is not None and self._borders.one_by_one(chunk)
+        return self._borders is not None and self._borders.one_by_one(stage)
 
     # ---- a step, an evaluation
 
@@ -152,22 +153,22 @@ class Equality:
         if self._draws is not None:
             self._draws.enter(LAYERS)
 
-    def received(self, chunk: Chunk, inputs: tuple | None) -> None:
+    def received(self, stage: Stage, inputs: tuple | None) -> None:
         """What the stage before sent; None where there is none."""
         if self._borders is not None and inputs is not None:
-            self._borders.received(chunk, inputs)
+            self._borders.received(stage, inputs)
 
-    def handed_on(self, chunk: Chunk, outputs) -> None:
+    def handed_on(self, stage: Stage, outputs) -> None:
         if self._borders is not None:
-            self._borders.handed_on(chunk, outputs)
+            self._borders.handed_on(stage, outputs)
 
-    def before_backward(self, chunk: Chunk, batch: int, first: bool) -> None:
+    def before_backward(self, stage: Stage, batch: int, first: bool) -> None:
         """`first`: of its stage, and no half that computes gradients of weights alone."""
         if self._streams is not None:
             self._module.watcher = self._streams
             self._streams.begin(batch, recomputed=True)
         if first:
-            self._note_backward = self._module.watch_backward(chunk)
+            self._note_backward = self._module.watch_backward(stage)
 
     def after_backward(self) -> None:
         if self._streams is not None:
@@ -182,8 +183,8 @@ class Equality:
     def _watch_borders(self) -> None:
         engine, program = self._engine, self._engine._ostinato.program
         halves = {i.stage for i in program.instructions(engine.stage_id) if i.action == "I"}
-        mine = [chunk for chunk in self._chunks if chunk.on(engine.stage_id)]
-        split = {c.stage for c in mine if c.stage in halves and self._module.may_split(c)}
+        mine = [stage for stage in self._stages if stage.on(engine.stage_id)]
+        split = {c.index for c in mine if c.index in halves and self._module.may_split(c)}
         self._borders = Borders(engine._ostinato.stock_parts, split)
         if self.claim.borders:
             self._borders.watch(self._module, mine)
@@ -256,7 +257,7 @@ class Equality:
     def _follow(self, learning: Learning, follows_none: bool) -> Streams | None:
         run = self._engine._ostinato
         counts = {what: count for of_rank in everyones(learning.counts, run.group) for what, count in of_rank.items()}
-        shared = {layer for chunk in self._chunks if chunk.sharded for layer in chunk.layers}
+        shared = {layer for stage in self._stages if stage.sharded for layer in stage.layers}
         if (not counts and not follows_none) or None in counts.values() or shared & set(counts):
             return None
         return Streams(run.stock_parts, self._engine.stage_id, counts, run.group, self._engine.device)

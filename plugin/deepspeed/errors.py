@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stops a run before its first step."""
 
 from ostinato.errors import Error

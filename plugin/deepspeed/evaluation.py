@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """eval_batch() runs the forwards of the plan: in its order, with its transfers, by the C++ executor.
 
 n micro-batches are rounds of as many as the plan has, and one of the rest. Nothing stands between two rounds: a rank begins the
@@ -21,7 +22,7 @@ class Forwards:
         self._engine, self._make_executor = engine, make_executor
         self._run = engine._ostinato
         self._dynamic = self._run.trains or engine.module.dynamic_shape  # evaluations may differ in their shapes
-        self._copies = copies_of(self._run.chunks)
+        self._copies = copies_of(self._run.stages)
         self._executors: dict[tuple[int, int], object] = {}  # by micro-batches, and directions that take part
         self._first = 0  # batch that the round begins with
         self._ended: dict[int, tuple] = {}  # by batch: its loss or output, and logits where they are asked for
@@ -49,20 +50,20 @@ class Forwards:
     def _executor(self, micro_batches: int, copies: int):
         key = (micro_batches, copies)
         if key not in self._executors:
-            chunks = [chunk for chunk in self._run.chunks if chunk.copy < copies]
-            program = self._run.program.forwards(micro_batches, [chunk.stage for chunk in chunks])
+            stages = [stage for stage in self._run.stages if stage.copy < copies]
+            program = self._run.program.forwards(micro_batches, [stage.index for stage in stages])
             executor = self._make_executor(program, self._dynamic)
-            for number, chunk in zip(count(), chunks):
-                if chunk.on(self._engine.stage_id):
-                    executor.set_stage(number, lambda m, inputs, c=chunk: self._forward(c, m, inputs))
+            for number, stage in zip(count(), stages):
+                if stage.on(self._engine.stage_id):
+                    executor.set_stage(number, lambda m, inputs, c=stage: self._forward(c, m, inputs))
             self._executors[key] = executor
         return self._executors[key]
 
-    def _forward(self, chunk, micro_batch: int, inputs: tuple | None):
+    def _forward(self, stage, micro_batch: int, inputs: tuple | None):
         """What the executor calls."""
-        engine, batch = self._engine, self._first + self._copies * micro_batch + chunk.copy
-        outputs = engine.forward_chunk(chunk, batch, inputs)
-        if not chunk.ends:
+        engine, batch = self._engine, self._first + self._copies * micro_batch + stage.copy
+        outputs = engine.forward_stage(stage, batch, inputs)
+        if not stage.ends:
             return outputs
         self._ended[batch] = (engine.fwd_outputs.pop(), engine.outputs if engine.eval_return_logits else None)
         return ()

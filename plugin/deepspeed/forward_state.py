@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What running layers changes in them beside gradients: buffers (BatchNorm's statistics), counters, lists that grow.
 
     state = ForwardState({3: layer})       # by number

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch's generators as something to jump in: how many numbers lie between two states, and the state so many numbers on.
 
     count = taken(before, after)          # of each kind; None: the later state is not so reached

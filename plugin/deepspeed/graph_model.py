@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models with branches as a PipelineModule: layers that say what they read, and what flows between their stages.
 
     layers = graph(
@@ -187,29 +188,29 @@ class StageWires:
     layers: list[Wires]
 
 
-def stage_wires(specs: list[LayerSpec], chunks: list) -> dict[int, StageWires]:
-    """By stage, where the stages of `chunks` are not a chain. A stage hands the same values to all that it feeds."""
+def stage_wires(specs: list[LayerSpec], stages: list) -> dict[int, StageWires]:
+    """By index, where the stages are not a chain. A stage hands the same values to all that it feeds."""
     inputs = specs[0].inputs
-    made = {chunk.stage: [specs[i].name for i in chunk.layers] for chunk in chunks}
+    made = {stage.index: [specs[i].name for i in stage.layers] for stage in stages}
     results = {}
-    for chunk in chunks:
-        outside = {r for i, spec in enumerate(specs) if i not in chunk.layers for r in spec.reads}
-        results[chunk.stage] = tuple(name for name in made[chunk.stage] if name in outside) or (made[chunk.stage][-1],)
+    for stage in stages:
+        outside = {r for i, spec in enumerate(specs) if i not in stage.layers for r in spec.reads}
+        results[stage.index] = tuple(name for name in made[stage.index] if name in outside) or (made[stage.index][-1],)
     wires = {}
-    for chunk in chunks:
-        own = [specs[i] for i in chunk.layers]
+    for stage in stages:
+        own = [specs[i] for i in stage.layers]
         read = {r for spec in own for r in spec.reads}
         takes = tuple(i for i, name in enumerate(inputs) if name in read)
-        given = (*(inputs[i] for i in takes), *(name for stage in chunk.inputs for name in results[stage]))
-        of_layers = wires_of([spec.reads for spec in own], made[chunk.stage], given, results[chunk.stage])
-        wires[chunk.stage] = StageWires(takes, of_layers)
+        given = (*(inputs[i] for i in takes), *(name for before in stage.inputs for name in results[before]))
+        of_layers = wires_of([spec.reads for spec in own], made[stage.index], given, results[stage.index])
+        wires[stage.index] = StageWires(takes, of_layers)
     return wires
 
 
-def feeds(specs: list[LayerSpec], chunks: list) -> dict[int, set[int]]:
+def feeds(specs: list[LayerSpec], stages: list) -> dict[int, set[int]]:
     """By stage, the stages whose layers its own layers read."""
-    maker = {specs[i].name: chunk.stage for chunk in chunks for i in chunk.layers}
+    maker = {specs[i].name: stage.index for stage in stages for i in stage.layers}
     return {
-        chunk.stage: {maker[r] for i in chunk.layers for r in specs[i].reads if r in maker} - {chunk.stage}
-        for chunk in chunks
+        stage.index: {maker[r] for i in stage.layers for r in specs[i].reads if r in maker} - {stage.index}
+        for stage in stages
     }

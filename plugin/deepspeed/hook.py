@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wraps DeepSpeed's engines so that they heed the "ostinato" section. Imports nothing but the standard library: a run
 without the section pays for a dictionary look-up when its engine is made, and is otherwise as if ostinato were not there.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A refusal that nobody catches is the last thing on the screen, once: rank 0 says it, without a traceback, and the others nothing.
 
     speak_last()        # idempotent; where a run has a section

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the layers of this rank cost while DeepSpeed's own engine runs them: time and memory, forward and backward.
 
     clock = LayerClock(model)

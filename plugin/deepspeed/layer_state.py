@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a layer is beside the values of its tensors: hooks, plain attributes, attributes of parameters, its make-up.
 
     facts = describe(layer)                       # {Place: digest}, equal on every rank that holds an equal layer

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a plan was made for this model: its placement carries the digest of each layer that was profiled.
 
 A rank has built the layers of DeepSpeed's own partition only. So each says the digests of those (agreement), and all tell the

@@ -1,10 +1,11 @@
-"""A PipelineModule whose rank holds several chunks of layers, only one of which runs at a time.
+# SPDX-License-Identifier: Apache-2.0
+"""A PipelineModule whose rank holds several stages, only one of which runs at a time.
 
-    adopt(model, owners, chunks)       # changes the class of `model` in place
-    model.show(chunk)                  # forward() is now this chunk's
+    adopt(model, owners, stages)       # changes the class of `model` in place
+    model.show(stage)                  # forward() is now this stage's
     model.show_all()                   # the resting state: all local layers, as checkpoints and compile() want them
 
-The chunk must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
+The stage must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
 """
 
 from collections.abc import Callable
@@ -21,11 +22,11 @@ from .draws import LOSS
 from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import wired
-from .plans import Chunk
+from .plans import Stage
 from .random_state import KINDS, foreign, foreign_again, same, states
 
 
-class ChunkedLayers:
+class StagedLayers:
     """Mixed in before the model's own class."""
 
     watcher = None  # (draws) is told of each layer before it runs
@@ -57,25 +58,25 @@ class ChunkedLayers:
             self.watcher.enter(LOSS)
         return made.whole() if self.whole_logits and isinstance(made, ShardedLogits) else made
 
-    def show(self, chunk: Chunk) -> None:
-        """Makes `chunk` the layers that forward() runs. O(layers of the chunk)."""
-        view = self._views[chunk.stage]
+    def show(self, stage: Stage) -> None:
+        """Makes `stage` the layers that forward() runs. O(layers of the stage)."""
+        view = self._views[stage.index]
         if view is self._shown:
             return
         self._put_away()
         self._shown = view
         self.forward_funcs = view.functions
         self.is_checkpointable_results = view.checkpointable
-        self._shown_layers = chunk.layers
-        self._set_bounds(chunk.first, chunk.layers[-1] + 1)
-        for function, wires in zip(self.forward_funcs, self._wires.get(chunk.stage, ()), strict=False):
+        self._shown_layers = stage.layers
+        self._set_bounds(stage.first, stage.layers[-1] + 1)
+        for function, wires in zip(self.forward_funcs, self._wires.get(stage.index, ()), strict=False):
             wired(function).wires = wires
-        if torch.is_grad_enabled() and (chunk.recomputes or chunk.sharded):
-            self._checkpoint(chunk)
+        if torch.is_grad_enabled() and (stage.recomputes or stage.sharded):
+            self._checkpoint(stage)
 
-    def functions_of(self, chunk: Chunk) -> list:
-        """What the chunk runs, in order; its own list."""
-        return self._views[chunk.stage].functions
+    def functions_of(self, stage: Stage) -> list:
+        """What the stage runs, in order; its own list."""
+        return self._views[stage.index].functions
 
     def show_all(self) -> None:
         """The resting state: every local layer, in model order."""
@@ -105,22 +106,22 @@ class ChunkedLayers:
 
     @property
     def own_checkpointing(self) -> tuple:
-        """DeepSpeed's interval and function, whatever the chunk that is shown has instead."""
+        """DeepSpeed's interval and function, whatever the stage that is shown has instead."""
         return self._own_checkpointing or (self.activation_checkpoint_interval, self.activation_checkpoint_func)
 
-    def _checkpoint(self, chunk: Chunk) -> None:
-        """Until another chunk is shown. One that recomputes: its forward keeps its inputs only, as DeepSpeed checkpoints all its
+    def _checkpoint(self, stage: Stage) -> None:
+        """Until another stage is shown. One that recomputes: its forward keeps its inputs only, as DeepSpeed checkpoints all its
         layers at once. What a sharded stage recomputes has collectives in it: each of its ranks comes to them at the same place of
         its backward, because each has the same graph.
         """
         self._own_checkpointing = self.own_checkpointing
-        if chunk.recomputes:
-            self.activation_checkpoint_interval = len(chunk.layers)
+        if stage.recomputes:
+            self.activation_checkpoint_interval = len(stage.layers)
             self.activation_checkpoint_func = checkpointing.non_reentrant_checkpoint  # takes inputs without a gradient, too
             if not self._own_checkpointing[0]:  # where DeepSpeed recomputes by itself, forwards count twice
-                self.activation_checkpoint_func = partial(self._once, self._views[chunk.stage].state)
+                self.activation_checkpoint_func = partial(self._once, self._views[stage.index].state)
             self.is_checkpointable_results = [True]
-        if chunk.sharded:
+        if stage.sharded:
             self.activation_checkpoint_func = partial(_by_tensors, self.activation_checkpoint_func)
 
     def _once(self, state: ForwardState, function, *inputs):
@@ -147,12 +148,12 @@ class ChunkedLayers:
         made = checkpointing.non_reentrant_checkpoint(run, *inputs)
         return (made,) if first[0] else made
 
-    def watch_backward(self, chunk: Chunk) -> Callable[[], None]:
-        """To be called after the chunk's backward: notes buffers, attributes and generators that recomputation in it has
+    def watch_backward(self, stage: Stage) -> Callable[[], None]:
+        """To be called after the stage's backward: notes buffers, attributes and generators that recomputation in it has
         changed. Layers that checkpoint
         themselves, and those that DeepSpeed does, run their forwards twice; the order of the two among others is the plan's.
         """
-        state = ForwardState(dict(zip(chunk.layers, self.functions_of(chunk), strict=True)))
+        state = ForwardState(dict(zip(stage.layers, self.functions_of(stage), strict=True)))
         before, self._generators, self._drew = state.now(), states(), set()
 
         def note() -> None:
@@ -189,22 +190,22 @@ class ChunkedLayers:
 
     def _precompute_checkpointable_values(self):
         reentrant = self.activation_checkpoint_func is not checkpointing.non_reentrant_checkpoint
-        for chunk in self._chunks:
-            self.show(chunk)
+        for stage in self._stages:
+            self.show(stage)
             self._put_away()  # what DeepSpeed's own interval makes of it: evaluation runs under that
-            self.is_checkpointable_results_interval = None  # the parent caches by interval, not by chunk
+            self.is_checkpointable_results_interval = None  # the parent caches by interval, not by stage
             super()._precompute_checkpointable_values()
-            if chunk.sharded and chunk.reads and reentrant:  # a sharded embedding: gradients would not come back to it
+            if stage.sharded and stage.reads and reentrant:  # a sharded embedding: gradients would not come back to it
                 self.is_checkpointable_results = [False] * len(self.is_checkpointable_results)
             self._shown.checkpointable = self.is_checkpointable_results
         self.show_all()
 
-    def may_split(self, chunk: Chunk) -> bool:
-        """Whether the chunk's backward can run in two halves: DeepSpeed's checkpointing recomputes all of it at once, and a compiled
+    def may_split(self, stage: Stage) -> bool:
+        """Whether the stage's backward can run in two halves: DeepSpeed's checkpointing recomputes all of it at once, and a compiled
         layer has one operator for both.
         """
-        own = self.activation_checkpoint_interval and any(self._views[chunk.stage].checkpointable)
-        return not (chunk.recomputes or own or (self._one_backward and not chunk.sharded))
+        own = self.activation_checkpoint_interval and any(self._views[stage.index].checkpointable)
+        return not (stage.recomputes or own or (self._one_backward and not stage.sharded))
 
     def compile(self, *args, **kwargs):
         """Each local layer, as DeepSpeed does at rest. Of a graph(), what a node runs: what it is given changes with the stage. Parts
@@ -274,11 +275,11 @@ class ChunkedLayers:
 
 
 class _View:
-    """What changes with the chunk that is shown."""
+    """What changes with the stage that is shown."""
 
     def __init__(self, functions: dict):
         """`functions`: by layer."""
-        self.functions = list(functions.values())  # what its chunk runs, in order
+        self.functions = list(functions.values())  # what its stage runs, in order
         self.state = ForwardState(functions)
         self.checkpointable = []
 
@@ -318,24 +319,24 @@ def _by_tensors(checkpoint, function, *inputs):
 
 
 def adopt(
-    model, owners: list[int], chunks: list[Chunk], shards: dict[int, Shard], elsewhere: set[int], wires: dict[int, list]
+    model, owners: list[int], stages: list[Stage], shards: dict[int, Shard], elsewhere: set[int], wires: dict[int, list]
 ) -> None:
-    """Turns `model` into one whose rank runs `chunks`; its forward_funcs already hold their layers in model order.
+    """Turns `model` into one whose rank runs `stages`; its forward_funcs already hold their layers in model order.
 
     `owners[i]` is the pipeline rank of layer i, the first of several; `shards` has this rank's part of sharded layers;
     `elsewhere`: layers that another rank writes into checkpoints; `wires`: by stage, what its layers are given and hand on (graph_model),
     where stages are not a chain: one layer may serve two directions. The class keeps its name, which DeepSpeed looks at.
     """
     kind = type(model)
-    model.__class__ = type(kind.__name__, (ChunkedLayers, kind), {"__module__": kind.__module__})
-    chunks = sorted(chunks, key=lambda chunk: chunk.first)
-    model._owners, model._chunks, model._shards, model.written_elsewhere = owners, chunks, shards, elsewhere
+    model.__class__ = type(kind.__name__, (StagedLayers, kind), {"__module__": kind.__module__})
+    stages = sorted(stages, key=lambda stage: stage.first)
+    model._owners, model._stages, model._shards, model.written_elsewhere = owners, stages, shards, elsewhere
     model._wires = wires
     model.read_for_others = None  # (tied weights, the rank that reads them, its group with those that have them too)
     model._local_funcs = model.forward_funcs
-    model._local_layers = sorted({layer for chunk in chunks for layer in chunk.layers})
+    model._local_layers = sorted({layer for stage in stages for layer in stage.layers})
     functions = dict(zip(model._local_layers, model._local_funcs, strict=True))
-    model._views = {chunk.stage: _View({layer: functions[layer] for layer in chunk.layers}) for chunk in chunks}
+    model._views = {stage.index: _View({layer: functions[layer] for layer in stage.layers}) for stage in stages}
     model.run_twice = []  # what recomputation changes once more, in words
     model._shown = model._own_checkpointing = None
     model.show_all()

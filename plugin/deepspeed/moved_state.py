@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a script has done to layers between PipelineModule() and now goes with those that move, or is refused by name.
 
     state = MovedState(group, ranks, rank, transfers, (left, arrived))      # descriptions of what leaves this rank and comes to it

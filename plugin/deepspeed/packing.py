@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python values of a layer as plain data: to compare them between ranks, and to make them anew on another rank.
 
     mine = Own(layer)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parameter groups that a user made before the layers moved, kept right when they do.
 
 deepspeed.initialize() takes an optimizer, or model_parameters (parameters, or dictionaries of them with options). Those that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan as the DeepSpeed side needs it: lowered, checked against the model and the configuration."""
 
 from collections.abc import Sequence
@@ -8,15 +9,15 @@ from .errors import OstinatoError, Unsupported
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """One stage: `layers` of the model, rising, run by the pipeline ranks `ranks`; several of them hold a shard each.
+class Stage:
+    """`layers` of the model, rising, run by the pipeline ranks `ranks`; several of them hold a shard each.
 
     `copy`: where the plan runs the model in two directions, each has weights of its own; copy c runs the batches i with
     i % copies == c. `takes`: elements of the batch's inputs that the stage reads where stages are not a chain.
     `recomputes`: its forward keeps what it was given only.
     """
 
-    stage: int
+    index: int  # among the stages of the program
     ranks: tuple[int, ...]
     layers: Sequence[int]
     inputs: tuple[int, ...] = ()
@@ -70,11 +71,11 @@ def compiled():
     return _plugin
 
 
-def chunks_of(program) -> list[Chunk]:
+def stages_of(program) -> list[Stage]:
     """The stages in the placement's order: of one copy of the model, in model order."""
     copies = _connected(program.stages)
     return [
-        Chunk(
+        Stage(
             index, tuple(s.ranks), _layers(s), tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes
         )
         for index, (s, copy) in enumerate(zip(program.stages, copies, strict=True))
@@ -97,45 +98,45 @@ def _connected(stages: list) -> list[int]:
     return [numbers.index(p) for p in part]
 
 
-def copies_of(chunks: list[Chunk]) -> int:
+def copies_of(stages: list[Stage]) -> int:
     """In how many directions the plan runs the model."""
-    return 1 + max(chunk.copy for chunk in chunks)
+    return 1 + max(stage.copy for stage in stages)
 
 
-def is_chain(chunks: list[Chunk]) -> bool:
+def is_chain(stages: list[Stage]) -> bool:
     """Every stage takes what the one before it in its copy of the model makes, and nothing else."""
-    return all(_is_chain(of_copy(chunks, copy)) for copy in range(copies_of(chunks)))
+    return all(_is_chain(of_copy(stages, copy)) for copy in range(copies_of(stages)))
 
 
-def _is_chain(chunks: list[Chunk]) -> bool:
-    before = [(), *((chunk.stage,) for chunk in chunks[:-1])]
-    return all(chunk.inputs == expected for chunk, expected in zip(chunks, before, strict=True))
+def _is_chain(stages: list[Stage]) -> bool:
+    before = [(), *((stage.index,) for stage in stages[:-1])]
+    return all(stage.inputs == expected for stage, expected in zip(stages, before, strict=True))
 
 
-def of_copy(chunks: list[Chunk], copy: int) -> list[Chunk]:
+def of_copy(stages: list[Stage], copy: int) -> list[Stage]:
     """One copy of the model: each stage behind those that feed it, else by its first layer."""
-    waiting, order = [chunk for chunk in chunks if chunk.copy == copy], []
+    waiting, order = [stage for stage in stages if stage.copy == copy], []
     while waiting:
-        late = {chunk.stage for chunk in waiting}
-        order.append(min((chunk for chunk in waiting if not late & set(chunk.inputs)), key=lambda chunk: tuple(chunk.layers[:1])))
+        late = {stage.index for stage in waiting}
+        order.append(min((stage for stage in waiting if not late & set(stage.inputs)), key=lambda stage: tuple(stage.layers[:1])))
         waiting.remove(order[-1])
     return order
 
 
-def wired(chunks: list[Chunk], specs: list) -> list[Chunk]:
+def wired(stages: list[Stage], specs: list) -> list[Stage]:
     """The same stages; where they are not a chain, with what they take from the batch."""
-    if is_chain(chunks):
-        return chunks
+    if is_chain(stages):
+        return stages
     from .graph_model import stage_wires
 
-    wires = stage_wires(specs, chunks)
-    return [replace(chunk, takes=wires[chunk.stage].takes) for chunk in chunks]
+    wires = stage_wires(specs, stages)
+    return [replace(stage, takes=wires[stage.index].takes) for stage in stages]
 
 
 def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -> None:
     """Raises OstinatoError where the plan is for another size or another model. `specs`: layers of the PipelineModule."""
-    chunks = chunks_of(program)
-    copies = copies_of(chunks)
+    stages = stages_of(program)
+    copies = copies_of(stages)
     if trains(program) and program.micro_batches * copies != micro_batches:
         ways = "" if copies == 1 else f", each for {copies} directions,"
         needed = "" if micro_batches % copies else f": ostinato plan PROFILE --micro-batches {micro_batches // copies} makes one for that"
@@ -150,68 +151,68 @@ def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -
             f"stages (PipelineModule's num_stages): they must be equal"
         )
     for copy in range(copies):
-        _check_layers(program, of_copy(chunks, copy), specs)
-    idle = set(range(devices)) - {rank for chunk in chunks for rank in chunk.ranks}
+        _check_layers(program, of_copy(stages, copy), specs)
+    idle = set(range(devices)) - {rank for stage in stages for rank in stage.ranks}
     if idle:
         raise OstinatoError(f'placement "{program.placement_name}": device {min(idle)} runs no stage')
-    _check_shards(program, chunks)
+    _check_shards(program, stages)
 
 
-def _check_shards(program, chunks: list[Chunk]) -> None:
+def _check_shards(program, stages: list[Stage]) -> None:
     """A rank holds one part of a sharded layer, whatever the direction that it serves, and every direction has the same parts."""
     names = [stage.name for stage in program.stages]
-    for chunk in (c for c in chunks if c.sharded):
-        for other in (c for c in chunks if c.copy != chunk.copy and {*c.layers} & {*chunk.layers}):
-            apart = len(other.ranks) == len(chunk.ranks) and not {*other.ranks} & {*chunk.ranks}
-            if other.ranks != chunk.ranks and not apart:
+    for stage in (c for c in stages if c.sharded):
+        for other in (c for c in stages if c.copy != stage.copy and {*c.layers} & {*stage.layers}):
+            apart = len(other.ranks) == len(stage.ranks) and not {*other.ranks} & {*stage.ranks}
+            if other.ranks != stage.ranks and not apart:
                 raise Unsupported(
-                    f'placement "{program.placement_name}": stages "{names[chunk.stage]}" and "{names[other.stage]}" hold the same '
-                    f"layers for two directions, on devices {list(chunk.ranks)} and {list(other.ranks)}: these must be the same, or as "
+                    f'placement "{program.placement_name}": stages "{names[stage.index]}" and "{names[other.index]}" hold the same '
+                    f"layers for two directions, on devices {list(stage.ranks)} and {list(other.ranks)}: these must be the same, or as "
                     "many others"
                 )
 
 
-def _check_layers(program, chunks: list[Chunk], specs: list) -> None:
+def _check_layers(program, stages: list[Stage], specs: list) -> None:
     """The stages of one copy must cover the layers once, and take what their layers read."""
     name = program.placement_name
-    if unsaid := [program.stages[chunk.stage].name for chunk in chunks if not chunk.layers]:
+    if unsaid := [program.stages[stage.index].name for stage in stages if not stage.layers]:
         raise OstinatoError(
             f'placement "{name}" does not say which layers stage "{unsaid[0]}" holds: give it [[stages]], as '
             "ostinato plan and ostinato partition do"
         )
-    count = 1 + max(chunk.layers[-1] for chunk in chunks)
+    count = 1 + max(stage.layers[-1] for stage in stages)
     if count != len(specs):
         raise OstinatoError(
             f'placement "{name}" is for a model of {count} layers, and this PipelineModule has {len(specs)}: make one '
             "for this model, with ostinato profile and ostinato plan"
         )
-    held = sorted((layer, program.stages[chunk.stage].name) for chunk in chunks for layer in chunk.layers)
+    held = sorted((layer, program.stages[stage.index].name) for stage in stages for layer in stage.layers)
     for expected, (layer, stage) in enumerate(held):
         if layer != expected:
             raise OstinatoError(f'placement "{name}": stage "{stage}" holds layer {layer} where layer {expected} is next')
-    if not _is_chain(chunks):
-        _check_branches(program, chunks, specs)
+    if not _is_chain(stages):
+        _check_branches(program, stages, specs)
 
 
-def _check_branches(program, chunks: list[Chunk], specs: list) -> None:
+def _check_branches(program, stages: list[Stage], specs: list) -> None:
     from .graph_model import feeds, is_graph
 
     name, names = program.placement_name, [stage.name for stage in program.stages]
     if not is_graph(specs):
-        odd = next(c for c, before in zip(chunks, [None, *chunks], strict=False) if c.inputs != ((before.stage,) if before else ()))
+        odd = next(c for c, before in zip(stages, [None, *stages], strict=False) if c.inputs != ((before.index,) if before else ()))
         raise Unsupported(
-            f'placement "{name}": stage "{names[odd.stage]}" does not take the output of the stage before it alone, and a '
+            f'placement "{name}": stage "{names[odd.index]}" does not take the output of the stage before it alone, and a '
             "PipelineModule is a chain: say what its layers read with ostinato.deepspeed.graph()"
         )
-    expected = feeds(specs, chunks)
-    for chunk in chunks:
-        if set(chunk.inputs) != expected[chunk.stage]:
-            needs = ", ".join(names[s] for s in sorted(expected[chunk.stage])) or "no stage"
+    expected = feeds(specs, stages)
+    for stage in stages:
+        if set(stage.inputs) != expected[stage.index]:
+            needs = ", ".join(names[s] for s in sorted(expected[stage.index])) or "no stage"
             raise OstinatoError(
-                f'placement "{name}": stage "{names[chunk.stage]}" takes the outputs of '
-                f"{', '.join(names[s] for s in chunk.inputs) or 'no stage'}, and its layers read those of {needs}"
+                f'placement "{name}": stage "{names[stage.index]}" takes the outputs of '
+                f"{', '.join(names[s] for s in stage.inputs) or 'no stage'}, and its layers read those of {needs}"
             )
-    if ends := [names[chunk.stage] for chunk in chunks[:-1] if chunk.ends]:
+    if ends := [names[stage.index] for stage in stages[:-1] if stage.ends]:
         raise OstinatoError(f'placement "{name}": stage "{ends[0]}" feeds no other, and is not the last of the model')
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The states of this process's generators of random numbers: torch's, the accelerator's, Python's and NumPy's.
 
     with random_state_kept():              # the run does not notice what is drawn in here

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gives a PipelineModule the layers of a placement, with the weights that DeepSpeed's own partition initialised.
 
 DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay are kept as
@@ -26,7 +27,7 @@ from .module import adopt
 from .moved_state import MovedState, functions_changed
 from .packing import digest
 from .parameter_groups import GroupMap, position
-from .plans import Chunk, copies_of, of_copy
+from .plans import Stage, copies_of, of_copy
 from .random_state import random_state_kept
 from .tied import beside, built_alike, only_tied, tied_tensors
 from .universal import Part
@@ -75,56 +76,56 @@ class Rebuilt:
 
 
 def rebuild(
-    model, chunks: list[Chunk], groups: GroupMap, shards: dict[int, Shard], optimizes: bool, engines: dict[str, Marks] | None = None
+    model, stages: list[Stage], groups: GroupMap, shards: dict[int, Shard], optimizes: bool, engines: dict[str, Marks] | None = None
 ) -> Rebuilt:
-    """Places the layers as `chunks` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages;
+    """Places the layers as `stages` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages;
     `optimizes`: there is an optimizer; `engines`: what an engine has done to the layers, which need not move.
 
     Raises OstinatoError on every rank where a layer cannot be moved.
     """
     before = [model.stage_owner(layer) for layer in range(model._num_layers)]
-    of_layer = {layer: chunk for chunk in of_copy(chunks, 0) for layer in chunk.layers}
-    stages = [of_layer[layer] for layer in range(model._num_layers)]
-    holders = [_holders(chunks, layer) for layer in range(model._num_layers)]
-    mine = [chunk for chunk in chunks if chunk.on(model.stage_id)]
+    of_layer = {layer: stage for stage in of_copy(stages, 0) for layer in stage.layers}
+    by_layer = [of_layer[layer] for layer in range(model._num_layers)]
+    holders = [_holders(stages, layer) for layer in range(model._num_layers)]
+    mine = [stage for stage in stages if stage.on(model.stage_id)]
     moves = holders != [(rank,) for rank in before]
     names, copies, parts, notes = None, None, [], []
     if moves:
-        mover = _Mover(model, before, holders, _places(chunks), groups, shards)
-        mover.stages = [{chunk.stage for chunk in chunks if layer in chunk.layers} for layer in range(model._num_layers)]
+        mover = _Mover(model, before, holders, _places(stages), groups, shards)
+        mover.stages = [{stage.index for stage in stages if layer in stage.layers} for layer in range(model._num_layers)]
         names = mover.move(optimizes, engines or {})
         parts, notes = mover.parts, mover.notes
-    several = copies_of(chunks) > 1
-    others_write = {i for chunk in mine for i in chunk.layers if holders[i][0] not in chunk.ranks}
-    adopt(model, [chunk.rank for chunk in stages], mine, shards, others_write, _wires(model, chunks))
+    several = copies_of(stages) > 1
+    others_write = {i for stage in mine for i in stage.layers if holders[i][0] not in stage.ranks}
+    adopt(model, [stage.rank for stage in by_layer], mine, shards, others_write, _wires(model, stages))
     if moves:
         copies = mover.share() if several else mover.tie()
-    return Rebuilt(names, [] if several else _regrouped(model, before, stages), copies, parts, notes)
+    return Rebuilt(names, [] if several else _regrouped(model, before, by_layer), copies, parts, notes)
 
 
-def _holders(chunks: list[Chunk], layer: int) -> tuple[int, ...]:
+def _holders(stages: list[Stage], layer: int) -> tuple[int, ...]:
     """Pipeline ranks that hold the layer, ascending."""
-    return tuple(sorted({rank for c in chunks if layer in c.layers for rank in c.ranks}))
+    return tuple(sorted({rank for c in stages if layer in c.layers for rank in c.ranks}))
 
 
-def _places(chunks: list[Chunk]) -> dict[int, dict[int, Shard]]:
+def _places(stages: list[Stage]) -> dict[int, dict[int, Shard]]:
     """By sharded layer and pipeline rank, which part it holds: the same for all directions that it serves."""
     places: dict[int, dict[int, Shard]] = {}
-    for chunk in (c for c in chunks if c.sharded):
-        parts = {rank: Shard(index, len(chunk.ranks)) for index, rank in enumerate(chunk.ranks)}
-        for layer in chunk.layers:
+    for stage in (c for c in stages if c.sharded):
+        parts = {rank: Shard(index, len(stage.ranks)) for index, rank in enumerate(stage.ranks)}
+        for layer in stage.layers:
             places.setdefault(layer, {}).update(parts)
     return places
 
 
-def _wires(model, chunks: list[Chunk]) -> dict[int, list[Wires]]:
+def _wires(model, stages: list[Stage]) -> dict[int, list[Wires]]:
     """Where the stages are not a chain: by stage, what each of its layers is given and hands on."""
-    if chunks[0].takes is None:
+    if stages[0].takes is None:
         return {}
-    return {stage: wires.layers for stage, wires in stage_wires(model._layer_specs, chunks).items()}
+    return {index: wires.layers for index, wires in stage_wires(model._layer_specs, stages).items()}
 
 
-def _regrouped(model, before: list[int], stages: list[Chunk]) -> list[str]:
+def _regrouped(model, before: list[int], by_layer: list[Stage]) -> list[str]:
     """DeepSpeed adds the gradients of tied layers within a stage as they come, and those of several ranks at the end.
 
     The sums are the same where layers that shared a rank share a stage, and those that did not are on different ranks.
@@ -137,7 +138,7 @@ def _regrouped(model, before: list[int], stages: list[Chunk]) -> list[str]:
     for key, layers in tied.items():
         for a, b in combinations(layers, 2):
             together = before[a] == before[b]
-            same = stages[a] is stages[b] if together else stages[a].rank != stages[b].rank
+            same = by_layer[a] is by_layer[b] if together else by_layer[a].rank != by_layer[b].rank
             changed |= set() if same else {key}
     return sorted(changed)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cannot be combined with a plan, each refused by its name before step 1."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a script changes on engine, optimizer and scheduler between deepspeed.initialize() and the first step, kept when "auto" makes
 the engine anew.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan that is searched when the run starts: rank 0 searches, and every rank gets the bytes of the same two files.
 
     with shared_plan(section, paths, Size(devices=4, micro_batches=8)) as found:     # all ranks must call it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stages on several pipeline ranks: which layers may be part of one, the ranks' groups, and data for all of them."""
 
 from datetime import timedelta
@@ -7,19 +8,19 @@ import torch.distributed as dist
 from ostinato.nn import Shard, why_not
 
 from .errors import OstinatoError, Unsupported
-from .plans import Chunk
+from .plans import Stage
 
 
-def check_layers(specs: list, chunks: list[Chunk]) -> None:
+def check_layers(specs: list, stages: list[Stage]) -> None:
     """Raises Unsupported, with the layer, for one that cannot be cut. Nothing is built for it."""
     from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
 
     from .graph_model import NodeSpec
 
-    for chunk in chunks:
-        for layer in chunk.layers if chunk.sharded else ():
+    for stage in stages:
+        for layer in stage.layers if stage.sharded else ():
             spec = specs[layer]
-            where = f"stage {chunk.stage} is sharded over pipeline ranks {list(chunk.ranks)}, and its layer {layer}"
+            where = f"stage {stage.index} is sharded over pipeline ranks {list(stage.ranks)}, and its layer {layer}"
             if isinstance(spec, TiedLayerSpec):
                 raise Unsupported(f'{where} is tied ("{spec.key}"): tied layers cannot be sharded')
             spec = spec.layer if isinstance(spec, NodeSpec) else spec
@@ -28,32 +29,32 @@ def check_layers(specs: list, chunks: list[Chunk]) -> None:
                 raise Unsupported(f"{where}: {why_not(kind)}")
 
 
-def shards_of(grid, chunks: list[Chunk], timeout_s: float) -> dict[int, Shard]:
+def shards_of(grid, stages: list[Stage], timeout_s: float) -> dict[int, Shard]:
     """This rank's place in each sharded stage, by layer. All ranks must call it: it makes one group for each set of pipeline
     ranks that share a stage, in each pipeline, in one order everywhere.
     """
     groups, rank = {}, grid.get_stage_id()
-    for ranks in sorted({chunk.ranks for chunk in chunks if chunk.sharded}):
+    for ranks in sorted({stage.ranks for stage in stages if stage.sharded}):
         for pipeline in grid.pipe_groups:
             group = dist.new_group([pipeline[r] for r in ranks], timeout=timedelta(seconds=timeout_s))
             if rank in ranks and dist.get_rank() in pipeline:
                 groups[ranks] = group
     places = {ranks: Shard.among(group, timeout_s) for ranks, group in groups.items()}
     return {
-        layer: places[chunk.ranks]
-        for chunk in chunks
-        if chunk.sharded and chunk.on(rank)
-        for layer in chunk.layers
+        layer: places[stage.ranks]
+        for stage in stages
+        if stage.sharded and stage.on(rank)
+        for layer in stage.layers
     }
 
 
-def couriers_of(chunks: list[Chunk], shards: dict[int, Shard], device) -> dict[tuple[int, str], "Courier"]:
+def couriers_of(stages: list[Stage], shards: dict[int, Shard], device) -> dict[tuple[int, str], "Courier"]:
     """For each sharded stage of this rank, by (stage, "inputs" or "labels"), who brings its ranks what it reads."""
     couriers: dict[tuple[int, str], Courier] = {}
-    for chunk in chunks:
-        for name, wanted in (("inputs", chunk.reads), ("labels", chunk.ends)):
-            if wanted and chunk.first in shards:
-                couriers[chunk.stage, name] = Courier(shards[chunk.first], device)
+    for stage in stages:
+        for name, wanted in (("inputs", stage.reads), ("labels", stage.ends)):
+            if wanted and stage.first in shards:
+                couriers[stage.index, name] = Courier(shards[stage.first], device)
     return couriers
 
 

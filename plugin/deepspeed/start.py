@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the section to an engine that runs the plan. What goes wrong does so before step 1, on every rank alike."""
 
 import importlib.metadata
@@ -86,35 +87,35 @@ def _without_plan(error: Unsupported, engine, original_init, prepared: Prepared,
 def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
     model, config, asked = kwargs["model"], kwargs["config_class"], prepared.section
-    chunks = plans.wired(plans.chunks_of(prepared.program), model._layer_specs)
-    shards = shards_of(model._grid, chunks, asked.timeout_s)
+    stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
+    shards = shards_of(model._grid, stages, asked.timeout_s)
     groups = GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
-    rebuilt = rebuild(model, chunks, groups, shards, optimizes, prepared.engines)
+    rebuilt = rebuild(model, stages, groups, shards, optimizes, prepared.engines)
     if rebuilt.moved:
         _flag_parameters(config, model)
     stock = model.partitions()
-    run = Run(prepared.program, chunks, stock, rebuilt.moved, asked, prepared.paths, shards, rebuilt.parts, rebuilt.copies)
+    run = Run(prepared.program, stages, stock, rebuilt.moved, asked, prepared.paths, shards, rebuilt.parts, rebuilt.copies)
     become_plan_engine(engine, run)
     original_init(engine, *args, **kwargs)
-    copies = plans.copies_of(chunks)
-    branches = copies == 1 and not plans.is_chain(chunks)
+    copies = plans.copies_of(stages)
+    branches = copies == 1 and not plans.is_chain(stages)
     differs = difference(prepared.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
-    claim = _claim(prepared.program, chunks, stock, differs, model)
+    claim = _claim(prepared.program, stages, stock, differs, model)
     claim = engine.ostinato_begin(claim)
     if dist.get_rank() == 0:
         for said in (*map("ostinato: {}".format, rebuilt.notes), line(prepared.program, claim.before())):
             print(said, flush=True)
 
 
-def _claim(program, chunks: list, stock: list[int], differs: str, model) -> Claim:
+def _claim(program, stages: list, stock: list[int], differs: str, model) -> Claim:
     """What is known before step 1; where layers seed themselves, they draw the same numbers wherever they run."""
     if not plans.trains(program):
         return Claim()
-    elsewhere = draws_otherwise(program, chunks, lambda layer: bisect_right(stock, layer) - 1)
-    return Claim(differs, cuts_otherwise(program, chunks, stock), elsewhere and not model.seed_layers)
+    elsewhere = draws_otherwise(program, stages, lambda layer: bisect_right(stock, layer) - 1)
+    return Claim(differs, cuts_otherwise(program, stages, stock), elsewhere and not model.seed_layers)
 
 
 def _prepare(section: dict, file: str | None, model, config) -> Prepared:
@@ -136,8 +137,8 @@ def _lower(paths: Paths, model, config):
     program = plans.lower(paths)
     pipeline_ranks = model.topology().get_dim("pipe")
     plans.check_shape(program, config.gradient_accumulation_steps, pipeline_ranks, model._layer_specs)
-    chunks = plans.chunks_of(program)
-    check_layers(model._layer_specs, chunks)
+    stages = plans.stages_of(program)
+    check_layers(model._layer_specs, stages)
     return program, model_identity.read(paths.placement)
 
 

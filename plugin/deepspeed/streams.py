@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The random numbers that 1F1B draws, under any placement.
 
 In DeepSpeed's own pipeline each rank draws from its own generators: micro-batch after micro-batch, for the layers of its partition in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a tied layer uses of its module beside the weight that is tied.
 
 DeepSpeed builds a tied module once on every rank that has one of its layers, and keeps only the tied weight equal. Anything else of it,

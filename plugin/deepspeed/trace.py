@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ran, on disk: `ostinato-trace/1`, a file a rank, which `ostinato report` reads.
 
 A file holds the last step in full and the seconds of every step. It is rewritten at steps 1, 2, 3, 4, 5, 7, 9, 12, ... (each a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Universal checkpoints (ds_to_universal, "load_universal") where several pipeline ranks hold a layer.
 
 They hold each parameter whole, by name. A rank whose layer is a copy (two directions) reads what it names, like any other;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of a training step behind DeepSpeed's engine: the peak against the plan's, and whether anything grows over 1,000 steps.
 
     PYTHONPATH=build/release/python python tests/bench/memory_bench.py [--steps 1000] [--micro-batches 8]
@@ -66,21 +67,21 @@ def stage_bytes(plan: str) -> dict[str, int]:
     engine = make_engine(1, plan)
     engine.train_batch(batches())
     run, counted = engine._ostinato, {}
-    chunk = next(c for c in run.chunks if c.on(engine.stage_id))
+    stage = next(c for c in run.stages if c.on(engine.stage_id))
     engine.set_dataiterator(batches())
     for _ in range(2):  # the first one makes the gradients
-        run.batches = Batches(engine, [chunk], 1)
+        run.batches = Batches(engine, [stage], 1)
         before = _profiler.live_bytes()
         _profiler.reset_peak()
         # No leaf, for a leaf lives as long as the graph: as the executor's inputs, it is gone where no operator saved it.
-        inputs = None if chunk.reads else (torch.randn(BATCH, LENGTH, WIDTH) + torch.zeros((), requires_grad=True),)
-        output = engine._train_forward(chunk, 0, inputs)
+        inputs = None if stage.reads else (torch.randn(BATCH, LENGTH, WIDTH) + torch.zeros((), requires_grad=True),)
+        output = engine._train_forward(stage, 0, inputs)
         edge, gradient = torch.autograd.graph.get_gradient_edge(output), torch.ones_like(output)
         forward_peak = _profiler.peak_bytes() - gradient.nbytes
         del output, inputs
         kept = _profiler.live_bytes() - gradient.nbytes - before
         _profiler.reset_peak()
-        engine._before_backward(chunk, "B")
+        engine._before_backward(stage, "B")
         torch.autograd.backward(edge, gradient)
         engine._after_backward("B")
         counted = {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of the DeepSpeed side that need no world of processes."""
 
 import json
@@ -15,7 +16,7 @@ from ostinato.deepspeed.claims import Claim, Seen
 from ostinato.deepspeed.config import parse_section, resolve
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.parameter_groups import GroupMap, position
-from ostinato.deepspeed.plans import Chunk
+from ostinato.deepspeed.plans import Stage
 from ostinato.deepspeed.trace import Trace
 from ostinato.trace import read_traces
 
@@ -135,7 +136,7 @@ def test_inputs_of_a_batch_do_not_wait_for_its_labels():
             engine.pipe_buffers[name][index] = torch.full((2,), float(index))
 
     engine._exec_load_micro_batch = load
-    first, last = Chunk(0, (0,), [0, 1], outputs=(1,)), Chunk(3, (0,), [6, 7], inputs=(2,))
+    first, last = Stage(0, (0,), [0, 1], outputs=(1,)), Stage(3, (0,), [6, 7], inputs=(2,))
     batches = Batches(engine, [first, last], 1)
     inputs = batches.take(1, "inputs")
     assert inputs.tolist() == [1, 1]
@@ -149,8 +150,8 @@ def test_inputs_of_a_batch_do_not_wait_for_its_labels():
 
 
 def test_layers_of_ranks():
-    chunks = [Chunk(0, (1,), range(2)), Chunk(1, (0,), [2]), Chunk(2, (0,), [3]), Chunk(3, (0, 1), [4, 5])]
-    assert layers_of_ranks(chunks) == [[2, 3, 4, 5], [0, 1, 4, 5]]
+    stages = [Stage(0, (1,), range(2)), Stage(1, (0,), [2]), Stage(2, (0,), [3]), Stage(3, (0, 1), [4, 5])]
+    assert layers_of_ranks(stages) == [[2, 3, 4, 5], [0, 1, 4, 5]]
 
 
 def test_groups_follow_their_parameters():
