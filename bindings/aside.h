@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Long work of the core under Python: on a thread of its own, without the GIL, while the caller's thread
 // takes Ctrl-C and reports progress.

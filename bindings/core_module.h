@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The core for Python (bindings/ostinato/core.py): placements, profiles, devices and plans as objects, and
 // what is done with them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ostinato._plugin: lowered programs and the executor, for Python.
 
 #include <torch/csrc/utils/pybind.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/profiler_halves.h"
 
 #include <pybind11/stl.h>

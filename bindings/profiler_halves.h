@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // BackwardHalves (profiler/autograd) for Python: apart from the rest of the module, because torch's
 // converters of tensors take seconds to compile.

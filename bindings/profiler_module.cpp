@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Python module ostinato._profiler: what measures (C++) for what drives the model (Python,
 // ostinato/profile).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/python_executor.h"
 
 #include <torch/csrc/Exceptions.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The executor as Python sees it: stages are callables, the GIL is held only inside them.
 

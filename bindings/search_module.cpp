@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Python module ostinato._search: the command line in C++, and the core as objects, without libtorch, so
 // that it starts quickly.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # How every target of ours is compiled. Third-party targets are left alone.
 
 find_program(OSTINATO_CCACHE ccache)

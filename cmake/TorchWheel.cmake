@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds the torch wheel of Python_EXECUTABLE, CPU or CUDA build alike, without find_package(Torch), which is
 # fatal with a CUDA wheel on a machine without the whole CUDA toolkit.
 #

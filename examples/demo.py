@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The main job, end to end: profile, partition, search, lower, train; then the same with DeepSpeed's own 1F1B.
 
     script/demo                    # both jobs, results in out/

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Searching the modes of a placement's choices together with the schedule (`ostinato search --choose`).
 //

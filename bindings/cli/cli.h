@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The command line as a function: `ostinato ARGS...`, everything that needs no torch.
 //

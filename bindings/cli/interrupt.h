@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Ctrl-C as a request to stop: the search returns its best plan, which is then written.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `ostinato` without Python: the same commands, but for those that run models.
 
 #include <iostream>

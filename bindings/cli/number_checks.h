@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Numbers on the command line. CLI11 by itself takes 010 for 8, -1 for a number without sign, and nan.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The options of some sections of the table (core/options.h) as a command has them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The curve of `ostinato search --pareto memory`: a table, JSON, and one plan file for each of its points.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `ostinato partition GRAPH.csv --devices DEVICES.csv`: an operator graph onto devices that differ (Mayer et
 // al., arXiv 1711.01912), by one of their strategies or by `best`. The other half of `partition` cuts

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/cli/profile_arguments.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What `partition` and `plan` share: a profile, devices, micro-batches and the section [partition].
 

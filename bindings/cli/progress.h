@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One line on a terminal that says how far the search is; nothing where standard error is no terminal.
 

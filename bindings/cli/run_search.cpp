@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/cli/run_search.h"
 
 #include <chrono>

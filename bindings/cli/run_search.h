@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The search as `search` and `plan` call it: with progress and Ctrl-C.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The named shapes as people draw them, for `ostinato placement --help`: drawn from the placement itself.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `ostinato search --steady-state`: the repeating part alone, with what is proved about it.
 

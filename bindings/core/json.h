@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What programs read of a command: keys in the order in which they were added.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Every option that has a default, in one table: its place on the command line, in an options file and among
 // the keywords of the Python API, its default and its help. `ostinato config` prints it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading and writing ostinato-options/1.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/core/plan_table.h"
 
 #include <fmt/format.h>

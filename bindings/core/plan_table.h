@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What `ostinato plan` says of its choice: every candidate with its bound, objective and memory, or why it
 // was dropped, beside 1F1B on the stages that nobody and somebody balanced.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What `ostinato plan` makes of a profile: a placement and a plan, and why they were chosen.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/core/shape_request.h"
 
 #include <fmt/format.h>

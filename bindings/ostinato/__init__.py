@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ostinato: pipeline schedules that are searched, proved and enforced. `ostinato --help` lists the commands.
 
     import ostinato

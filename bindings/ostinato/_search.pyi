@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compiled half of ostinato.core, and of the command line (bindings/search_module.cpp, core_module.cpp)."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `import torch` runs (entry point group `torch.backends`), so that a training script need not mention ostinato.
 
 register() leaves one finder in `sys.meta_path`: when DeepSpeed's pipeline engine is imported, and only then, the finder

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `ostinato` command: one name for its two halves.
 
 What runs models is Python and imported only when it is asked for; everything else, `--help` too, is C++ (`bindings/cli`)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The core of ostinato for Python: what the commands do, with objects instead of files. No torch is imported.
 
     import ostinato

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--devices launcher`: a device file (`ostinato-devices/1`) of the ranks that torchrun, deepspeed or Slurm started.
 
     torchrun --nproc-per-node 4 -m ostinato plan profile.json --devices launcher --micro-batches 8 ...

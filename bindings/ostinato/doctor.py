@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ostinato doctor`: what this machine has of what ostinato can use, and what to do about the rest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ostinato raises, and the exit statuses of its commands.
 
     try:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole files out: written beside their place, flushed to the disk, and renamed, so that nothing is ever half there.
 
 Pipes and devices (/dev/stdout, /dev/null) are written in place, and through a symbolic link the file behind it is replaced, as the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ostinato report`: what was predicted against what was measured, per block, rank and step."""
 
 from __future__ import annotations

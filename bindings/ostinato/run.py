@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a training script with ostinato switched on, where `import torch` does not do so by itself (ostinato on the path
 but not installed, or TORCH_DEVICE_BACKEND_AUTOLOAD=0).
 

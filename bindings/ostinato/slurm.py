@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What torch.distributed and DeepSpeed ask of the environment, from what Slurm says.
 
     srun --ntasks-per-node 8 python -m ostinato.run train.py --deepspeed_config ds_config.json

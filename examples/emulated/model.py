@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers that sleep for given times: real parameters, tensors, gradients and transfers, emulated compute.
 
 On a machine with fewer cores than ranks, ranks that sleep do not compete, so the schedule alone decides the time of a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compute that is emulated: time passes, and nothing is computed."""
 
 import time

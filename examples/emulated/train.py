@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains layers that sleep for given times (emulation) with DeepSpeed's pipeline engine.
 
     torchrun --nproc-per-node 4 examples/emulated/train.py --deepspeed_config ds_config.json --steps 10

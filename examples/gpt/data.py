@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real text that every machine with Python has: the source files of its standard library."""
 
 import sysconfig

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A byte-level GPT as a list of DeepSpeed LayerSpecs."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a byte-level GPT with DeepSpeed's pipeline engine.
 
     torchrun --nproc-per-node 4 examples/gpt/train.py --deepspeed_config ds_config.json --steps 20

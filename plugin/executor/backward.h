@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The autograd engine behind a narrow interface (its header takes 12 s to compile).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Inside of BackwardRoots, for the files that call the autograd engine. Heavy: it pulls in torch's engine.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Buffers that messages are received into, keyed by shape and dtype, and reused.
 //

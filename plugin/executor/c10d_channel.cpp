@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plugin/executor/c10d_channel.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A channel over a c10d process group (gloo, NCCL, or any other backend with send and recv).
 

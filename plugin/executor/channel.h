@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How messages travel between ranks. c10d_channel.h carries them over a process group, host_channel.h through
 // the memory of one host; tests carry them between threads.

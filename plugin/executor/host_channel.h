@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Ranks of one host hand small messages over through its memory; all others go by another channel.
 //

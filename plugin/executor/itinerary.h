@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What one rank can know of its transfers before the first step: which receives a compute waits for, how
 // early each may be posted, and when a send is certainly over.

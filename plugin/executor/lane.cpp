@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plugin/executor/lane.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A stream of an accelerator beside the one that computes. Transfers are issued on lanes, so that each waits
 // for what it needs and not for everything that was issued before it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One-way messages between two processes of one host: slots in shared memory, one writer, one reader, no lock
 // and no thread.

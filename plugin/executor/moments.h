@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // When the instructions of a step begin and end, as the device sees it that works for them.
 //

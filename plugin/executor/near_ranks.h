@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sums and exchanges between the ranks that run a stage together, where all of them are on one host.
 //

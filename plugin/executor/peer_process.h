@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Another process of this host, to be asked whether it still lives while one waits for it.
 

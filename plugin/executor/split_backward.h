@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A backward in two halves: first the gradients of the stage's inputs, which the stage before waits for,
 // later those of its weights (Qi et al., Zero Bubble Pipeline Parallelism, 2023).

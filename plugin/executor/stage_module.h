@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The model side of the executor: what a stage computes. The core knows no Python; bindings implement this
 // with the GIL taken inside, and tests implement it with plain tensors.

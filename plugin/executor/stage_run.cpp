@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plugin/executor/stage_run.h"
 
 #include <ATen/ops/add.h>

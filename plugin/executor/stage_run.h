@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One stage on its rank: its micro-batches between forward and backward, and what is kept for each.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plugin/executor/tensor_spec.h"
 
 #include <ATen/ops/zeros.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What a message between two stages looks like, so that its receiver can have buffers ready.
 //

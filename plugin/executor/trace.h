@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What ran against what was planned, instruction by instruction, with times; cheap enough to leave on.
 //

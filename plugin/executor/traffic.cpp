@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plugin/executor/traffic.h"
 
 #include <ATen/ops/empty.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The transfers of one rank: what is posted, what has arrived, which buffers are held for it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Is a program free of deadlock where nothing is buffered? An exact check that shares nothing with lowering.
 //

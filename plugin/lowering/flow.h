@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How far the ranks of a program of forwards may part, where nothing comes back that says what has arrived.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The forward part of a program: what evaluation runs of a training plan, and of fewer micro-batches than a
 // plan has.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A plan for more micro-batches than it was searched for: what a server runs, to which requests come without
 // end.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // From a plan to what each rank does: `ostinato lower`, and the first step of the plugin.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plugin/lowering/lengthen.h"
 #include "plugin/lowering/lower.h"
 #include "search/checker/checker.h"

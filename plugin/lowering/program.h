@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A lowered plan: one instruction list per rank, transfers inserted.
 //

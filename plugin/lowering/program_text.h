@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Programs as text, in the rows that torch.distributed.pipelining reads (_PipelineScheduleRuntime._load_csv):
 // one row a rank, cells separated by commas, a cell is <stage><letters><micro-batch>.

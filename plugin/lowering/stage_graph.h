@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The stages of a placement and what flows between them: the model side of lowering.
 //

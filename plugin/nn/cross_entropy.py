@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cross-entropy of logits whose classes are split over ranks: no rank ever holds all of them.
 
 One exchange per call, of three (with label smoothing four) figures a row: each rank's largest logit m, its sum s of exponentials

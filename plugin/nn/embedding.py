@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An embedding whose vocabulary is split over the ranks of a stage."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a whole layer to this rank's part of it, and back: known layers, and the protocol for all others."""
 
 import torch

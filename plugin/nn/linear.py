@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A linear layer whose outputs are split over the ranks of a stage."""
 
 import torch

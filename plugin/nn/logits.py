@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a sharded head returns: logits of which this rank holds some of the classes.
 
 A loss function that was written for whole logits goes on working where it does no more than change their form and take

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank's place among those that run a stage together, and what they exchange."""
 
 from dataclasses import dataclass, field

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Process groups beside those of the launch: of some of its ranks, and of two ranks for each direction of a link.
 
     group = make_group([0, 1], among=half)                     # on every rank of `half`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When one rank gives up waiting, every rank says where it is: who waits for whom is then in the logs of one run.
 
     watch = Watch(store, "step", rank, ranks, executor.position, period_s=1.0)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans under torch.distributed, without DeepSpeed.
 
     from ostinato.torch import Pipeline, layers

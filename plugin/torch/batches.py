@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From what a step is given to what each micro-batch takes.
 
     micro_batches(tokens, 4, "inputs")             # four equal parts of a tensor, or of each tensor of a tuple, along dimension 0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model that runs as a plan says, over torch.distributed; see the package for how it is used."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests that come at their own time, and how the ranks that take them learn which is next.
 
     requests = Requests()

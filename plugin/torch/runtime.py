@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan on torch.distributed.pipelining's own runtime, where that can run it.
 
     schedule = ostinato.torch.schedule("plan.json", layers([...]), loss_fn)

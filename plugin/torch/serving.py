@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests without end through a plan of forwards: what Pipeline.serve() does.
 
 A run of the executor has many slots: the plan, its repetend repeated. A slot takes the request that is next when its first

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs on a rank: the stages of the plan, as modules that the user builds.
 
     def build(stage: Stage) -> nn.Module: ...      # called on a rank for each stage that it runs

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A backward in two halves: first the gradients of the inputs, later those of the weights (Qi et al., Zero
 // Bubble Pipeline Parallelism, arXiv 2401.10241).

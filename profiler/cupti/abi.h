@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The part of CUPTI's binary interface that the collector uses, declared here so that nothing needs the CUDA
 // toolkit.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // abi.h and launches.h against NVIDIA's headers. Compiled only where the build finds <cupti.h>; holds no
 // code.
 

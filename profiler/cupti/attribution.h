@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // From records to device time per range (operator, layer, kind, micro-batch), and what was lost on the way.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The memory that CUPTI writes records into: a bounded pool. CUPTI's thread takes empty buffers and gives
 // back filled ones; a thread of ours moves the filled ones out, reads them without the pool's lock, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Collects device times from CUPTI's activity records while a training step runs.
 //

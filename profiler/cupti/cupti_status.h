@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Whether libcupti, which reads a GPU's own clock, can be had. It is never linked.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which CUDA API calls launch a kernel: each that succeeded must have a record of its kernel, which is how
 // lost kernels are noticed without trusting the count of dropped records.

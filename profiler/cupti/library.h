@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // libcupti, loaded at run time. Every call into it goes through one of these pointers, wrapped once and
 // without logic, so that the tests can put a stand-in in its place.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What a stretch of the program is: which operator, of which layer, forward or backward, of which
 // micro-batch. CUPTI carries it as a 64-bit external id from the launch to the record, so nothing is looked

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What buffers of CUPTI say, kept short: one entry per kernel, copy, memset, launch and external id.
 //

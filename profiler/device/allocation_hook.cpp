@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiler/device/allocation_hook.h"
 
 #include <torch/csrc/profiler/orchestration/observer.h>

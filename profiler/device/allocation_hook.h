@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Bytes that the allocators of devices give to each thread. A device's caching allocator reports to whoever
 // stands in the thread-local debug information, which torch hands on to the threads of a backward; the CPU's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What times operators on a device without waiting for it: CUPTI's activity records, or device events where
 // those cannot be had. The operator recorder opens a range for each operator and pass on the thread that runs

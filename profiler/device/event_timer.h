@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Device events as a timer: where CUPTI cannot be had, and on devices that have none. Uses torch's own
 // interface for devices, so that nothing of CUDA is needed to build.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiler/memory/counting_allocator.h"
 
 #include <c10/core/CPUAllocator.h>

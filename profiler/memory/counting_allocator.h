@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A CPU allocator that counts: what is live, the peak since it was reset, and what each thread has allocated.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Every allocation and free while it runs, in the order in which the allocator counted them: what a memory
 // timeline is made of (ostinato/profile/memory.py).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A named range on the caller's thread that Nsight Systems (or any NVTX tool) shows. Header only; costs a few
 // nanoseconds where no tool listens. The names of plans are "<stage> <kind> <micro-batch>", "s1 F 3" say.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Floating point operations of a call, from the shapes of its arguments: a multiplication and an addition are
 // two.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Records every operator that torch runs, on any thread, through at::RecordFunction's global callbacks.
 //

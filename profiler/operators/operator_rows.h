@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // From events to the rows of a profile: per layer, direction and operator.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures what every layer and operator of a model costs on this machine, and writes `ostinato-profile/1`.
 
 From the command line, with a training script that knows nothing of it:

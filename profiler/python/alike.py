@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers that differ in an index only (`layer_idx`), so that one measurement serves them all.
 
 A name that sounds like an index is not believed: two layers are alike where they are of one class, equal in all that Keys compares but

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layers, built one at a time, with the real input of each: a chain, or the graph that ostinato.deepspeed.graph() describes.
 
 Every layer is run once, without gradients, so that those that read it get its shapes. A layer that is the same as an earlier

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stages measured as a whole, beside what the profile's rows say they cost.
 
 A stage is some layers in a row. From layer rows: their times and kept bytes added up, and at each layer its workspace above

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ostinato profile`: from a training script to a profile."""
 
 from __future__ import annotations

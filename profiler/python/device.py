@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The device that a model is profiled on: where its tensors lie, its memory, its clock, and what a profile says about it."""
 
 from __future__ import annotations

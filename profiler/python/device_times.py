@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers and operators timed by the device itself, in the same runs.
 
 Each layer has a session of the device's timer for itself: its ranges (operator, layer, kind, repeat) are opened by the recorder

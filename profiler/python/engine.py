@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's own engine, up to its first training step.
 
 The script makes DeepSpeed's real PipelineModule and engine, as rank 0 of a world that world.py pretends, and may do with them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong while profiling, with the exit status that the command gives it."""
 
 from ostinato.errors import Error, Status

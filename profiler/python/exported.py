@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A torch.export archive (.pt2) as a job: the archive has its example inputs with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What torch.export leaves out of a graph without a word: seen in a run of the module itself, and refused by name.
 
 It writes down the operators of a forward. What else decides about the backward (a torch.autograd.Function, checkpoints and other hooks

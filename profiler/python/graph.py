@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any nn.Module as a graph of operators, with its branches, from torch.export.
 
 One row an operator, in the order in which the module calls them; views and tuple elements belong to the operator whose memory

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When two layers are the same, so that one measurement serves both: same class, configuration, shapes and inputs.
 
 Whatever cannot be compared by value counts as different unless it is the same object.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An exported graph without the calls that torch.export makes of `with` blocks.
 
 torch.export writes what runs under torch.no_grad(), torch.enable_grad() or torch.autocast down as a call of a graph of its own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which outputs outlive the forward of what reads them.
 
 A layer measured by itself holds its outputs. In a model an output is freed as soon as its readers have run, unless the backward

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ostinato profile` started by torchrun, deepspeed or Slurm, once a rank.
 
     torchrun --nproc-per-node 4 -m ostinato.profile train.py -- --deepspeed_config ds_config.json

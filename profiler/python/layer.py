@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One layer of a chain or graph, and how it is run: on copies of its inputs, with gradients where the model has them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layers as the script has left them: what it changed after PipelineModule() had built them is measured, not the LayerSpec.
 
 Rank 0 has only its own layers. A LayerSpec of another rank is taken to be changed as the equal ones of rank 0 are, where those are

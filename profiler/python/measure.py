@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forward, backward and split backward of one layer, each with its time and memory.
 
 What is measured is the call alone: inputs are copied, gradients of parameters exist, and gradients of outputs are made

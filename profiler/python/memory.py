@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who holds the memory of a rank while a micro-batch runs: recorded from the allocator, not added up from rows.
 
     recordings = record_memory(job, profile, ranks=2)     # one a rank, whose layers are built anew, one rank after the other

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names a model by what it is made of, so that a plan made for one model is not run with another.
 
     digest = model_digest([("0:Embedding", [("token.weight", (256, 96), "float32")]), ("1:Head", [...])])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of a layer, and whether all of them were seen.
 
 Operators are recorded in runs of their own, so that the recorder's cost is not in the layer's time. In a further run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A profile as one HTML file that needs nothing from the network: a flame chart of a micro-batch, its memory, its layers."""
 
 from __future__ import annotations

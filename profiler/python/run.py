@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a job to a profile."""
 
 from __future__ import annotations

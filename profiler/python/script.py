@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a training script up to its first training step, and takes the model and one micro-batch from it.
 
 The script is run unchanged, in this process, on DeepSpeed's real engine (engine.py), as rank 0 of a world that is only pretended

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What DeepSpeed's configuration says about memory and precision."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which layers of a profile may be sharded over several devices: those that `ostinato.nn` can cut, and that gain by it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stages of about equal time, and some layers in a row built as one of them."""
 
 from __future__ import annotations

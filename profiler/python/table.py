@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A profile as tables for a terminal, and as one JSON object."""
 
 from __future__ import annotations

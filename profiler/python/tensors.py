@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values that layers hand to each other: tensors, and tuples, lists, dicts, dataclasses and pytrees of them."""
 
 from __future__ import annotations

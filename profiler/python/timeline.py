@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One micro-batch as the profile has it: every layer forwards, then backwards, with what is held and by whom.
 
 Layers stand one after another with their median times, as on one device. Inside a layer its operators stand by falling self

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a send and receive between two ranks costs, by size, over the backend that they will train with (wire.py).
 
 `measure_transfers(ranks, device)` starts that many processes of this file, which measure one pair after the other. A round trip

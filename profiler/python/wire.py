@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank's end of the process group whose transfers are measured: its buffers, its clock, and which backend it is.
 
     with joined(rank, ranks, "env://", device_of_this_process()) as wire:      # every rank of the launch

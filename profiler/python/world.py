@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A world of ranks of which only rank 0 exists, for the script that is profiled.
 
     world = World(4)

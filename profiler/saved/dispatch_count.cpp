@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiler/saved/dispatch_count.h"
 
 #include <ATen/core/dispatch/ObservedOperators.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Operators by name, counted by torch's dispatcher and not by the recorder, which is checked against it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Values that a TorchScript program hands on: tensors, and lists, tuples and dictionaries of them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A loss for a saved program, which has none of its own: what training would do with its output, so that its
 // time and what it keeps are in the profile.

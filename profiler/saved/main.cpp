@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ostinato-profile: the profile of a saved TorchScript program, without Python (program.h, saved_profile.h).
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A saved TorchScript program as steps: each call of a submodule, and each operator beside them, with what
 // they read of each other. No Python: the file is read by torch::jit::load().

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiler/saved/sample_input.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An input of a saved program, described in words: "8x128:int64:50257" is 8 by 128 whole numbers below 50257.
 //

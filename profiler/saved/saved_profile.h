@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The profile of a saved program, measured on the CPU without Python.
 //

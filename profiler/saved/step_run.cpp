@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiler/saved/step_run.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Proven lower bounds. docs/bounds.md states each (P1, M1, ...) and proves it; the checker computes them
 // again from there.

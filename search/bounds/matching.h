@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which bytes of a device one micro-batch surely holds, and for how long (docs/bounds.md, M4).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What holds whichever modes a plan takes: bounds and proofs of infeasibility (docs/bounds.md, C).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The least time in which one device does work that may be interrupted: the bound that all sets of blocks of
 // a device give together (docs/bounds.md, M2 and S1), without looking at the sets.

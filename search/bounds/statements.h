@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The bounds that look at every step: M5, M6, M7, S4, S5 and E of docs/bounds.md. They cost more than those
 // of bounds.h, so the search asks for them where its best plan does not meet the others.

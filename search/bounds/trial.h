@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The trial of all schedules in one direction of time (docs/bounds.md, E).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Memory times time: what one micro-batch needs of a device (docs/bounds.md, M4), for the bounds P2, M4 and
 // S3.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Lower bounds that the checker computes on its own, from the placement alone. docs/bounds.md states and
 // proves each; the names there (M1, P2, ...) are the names here.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An independent check of a plan: it shares with the search nothing but the placement and plan types, and the
 // taking of modes (modes.h), which belongs to what a placement means.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The rest of a placement when blocks on several devices are cut out of time (docs/bounds.md, M7).
 //

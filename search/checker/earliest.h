@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The earliest start of every step, in one direction of time (docs/bounds.md, W1 to W5): the two directions
 // together are the windows of checker/windows.h.

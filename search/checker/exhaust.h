@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Whether any schedule ends sooner than a plan says that none does: all of them are tried.
 //

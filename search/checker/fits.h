@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Whether a placement surely has no schedule (docs/bounds.md, I1 and I2), for the sets of modes of C2.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The blocks of a placement as a graph, for the checker's bounds: edges with their transfers, longest paths.
 // Names as in docs/bounds.md, "Notation".

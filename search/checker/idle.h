@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The time that a device surely idles while its memory fills up and while it empties (docs/bounds.md, M6).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What one device needs that may interrupt its work: the bound of all sets of its work at once
 // (docs/bounds.md, M2, M5, S1, S4).

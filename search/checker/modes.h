@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The checker's own proof of what a plan claims beyond its placement with its modes: the bound over all modes
 // and the bound within less memory (docs/bounds.md, C). It shares nothing with search/bounds/mode_bounds.h.

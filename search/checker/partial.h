@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One partial schedule of the exhaustion (checker/exhaust.h): what may start next, and whether all that is
 // left can still end in time.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The checker's own proof of a claimed bound: the statements of docs/bounds.md first, and where they fall
 // short of a claim that may be true, the trial of all schedules (section E).

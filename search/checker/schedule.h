@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The schedule itself, checked from the placement alone, and the figures that follow from it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The bound for blocks that hold several devices (docs/bounds.md, M3): while a block on the way to a device's
 // work runs, a block that shares a device with it cannot.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What the parts of the checker (checker.h) share: a report, and the starts of a plan by block and
 // micro-batch. Nothing here is shared with the search but the placement and plan types.

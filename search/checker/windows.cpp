@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/checker/windows.h"
 
 #include "search/checker/least_end.h"

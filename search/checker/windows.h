@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // When each step can start at the earliest, and what must follow it at least (docs/bounds.md, W), for the
 // bounds M5 and S4 and for the exhaustion.

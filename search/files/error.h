@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What goes wrong, and the exit status that the command line gives it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Whole files in and out. Nothing is lost: a file is written beside its place, flushed to the disk, and
 // renamed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // JSON text as values with lines. nlohmann/json's document type forgets where a value stood and merges
 // duplicate keys, so this builds on its event interface.

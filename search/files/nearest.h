@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // "did you mean": nearest("thrads", keys) is "threads".
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Text of a file as it may stand on a terminal or in a log.
 //

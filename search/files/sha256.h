@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // sha256("abc") is "ba7816bf 8f01cfea 4141...", without the blanks.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/files/toml_nesting.h"
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How deep TOML text nests, found without recursion before a parser that recurses sees the text.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/files/toml_values.h"
 
 // toml++ 3.3 asserts that a key follows "[", before it finds that none does and refuses the text properly: a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // TOML text as values with lines. Only toml_values.cpp sees toml++, which is heavy to compile.
 

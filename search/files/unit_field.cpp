@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/files/unit_field.h"
 
 namespace ostinato {

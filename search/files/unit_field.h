@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Units that a file names: `time_unit = "ms"`.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A parsed value that knows its line, whichever language the file is in (toml_values.h, json_values.h), and
 // the reader of its fields that all formats share: one wording for every refusal.

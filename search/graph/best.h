@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The best placement and order of an operator graph that we can find: every strategy with every schedule,
 // HEFT on few devices (the fastest 1, 2, 3, 4, 6, ...), where memory is short groups packed into it, then

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A lower bound on the makespan of an operator graph on given devices, whatever the assignment and the
 // schedule.

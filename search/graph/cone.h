@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How early can a vertex start on a device, when what feeds it must run there as well? Private to
 // graph_bound.

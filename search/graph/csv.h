@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Reads graphs and devices from CSV, as published with Mayer et al. (arXiv 1711.01912): a header line, then
 // one row each; fields by ",", lists by ";", spaces around fields ignored. docs/partition.md shows both

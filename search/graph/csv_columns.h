@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which column of a CSV file holds what, by the names in its header line. Private to graph_csv.
 //

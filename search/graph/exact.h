@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The shortest schedule of a small operator graph, by exhaustion: depth first over what runs next and where,
 // each vertex as early as it can behind those placed before it.

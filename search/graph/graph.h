@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An operator graph and the devices it may run on: the problem of Mayer, Mayer, Laich (arXiv 1711.01912,
 // section 2).

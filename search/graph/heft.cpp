@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HEFT (Topcuoglu, Hariri, Wu, IEEE TPDS 2002) with groups: the first vertex of a group chooses the device
 // for all.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What each device has been given so far, while a strategy assigns one group after the other.
 

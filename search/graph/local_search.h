@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Local search over placement and order together: record-to-threshold acceptance with a falling threshold
 // (Dueck and Scheuer, J. Comp. Phys. 90, 1990), on changes of the critical path only: nothing else can

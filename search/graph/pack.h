@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An assignment where memory is short: what needs much of it is given a device first.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A schedule of an operator graph as a sequence: a topological order of all vertices and a device for each.
 // Every device runs its vertices in that order, each as early as it can; some sequence gives an optimal

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Discrete-event simulation of an assigned operator graph: when does each vertex run, if every device picks
 // the next of its ready vertices by a scheduling strategy (Mayer et al., arXiv 1711.01912, section 4)?

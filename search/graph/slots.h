@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The planned work of one device, and the gaps in it. Private to HEFT.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The partitioning strategies of Mayer et al. (arXiv 1711.01912, section 3): which device for which vertex.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The structures that published schedules are written for: a chain of stages, each on one device, every
 // device with the same number of chunks; or two such chains that run through the same devices in opposite

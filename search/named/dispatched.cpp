@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The schedules that are a rule and not a list: a free device runs what is nearest to the end of its
 // micro-batch, with at most as many micro-batches in flight as there are devices.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The schedules that have names, as constructors: GPipe, 1F1B, interleaved 1F1B, ZB-H1, ...
 //

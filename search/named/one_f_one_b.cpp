@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 1F1B and its relatives with deferred weight halves.
 //
 // All of them are safe for any times and any number of micro-batches: rank r runs at least as many forwards

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Writing down the order of one rank of a chain, or of two chains in opposite directions, pass by pass.
 //

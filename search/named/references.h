@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What the named schedules would take for a placement: what a plan is compared with, and an upper bound on it
 // that costs next to nothing.

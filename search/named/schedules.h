@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The schedules behind named.h, by the structure that each of them needs. named.cpp checks that structure
 // first. An empty result says that the schedule finds no order. D is the number of devices of the chain, N

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The schedules of two chains in opposite directions, and the V that is one of them cut in half.
 
 #include <algorithm>

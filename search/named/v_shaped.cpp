@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // V-Half and V-Min, the V with two chunks per device and a split backward, from their building block.
 //
 // A building block says at which time each rank runs the six passes of one micro-batch, for passes of one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ZB-V, written pass by pass: the V of two chunks per device with a split backward, in the memory of 1F1B.
 //
 // A rank warms up until the first micro-batch has come back to it on chunk 1, then runs forward, input and

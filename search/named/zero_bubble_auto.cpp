@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/named/zero_bubble_auto.h"
 
 #include <algorithm>

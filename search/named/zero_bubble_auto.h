@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The automatic schedule of Zero Bubble: one pass over the rounds of 1F1B with the real times, in which
 // weight halves fill gaps and free memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Random numbers that are the same on every platform: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 //

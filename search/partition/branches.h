@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Stages over a graph with branches: K-like placements instead of a forced chain.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Exact chain partition: contiguous layers to stages, stages to devices, so that the busiest device is as
 // little busy as possible while every device's memory holds what it must.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The chain that is cut, as numbers: the layers that are not sharded, in model order, with sums over runs of
 // them for each kind of device; and the shards that stand between them. Private to search/partition.

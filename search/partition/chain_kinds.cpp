@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of uneven devices along the chain. What is left of a chain depends on how many devices of each
 // kind it has used, not on their order: so the states are these counts (a mixed-radix number), and each holds
 // the positions that a partition over that many devices can end at.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/partition/chain_problem.h"
 #include "search/plan/sends_ahead.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The chain partition with one number of micro-batches in flight: what a device carries when stages are put
 // on it, and the algorithms that cut. Private to search/partition.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The sets of layers that hold with each layer all that it reads from ("downsets" of the layer graph, also
 // called ideals). What lies between two of them is what a stage can be. A chain of n layers has n + 1, two

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The split that nobody computed: as many layers on every device as on any other, whatever they cost.
 

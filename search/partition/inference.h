@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What a layer costs where nothing is trained: its forward, and its parameters.
 //

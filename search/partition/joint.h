@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The joint choice of placement and schedule: candidates are partitioned, bounded, and searched while their
 // bound leaves room below the best plan so far. The winner is the shortest step within memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Stages for a short latency: from the first forward of one micro-batch to its last backward, or, of an
 // inference, to its answer.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A profile as an operator graph: what the strategies of strategies.h and best.h take.
 //

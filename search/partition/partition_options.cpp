@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/partition/partition_options.h"
 
 #include <fmt/format.h>

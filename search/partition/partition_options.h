@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What every partition of a profile is asked for, and what it gives: stages.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/partition/stage_cost.h"
 #include "search/plan/sends_ahead.h"
 

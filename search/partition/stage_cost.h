@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What one stage costs on its device, or on all devices where it is sharded. Private to search/partition.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What a rank that trains holds of messages between stages, as the executor does (plugin/executor/traffic.h):
 //

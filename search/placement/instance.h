@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A placement as the search walks it: flat arrays, transfers computed once, heads and tails.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `[[choices]]` of ostinato-placement/1: reading, checking and writing them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The two halves of a training step: forwards up to the loss, then backwards.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A placement: what one micro-batch runs, and on which devices (docs/formats.md: ostinato-placement/1).
 //

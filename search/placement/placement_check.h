@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What a placement must be beyond its syntax, in one place for all that make one.
 

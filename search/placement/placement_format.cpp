@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing ostinato-placement/1.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Times and amounts of memory as people write and read them. Exact: decimal text becomes nanoseconds and
 // bytes without floating point, to the nearest whole one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The stages of a model in a named shape, before each of them is unrolled into forward and backward blocks.
 //

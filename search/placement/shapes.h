@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The placements that have names: V, X, M, NN, K (Tessel, figure 2) and their relatives.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Taking modes of the choices of a placement: whole or split backward, recompute or keep, offload or keep.
 //

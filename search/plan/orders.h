@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A schedule as per-device orders, which is what a search moves in.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A plan: a schedule of all blocks of `n` micro-batches, with the evidence for it (docs/formats.md).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing ostinato-plan/1. The schedule is by far the largest part: its lines are put together directly.
 
 #include <fmt/format.h>

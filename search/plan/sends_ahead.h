@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How far a sender of a plan without backwards may be ahead: what the executor holds to, and partitions
 // count.

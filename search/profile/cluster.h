@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The devices that a model is partitioned over: their kinds, the nodes they sit in, the links between them.
 //

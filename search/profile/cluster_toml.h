@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Reading ostinato-devices/1 (TOML); docs/partition.md describes every key.
 //

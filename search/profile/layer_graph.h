@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which layer reads from which. Layers stand in model order, so every input is an earlier layer.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A profile: the measured cost and memory of a model on one kind of device (docs/profile-format.md).
 // The profiler fills it, the partition reads it. docs/profile-format.md describes every field of the file.

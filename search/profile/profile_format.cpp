@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing ostinato-profile/1: one line a row, so that two profiles can be compared line by line.
 
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Reading and writing ostinato-profile/1 (JSON); docs/profile-format.md describes every field.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Whether a profile's times say anything: a machine that is busy with other work spreads them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A repetend becomes a schedule of N micro-batches: its repetition, cut off at both ends, with the two ends
 // scheduled anew.

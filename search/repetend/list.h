@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A repetend by list scheduling into one period: quick, at any number of devices, and proves nothing.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The least memory at a given period (repetend.h).
 
 #include <algorithm>

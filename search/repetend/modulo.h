@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Exact search of a repetend with a given period: branching over whole periods between blocks that share a
 // device (repetend.h has the model).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What a repetend may be assumed to look like without losing the best one: nothing is a whole period later
 // than it has to be.

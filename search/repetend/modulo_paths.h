@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Longest paths between the items of a repetend (modulo.h), kept closed under one constraint after another.
 //

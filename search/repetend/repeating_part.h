@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The repeating part of a placement alone (`ostinato search --steady-state`): what goes on for ever.
 //

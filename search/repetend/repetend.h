@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The repetend: a schedule of `unroll` micro-batches that can start again every `period`.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which phases of a period the devices are still free at (a modulo reservation table).
 //

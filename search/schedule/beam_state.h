@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One partial schedule of the beam search, what may come next, and a bound on what it can become.
 

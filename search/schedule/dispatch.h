@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Dispatching: whenever a device is free it starts the ready step of the highest priority. Cheap enough for
 // any size.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What every dispatcher keeps while time runs forwards: which step of each block comes next, when devices are
 // free and inputs arrive, and what memory is in use.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Justification: a schedule is made again, each step as soon as it can run, and where several can, the one
 // that the schedule started first. Done backwards in time and then forwards it closes the gaps at both ends

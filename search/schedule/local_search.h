@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tabu search over words: from a schedule to a shorter one by moves on its critical path.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What every schedule that ends before a given time has in common: earliest starts, times to the end, and
 // orders.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What each device could start now as far as inputs go, in the order in which a rule wants it. A dispatcher
 // that looks only at these takes the same time whether a device has four blocks or a million.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Many micro-batches from few: the steady state of a schedule is repeated, its two ends stay as they are. So
 // a search for 10,000 micro-batches costs what one for a hundred does.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A schedule as one word of steps per device, with what a local search asks of it: starts, tails, and what a
 // move would do.

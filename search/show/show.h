@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A plan as people look at it: a timeline in the terminal, a page for the browser, a trace for Perfetto.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What binds a plan: critical_chain() and explain() of simulate.h.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Replaying a plan's per-device orders with times other than the planned ones, and telling what binds it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "search/simulate/step_graph.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The disjunctive graph of a schedule with its device orders fixed: what every step waits for.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trainings that compute, on two ranks with a core each: nothing is emulated. A GPT of equal blocks, and one whose vocabulary makes
 the head heavier than all of them together; each against DeepSpeed's own 1F1B on the best of all chain partitions of the same model,
 in turns in the same processes.

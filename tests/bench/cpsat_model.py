@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The problem of docs/formats.md for CP-SAT (OR-Tools): whole schedules, proved where the time allows.
 
     rival = solve(tomllib.loads(text), micro_batches=12, limit=10, threads=1)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's own DualPipeVModule against plans for the same V placement (two chunks a rank) on the same layers, ranks and memory, emulated: layers sleep.
 
     PYTHONPATH=build/release/python python tests/bench/dual_pipe_v_bench.py [--unit 1.2] [--steps 3] [--ranks 2] [--model even-large]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers that sleep for their times and are real beside that: parameters, tokens, transfers, collectives, gradients.
 
 On a machine with fewer cores than ranks, ranks that sleep do not compete: the schedule alone decides the time of a step.

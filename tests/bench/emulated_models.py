@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models of the benchmarks against DeepSpeed, and a training script of each for `ostinato profile`:
 
     ostinato profile tests/bench/emulated_models.py --output profile.json -- --model encoder-decoder --unit 4

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the benchmarks against DeepSpeed do with their models: commands, trainings in turns, tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A step of tiny stages: our executor against torch.distributed.pipelining's schedule runtime and DeepSpeed's engine.
 
     PYTHONPATH=build/release/python python tests/bench/executor_bench.py [--steps 60] [--ranks 2] [--no-deepspeed]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operator graphs: the authors' table, `best` beside its bound, and cost per vertex up to a million vertices.
 //
 //   graph_partition_bench                                    # everything; the table needs its authors' files

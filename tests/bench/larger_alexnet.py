@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AlexNet of the zoo with the channels of the paper, on 16 images of 32 x 32."""
 
 import torch

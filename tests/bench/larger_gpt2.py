@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPT-2 of the zoo, from a larger configuration: 6 blocks of width 256, on 4 sequences of 128 tokens."""
 
 import torch

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search beside the named schedules, each at the memory that it holds, and on the inputs of zero bubble's
 // automatic schedule.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the partition of a profile costs, and what sharding an embedding and a head of a million words brings.
 //
 //   partition_bench --benchmark_filter=MillionWords

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The peak that `ostinato plan` says for AlexNet and GPT-2 on two ranks, beside the one that training under the plan has.
 
     PYTHONPATH=build/release/python python tests/bench/planned_memory_bench.py [--chunks 1] [--micro-batches 4]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How well a profile predicts stages of a 12-layer transformer: times from layer rows and from operator rows, kept bytes and
 workspace, each stage beside what it measures as a whole, with the targets.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What profiling costs a training step: our recorder and allocator against torch.profiler, in one run.
 
     PYTHONPATH=build/release/python python tests/bench/profiler_bench.py [--steps 15] [--width 256]

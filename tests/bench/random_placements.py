@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random uneven placements for benchmarks: the same seed gives the same text on every machine.
 
     text, micro_batches = random_placement(17)

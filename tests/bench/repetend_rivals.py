@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search beside Z3 (with Tessel's formulation, written by us as the baseline) on Tessel's five shapes.
 
     python tests/bench/repetend_rivals.py --ostinato build/bindings/ostinato --devices 4 --limit 60

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long the search takes, and how far its plans are from their bounds: counters `makespan`, `bound`,
 // `period`.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search beside CP-SAT (OR-Tools) on random uneven placements: whole schedules, one thread each, CPU time.
 
     python tests/bench/search_rivals.py --ostinato build/bindings/ostinato --cases 320 --results rivals.jsonl --limit 2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests through a model of two branches that meet (K), emulated on 4 ranks: one alone, many in flight, and more than
 a plan has, without end. Stages of `ostinato partition --inference` against DeepSpeed's own eval_batch() on the best chain partition of
 the same layers, in turns.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models whose best placement is no chain, emulated on 4 ranks, from their measured profile to training: a GPT with a heavy vocabulary
 (M), an encoder and a decoder (NN), two branches that meet (K). Each against DeepSpeed's own 1F1B on the best of all chain partitions
 of the same model, in the same run.

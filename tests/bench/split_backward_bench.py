@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory between the halves of a split backward: our executor, torch.distributed.pipelining, and what must live.
 
     PYTHONPATH=build/release/python python tests/bench/split_backward_bench.py [--layers 6] [--width 128] [--length 64]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training step against its plan: DeepSpeed's engine with ostinato and without, on the same layers, ranks and order (1F1B).
 
     PYTHONPATH=build/python python tests/bench/step_bench.py [--forward 10] [--backward 10] [--micro-batches 8] [--steps 8]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed.pipelining's own schedules beside the search, at the memory that each of them holds.
 
     python tests/bench/torch_rivals.py --ostinato build/release/bindings/ostinato --devices 4 8 --times 1,1,1 10,12,8

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What cannot be planned gets its message, with the line where it stands, and its exit status.
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `ostinato search --choose` and `--pareto`, and what verify, simulate, show and lower make of their plans.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options table, its file, and the files in configs/.
 
 #include <gtest/gtest.h>

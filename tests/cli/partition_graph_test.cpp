@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `partition GRAPH.csv`: an operator graph onto devices that differ.
 
 #include <gtest/gtest.h>

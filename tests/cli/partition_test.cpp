@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `partition` and `plan`: from a profile to a placement and a plan.
 
 #include <gtest/gtest.h>

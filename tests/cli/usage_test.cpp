@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every command has in common: help, usage errors, JSON, exit statuses.
 
 #include <gtest/gtest.h>

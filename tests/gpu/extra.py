@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the GPU tests do not ask. Each question prints lines that start with "gpu-run:" (run.py); one that fails does not stop the others.
 
     python tests/gpu/extra.py OUT      # on the GPU; OSTINATO_GPU_TESTS=cpu tries the script itself where there is none

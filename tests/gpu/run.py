@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All tests that need a GPU, in one command, with what docs/gpu-runs.md keeps of a run printed as Markdown, ready to paste.
 
     ninja -C build/release gpu          # or: python3 tests/gpu/run.py build/release

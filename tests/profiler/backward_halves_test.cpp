@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The walk over autograd's graph that the profiler and the executor share, on graphs small enough to see
 // through.
 

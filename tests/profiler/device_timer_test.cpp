@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From operators that torch runs to rows with a device's times: with CUPTI's stand-in
 // (cupti/standin/standin.h), which shows that records reach the rows and nothing about CUPTI itself, and with
 // the events of a device that is made up.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantiles and link fits: plain numbers.
 
 #include <gtest/gtest.h>

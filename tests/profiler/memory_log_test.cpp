@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiler/memory/memory_log.h"
 
 #include <ATen/ATen.h>

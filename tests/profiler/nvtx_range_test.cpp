@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranges arrive at a tool: an injection library that is linked into this test counts them.
 
 #include <gtest/gtest.h>

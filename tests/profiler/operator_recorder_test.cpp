@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiler/operators/operator_recorder.h"
 
 #include <ATen/ATen.h>

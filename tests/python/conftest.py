@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worlds of processes, each started when the first test asks for it and kept until the last."""
 
 import pytest

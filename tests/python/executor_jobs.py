@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the ranks of test_executor.py run, each in a process of its own over gloo; and the same on one process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trainings whose memory is counted, byte by byte: what runs on every rank."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Placement and plan files of chains of stages, written without the search: for tests of what comes after it."""
 
 from __future__ import annotations

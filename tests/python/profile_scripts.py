@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training scripts for the profiler's tests: plain DeepSpeed, written to a folder of the test."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the ranks of test_nn.py run: parts of layers against the whole ones, which every rank computes too."""
 
 import dataclasses

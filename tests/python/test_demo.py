@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo as a user runs it, with few steps: every file that it promises, and losses equal bit for bit."""
 
 import json

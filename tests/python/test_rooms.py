@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/rooms.toml holds: who includes or imports whom, and that no files do so in a circle."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sources themselves: C++ is formatted and its examples are whole, and what is included comes from packages that script/setup
 installs."""
 
@@ -32,6 +33,12 @@ def test_every_file_in_cpp_is_formatted():
     halves = [files[::2], files[1::2]]  # one a core
     running = [subprocess.Popen(["clang-format", "--dry-run", "-Werror", *half], stderr=subprocess.PIPE, text=True) for half in halves]
     assert "".join(process.communicate()[1] for process in running) == ""
+
+
+def test_every_file_names_its_license():
+    files = sources(".h", ".cpp", ".py", ".pyi", ".cmake", "CMakeLists.txt", "script/setup", "script/test", "script/demo", "script/zoo")
+    without = [path.relative_to(ROOT) for path in files if "SPDX-License-Identifier: Apache-2.0\n" not in path.read_text()[:100]]
+    assert without == [] and len(files) > 500
 
 
 def test_python_has_no_findings():

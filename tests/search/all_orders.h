@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An enumeration of all orders, and tiny placements of every kind that it can solve.
 //

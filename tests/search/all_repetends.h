@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The least memory of a tiny repetend over all starts, tried one by one. Blocks of no time may take and give
 // back at one instant, whatever their order.

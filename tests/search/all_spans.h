@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The least span or latency of a tiny placement over all orders of its steps. A device or micro-batch that
 // starts later may have the shorter one, so earliest starts are not enough: for each set of orders the least

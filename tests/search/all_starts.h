@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The least makespan or latency of a tiny placement over all starts on whole units of time. Blocks of no time
 // may take and give back at one instant, whatever their order: what fits follows from the starts alone.

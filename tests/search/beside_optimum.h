@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A bound of the checker beside the optimum of many tiny placements that dice draw: it must never be above
 // it, and the counts say whether the draw was worth anything.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search against an enumeration of all orders, on placements small enough for it.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The shortest schedule of a tiny operator graph: every assignment, and every order in which its vertices can
 // be started, each as early as possible.

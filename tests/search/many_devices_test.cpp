@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans close to the bound on more devices than a search over whole schedules can look at.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The curve of makespan over memory: every point holds, none is beaten by another, the ends are proved.
 
 #include "search/pareto.h"

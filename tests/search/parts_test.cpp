@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The smaller parts of the search: dispatching, completion, shifts, the repeating part.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Random small placements, valid plans for them, and a slow oracle that judges a plan by the words of
 // docs/formats.md alone. Everything is deterministic: the same seed gives the same placement on every

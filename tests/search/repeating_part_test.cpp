@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The repeating part alone where a block takes no time, or a micro-batch does not give back what it takes.
 
 #include "search/repetend/repeating_part.h"

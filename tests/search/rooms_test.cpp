@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the sources may not do: the checker and the search include nothing of each other, and no two types
 // have one name (the linker takes the code of either for both).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How often a test draws. OSTINATO_ROUNDS=100 draws a hundred times as often: long, by hand.
 

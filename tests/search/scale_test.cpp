@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Placements of very many blocks: the search ends by itself, whatever the time, with a plan that the checker
 // accepts. Nothing here is timed; what is quadratic in the blocks of a device does not end.
 

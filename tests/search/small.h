@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Small placements for tests of the search, in nanoseconds and bytes.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tiny placements of kinds that no shape makes: blocks of no time, blocks that give back more than they take,
 // blocks on some of the devices, times from 1 to 10^12, memory up to the most that is planned (2^62), choices

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search against an enumeration of all schedules on placements that no shape makes (strange.h). What it
 // says (optimal, infeasible, a bound) is true, and the checker shows it again.
 // OSTINATO_STRANGE=20000 draws so many of each kind.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/fake_device.h"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>

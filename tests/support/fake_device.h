@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Devices for tests, in the place that torch keeps for devices of others (PrivateUse1): streams, and events
 // that tell a clock which the test moves.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/fake_memory.h"
 
 #include <ATen/EmptyTensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tensors on the fake device, computed with on the host at once; and who may use their memory when, as a
 // caching allocator and several streams have it on a real one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An NVTX tool inside a test: notes the names of ranges. Include it in one file of a test program, first of
 // all that include NVTX.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Placements and plans for tests of what comes after the search: chains and graphs of stages, scheduled
 // greedily.

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that nobody wrote for ostinato, trained under drawn placements beside DeepSpeed alone: docs/zoo.md."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AlexNet as DeepSpeedExamples trains it (training/pipeline_parallelism): the layers of torchvision's model in one list, the loss
 a module. Written out here, and with fewer channels: torchvision's wheel needs torch's CUDA libraries to be imported.
 """

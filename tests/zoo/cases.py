@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which models run under which placements."""
 
 from itertools import cycle

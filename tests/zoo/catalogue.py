@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All models by name."""
 
 from .alexnet import ALEXNET

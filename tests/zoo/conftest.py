@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worlds as in tests/python; one stock training for each model and optimizer."""
 
 import sys

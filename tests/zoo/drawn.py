@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that hypothesis draws: lists of layers, each of which does a few of the things that ordinary training code does."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small models, each with one thing that ordinary training code does and that a pipeline plan must not lose.
 
 The names of HAZARDS are those of the table in docs/zoo.md.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hugging Face's models as lists of layers: their own blocks, with what a block needs beside the hidden state riding along.
 
 Tiny configurations, no weights from anywhere. Adapters are what a user writes to put such a model into a PipelineModule: rotary

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the zoo knows of a model."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the zoo's models run: name → the "ostinato" section for a model."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table model × placement × verdict as a page: docs/zoo.md is what a run of everything wrote."""
 
 import json

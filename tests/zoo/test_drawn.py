@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models and placements that hypothesis draws: equal, or as rank 0 announced, or refused by name."""
 
 import tempfile

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each model of the zoo under each placement: equal to DeepSpeed's 1F1B, or different as rank 0 announced, or refused by name."""
 
 from .placements import PLACEMENTS

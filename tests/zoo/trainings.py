@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs on every rank of a World: a model of the zoo under DeepSpeed alone, or under an "ostinato" section."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Was what happened what was said? One of four verdicts, or a failure."""
 
 import math

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An executor on an accelerator: what waits for what there, whatever the times are. Ranks are threads, each
 // with a fake device of its own (tests/support/fake_memory.h) and a channel that treats streams as NCCL's
 // does.

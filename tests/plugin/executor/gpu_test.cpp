@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The executor on a real GPU, which the ranks share as threads: with one GPU there is no NCCL between two
 // ranks. Skipped with the reason elsewhere; the target `gpu` runs it.
 

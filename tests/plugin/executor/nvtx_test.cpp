@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every instruction of a step is a range that an NVTX tool sees.
 
 #include <gtest/gtest.h>

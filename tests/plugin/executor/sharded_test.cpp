@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stages that are sharded over several ranks, as threads: bit for bit what one thread computes.
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stage holds between its forward and its backward.
 
 #include "plugin/executor/stage_run.h"

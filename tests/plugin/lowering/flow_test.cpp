@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far ranks may part: exact answers for programs that are small enough to follow by hand.
 
 #include "plugin/lowering/flow.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans for more micro-batches than were searched for: valid, and at the rate of the repetend.
 
 #include "plugin/lowering/lengthen.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every pair of instructions of small programs swapped, on one rank and between ranks: the proof refuses a
 // swap exactly where the program no longer computes what it did, which running it on numbers shows.
 

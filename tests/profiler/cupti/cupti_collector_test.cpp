@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole sessions against the stand-in, which shows plumbing only and nothing about CUPTI itself
 // (standin/standin.h).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // On a real GPU with the real libcupti; skipped with the reason elsewhere. `ninja gpu` runs these alone, and
 // docs/gpu-runs.md keeps what they said when they last ran.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How libcupti is found and judged. The stand-in shows plumbing only (standin/standin.h).
 
 #include "profiler/cupti/library.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Against the real libcupti where this machine has one, with or without a GPU: without a driver it refuses to
 // record, but still walks buffers, so that our reading is checked with its own record sizes.
 

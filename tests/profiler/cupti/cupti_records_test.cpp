@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading of buffers. The records have the sizes and offsets of two CUDA releases (standin/standin.h).
 
 #include "profiler/cupti/records.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The stand-in for libcupti, loaded as the collector would load the real one.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Enough of the CUDA driver to launch work without the toolkit: its functions by name, a kernel as PTX.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In a file of its own: where the compiler sees both, it takes malloc and free for a mismatch.
 #include "tests/profiler/support/count_news.h"
 

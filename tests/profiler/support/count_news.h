@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Counts calls of operator new in the whole process, torch's libraries included, while it is on.
 

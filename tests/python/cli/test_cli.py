@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `ostinato` command as a user runs it: both halves behind one name."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--devices launcher`: the ranks that torchrun started, as a device file."""
 
 import json

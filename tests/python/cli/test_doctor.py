@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ostinato doctor`: says what is there, and fails where something that is needed is not."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One table of exit statuses, and one root of what is raised."""
 
 import importlib

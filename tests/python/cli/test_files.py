@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that commands write: whole, through links and pipes, and refused before the work is done."""
 
 import os

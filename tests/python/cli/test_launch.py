@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training script under every launcher of a node: the same losses, and the plan runs in each."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ostinato report`: reads traces, says what is wrong with them, and compares planned with measured."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The core as Python has it: the examples of its docstrings, the same bytes as the commands write, errors, Ctrl-C."""
 
 import doctest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How ostinato is switched on, and that it leaves everything as it was where it is not."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models with branches (K: several inputs and outputs per stage, skip edges) behind DeepSpeed's engine."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a script does to layers between PipelineModule() and initialize() goes with those that move, or is refused by name."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints pass between runs with ostinato and runs without it."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What rank 0 says of a run's numbers beside 1F1B's is true: before step 1, after it, and later."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans that run the model in two directions (X), each with weights of its own, behind DeepSpeed's engine."""
 
 from dataclasses import replace

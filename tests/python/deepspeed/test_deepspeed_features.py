@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What else DeepSpeed's pipeline engine does goes on working under a plan."""
 
 import io

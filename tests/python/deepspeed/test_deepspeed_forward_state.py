@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What forwards change in layers: once where a plan recomputes them, and not at all by what "auto" measures."""
 
 from dataclasses import replace

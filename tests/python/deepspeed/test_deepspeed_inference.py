@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluation runs the plan's forwards; a plan of forwards only serves requests, for latency or for throughput."""
 
 from dataclasses import replace

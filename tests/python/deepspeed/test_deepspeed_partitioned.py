@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a profile through `ostinato plan` to a training: chunks, sharded layers and recomputation, against DeepSpeed's 1F1B."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the model to its training in one path: profile, `ostinato plan`, DeepSpeed. Models with branches, against one process;
 and plans that shard some layers and recompute others."""
 

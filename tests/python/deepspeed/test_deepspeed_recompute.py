@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stages that are recomputed behind DeepSpeed's engine: by a mode "recompute" that the search chose, or sharded ones, with collectives."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong stops the run before its first step, on every rank, with the reason."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans that are searched when the run starts: from a profile, and after measuring (auto)."""
 
 import json

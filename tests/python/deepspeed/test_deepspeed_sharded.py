@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stages on several ranks behind DeepSpeed's engine, against DeepSpeed's own 1F1B on the same model."""
 
 from dataclasses import replace

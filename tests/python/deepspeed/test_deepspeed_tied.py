@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tied layer runs on the module of another rank only where it uses nothing of it but what is tied."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's features, several in one run, on every kind of placement: the table in docs/deepspeed.md."""
 
 import csv

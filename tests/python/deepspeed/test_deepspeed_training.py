@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan trains what DeepSpeed's own 1F1B trains: losses, weights and evaluations are equal bit for bit."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ds_to_universal carries optimizer state between placements, also where several ranks hold a layer."""
 
 from argparse import Namespace

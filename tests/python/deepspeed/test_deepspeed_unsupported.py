@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan cannot be combined with is refused by its name; no world of processes is needed to see it."""
 
 from types import SimpleNamespace

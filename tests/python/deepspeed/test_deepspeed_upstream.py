@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What DeepSpeed's own tests of its pipelines check, with their models and settings, under plans; docs/deepspeed.md has the list.
 
 They ask for losses within some per cent of another run; here a plan must give DeepSpeed's own numbers bit for bit.

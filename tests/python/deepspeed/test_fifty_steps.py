@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fifty steps under plans for each kind of placement: losses, gradients of every step and weights.
 
 Where gradients are added in the order of 1F1B, every bit is that of DeepSpeed's own 1F1B on 2 ranks, whatever the placement and however many ranks it has.

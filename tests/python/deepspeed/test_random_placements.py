@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Placements with every feature, drawn by hypothesis: search, verify, simulate and the curve never fail in a way that is not documented."""
 
 import json

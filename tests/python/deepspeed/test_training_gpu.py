@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training on real GPUs: the executor, Pipeline and DeepSpeed's engine over NCCL. Skipped with the reason where there are too few. The target
 `gpu` runs it, and docs/gpu-runs.md keeps what it says (tests/gpu/run.py).
 

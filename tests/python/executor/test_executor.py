@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The executor from Python: bit for bit against one process, errors that keep their type and say where they were."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of layers on several ranks against the whole ones."""
 
 import pytest

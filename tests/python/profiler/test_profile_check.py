@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stages measured as a whole beside what the profile's rows say."""
 
 import time

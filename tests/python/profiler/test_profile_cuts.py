@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of stages: whatever the layers and wherever the cuts, the rows add up to what the stage takes as a whole."""
 
 import functools

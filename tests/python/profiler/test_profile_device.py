@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times from a device's own clock, from the operators of a model to the rows of its profile.
 
 The device is the CPU with the clock of CUPTI's stand-in (tests/profiler/cupti/standin): an operator of the tests launches a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The profiler on a real GPU; skipped with the reason elsewhere. The target `gpu` runs it, and docs/gpu-runs.md keeps what it says.
 
 Lines that start with "gpu-run:" are for that file (tests/gpu/run.py).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any nn.Module as a graph of operators: the rows add up to the module, and know their branches."""
 
 import json

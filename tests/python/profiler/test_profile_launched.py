@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ostinato profile` under a launcher: transfers between its ranks, and each kind of device by its own rank."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the profiler says of single layers, against figures that are known exactly."""
 
 import time

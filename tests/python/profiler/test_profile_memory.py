@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory by owner, recorded from the allocator while a micro-batch runs."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A saved TorchScript program, profiled by ostinato-profile, which has no Python in it, against the profile of its module."""
 
 import json

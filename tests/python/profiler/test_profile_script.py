@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ostinato profile TRAIN.py`: the script is not changed, and what is wrong with it is said."""
 
 import json

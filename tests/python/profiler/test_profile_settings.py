@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is read from DeepSpeed's configuration, and the model's digest."""
 
 import functools

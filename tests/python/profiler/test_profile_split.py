@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The split backward gives the gradients of the whole one, bit for bit."""
 
 import pytest

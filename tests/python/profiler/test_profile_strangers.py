@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What scripts of strangers do before their first step: what works under DeepSpeed works under `ostinato profile`."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a profile is shown."""
 
 import io

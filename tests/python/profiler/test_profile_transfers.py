@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transfers between real processes, and how failures of theirs are told."""
 
 import json

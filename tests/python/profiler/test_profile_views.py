@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A profile as a page and as a trace: every figure in it is the profile's."""
 
 import json

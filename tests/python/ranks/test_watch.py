@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The thread that says where a rank is ends before its process does, and asks no store that has gone."""
 
 import threading

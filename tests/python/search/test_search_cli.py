@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search as a user meets it: progress on a terminal, a time limit, signals, threads, choices, the curve over memory."""
 
 import json

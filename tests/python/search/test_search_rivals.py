@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search finds what CP-SAT proves, on random uneven placements that CP-SAT solves in under half a second each.
 
 The whole benchmark is tests/bench/search_rivals.py; docs/search.md has its figures.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small model with branches that meet, and a skip edge, for ostinato.deepspeed.graph()."""
 
 import torch

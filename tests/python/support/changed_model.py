@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model whose numbers show what a script did to its layers, and what scripts do to layers between PipelineModule() and initialize()."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the ranks of test_training_gpu.py run, each with a GPU of its own over NCCL; where OSTINATO_GPU_TESTS=cpu, on the CPU over gloo, with
 the groups that a GPU gets: that tries the tests, and shows nothing about a GPU.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that a test starts by itself, as torchrun would."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups as they are made on accelerators, over gloo and on the CPU."""
 
 from contextlib import contextmanager

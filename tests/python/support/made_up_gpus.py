@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank whose GPU and NCCL are made up: tensors are the host's, gloo answers to NCCL's name, and events read the steady clock.
 
     python made_up_gpus.py RANK RANKS FOLDER [UUID]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers whose messages are larger than what ranks of one host copy into shared memory: 320 KiB."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small model with what borders between stages have to carry: integers, tuples, plain functions, tied layers."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Placements and plans for tests of the plugin."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles of chains of layers, written without measuring."""
 
 from pathlib import Path

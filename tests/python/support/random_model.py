@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A chain of eight layers, some of which draw random numbers: `Options.changed` puts others into their places."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Placements whose stages are not one chain: two directions, branches that meet."""
 
 from dataclasses import dataclass

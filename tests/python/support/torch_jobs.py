@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ranks run in test_torch_pipeline.py, and the same on one process."""
 
 import threading

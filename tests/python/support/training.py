@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trainings that run on every rank of a World: DeepSpeed's own 1F1B, or the same under a plan."""
 
 import hashlib

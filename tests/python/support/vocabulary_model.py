@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small model whose embedding, head, and a layer of the user's own can be sharded over ranks."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worlds of real processes over gloo, started once and used by many tests.
 
     with World(4) as world:

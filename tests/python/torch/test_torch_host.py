@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans as torch.distributed.pipelining runs them, against its own schedules of the same kind: losses and gradients, bit for bit."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ostinato.torch: plans without DeepSpeed, against the same model on one process."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ostinato.torch serves requests: from a profile to a plan of forwards to answers, and requests without end."""
 
 import json

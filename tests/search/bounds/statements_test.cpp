@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search's writing of M5 to M7, S4, S5 and E beside the checker's, and both beside the optimum.
 
 #include "search/bounds/statements.h"

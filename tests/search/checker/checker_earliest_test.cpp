@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Earliest starts (docs/bounds.md, W) against the words of the statements, step by step and set by set.
 
 #include "search/checker/earliest.h"

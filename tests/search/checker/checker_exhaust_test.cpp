@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The trial of all schedules (docs/bounds.md, E) and the windows (W, M5) against an enumeration of all
 // orders, and on the published optima that no formula gives.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Readers on damaged files: whatever the bytes are, a reader returns a value or throws InputError. Seeds are
 // fixed.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small operator graphs with memory that is nearly full, one device and several: every assignment and order
 // is tried, and `best` stands beside it with what it finds, claims and excludes.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The results that the authors' own program gives on their files (5 runs; orders that the paper leaves open
 // are random there). Only Batch Split with PCT has no such order: it must agree to the printed digit.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gaps of a device against a list that is walked from the front.
 
 #include "search/graph/slots.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Small operator graphs and devices for tests: random ones, and devices with one rate between all.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stages over a graph, against every assignment of layers to stages, and as placements.
 
 #include <gtest/gtest.h>

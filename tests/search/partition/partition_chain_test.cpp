@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chain partition against brute force over every partition of small chains, and properties on larger ones.
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device files: what they say, and what is refused with its line.
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Partitions of forwards alone: what is balanced, what memory holds, and the plans that come out.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What choose_plan() says of every candidate, against all cuts and all orders: tiny profiles, kinds of
 // devices with profiles of their own, memory that is nearly full, slow links, one device. "Optimal", a bound,
 // "infeasible" and "no shorter" are claims; where a candidate says none of them, nothing is asked of it.

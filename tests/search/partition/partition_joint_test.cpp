@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The joint choice of placement and schedule.
 
 #include <gmock/gmock.h>

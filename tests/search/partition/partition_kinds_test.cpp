@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kinds of devices with profiles of their own, memory that is nearly full, several chunks, recomputation:
 // every partition is tried, and what cut_chain() finds, claims and excludes stands beside it. Memory and
 // times are added up here layer by layer.

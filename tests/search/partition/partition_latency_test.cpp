@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stages for a short latency: branches side by side, never behind the stages that balance the devices.
 
 #include <gtest/gtest.h>

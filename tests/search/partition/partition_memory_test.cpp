@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stage keeps and its peak above that: by sums for a run of layers (chain_costs.h), and added up
 // for a stage (stage_cost.h).
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uneven devices, sharded layers and recomputation in the chain partition, against brute force.
 
 #include <gmock/gmock.h>

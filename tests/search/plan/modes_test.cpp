@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choices: reading and writing them, taking modes, bounds over modes, the search among them, and the checker.
 
 #include "search/plan/modes.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The repetend against all starts of tiny placements, tried one by one.
 
 #include <gtest/gtest.h>

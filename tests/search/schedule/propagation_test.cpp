@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the propagation says of every schedule that is short enough, held against schedules.
 
 #include "search/schedule/propagation.h"

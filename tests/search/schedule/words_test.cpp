@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Words keep what they promise through moves at random: starts, memory, one order that all devices agree on.
 
 #include "search/schedule/words.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // All ranks of a program as threads, on devices whose streams a StreamExchange orders.
 

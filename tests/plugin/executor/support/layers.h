@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Small stages of plain tensors, and the same computation on one thread to compare with.
 

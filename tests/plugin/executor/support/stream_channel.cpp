@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/plugin/executor/support/stream_channel.h"
 
 #include <c10/core/Event.h>

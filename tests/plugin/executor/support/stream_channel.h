@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A channel between ranks that are threads, each with a device of its own or all with the same, which treats
 // streams as ProcessGroupNCCL does: a transfer runs on a stream of the channel, behind what is on the current

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Ranks as threads: a channel between them with nothing buffered. A send completes when its receive is there
 // and the bytes are copied, not before.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/plugin/executor/support/thread_group.h"
 
 #include <ATen/ops/add.h>

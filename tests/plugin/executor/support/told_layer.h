@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A Layer on the fake device, which is told of its work: "2:1F0" is the forward of stage 1 for micro-batch 0
 // in the third step, and so on with B, I and W. Forwards take 10 + stage ns and backwards twice that, as the

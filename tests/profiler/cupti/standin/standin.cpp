@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stand-in of standin.h. The names of the exported functions and the numbers below are CUPTI's.
 
 #include "tests/profiler/cupti/standin/standin.h"

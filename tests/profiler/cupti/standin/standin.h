@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A stand-in for libcupti: a shared library with the functions that the collector loads, filled by the test.
 //
