@@ -114,9 +114,12 @@ void bind_placement(py::module_& m) {
       "shape",
       [](const std::string& shape, int devices, int chunks, bool inference, const Settings& settings) {
         core::ShapeRequest request;
-        request.shape = shape, request.devices = devices, request.chunks = chunks;
+        request.shape = shape;
+        request.devices = devices;
+        request.chunks = chunks;
         request.inference = inference;
-        request.time_unit = "ns", request.memory_unit = "B";  // numbers without unit
+        request.time_unit = "ns";  // of numbers without unit
+        request.memory_unit = "B";
         const std::map<std::string, std::string*> places = {{"forward", &request.forward},
                                                             {"backward", &request.backward},
                                                             {"weight", &request.weight},
@@ -251,31 +254,46 @@ void bind_profile(py::module_& m) {
   });
 }
 
-/// What search and pareto share: the request, checked, and joined to the caller.
-SearchOptions asked(const HeldPlacement& placement, const Settings& settings, int micro_batches) {
-  core::check_size(placement.file.placement, micro_batches, "");
-  return core::search_options(options_of({"search"}, settings), micro_batches);
-}
+/// What search and pareto are asked for, checked.
+struct Asked {
+  SearchOptions search;
+  bool choose;
+  int points;
+
+  Asked(const HeldPlacement& placement, const Settings& settings, int micro_batches) {
+    const core::Options options = options_of({"search"}, settings);
+    search = core::search_options(options, micro_batches);
+    choose = options.flag("choose");
+    points = static_cast<int>(options.integer("points"));
+    core::check_size(placement.file.placement, micro_batches, "");
+    if (choose) core::check_choices(placement.file.placement, "");
+  }
+
+  void join(const std::atomic<bool>* stop, Aside::Report report) {
+    search.stop = stop;
+    search.progress = std::move(report);
+  }
+};
 
 void bind_search(py::module_& m) {
   m.def("search", [](std::shared_ptr<HeldPlacement> placement, int micro_batches, const Settings& settings,
-                     bool choose, const py::object& progress) {
-    SearchOptions options = asked(*placement, settings, micro_batches);
+                     const py::object& progress) {
+    Asked asked(*placement, settings, micro_batches);
     Aside aside(progress);
     Plan plan = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
-      options.stop = stop, options.progress = std::move(report);
-      return choose ? search_modes(placement->file.placement, options)
-                    : search(placement->file.placement, options);
+      asked.join(stop, std::move(report));
+      const Placement& written = placement->file.placement;
+      return asked.choose ? search_modes(written, asked.search) : search(written, asked.search);
     });
     return std::pair(held_plan(std::move(placement), std::move(plan)), aside.interrupted());
   });
   m.def("pareto", [](const std::shared_ptr<HeldPlacement>& placement, int micro_batches,
-                     const Settings& settings, int points, bool choose, const py::object& progress) {
-    SearchOptions options = asked(*placement, settings, micro_batches);
+                     const Settings& settings, const py::object& progress) {
+    Asked asked(*placement, settings, micro_batches);
     Aside aside(progress);
     ParetoCurve curve = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
-      options.stop = stop, options.progress = std::move(report);
-      return pareto_memory(placement->file.placement, options, points, choose);
+      asked.join(stop, std::move(report));
+      return pareto_memory(placement->file.placement, asked.search, asked.points, asked.choose);
     });
     std::vector<HeldPlan> plans;
     for (Plan& plan : curve.plans) plans.push_back(held_plan(placement, std::move(plan)));
@@ -296,7 +314,8 @@ void bind_search(py::module_& m) {
                                               devices.on, micro_batches, profile.profile);
     Aside aside(progress);
     const core::Planned planned = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
-      wanted.search.stop = stop, wanted.search.progress = std::move(report);
+      wanted.search.stop = stop;
+      wanted.search.progress = std::move(report);
       return core::plan_profile(profile.profile, wanted, {});
     });
     return std::tuple(held_plan(held_placement(planned.placement_text, "placement"), planned.plan),

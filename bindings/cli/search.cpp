@@ -66,12 +66,6 @@ void resolve(OptionSet& options, Wanted& wanted) {
     throw UsageError("--explain tells of one search: leave --choose, --pareto and --method out");
 }
 
-void check_choices(const PlacementFile& file, const Wanted& wanted) {
-  if (!wanted.choose || !file.placement.choices.empty()) return;
-  throw InputError(wanted.placement, 0,
-                   "there is nothing for --choose: the placement has no [[choices]] (docs/formats.md)");
-}
-
 int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
   check_can_write(wanted.output);
   const InterruptGuard guard;
@@ -137,7 +131,7 @@ int search_command(const std::vector<std::string>& args, Io& io) {
     const InterruptGuard guard;
     return report_steady_state(file.placement, wanted.search.time_limit_seconds, guard, line.json, io);
   }
-  check_choices(file, wanted);
+  if (wanted.choose) check_choices(file.placement, wanted.placement);
   return wanted.pareto.empty() ? search_once(wanted, file, io) : search_curve(wanted, file, io);
 }
 

@@ -145,4 +145,10 @@ void check_size(const Placement& placement, int micro_batches, const std::string
                                placement.blocks.size(), micro_batches, steps, kMostSteps));
 }
 
+void check_choices(const Placement& placement, const std::string& file) {
+  if (!placement.choices.empty()) return;
+  throw InputError(file, 0,
+                   "there is nothing for --choose: the placement has no [[choices]] (docs/formats.md)");
+}
+
 }  // namespace ostinato::core

@@ -43,4 +43,7 @@ JointOptions joint_options(const Options& options, PartitionOptions on, int micr
 /// in the message.
 void check_size(const Placement& placement, int micro_batches, const std::string& file);
 
+/// Throws InputError where a placement has nothing to choose. `file` stands in the message.
+void check_choices(const Placement& placement, const std::string& file);
+
 }  // namespace ostinato::core

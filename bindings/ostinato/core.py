@@ -409,8 +409,8 @@ def search(
     `objective`: "makespan", "span" or "latency". `time_limit`: seconds until the best so far is taken; 0: none. `threads`: 0 is all;
     the plan does not depend on it. `method`: a named schedule instead of a search. `choose`: among the placement's modes, too.
     """
-    options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method}
-    core, interrupted = _search.search(placement._core, micro_batches, _settings(options), choose, progress)
+    options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "choose": choose}
+    core, interrupted = _search.search(placement._core, micro_batches, _settings(options), progress)
     return _unless(interrupted, Plan(core))
 
 
@@ -432,8 +432,8 @@ def pareto(
     >>> [(plan.facts["capacity"]["memory"], plan.makespan) for plan in curve]
     [(2, 15000), (1, 24000)]
     """
-    options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed}
-    cores, interrupted = _search.pareto(placement._core, micro_batches, _settings(options), points, choose, progress)
+    options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "choose": choose, "points": points}
+    cores, interrupted = _search.pareto(placement._core, micro_batches, _settings(options), progress)
     return _unless(interrupted, [Plan(core) for core in cores])
 
 

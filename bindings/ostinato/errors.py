@@ -31,18 +31,22 @@ class Error(Exception):
     """The root of what ostinato raises: a user's mistake, or something that cannot be done. `str()` says what would be right."""
 
 
+def _with_keywords(message: str) -> str:
+    return OPTION.sub(lambda match: match[1].replace("-", "_"), message)
+
+
 class UsageError(Error, ValueError):
     """A keyword or an option out of range, or two that contradict each other."""
 
     def __init__(self, message: str):
-        super().__init__(OPTION.sub(lambda match: match[1].replace("-", "_"), message))
+        super().__init__(_with_keywords(message))
 
 
 class InputError(Error, ValueError):
     """What is wrong in a file: `file` ("": in none) and `line` (0: the file as a whole) say where, as `str()` does."""
 
     def __init__(self, message: str, file: str = "", line: int = 0):
-        super().__init__(message)
+        super().__init__(message if file else _with_keywords(message))
         self.file, self.line = file, line
 
 
