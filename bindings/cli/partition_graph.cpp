@@ -24,6 +24,8 @@
 #include "search/profile/profile_json.h"
 
 namespace ostinato::cli {
+
+using namespace graph;
 namespace {
 
 struct Arguments {

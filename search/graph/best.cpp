@@ -16,7 +16,7 @@
 #include "search/graph/simulate.h"
 #include "search/graph/strategies.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -209,4 +209,4 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
   return best;
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

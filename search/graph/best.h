@@ -18,7 +18,7 @@
 
 #include "search/graph/local_search.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 struct GraphBestOptions {
   std::uint64_t seed = 0;
@@ -48,4 +48,4 @@ struct GraphBest {
 
 GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& options = {});
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -10,7 +10,7 @@
 
 #include "search/graph/cone.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 constexpr Ticks kNever = std::numeric_limits<Ticks>::max() / 2;
@@ -294,4 +294,4 @@ Ticks graph_lower_bound(const GraphCosts& costs) {
              : std::max(simple, PathBounds(costs, rows * costs.device_count() < 4e8).bound());
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

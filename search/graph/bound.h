@@ -15,7 +15,7 @@
 
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 /// A proven lower bound. O((V + E) * devices^2) time, mostly a fraction of it (of the devices at the other
 /// end of an edge those that are ready last are not looked at), and O((V + E) * devices) memory; up to
@@ -27,4 +27,4 @@ Ticks graph_lower_bound(const GraphCosts& costs);
 /// The latter alone.
 Ticks simple_graph_bound(const GraphCosts& costs);
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -10,7 +10,7 @@
 #include "search/files/error.h"
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 using Pairs = std::vector<std::pair<int, int>>;
@@ -262,4 +262,4 @@ OperatorGraph build_graph(std::vector<GraphVertex> rows, const std::string& sour
   return graph;
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

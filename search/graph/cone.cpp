@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <functional>
 
-namespace ostinato {
+namespace ostinato::graph {
 
 GraphCone::GraphCone(const GraphSide& side, int vertices)
     : side_(side),
@@ -95,4 +95,4 @@ Ticks GraphCone::earliest(int v, int device, Ticks from) {
   return low + 1;
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -16,7 +16,7 @@
 
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 /// The graph seen from one end, for devices 0 .. devices - 1.
 struct GraphSide {
@@ -59,4 +59,4 @@ class GraphCone {
   std::vector<std::pair<Ticks, Ticks>> ready_;  ///< (deadline, time left)
 };
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

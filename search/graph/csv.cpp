@@ -16,7 +16,7 @@
 #include "search/files/file.h"
 #include "search/graph/csv_columns.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 std::string_view trimmed(std::string_view text) {
@@ -229,4 +229,4 @@ GraphDevices read_devices_csv(const std::filesystem::path& path) {
   return parse_devices_csv(read_file(path, kMaxGraphBytes), path.string());
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

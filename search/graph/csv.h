@@ -17,7 +17,7 @@
 
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 /// Throws InputError(file:line) for what build_graph refuses, for columns that are missing or not clear, and
 /// for what is not a number.
@@ -30,4 +30,4 @@ GraphDevices parse_devices_csv(std::string_view text, const std::string& source)
 
 inline constexpr std::size_t kMaxGraphBytes = std::size_t{2} << 30;
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -8,7 +8,7 @@
 
 #include "search/files/value.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 std::string plain(std::string_view name) {
@@ -77,4 +77,4 @@ CsvColumns::CsvColumns(const std::vector<CsvColumn>& columns, const std::vector<
   }
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

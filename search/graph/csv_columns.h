@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ostinato {
+namespace ostinato::graph {
 
 struct CsvColumn {
   const char* name;                     ///< for messages
@@ -37,4 +37,4 @@ class CsvColumns {
   std::size_t needed_ = 0;
 };
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 constexpr Ticks kNever = std::numeric_limits<Ticks>::max() / 4;
@@ -278,4 +278,4 @@ ExactPartition exact_partition(const GraphCosts& costs, const ExactOptions& opti
   return ExactSearch(costs, options).run();
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

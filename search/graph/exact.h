@@ -20,7 +20,7 @@
 #include "search/graph/graph.h"
 #include "search/graph/local_search.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 struct ExactOptions {
   Ticks below = std::numeric_limits<Ticks>::max();  ///< look for shorter schedules only
@@ -39,4 +39,4 @@ inline constexpr int kMostExactVertices = 20, kMostExactDevices = 8;
 /// O(nodes * (vertices + edges) * devices^2) at most. The same input gives the same result.
 ExactPartition exact_partition(const GraphCosts& costs, const ExactOptions& options = {});
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -12,7 +12,7 @@
 #include "search/files/error.h"
 #include "search/files/value.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 GraphCosts::GraphCosts(const OperatorGraph& graph, const GraphDevices& devices)
     : graph_(graph), devices_(devices), by_speed_(devices.size()) {
@@ -102,4 +102,4 @@ std::string check_assignment(const GraphCosts& costs, const Assignment& assignme
   return "";
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-namespace ostinato {
+namespace ostinato::graph {
 
 using Ticks = std::int64_t;
 inline constexpr Ticks kTicksPerUnit = 1'000'000'000;
@@ -152,4 +152,4 @@ class GraphCosts {
 /// "" where the assignment keeps every kind, group and memory, else what it breaks. O(V + devices).
 std::string check_assignment(const GraphCosts& costs, const Assignment& assignment);
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -14,7 +14,7 @@
 #include "search/graph/strategies.h"
 #include "search/numbers/random.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 /// 0.00005 time units.
@@ -123,4 +123,4 @@ GraphPartition partition_heft(const GraphCosts& costs, const std::vector<char>& 
   return Heft(costs, usable, options.published_program).run(options.seed);
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -9,7 +9,7 @@
 
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 class GraphLoads {
  public:
@@ -60,4 +60,4 @@ class GraphLoads {
   std::string reason_;
 };
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

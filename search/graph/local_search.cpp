@@ -7,7 +7,7 @@
 #include "search/graph/sequence.h"
 #include "search/numbers/random.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 /// Groups that are asked to leave a device for what comes.
@@ -240,4 +240,4 @@ GraphSolution improve(const GraphCosts& costs, const GraphSolution& start,
   return best;
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -15,7 +15,7 @@
 
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 /// An assignment, and a topological order in which every device runs its vertices.
 struct GraphSolution {
@@ -36,4 +36,4 @@ struct GraphSearchOptions {
 /// solution.
 GraphSolution improve(const GraphCosts& costs, const GraphSolution& start, const GraphSearchOptions& options);
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

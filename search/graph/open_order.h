@@ -8,7 +8,7 @@
 
 #include "search/numbers/random.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 /// 0 .. count - 1, shuffled by `seed`; seed 0: as they are.
 inline std::vector<int> open_order(int count, std::uint64_t seed) {
@@ -18,4 +18,4 @@ inline std::vector<int> open_order(int count, std::uint64_t seed) {
   return order;
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -8,7 +8,7 @@
 #include "search/graph/loads.h"
 #include "search/numbers/random.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 std::vector<int> hardest_first(const GraphCosts& costs, std::uint64_t seed) {
@@ -45,4 +45,4 @@ GraphPartition pack_groups(const GraphCosts& costs, std::uint64_t seed, bool qui
   return {loads.take(), {}, loads.reason()};
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

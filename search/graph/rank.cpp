@@ -5,7 +5,7 @@
 
 #include "search/graph/open_order.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 /// ceil(work * count / sum) in ticks: the time of `work` at the mean of `count` speeds whose sum is given.
@@ -117,4 +117,4 @@ std::vector<int> critical_path(const OperatorGraph& graph, const std::vector<Tic
   return path;
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -6,7 +6,7 @@
 
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 /// Importance of a vertex: operations on the longest path through it, itself counted once. O(V + E).
 std::vector<std::int64_t> path_operations(const OperatorGraph& graph);
@@ -30,4 +30,4 @@ PublishedRanks published_upward_ranks(const GraphCosts& costs, std::uint64_t see
 /// A longest path by upward rank, from its source; ties by index. O(V + E).
 std::vector<int> critical_path(const OperatorGraph& graph, const std::vector<Ticks>& upward);
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-namespace ostinato {
+namespace ostinato::graph {
 
 GraphSequence::GraphSequence(const GraphCosts& costs, Assignment assignment, std::vector<int> order)
     : costs_(costs),
@@ -268,4 +268,4 @@ std::vector<int> GraphSequence::critical_path() const {
   return path;
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -17,7 +17,7 @@
 
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 struct GraphMove {
   int vertex = 0;
@@ -130,4 +130,4 @@ class GraphSequence {
   std::vector<int> lost_previous_, lost_next_;
 };
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -15,7 +15,7 @@
 #include "search/files/nearest.h"
 #include "search/graph/open_order.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 /// What one vertex sends to one device; its own counts as one, where it has consumers there.
@@ -352,4 +352,4 @@ std::string check_timeline(const GraphCosts& costs, const Assignment& assignment
   return "";
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -15,7 +15,7 @@
 
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 enum class GraphSchedule {
   fifo,  ///< first ready, first run
@@ -69,4 +69,4 @@ inline double to_units(Ticks ticks) {
   return static_cast<double>(ticks) / static_cast<double>(kTicksPerUnit);
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace ostinato {
+namespace ostinato::graph {
 
 /// The last block that starts at or before `time`, or the first one.
 std::size_t GraphSlots::block_of(Ticks time) const {
@@ -93,4 +93,4 @@ void GraphSlots::add(Ticks start, Ticks length) {
   for (std::size_t changed = block; changed <= block + (full ? 2 : 1); ++changed) measure(changed);
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

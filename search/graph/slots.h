@@ -9,7 +9,7 @@
 
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 class GraphSlots {
  public:
@@ -38,4 +38,4 @@ class GraphSlots {
   std::vector<Ticks> longest_;  ///< of each block: the longest gap in front of one of its intervals
 };
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -12,7 +12,7 @@
 #include "search/graph/open_order.h"
 #include "search/graph/rank.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 /// In the published program groups of several vertices stand in a hash table.
@@ -285,4 +285,4 @@ GraphPartition partition(const GraphCosts& costs, GraphStrategy strategy, const 
   return {loads.take(), {}, loads.reason()};
 }
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

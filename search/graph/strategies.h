@@ -17,7 +17,7 @@
 
 #include "search/graph/graph.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 
 enum class GraphStrategy {
   hash,           ///< groups to devices in turn
@@ -60,4 +60,4 @@ GraphPartition partition(const GraphCosts& costs, GraphStrategy strategy,
 GraphPartition partition_heft(const GraphCosts& costs, const std::vector<char>& usable,
                               const StrategyOptions& options = {});
 
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -15,6 +15,8 @@
 #include "search/partition/stages.h"
 
 namespace ostinato {
+
+using namespace graph;
 namespace {
 
 using chain::Model;

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 namespace ostinato {
+
+using namespace graph;
 namespace {
 
 using chain::Model;

@@ -28,14 +28,14 @@ class LayerOperators {
   /// leave what a graph can hold.
   explicit LayerOperators(const chain::Model& model);
 
-  const OperatorGraph& graph() const { return graph_; }
-  const GraphDevices& devices() const { return devices_; }
+  const ostinato::graph::OperatorGraph& graph() const { return graph_; }
+  const ostinato::graph::GraphDevices& devices() const { return devices_; }
   /// Rounded up.
-  Nanoseconds nanoseconds(Ticks ticks) const;
+  Nanoseconds nanoseconds(ostinato::graph::Ticks ticks) const;
 
  private:
-  OperatorGraph graph_;
-  GraphDevices devices_;
+  ostinato::graph::OperatorGraph graph_;
+  ostinato::graph::GraphDevices devices_;
   std::int64_t time_unit_ = 1;  ///< nanoseconds of an operation on the first kind, times kFirstSpeed: a unit
 };
 

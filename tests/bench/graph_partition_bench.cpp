@@ -17,7 +17,7 @@
 #include "search/graph/strategies.h"
 #include "tests/search/graph/graph_small.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 struct PublishedRow {
@@ -176,7 +176,7 @@ void register_table() {
 }
 
 }  // namespace
-}  // namespace ostinato
+}  // namespace ostinato::graph
 
 int main(int argc, char** argv) {
   ostinato::register_table();

@@ -12,6 +12,8 @@
 
 namespace ostinato::test {
 
+using namespace ostinato::graph;
+
 /// Of one assignment; `best` where none is shorter.
 inline Ticks shortest_schedule(const GraphCosts& costs, const Assignment& where, Ticks best) {
   const OperatorGraph& g = costs.graph();

@@ -12,7 +12,7 @@
 #include "tests/search/every_schedule.h"
 #include "tests/search/graph/graph_small.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 using test::devices_of;
@@ -197,4 +197,4 @@ TEST(GraphBestTest, GoesBeyondThePublishedResults) {
 }
 
 }  // namespace
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -9,7 +9,7 @@
 #include "search/files/error.h"
 #include "tests/search/graph/graph_small.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 const std::string kHeader = "Id,Out,In,Colocation,Tensor,Operations,RAM,Constraint,Name\n";
@@ -208,4 +208,4 @@ TEST(GraphCostsTest, DurationsRoundUpAndSumsCannotOverflow) {
 }
 
 }  // namespace
-}  // namespace ostinato
+}  // namespace ostinato::graph

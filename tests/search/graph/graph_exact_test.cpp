@@ -19,7 +19,7 @@
 #include "tests/search/graph/graph_small.h"
 #include "tests/search/rounds.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 using test::least_makespan;
@@ -137,4 +137,4 @@ TEST(GraphLocalSearchTest, WhatIsFullIsExchanged) {
 }
 
 }  // namespace
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -10,7 +10,7 @@
 #include "search/graph/strategies.h"
 #include "tests/search/graph/graph_small.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 class MayerTest : public testing::Test {
@@ -95,4 +95,4 @@ TEST_F(MayerTest, WhatASetOrdersAgreesOnTheDynamicNetwork) {
 }
 
 }  // namespace
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -8,7 +8,7 @@
 #include "search/graph/simulate.h"
 #include "tests/search/graph/graph_small.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 using test::devices_of;
@@ -118,4 +118,4 @@ TEST(GraphSequenceTest, MemoryIsCounted) {
 }
 
 }  // namespace
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -10,7 +10,7 @@
 #include "search/files/error.h"
 #include "tests/search/graph/graph_small.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 using test::devices_of;
@@ -172,4 +172,4 @@ TEST(GraphScheduleTest, WordsAreReadAndNearMissesSuggested) {
 }
 
 }  // namespace
-}  // namespace ostinato
+}  // namespace ostinato::graph

@@ -10,7 +10,7 @@
 
 #include "search/numbers/random.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 class WalkedList {
@@ -66,4 +66,4 @@ TEST(GraphSlots, BlocksAreJoinedWhereAGapIsFilled) {
 }
 
 }  // namespace
-}  // namespace ostinato
+}  // namespace ostinato::graph

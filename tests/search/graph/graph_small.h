@@ -14,6 +14,8 @@
 
 namespace ostinato::test {
 
+using namespace ostinato::graph;
+
 /// Devices of the given speeds; `kinds[d]` is 'C' (CPU) or 'G' (GPU), all CPU where it is empty.
 inline GraphDevices devices_of(const std::vector<std::int64_t>& speeds, std::int64_t rate = 10,
                                const std::string& kinds = "", std::int64_t memory = 1'000'000) {

@@ -11,7 +11,7 @@
 #include "search/graph/simulate.h"
 #include "tests/search/graph/graph_small.h"
 
-namespace ostinato {
+namespace ostinato::graph {
 namespace {
 
 using test::devices_of;
@@ -167,4 +167,4 @@ TEST(GraphStrategiesTest, WordsAreReadAndNearMissesSuggested) {
 }
 
 }  // namespace
-}  // namespace ostinato
+}  // namespace ostinato::graph
