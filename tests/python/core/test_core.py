@@ -160,7 +160,15 @@ def test_infeasible_holds_the_proof():
         ostinato.search(ostinato.placement("v", devices=2, memory=2, capacity=1), micro_batches=2)
 
 
-def test_ctrl_c_gives_the_best_so_far():
+@pytest.fixture
+def takes_ctrl_c():
+    """As Python does in a terminal; what runs in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_gives_the_best_so_far(takes_ctrl_c):
     seen = []
 
     def progress(*figures):
