@@ -87,23 +87,27 @@ std::string dumped(const core::Json& json) {
   return json.dump(-1, ' ', false, core::Json::error_handler_t::replace);
 }
 
+template <typename Named>
+std::vector<std::string> names_of(const std::vector<Named>& list) {
+  std::vector<std::string> names;
+  for (const Named& one : list) names.push_back(one.name);
+  return names;
+}
+
+/// What draws, replays or runs a plan asks this first.
+void refuse_unless_it_runs(const HeldPlan& held) {
+  refuse_unless_it_runs(held.plan, held.written->file.placement, "the plan", "its placement");
+}
+
 void bind_placement(py::module_& m) {
   py::class_<HeldPlacement, std::shared_ptr<HeldPlacement>>(m, "Placement")
       .def_readonly("text", &HeldPlacement::text)
       .def_property_readonly("name", [](const HeldPlacement& p) { return p.file.placement.name; })
       .def_property_readonly("sha256", [](const HeldPlacement& p) { return p.file.sha256; })
       .def_property_readonly("devices",
-                             [](const HeldPlacement& p) {
-                               std::vector<std::string> names;
-                               for (const Device& device : p.file.placement.devices)
-                                 names.push_back(device.name);
-                               return names;
-                             })
-      .def_property_readonly("blocks", [](const HeldPlacement& p) {
-        std::vector<std::string> names;
-        for (const Block& block : p.file.placement.blocks) names.push_back(block.name);
-        return names;
-      });
+                             [](const HeldPlacement& p) { return names_of(p.file.placement.devices); })
+      .def_property_readonly("blocks",
+                             [](const HeldPlacement& p) { return names_of(p.file.placement.blocks); });
   m.def(
       "placement",
       [](std::string text, const std::string& name) { return held_placement(std::move(text), name); },
@@ -165,6 +169,12 @@ void bind_plan(py::module_& m) {
       .def_property_readonly("text", [](const HeldPlan& p) { return format_plan(p.plan, p.placement); })
       .def_property_readonly(
           "written", [](const HeldPlan& p) { return std::const_pointer_cast<HeldPlacement>(p.written); })
+      .def_property_readonly("micro_batches", [](const HeldPlan& p) { return p.plan.micro_batches; })
+      .def_property_readonly("objective", [](const HeldPlan& p) { return to_string(p.plan.objective); })
+      .def_property_readonly("makespan", [](const HeldPlan& p) { return p.plan.makespan; })
+      .def_property_readonly("lower_bound", [](const HeldPlan& p) { return core::bound_of(p.plan); })
+      .def_property_readonly("optimal", [](const HeldPlan& p) { return core::is_optimal(p.plan); })
+      .def_property_readonly("period", [](const HeldPlan& p) { return p.plan.steady_state.period; })
       .def_property_readonly("peak_memory", [](const HeldPlan& p) { return p.plan.peak_memory; })
       .def_property_readonly("cut_by_limit", [](const HeldPlan& p) { return p.plan.search.cut_by_limit; })
       .def("columns", &columns)
@@ -187,18 +197,18 @@ void bind_plan(py::module_& m) {
   });
   m.def("simulate", [](const HeldPlan& held, const Settings& settings) {
     const SimulateOptions options = core::simulate_options(options_of({"simulate"}, settings));
-    refuse_unless_it_runs(held.plan, held.written->file.placement, "the plan", "its placement");
+    refuse_unless_it_runs(held);
     const py::gil_scoped_release release;
     return simulate(held.placement, held.plan.micro_batches, held.plan.schedule, options).makespans;
   });
   m.def("explain", [](const HeldPlan& held) {
-    refuse_unless_it_runs(held.plan, held.written->file.placement, "the plan", "its placement");
+    refuse_unless_it_runs(held);
     const Placement limited =
         held.plan.capacity ? within_capacity(held.placement, held.plan.capacity->memory) : held.placement;
     return explain(limited, critical_chain(limited, held.plan.micro_batches, held.plan.schedule));
   });
   m.def("lower", [](const HeldPlan& held, bool transfers) {
-    refuse_unless_it_runs(held.plan, held.written->file.placement, "the plan", "its placement");
+    refuse_unless_it_runs(held);
     const py::gil_scoped_release release;
     const Program program = lower(held.plan, held.written->file.placement);
     std::vector<std::string> rows;
@@ -213,11 +223,7 @@ void bind_profile(py::module_& m) {
       .def_readonly("text", &HeldProfile::text)
       .def_property_readonly("model", [](const HeldProfile& p) { return p.profile.model; })
       .def_property_readonly("noise", [](const HeldProfile& p) { return noise_of(p.profile); })
-      .def_property_readonly("layers", [](const HeldProfile& p) {
-        std::vector<std::string> names;
-        for (const LayerCost& layer : p.profile.layers) names.push_back(layer.name);
-        return names;
-      });
+      .def_property_readonly("layers", [](const HeldProfile& p) { return names_of(p.profile.layers); });
   m.def(
       "profile",
       [](std::string text, const std::string& name) {

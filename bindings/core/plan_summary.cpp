@@ -115,6 +115,14 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
 
 }  // namespace
 
+Nanoseconds bound_of(const Plan& plan) {
+  return plan.objective == Objective::makespan ? plan.lower_bound.makespan : plan.lower_bound.objective;
+}
+
+bool is_optimal(const Plan& plan) {
+  return plan.objective == Objective::makespan ? plan.optimal.makespan : plan.optimal.objective;
+}
+
 std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
                                    const std::vector<Bytes>& step_memory) {
   std::vector<Bytes> peaks = plan.peak_memory;

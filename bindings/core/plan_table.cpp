@@ -62,16 +62,13 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
       candidate.why_not};
   if (!candidate.plan) return row;
   const Plan& plan = *candidate.plan;
-  const bool makespan = plan.objective == Objective::makespan;
-  const Nanoseconds bound = makespan ? plan.lower_bound.makespan : plan.lower_bound.objective;
   row.value = format_time(candidate.value());
   row.ratio = ratio(candidate.value(), best);
   const auto step = facts_of(profile, candidate.options, candidate.cuts->stages).step_memory;
   const std::vector<Bytes> peaks = peaks_with_step(plan, *candidate.placement, step);
   row.memory = format_memory(*std::max_element(peaks.begin(), peaks.end()));
-  row.note = (makespan ? plan.optimal.makespan : plan.optimal.objective)
-                 ? "optimal for it (proved)"
-                 : "gap to its bound " + gap(candidate.value(), bound);
+  row.note = is_optimal(plan) ? "optimal for it (proved)"
+                              : "gap to its bound " + gap(candidate.value(), bound_of(plan));
   row.note += fmt::format(", busiest device {}", format_time(busiest_device(*candidate.placement)));
   return row;
 }

@@ -13,6 +13,12 @@ class Placement:
 class Plan:
     text: str
     written: Placement
+    micro_batches: int
+    objective: str
+    makespan: int
+    lower_bound: int
+    optimal: bool
+    period: int
     peak_memory: list[int]
     cut_by_limit: bool
     def columns(self) -> tuple[list[str], list[str], list[str], list[list[int]], list[int], list[int], list[int]]: ...

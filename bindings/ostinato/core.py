@@ -154,32 +154,32 @@ class Plan(_Text):
 
     @property
     def micro_batches(self) -> int:
-        return self.facts["micro_batches"]
+        return self._core.micro_batches
 
     @property
     def objective(self) -> str:
         """ "makespan", "span" or "latency"."""
-        return self.facts["objective"]
+        return self._core.objective
 
     @property
     def makespan(self) -> int:
         """Nanoseconds to the last end."""
-        return self.facts["makespan"]
+        return self._core.makespan
 
     @property
     def lower_bound(self) -> int:
         """Nanoseconds below which no schedule of the placement has its objective, proved; 0: nothing is proved."""
-        return self.facts["lower_bound"].get(self.objective, 0)
+        return self._core.lower_bound
 
     @property
     def optimal(self) -> bool:
         """Whether that is proved."""
-        return self.facts["optimal"].get(self.objective, False)
+        return self._core.optimal
 
     @property
     def period(self) -> int:
         """Nanoseconds of one repetend; 0: no part repeats."""
-        return self.facts["period"]
+        return self._core.period
 
     @property
     def peak_memory(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ namespace {
 constexpr int kExactFactor = 8;
 constexpr int kExactWidth = 1024;
 
-/// Whether no schedule is better than the best: all were covered.
+/// Where nothing is cut off, no schedule is better than the best: all were covered.
 void search_exactly(Hunt& hunt) {
   const int width = std::min(kExactWidth, kExactFactor * hunt.width);
   hunt.exhausted = false;

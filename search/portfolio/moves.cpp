@@ -10,8 +10,9 @@ constexpr std::int64_t kMovingWork = 5'000'000;
 /// A move looks at all steps, and fewer than this many moves are not worth it.
 constexpr std::int64_t kFewestMoves = 100;
 
-/// Changes the best schedule on its critical path. A new `seed` tries what the last did not. A schedule that
-/// is to be repeated is left alone: the moves care for the makespan, not for what repeats.
+/// Changes the best schedule on its critical path. A new width is a new seed, which tries what the last did
+/// not. A schedule that is to be repeated is left alone: the moves care for the makespan, not for what
+/// repeats.
 void try_moves(Hunt& hunt) {
   const std::int64_t steps = hunt.steps();
   if (hunt.options.objective != Objective::makespan || hunt.micro_batches != hunt.options.micro_batches ||

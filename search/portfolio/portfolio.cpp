@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "search/files/error.h"
 #include "search/named/named.h"
@@ -70,19 +71,23 @@ void Portfolio::run_phases() {
 void Portfolio::certify() {
   run(kWindows);
   if (!hunt_.best.empty() && claims().objective < hunt_.best.score().objective && !hunt_.cut())
-    try_all_schedules(hunt_, hunt_.share(kLastCertifyingWork));
+    measured(kTrial.name, [&] { try_all_schedules(hunt_, hunt_.share(kLastCertifyingWork)); });
 }
 
 void Portfolio::run(const Technique& technique) {
+  measured(technique.name, [&] { technique.run(hunt_); });
+}
+
+void Portfolio::measured(const char* technique, const std::function<void()>& run) {
   const double began = hunt_.seconds();
   const Nanoseconds best = objective_of(hunt_), bound = hunt_.bound();
-  technique.run(hunt_);
-  hunt_.report(technique.name);
+  run();
+  hunt_.report(technique);
   if (hunt_.options.contributions == nullptr) return;
   std::vector<Contribution>& all = *hunt_.options.contributions;
   auto row = std::find_if(all.begin(), all.end(),
-                          [&](const Contribution& known) { return known.technique == technique.name; });
-  if (row == all.end()) row = all.insert(all.end(), {.technique = technique.name, .before = best});
+                          [&](const Contribution& known) { return known.technique == technique; });
+  if (row == all.end()) row = all.insert(all.end(), {.technique = technique, .before = best});
   ++row->runs;
   row->seconds += hunt_.seconds() - began;
   if (objective_of(hunt_) != best) row->after = objective_of(hunt_);

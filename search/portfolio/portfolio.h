@@ -12,7 +12,7 @@
 // timed, so a search that ends by itself gives the same plan on every machine; within a round the parts run
 // on any number of threads and are taken in a fixed order.
 
-#include <vector>
+#include <functional>
 
 #include "search/portfolio/hunt.h"
 #include "search/portfolio/techniques.h"
@@ -42,6 +42,7 @@ class Portfolio {
  private:
   void run_phases();
   void run(const Technique& technique);
+  void measured(const char* technique, const std::function<void()>& run);
 
   Hunt hunt_;
 };
