@@ -29,6 +29,7 @@
 #include "search/placement/placement_toml.h"
 #include "search/plan/modes.h"
 #include "search/plan/plan_json.h"
+#include "search/plan/proved.h"
 #include "search/profile/cluster_toml.h"
 #include "search/profile/profile_json.h"
 #include "search/profile/profile_noise.h"
@@ -172,8 +173,8 @@ void bind_plan(py::module_& m) {
       .def_property_readonly("micro_batches", [](const HeldPlan& p) { return p.plan.micro_batches; })
       .def_property_readonly("objective", [](const HeldPlan& p) { return to_string(p.plan.objective); })
       .def_property_readonly("makespan", [](const HeldPlan& p) { return p.plan.makespan; })
-      .def_property_readonly("lower_bound", [](const HeldPlan& p) { return core::bound_of(p.plan); })
-      .def_property_readonly("optimal", [](const HeldPlan& p) { return core::is_optimal(p.plan); })
+      .def_property_readonly("lower_bound", [](const HeldPlan& p) { return bound_of(p.plan); })
+      .def_property_readonly("optimal", [](const HeldPlan& p) { return is_optimal(p.plan); })
       .def_property_readonly("period", [](const HeldPlan& p) { return p.plan.steady_state.period; })
       .def_property_readonly("peak_memory", [](const HeldPlan& p) { return p.plan.peak_memory; })
       .def_property_readonly("cut_by_limit", [](const HeldPlan& p) { return p.plan.search.cut_by_limit; })

@@ -13,6 +13,7 @@
 #include "search/files/error.h"
 #include "search/mode_search.h"
 #include "search/plan/orders.h"
+#include "search/plan/proved.h"
 
 namespace ostinato {
 namespace {
@@ -173,8 +174,7 @@ class Curve {
   /// What was proved for the capacity of the search holds for it alone: claim it there, and for the placement
   /// what holds for the placement. Plans come in the order of falling memory.
   void claim(Plan& plan) {
-    const bool makespan = plan.objective == Objective::makespan;
-    shown_ = std::max(shown_, makespan ? plan.lower_bound.makespan : plan.lower_bound.objective);
+    shown_ = std::max(shown_, bound_of(plan));
     const Plan& first = curve_.plans.front();  // searched within the placement as it is
     if (&plan != &first) claim_of_placement(plan, first);
     const Bytes memory = most_memory(plan);

@@ -10,6 +10,7 @@
 #include "search/files/printable.h"
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
+#include "search/plan/proved.h"
 
 namespace ostinato::core {
 namespace {
@@ -114,14 +115,6 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
 }
 
 }  // namespace
-
-Nanoseconds bound_of(const Plan& plan) {
-  return plan.objective == Objective::makespan ? plan.lower_bound.makespan : plan.lower_bound.objective;
-}
-
-bool is_optimal(const Plan& plan) {
-  return plan.objective == Objective::makespan ? plan.optimal.makespan : plan.optimal.objective;
-}
 
 std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
                                    const std::vector<Bytes>& step_memory) {

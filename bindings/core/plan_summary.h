@@ -23,10 +23,6 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
 Json summary_json(const Plan& plan, const Placement& placement, double seconds,
                   const std::vector<Bytes>& step_memory = {});
 
-/// Of what the plan's objective is: what is proved of it, and whether that is all.
-Nanoseconds bound_of(const Plan& plan);
-bool is_optimal(const Plan& plan);
-
 /// By device, what it holds at most: in the schedule, or at the end of a training step.
 std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
                                    const std::vector<Bytes>& step_memory);

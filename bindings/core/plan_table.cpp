@@ -13,6 +13,7 @@
 #include "search/partition/even_split.h"
 #include "search/partition/stages.h"
 #include "search/placement/quantity.h"
+#include "search/plan/proved.h"
 
 namespace ostinato::core {
 namespace {
@@ -71,6 +72,63 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
                               : "gap to its bound " + gap(candidate.value(), bound_of(plan));
   row.note += fmt::format(", busiest device {}", format_time(busiest_device(*candidate.placement)));
   return row;
+}
+
+/// Rows of the table, and how many candidates without a plan each reason names.
+constexpr std::size_t kMostRows = 10, kMostNamed = 2;
+
+/// Those with a plan, the shortest first.
+std::vector<const Candidate*> with_plan(const JointChoice& choice) {
+  std::vector<const Candidate*> list = {&choice.candidates[choice.winner]};
+  for (const Candidate& candidate : choice.candidates)
+    if (candidate.plan && &candidate != list.front()) list.push_back(&candidate);
+  std::stable_sort(list.begin() + 1, list.end(),
+                   [](const Candidate* a, const Candidate* b) { return a->value() < b->value(); });
+  return list;
+}
+
+/// All, where they are few.
+std::vector<const Candidate*> shown(const JointChoice& choice) {
+  std::vector<const Candidate*> list = with_plan(choice);
+  if (list.size() > kMostRows) list.resize(kMostRows);
+  if (choice.candidates.size() > kMostRows) return list;
+  for (const Candidate& candidate : choice.candidates)
+    if (!candidate.plan) list.push_back(&candidate);
+  return list;
+}
+
+/// "12 more cannot be shorter (each by a proof); the nearest, wave, 3 chunks per device, takes 3.1 s or
+/// more."
+std::string others_text(const JointChoice& choice) {
+  if (choice.candidates.size() <= kMostRows) return "";
+  const std::size_t planned = with_plan(choice).size();
+  std::string text;
+  if (planned > kMostRows) text += fmt::format("{} more take longer.\n", planned - kMostRows);
+  const Candidate* nearest = nullptr;
+  std::size_t proved = 0, impossible = 0;
+  std::vector<const Candidate*> other;
+  for (const Candidate& c : choice.candidates) {
+    if (c.plan) continue;
+    if (c.infeasible) {
+      ++impossible;
+    } else if (!c.no_shorter) {
+      other.push_back(&c);
+    } else {
+      ++proved;
+      if (c.bound > 0 && (nearest == nullptr || c.bound < nearest->bound)) nearest = &c;
+    }
+  }
+  if (proved > 0) text += fmt::format("{} more cannot be shorter (each by a proof)", proved);
+  if (nearest != nullptr)
+    text += fmt::format("; the nearest, {}, takes {} or more", nearest->name, format_time(nearest->bound));
+  if (proved > 0) text += ".\n";
+  if (impossible > 0) text += fmt::format("{} cannot be placed (each by a proof).\n", impossible);
+  for (std::size_t i = 0; i < std::min(other.size(), kMostNamed); ++i)
+    text += fmt::format("{}: {}.\n", other[i]->name, other[i]->why_not);
+  if (other.size() > kMostNamed)
+    text += fmt::format("{} more were not tried or have no plan: --json lists them.\n",
+                        other.size() - kMostNamed);
+  return text;
 }
 
 void add_baseline(std::vector<Row>& rows, const std::string& name, const std::optional<Baseline>& baseline,
@@ -197,12 +255,12 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
   const Nanoseconds best = winner.value();
   std::vector<Row> rows = {
       {"", "placement", "bound", to_string(winner.plan->objective), "ratio", "peak memory", ""}};
-  for (std::size_t i = 0; i < choice.candidates.size(); ++i)
-    rows.push_back(candidate_row(choice.candidates[i], profile, i == choice.winner, best));
+  for (const Candidate* candidate : shown(choice))
+    rows.push_back(candidate_row(*candidate, profile, candidate == &winner, best));
   const std::string order = usual_order(winner);
   add_baseline(rows, order + " the best stages, 1 chunk", base.balanced, best);
   add_baseline(rows, order + " an even split of layers", base.even, best);
-  return format_rows(rows) + reason(choice, base);
+  return format_rows(rows) + others_text(choice) + reason(choice, base);
 }
 
 Json choice_json(const JointChoice& choice, const Baselines& base) {

@@ -60,6 +60,52 @@ std::vector<int> may_be_sharded(const Profile& profile, const std::string& named
   return both;
 }
 
+/// What `plan` tries beside one chunk of whole backwards per device.
+const std::vector<std::string>& features() {
+  static const std::vector<std::string> names = {"chunks",   "split", "shards",       "recompute",
+                                                 "branches", "moves", "fewer-devices"};
+  return names;
+}
+
+std::vector<std::string> features_of(const Options& options, const std::string& key) {
+  std::vector<std::string> found;
+  const std::string& list = options.text(key);
+  for (std::size_t at = 0; at < list.size();) {
+    const std::size_t comma = std::min(list.find(',', at), list.size());
+    found.push_back(list.substr(at, comma - at));
+    check_choice(dashed(key), found.back(), features());
+    at = comma + 1;
+  }
+  return found;
+}
+
+void leave_out(const std::string& feature, JointOptions& wanted) {
+  if (feature == "chunks") wanted.max_chunks = 1;
+  if (feature == "split") wanted.split = false;
+  if (feature == "shards") wanted.shardable.clear();
+  if (feature == "recompute") wanted.recompute = false;
+  if (feature == "branches") wanted.graph = false;
+  if (feature == "moves") wanted.moves = false;
+  if (feature == "fewer-devices") wanted.fewer_devices = FewerDevices::none;
+}
+
+/// By --without, --only and --exact-losses.
+void leave_out(const Options& options, JointOptions& wanted) {
+  const std::vector<std::string> only = features_of(options, "only"),
+                                 without = features_of(options, "without");
+  if (!only.empty() && !without.empty()) throw UsageError("--only and --without exclude each other");
+  for (const std::string& feature : without) leave_out(feature, wanted);
+  for (const std::string& feature : features()) {
+    if (!only.empty() && std::find(only.begin(), only.end(), feature) == only.end())
+      leave_out(feature, wanted);
+  }
+  if (!options.flag("exact_losses")) return;
+  if (options.flag("split_backward") || !options.text("shard").empty())
+    throw UsageError("--exact-losses does not go with --split-backward or --shard, which change losses");
+  leave_out("split", wanted);
+  leave_out("shards", wanted);
+}
+
 }  // namespace
 
 SearchOptions search_options(const Options& options, int micro_batches) {
@@ -132,6 +178,7 @@ JointOptions joint_options(const Options& options, PartitionOptions on, int micr
   wanted.fewer_devices = fewer_devices(options, wanted.search.objective);
   wanted.max_chunks = static_cast<int>(options.integer("max_chunks"));
   wanted.shardable = may_be_sharded(profile, options.text("shard"));
+  leave_out(options, wanted);
   return wanted;
 }
 

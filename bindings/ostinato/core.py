@@ -448,7 +448,10 @@ def plan(
     threads: int = 0,
     seed: int = 0,
     method: str = "auto",
-    max_chunks: int = 4,
+    max_chunks: int = 64,
+    without: Sequence[str] = (),
+    only: Sequence[str] = (),
+    exact_losses: bool = False,
     fewer_devices: bool = False,
     all_devices: bool = False,
     shard: str = "",
@@ -458,10 +461,14 @@ def plan(
     progress: Progress | None = None,
 ) -> Plan:
     """From a profile to a plan: partitions the model in every way that may pay, searches what the bounds leave, and takes the shortest
-    that fits the memory. `str()` of the result is the table of all candidates, `report` the same as data, `placement` the one chosen.
+    that fits the memory. `str()` of the result is the table of candidates, `report` all of them as data, `placement` the one chosen.
+
+    `without` and `only` restrict what is tried beside whole backwards on one stage per device: "chunks", "split", "shards",
+    "recompute", "branches", "moves", "fewer-devices". `exact_losses` leaves out what changes losses by rounding: split backwards, shards.
     """
     options = {
         "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "max_chunks": max_chunks,
+        "without": list(without), "only": list(only), "exact_losses": exact_losses,
         "fewer_devices": fewer_devices, "all_devices": all_devices, "shard": shard, "inference": inference,
         "split_backward": split_backward, "allow_incomplete": allow_incomplete,
     }  # fmt: skip

@@ -41,6 +41,7 @@ class Search(BaseModel):
     method: str | None = Field(default=None, min_length=1)
     device_memory: str | None = Field(default=None, min_length=1)  # "40GiB"; default: what the accelerator has
     max_chunks: int | None = Field(default=None, ge=1, le=64)
+    exact_losses: bool = True  # False: split backwards and shards too, which change losses by rounding
     inference: bool = False  # forwards alone, for a script that only evaluates
     allow_incomplete: bool = False
 

@@ -8,6 +8,10 @@
 namespace ostinato::chain {
 namespace {
 
+/// Stages that a local search looks at for each node that a branch and bound may visit: as much time.
+constexpr long kScoredStages = 10;
+constexpr long kFewestScores = 200;
+
 Nanoseconds busiest_of(const Problem& problem, const Ends& ends) {
   Nanoseconds busiest = 0;
   for (const Load& load : loads_of(problem, ends)) busiest = std::max(busiest, load.time);
@@ -57,12 +61,13 @@ bool holds(const Problem& problem, const Ends& ends) {
 }  // namespace
 
 Found solve_chunks(const Problem& problem, long nodes) {
+  const long scores = std::max(kFewestScores, kScoredStages * nodes / problem.stages());
   Found found;
   found.device_of = problem.device_of;
   found.recompute.assign(problem.device_of.size(), problem.may_keep ? 0 : 1);
   found.lower_bound = simple_bound(problem);
   for (Ends start : {start_balanced(problem), start_even(problem)}) {
-    const Ends ends = improve_cuts(problem, std::move(start));
+    const Ends ends = improve_cuts(problem, std::move(start), scores);
     if (!holds(problem, ends)) continue;
     if (found.ends.empty() || busiest_of(problem, ends) < busiest_of(problem, found.ends)) found.ends = ends;
   }
@@ -71,7 +76,7 @@ Found solve_chunks(const Problem& problem, long nodes) {
     const Nanoseconds limit = found.ends.empty() ? any : busiest_of(problem, found.ends) - 1;
     const Searched searched = search_cuts(problem, limit, nodes);
     if (!searched.ends.empty()) {
-      found.ends = improve_cuts(problem, searched.ends);
+      found.ends = improve_cuts(problem, searched.ends, scores);
       continue;
     }
     if (searched.complete) {

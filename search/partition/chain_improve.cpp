@@ -48,7 +48,7 @@ Ends moved(Ends ends, int from, int to, int step) {
 
 }  // namespace
 
-Ends improve_cuts(const Problem& problem, Ends ends) {
+Ends improve_cuts(const Problem& problem, Ends ends, long scores) {
   const int cuts = problem.stages() - 1;
   Score best = score_of(problem, ends);
   for (bool again = true; again;) {
@@ -58,6 +58,7 @@ Ends improve_cuts(const Problem& problem, Ends ends) {
         for (const int step : {-1, 1, -2, 2}) {
           const Ends candidate = moved(ends, from, to, step);
           if (!valid(candidate)) continue;
+          if (scores-- == 0) return ends;
           const Score score = score_of(problem, candidate);
           if (!(score < best)) continue;
           best = score;

@@ -113,8 +113,9 @@ struct Searched {
 Searched search_cuts(const Problem& problem, Nanoseconds limit, long& nodes);
 
 /// Moves cuts, one at a time and in runs, while that makes (bytes over the memory, busiest, sum of squares,
-/// bytes over the cuts) smaller, compared in this order.
-Ends improve_cuts(const Problem& problem, Ends ends);
+/// bytes over the cuts) smaller, compared in this order. Looks at up to `scores` partitions, each in
+/// O(stages).
+Ends improve_cuts(const Problem& problem, Ends ends, long scores);
 
 /// What a device carries under these cuts, one entry per device. `recompute`: per stage; without it, stages
 /// recompute where they may not keep.

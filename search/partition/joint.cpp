@@ -14,9 +14,11 @@
 #include "search/partition/chain.h"
 #include "search/partition/even_split.h"
 #include "search/partition/joint_candidates.h"
+#include "search/partition/joint_climb.h"
 #include "search/partition/latency.h"
 #include "search/partition/stages.h"
 #include "search/placement/quantity.h"
+#include "search/plan/proved.h"
 
 namespace ostinato {
 namespace {
@@ -24,6 +26,14 @@ namespace {
 constexpr Nanoseconds kNone = std::numeric_limits<Nanoseconds>::max();
 /// Nodes of branch and bound for one candidate with several chunks.
 constexpr long kNodes = 300'000;
+/// Chunks per device that are tried whatever fewer of them gave.
+constexpr int kUsualChunks = 4;
+/// Percent of a search's usual work, by which a candidate is judged first.
+constexpr int kShortEffort = 5;
+/// Candidates with a plan that are searched with all the work.
+constexpr std::size_t kSearchedWhole = 4;
+/// Candidates that move, by the steps (blocks times micro-batches) of a schedule.
+constexpr std::size_t kFewestMoved = 3, kMostMoved = 5, kMovedSteps = 2'000;
 
 double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
@@ -41,6 +51,8 @@ class Chooser {
     choice_.devices = static_cast<int>(cluster_of(options_.partition).devices.size());
     choice_.all_devices = options_.fewer_devices == FewerDevices::none && choice_.devices > 1;
     if (!choice_.all_devices) add_fewer();
+    search_shortly();
+    move_best();
     search_all();
     choice_.winner = best();
     return std::move(choice_);
@@ -54,19 +66,44 @@ class Chooser {
     list().push_back(std::move(candidate));
   }
 
-  /// By what is known before a partition; the sooner a good placement is known, the more are dropped.
+  /// By what is known before a partition; the sooner a good placement is known, the more are dropped. More
+  /// than kUsualChunks come last, and only while fewer of the same kind leave room.
   void place_all() {
-    const std::size_t count = list().size();
     std::vector<Nanoseconds> bounds;
     for (const Candidate& candidate : list()) bounds.push_back(first_bound(candidate));
-    std::vector<std::size_t> order(count);
+    std::vector<std::size_t> order(list().size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return bounds[a] < bounds[b]; });
+    const auto key = [&](std::size_t i) {
+      const int chunks = list()[i].options.chunks;
+      return std::pair(chunks <= kUsualChunks ? 0 : chunks, bounds[i]);
+    };
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return key(a) < key(b); });
     for (const std::size_t i : order) {
       if (drop_by(list()[i], bounds[i], "its busiest device needs at least")) continue;
+      if (const std::string reason = why_not_placed(list()[i]); !reason.empty()) {
+        refuse(list()[i], reason, false);
+        continue;
+      }
       place(i);
       recompute_too(i);
     }
+  }
+
+  std::string why_not_placed(const Candidate& candidate) {
+    if (stopped()) return "not tried: interrupted";
+    if (late(0.5)) return "not tried: the time limit";
+    if (candidate.options.chunks <= kUsualChunks) return "";
+    const Candidate* fewer = nullptr;  // chunks, the most of the same kind
+    for (const Candidate& other : list()) {
+      const PartitionOptions &a = other.options, &b = candidate.options;
+      const bool alike =
+          a.layout == b.layout && a.sharded == b.sharded && a.split_backward == b.split_backward;
+      if (alike && a.chunks > 1 && a.chunks < b.chunks &&
+          (fewer == nullptr || a.chunks >= fewer->options.chunks))
+        fewer = &other;
+    }
+    if (fewer == nullptr || (fewer->placement && fewer->bound <= upper_)) return "";
+    return fmt::format("not tried: {} chunks left no room for more", fewer->options.chunks);
   }
 
   void recompute_too(std::size_t index) {
@@ -89,25 +126,32 @@ class Chooser {
 
   /// While what the first d devices take at least leaves room.
   void add_fewer() {
-    const int all = choice_.devices;
     for (const int devices : joint::fewer_counts(profile_, options_)) {
-      Candidate candidate = joint::on_fewer(options_, devices);
-      Candidate even = candidate;
-      even.even = true;
-      even.name = fmt::format("even split on {} of {} devices", devices, all);
-      const Nanoseconds bound = first_bound(candidate);
-      if (!wanted(bound)) {
-        if (devices > 1) candidate.name = fmt::format("1 chunk on 1 to {} of {} devices", devices, all);
-        drop_by(candidate, bound, "the busiest device needs at least");
-        list().push_back(std::move(candidate));
-        return;
-      }
-      for (Candidate* one : {&candidate, &even}) {
-        add(std::move(*one));
-        place(list().size() - 1);
-      }
-      recompute_too(list().size() - 2);
+      bool room = false;
+      for (const bool split : joint::splits(profile_, options_)) room = add_fewer(devices, split) || room;
+      if (!room) return;
     }
+  }
+
+  bool add_fewer(int devices, bool split) {
+    Candidate candidate = joint::on_fewer(options_, devices, split);
+    Candidate even = candidate;
+    even.even = true;
+    even.name = fmt::format("even split on {} of {} devices", devices, choice_.devices);
+    const Nanoseconds bound = first_bound(candidate);
+    if (!wanted(bound)) {
+      if (devices > 1)
+        candidate.name = fmt::format("1 chunk on 1 to {} of {} devices", devices, choice_.devices);
+      drop_by(candidate, bound, "the busiest device needs at least");
+      list().push_back(std::move(candidate));
+      return false;
+    }
+    for (Candidate* one : {&candidate, &even}) {
+      add(std::move(*one));
+      place(list().size() - 1);
+    }
+    recompute_too(list().size() - 2);
+    return true;
   }
 
   /// Partitions, and bounds from both sides.
@@ -129,6 +173,7 @@ class Chooser {
     for (const Candidate& other : list()) {
       if (&other == &candidate || !other.placement || other.cuts->stages != candidate.cuts->stages) continue;
       if (other.placement->devices.size() != cluster_of(candidate.options).devices.size()) continue;
+      if (other.options.split_backward != candidate.options.split_backward) continue;
       candidate.no_shorter = true;
       return refuse(candidate, "the same stages as " + other.name, false);
     }
@@ -144,29 +189,104 @@ class Chooser {
   }
 
   /// In the order of their bounds, so that the first plans drop most of the others.
-  void search_all() {
-    std::vector<std::size_t> order;
-    for (std::size_t i = 0; i < list().size(); ++i) {
-      if (list()[i].placement) order.push_back(i);
-    }
-    std::stable_sort(order.begin(), order.end(),
-                     [&](auto a, auto b) { return list()[a].bound < list()[b].bound; });
-    const auto began = std::chrono::steady_clock::now();
+  void search_shortly() {
+    const std::vector<std::size_t> order = sorted([](const Candidate& c) { return c.placement.has_value(); },
+                                                  [](const Candidate& c) { return c.bound; });
     for (std::size_t i = 0; i < order.size(); ++i) {
       Candidate& candidate = list()[order[i]];
       if (drop_by(candidate, candidate.bound, "proven bound")) continue;
-      if (options_.search.stop != nullptr && options_.search.stop->load(std::memory_order_relaxed)) {
-        choice_.interrupted = true;
+      if (stopped()) {
         refuse(candidate, "not tried: interrupted", false);
         continue;
       }
-      SearchOptions search = options_.search;
-      if (search.time_limit_seconds > 0) {
-        const double left = search.time_limit_seconds - seconds_since(began);
-        search.time_limit_seconds = std::max(0.001, left / static_cast<double>(wanted_from(order, i)));
-      }
-      search_one(candidate, search);
+      SearchOptions quick = within_a_part(2 * wanted_from(order, i));
+      quick.effort = kShortEffort;
+      search_one(candidate, quick);
     }
+  }
+
+  /// What may still become the best, the shortest first; of those with a plan no more than kSearchedWhole.
+  void search_all() {
+    const auto open = [&](const Candidate& c) {
+      if (!c.placement || c.no_shorter || c.infeasible) return false;
+      return c.bound < found_ && !(c.plan && is_optimal(*c.plan));
+    };
+    const std::vector<std::size_t> order =
+        sorted(open, [](const Candidate& c) { return c.plan ? c.value() : kNone; });
+    for (std::size_t i = 0; i < order.size() && !stopped(); ++i) {
+      Candidate& candidate = list()[order[i]];
+      if (candidate.plan && i >= kSearchedWhole) continue;
+      if (candidate.plan ? open(candidate) : !drop_by(candidate, candidate.bound, "proven bound"))
+        search_one(candidate, within_a_part(order.size() - i));
+    }
+  }
+
+  /// Indices of the candidates that `take` accepts, by `key`.
+  template <class Take, class Key>
+  std::vector<std::size_t> sorted(Take take, Key key) {
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < list().size(); ++i)
+      if (take(list()[i])) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](auto a, auto b) { return key(list()[a]) < key(list()[b]); });
+    return order;
+  }
+
+  /// More than this share of the time limit is over.
+  bool late(double share) const {
+    const double limit = options_.search.time_limit_seconds;
+    return limit > 0 && seconds_since(began_) > share * limit;
+  }
+
+  bool stopped() {
+    if (options_.search.stop == nullptr || !options_.search.stop->load(std::memory_order_relaxed))
+      return false;
+    choice_.interrupted = true;
+    return true;
+  }
+
+  /// The options of one of `parts` searches that share what is left of the time.
+  SearchOptions within_a_part(std::size_t parts) const {
+    SearchOptions search = options_.search;
+    if (search.time_limit_seconds > 0) {
+      const double left = search.time_limit_seconds - seconds_since(began_);
+      search.time_limit_seconds = std::max(0.001, left / static_cast<double>(parts));
+    }
+    return search;
+  }
+
+  /// The shortest plans so far, whose stages are runs of layers, move; each makes a candidate of its own.
+  void move_best() {
+    if (!options_.moves || objective() == Objective::latency) return;
+    std::vector<std::size_t> order = sorted([](const Candidate& c) { return c.plan && !c.graph; },
+                                            [](const Candidate& c) { return c.value(); });
+    if (order.size() > starts(order)) order.resize(starts(order));
+    std::optional<std::chrono::steady_clock::time_point> until;
+    if (const double limit = options_.search.time_limit_seconds; limit > 0)
+      until = began_ + std::chrono::milliseconds(static_cast<long>(limit * 750));
+    for (const std::size_t i : order) {
+      if (stopped()) return;
+      if (std::optional<Candidate> moved = joint::climb(profile_, options_, list()[i], until))
+        add_moved(std::move(*moved));
+    }
+  }
+
+  /// More where a search takes no time.
+  std::size_t starts(const std::vector<std::size_t>& order) {
+    if (order.empty()) return 0;
+    const std::size_t blocks = list()[order.front()].placement->blocks.size();
+    const std::size_t steps = std::max<std::size_t>(1, blocks * static_cast<std::size_t>(micro_batches()));
+    return std::clamp(kMovedSteps / steps, kFewestMoved, kMostMoved);
+  }
+
+  void add_moved(Candidate moved) {
+    for (const Candidate& other : list()) {
+      if (other.moved && other.cuts->stages == moved.cuts->stages) return;
+    }
+    moved.moved = true;
+    moved.name += ", moved";
+    found_ = std::min(found_, moved.value());
+    add(std::move(moved));
   }
 
   std::size_t wanted_from(const std::vector<std::size_t>& order, std::size_t first) {
@@ -175,20 +295,31 @@ class Chooser {
                                                   [&](std::size_t i) { return wanted(list()[i].bound); }));
   }
 
+  /// A plan that the candidate has stays where it is as short.
   void search_one(Candidate& candidate, const SearchOptions& options) {
     const auto began = std::chrono::steady_clock::now();
+    const auto give_up = [&](const std::string& why, bool infeasible) {
+      if (!candidate.plan) refuse(candidate, why, infeasible);
+    };
     try {
-      candidate.plan = searcher_ ? searcher_(*candidate.placement, options, candidate.name)
-                                 : search(*candidate.placement, options);
-      candidate.seconds = seconds_since(began);
+      Plan plan = searcher_ ? searcher_(*candidate.placement, options, candidate.name)
+                            : search(*candidate.placement, options);
+      if (!candidate.plan || better(plan, candidate)) candidate.plan = std::move(plan);
+      candidate.why_not.clear();
       found_ = std::min(found_, candidate.value());
     } catch (const InfeasibleError& error) {
-      refuse(candidate, error.what(), true);
-    } catch (const InputError& error) {
-      refuse(candidate, error.what(), false);
+      give_up(error.what(), true);
     } catch (const std::runtime_error& error) {  // no order found, and no proof that there is none
-      refuse(candidate, error.what(), false);
+      give_up(error.what(), false);
     }
+    candidate.seconds += seconds_since(began);
+  }
+
+  /// Shorter, or as short and more of it proved.
+  static bool better(const Plan& plan, const Candidate& candidate) {
+    const Nanoseconds value = objective_value(plan, *candidate.placement);
+    return value < candidate.value() ||
+           (value == candidate.value() && bound_of(plan) > bound_of(*candidate.plan));
   }
 
   /// Whether a candidate with this bound may still win: a plan of this value was not found yet, and no named
@@ -232,6 +363,7 @@ class Chooser {
   const Profile& profile_;
   const JointOptions& options_;
   const Searcher& searcher_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   JointChoice choice_;
   Nanoseconds upper_ = kNone;  ///< a named schedule of some candidate takes this long
   Nanoseconds found_ = kNone;  ///< a plan takes this long

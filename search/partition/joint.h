@@ -10,12 +10,16 @@
 //
 // Candidates: every set of the shardable layers sharded (all of them, none, each alone, where they are more
 // than kMostShardSets allow) x { one chunk per device; stages over the graph where the profile has branches;
-// 2 to max_chunks chunks, looped and as a wave } x { keep all activations; recompute where keeping them would
-// leave fewer micro-batches in flight }; the even split of the layers, so that the winner is never behind
-// 1F1B on it; one chunk on fewer devices; and, where the latency is made small, stages for that.
+// several chunks, looped and as a wave } x { backwards whole; split, where the profile has halves } x { keep
+// all activations; recompute where keeping them would leave fewer micro-batches in flight }; the even split
+// of the layers, so that the winner is never behind 1F1B on it; one chunk on fewer devices; and, where the
+// latency is made small, stages for that.
 //
 // Three bounds drop a candidate, each proved: N times the least that its busiest device takes, before it is
 // partitioned; the bounds of docs/bounds.md on its placement; and, where its search ends, the plan itself.
+//
+// Then the best candidates move: joint_climb.h changes cuts, devices and recomputation of their stages while
+// that makes the step shorter.
 
 #include <functional>
 #include <optional>
@@ -37,8 +41,11 @@ inline constexpr int kFewDevices = 8;
 struct JointOptions {
   PartitionOptions partition;       ///< chunks, layout, sharded and recompute do not count: they are chosen
   std::vector<int> shardable = {};  ///< layers that may be sharded; rising
-  int max_chunks = 4;
-  bool recompute = true;  ///< try it where memory is short, in training
+  int max_chunks = 0;               ///< 0: as many as chunk_numbers() tries
+  bool split = true;                ///< try split backwards, in training, where the profile has halves
+  bool recompute = true;            ///< try it where memory is short, in training
+  bool graph = true;                ///< try stages over the graph, where the profile has branches
+  bool moves = true;                ///< let the best candidates move
   FewerDevices fewer_devices = FewerDevices::every;
   SearchOptions search = {};  ///< the time limit is that of all searches together
 };
@@ -50,6 +57,7 @@ struct Candidate {
   bool graph = false;        ///< stages over the graph (branches.h), else of the chain
   bool even = false;         ///< as many layers on each device (even_split.h)
   bool quick = false;        ///< stages for a short latency (latency.h)
+  bool moved = false;        ///< made from another candidate by moves (joint_climb.h)
   std::optional<StageCuts> cuts;
   std::optional<Placement> placement;
   Nanoseconds bound = 0;  ///< proven, of the objective; 0: not computed
@@ -84,6 +92,10 @@ std::vector<int> find_layers(const Profile& profile, const std::string& comma_se
 
 /// The layers that the profile says may be sharded.
 std::vector<int> shardable_layers(const Profile& profile);
+
+/// Numbers of chunks above one that are tried: every one up to 10, then fewer and fewer; no more than `most`
+/// (0: 64), nor than layers there are.
+std::vector<int> chunk_numbers(long layers, long devices, int most);
 
 inline constexpr int kMostShardSets = 16;
 

@@ -54,33 +54,71 @@ std::string shard_suffix(const Profile& profile, const std::vector<int>& sharded
 
 }  // namespace
 
-std::vector<Candidate> list_candidates(const Profile& profile, const JointOptions& options) {
-  std::vector<Candidate> list;
-  const bool branches = !LayerGraph(profile).is_chain();
-  for (const std::vector<int>& sharded : shard_sets(options.shardable)) {
-    const std::string suffix = shard_suffix(profile, sharded);
+std::vector<bool> splits(const Profile& profile, const JointOptions& options) {
+  if (options.partition.inference) return {false};
+  if (options.partition.split_backward) return {true};
+  const bool halves = std::any_of(profile.layers.begin(), profile.layers.end(),
+                                  [](const LayerCost& layer) { return layer.halves(); });
+  return options.split && halves ? std::vector<bool>{false, true} : std::vector<bool>{false};
+}
+
+namespace {
+
+/// Said where whole backwards are tried too.
+std::string split_suffix(const JointOptions& options, bool split) {
+  return split && !options.partition.split_backward ? ", split" : "";
+}
+
+/// The candidates with these layers sharded, and backwards whole or split.
+class Shapes {
+ public:
+  Shapes(const Profile& profile, const JointOptions& options, std::vector<Candidate>& list)
+      : profile_(profile), options_(options), list_(list), branches_(!LayerGraph(profile).is_chain()) {}
+
+  void add_all(const std::vector<int>& sharded, bool split) {
     const auto add = [&](const std::string& name, int chunks, ChunkLayout layout) -> Candidate& {
-      Candidate& candidate = list.emplace_back();
-      candidate.name = name + suffix;
-      candidate.options = options.partition;
-      candidate.options.chunks = chunks;
-      candidate.options.layout = layout;
-      candidate.options.sharded = sharded;
-      candidate.options.recompute = Recompute::never;
-      return candidate;
+      return this->add(name, chunks, layout, sharded, split);
     };
     add("1 chunk per device", 1, ChunkLayout::looped);
     if (sharded.empty()) add("even split of the layers", 1, ChunkLayout::looped).even = true;
-    if (branches) add("stages over the graph", 1, ChunkLayout::looped).graph = true;
-    if (sharded.empty() && options.search.objective == Objective::latency)
+    if (branches_ && options_.graph) add("stages over the graph", 1, ChunkLayout::looped).graph = true;
+    if (sharded.empty() && options_.search.objective == Objective::latency)
       add("stages for a short latency", 1, ChunkLayout::looped).quick = true;
-    const long devices = static_cast<long>(cluster_of(options.partition).devices.size());
-    const long layers = static_cast<long>(profile.layers.size() - sharded.size());
-    for (int chunks = 2; chunks <= options.max_chunks; ++chunks) {
+    const long devices = static_cast<long>(cluster_of(options_.partition).devices.size());
+    const long layers = static_cast<long>(profile_.layers.size() - sharded.size());
+    for (const int chunks : chunk_numbers(layers, devices, options_.max_chunks)) {
       add(fmt::format("looped, {} chunks per device", chunks), chunks, ChunkLayout::looped);
       add(fmt::format("wave, {} chunks per device", chunks), chunks, ChunkLayout::wave);
-      if (devices * chunks > layers) break;  // more chunks do not exist either
     }
+  }
+
+ private:
+  Candidate& add(const std::string& name, int chunks, ChunkLayout layout, const std::vector<int>& sharded,
+                 bool split) {
+    Candidate& candidate = list_.emplace_back();
+    candidate.name = name + shard_suffix(profile_, sharded) + split_suffix(options_, split);
+    candidate.options = options_.partition;
+    candidate.options.split_backward = split;
+    candidate.options.chunks = chunks;
+    candidate.options.layout = layout;
+    candidate.options.sharded = sharded;
+    candidate.options.recompute = Recompute::never;
+    return candidate;
+  }
+
+  const Profile& profile_;
+  const JointOptions& options_;
+  std::vector<Candidate>& list_;
+  const bool branches_;
+};
+
+}  // namespace
+
+std::vector<Candidate> list_candidates(const Profile& profile, const JointOptions& options) {
+  std::vector<Candidate> list;
+  Shapes shapes(profile, options, list);
+  for (const bool split : splits(profile, options)) {
+    for (const std::vector<int>& sharded : shard_sets(options.shardable)) shapes.add_all(sharded, split);
   }
   return list;
 }
@@ -110,14 +148,16 @@ std::vector<int> fewer_counts(const Profile& profile, const JointOptions& option
   return {counts.begin(), counts.end()};
 }
 
-Candidate on_fewer(const JointOptions& options, int devices) {
+Candidate on_fewer(const JointOptions& options, int devices, bool split) {
   Candidate candidate;
   candidate.options = options.partition;
+  candidate.options.split_backward = split;
   candidate.options.recompute = Recompute::never;
   candidate.options.chunks = 1;
   candidate.options.sharded.clear();
   const Cluster cluster = cluster_of(options.partition);
-  candidate.name = fmt::format("1 chunk on {} of {} devices", devices, cluster.devices.size());
+  candidate.name = fmt::format("1 chunk on {} of {} devices", devices, cluster.devices.size()) +
+                   split_suffix(options, split);
   candidate.options.cluster = cluster.first(devices);
   return candidate;
 }
@@ -162,6 +202,16 @@ Nanoseconds simple_bound(const Profile& profile, const Candidate& candidate, int
 }  // namespace ostinato::joint
 
 namespace ostinato {
+
+std::vector<int> chunk_numbers(long layers, long devices, int most) {
+  std::vector<int> numbers;
+  for (int chunks = 2, step = 1; chunks <= (most == 0 ? 64 : most) && devices * chunks <= layers;
+       chunks += step) {
+    numbers.push_back(chunks);
+    if (chunks == 10 * step) step *= 2;
+  }
+  return numbers;
+}
 
 std::vector<int> find_layers(const Profile& profile, const std::string& comma_separated) {
   std::vector<int> found;

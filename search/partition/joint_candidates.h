@@ -16,7 +16,10 @@ Candidate recomputing(const Candidate& candidate);
 std::vector<int> fewer_counts(const Profile& profile, const JointOptions& options);
 
 /// One chunk on the first `devices` devices.
-Candidate on_fewer(const JointOptions& options, int devices);
+Candidate on_fewer(const JointOptions& options, int devices, bool split);
+
+/// What is tried: backwards whole (false), split (true), or both.
+std::vector<bool> splits(const Profile& profile, const JointOptions& options);
 
 /// Why the shape does not exist for this model, or "".
 std::string too_few_layers(const Profile& profile, const Candidate& candidate);

@@ -64,9 +64,9 @@ TEST(PartitionCommand, ProvesThatTheMemoryIsTooSmall) {
 TEST(PlanCommand, TakesTheShortestCandidateAndExplainsIt) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text(kUneven));
-  const Result result =
-      ostinato_run({"plan", profile, "--devices", "2", "--micro-batches", "4", "--time-limit", "2",
-                    "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+  const Result result = ostinato_run(
+      {"plan", profile, "--devices", "2", "--micro-batches", "4", "--time-limit", "2", "--max-chunks", "2",
+       "--without", "moves", "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
   ASSERT_TRUE(result.status == 0 || result.status == 5) << result.err;
   for (const char* text : {"1 chunk per device", "looped, 2 chunks per device", "wave, 2 chunks per device",
                            "1F1B on the best stages", "1F1B on an even split", "was chosen"}) {
@@ -115,6 +115,59 @@ TEST(PartitionCommand, InferenceHasForwardsAlone) {
   }
 }
 
+/// Of `plan` on kUneven layers with halves, with these options: the names of its candidates.
+std::string names_of_candidates(const std::vector<std::string>& options) {
+  const TemporaryFolder folder;
+  nlohmann::json profile = nlohmann::json::parse(profile_text(kUneven));
+  for (nlohmann::json& layer : profile["layers"])
+    layer["backward_input"] = layer["backward_weight"] = layer["forward"];
+  std::vector<std::string> words = {"plan",
+                                    folder.write("profile.json", profile.dump()),
+                                    "--devices",
+                                    "2",
+                                    "--micro-batches",
+                                    "4",
+                                    "--placement-output",
+                                    folder / "p.toml",
+                                    "--output",
+                                    folder / "p.json",
+                                    "--json"};
+  words.insert(words.end(), options.begin(), options.end());
+  const Result result = ostinato_run(words);
+  if (result.status == 2) return result.err;
+  EXPECT_TRUE(result.status == 0 || result.status == 5) << result.err;
+  const nlohmann::json json = result.json();
+  std::string names;
+  for (const auto& candidate : json["candidates"]) names += candidate["name"].get<std::string>() + "\n";
+  return names;
+}
+
+TEST(PlanCommand, TriesEverythingUnlessToldOtherwise) {
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  const std::string all = names_of_candidates({});
+  for (const char* part : {", split", ", moved", "looped", "wave", "1 of 2 devices"})
+    EXPECT_TRUE(has(all, part)) << part << " in\n" << all;
+  const std::string exact = names_of_candidates({"--exact-losses"});
+  EXPECT_FALSE(has(exact, ", split"));
+  EXPECT_TRUE(has(exact, "looped"));
+  const std::string without = names_of_candidates({"--without", "chunks,moves"});
+  EXPECT_TRUE(has(without, ", split"));
+  EXPECT_FALSE(has(without, "looped") || has(without, "moved"));
+  const std::string only = names_of_candidates({"--only", "chunks"});
+  EXPECT_TRUE(has(only, "looped"));
+  EXPECT_FALSE(has(only, ", split") || has(only, "moved") || has(only, "of 2 devices"));
+}
+
+TEST(PlanCommand, RefusesRestrictionsThatAreNone) {
+  EXPECT_NE(names_of_candidates({"--without", "chunk"}).find("did you mean chunks?"), std::string::npos);
+  EXPECT_NE(names_of_candidates({"--without", "split", "--only", "chunks"}).find("exclude each other"),
+            std::string::npos);
+  EXPECT_NE(names_of_candidates({"--exact-losses", "--split-backward"}).find("--exact-losses does not go"),
+            std::string::npos);
+}
+
 TEST(PlanCommand, InferenceForLatencyAndForThroughput) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text(kUneven));
@@ -138,7 +191,7 @@ TEST(PlanCommand, SaysWhyACandidateIsNone) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text({1000, 1000, 1000}));
   const Result result =
-      ostinato_run({"plan", profile, "--devices", "2", "--micro-batches", "2", "--time-limit", "1",
+      ostinato_run({"plan", profile, "--devices", "4", "--micro-batches", "2", "--time-limit", "1",
                     "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
   ASSERT_TRUE(result.status == 0 || result.status == 5) << result.err;
   EXPECT_NE(result.out.find("need at least 4 layers"), std::string::npos) << result.out;
@@ -165,9 +218,9 @@ TEST(PlanCommand, TakesADeviceFile) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text(std::vector<long>(9, 1000)));
   const std::string devices = folder.write("devices.toml", kTwoKinds);
-  const Result result =
-      ostinato_run({"plan", profile, "--devices", devices, "--micro-batches", "4", "--max-chunks", "1",
-                    "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+  const Result result = ostinato_run({"plan", profile, "--devices", devices, "--micro-batches", "4",
+                                      "--max-chunks", "1", "--without", "moves", "--placement-output",
+                                      folder / "p.toml", "--output", folder / "p.json"});
   ASSERT_TRUE(result.status == 0 || result.status == 5) << result.err;
   const Placement placement = read_placement(folder / "p.toml").placement;
   ASSERT_EQ(placement.devices.size(), 2u);

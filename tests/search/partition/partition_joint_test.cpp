@@ -22,6 +22,7 @@ JointOptions options_for(int devices, int micro_batches) {
   options.partition.devices = devices;
   options.partition.micro_batches = options.search.micro_batches = micro_batches;
   options.search.time_limit_seconds = 0;
+  options.search.effort = 10;
   options.max_chunks = 2;
   return options;
 }
@@ -31,7 +32,7 @@ const Candidate& winner(const JointChoice& choice) { return choice.candidates[ch
 TEST(Joint, NoCandidateIsBetterThanTheWinner) {
   std::mt19937 random(51);
   for (int round = 0; round < 8; ++round) {
-    Profile profile = random_profile(random, 9);
+    Profile profile = random_profile(random, 7);
     profile.layers[0].shardable = true;
     JointOptions options = options_for(3, 4);
     options.shardable = shardable_layers(profile);
@@ -114,7 +115,7 @@ TEST(Joint, AnotherDeviceNeverHurts) {
 TEST(Joint, MoreBandwidthNeverHurts) {
   std::mt19937 random(54);
   for (int round = 0; round < 10; ++round) {
-    Profile profile = random_profile(random, 8);
+    Profile profile = random_profile(random, 6);
     profile.layers[0].shardable = true;
     JointOptions options = options_for(3, 4);
     options.shardable = shardable_layers(profile);

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/partition/joint_climb.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "search/bounds/bounds.h"
+#include "search/files/error.h"
+#include "search/named/references.h"
+#include "search/partition/joint_moves.h"
+#include "search/partition/stage_cost.h"
+#include "search/partition/stages.h"
+#include "search/search.h"
+
+namespace ostinato::joint {
+namespace {
+
+/// Steps (blocks times micro-batches) that all short searches of a climb may schedule, and how many searches
+/// that is at least and at most.
+constexpr std::int64_t kSteps = 400'000;
+constexpr std::int64_t kFewestSearches = 8, kMostSearches = 300;
+/// Blocks of all placements of one round that are bounded.
+constexpr std::size_t kBoundedBlocks = 40'000;
+/// Where no neighbour is shorter, and there are no more than so many, theirs are tried as well.
+constexpr std::size_t kFew = 200;
+
+struct Neighbour {
+  Stages stages;
+  Nanoseconds busiest = 0;
+  Nanoseconds bound = 0;
+  std::optional<Placement> placement = {};
+};
+
+class Climb {
+ public:
+  Climb(const Profile& profile, const JointOptions& options, const Candidate& start,
+        std::optional<std::chrono::steady_clock::time_point> until)
+      : profile_(profile),
+        options_(options),
+        until_(until),
+        model_(profile, start.options),
+        best_(start),
+        value_(start.value()) {
+    const std::int64_t steps = std::max<std::int64_t>(
+        1, static_cast<std::int64_t>(start.placement->blocks.size()) * micro_batches());
+    searches_ = std::clamp(kSteps / steps, kFewestSearches, kMostSearches);
+    seen_.insert(key_of(start.cuts->stages));
+  }
+
+  std::optional<Candidate> run() {
+    const Nanoseconds began = value_;
+    while (step()) {
+    }
+    if (value_ >= began) return std::nullopt;
+    return std::move(best_);
+  }
+
+ private:
+  using Key = std::vector<int>;
+
+  int micro_batches() const { return options_.search.micro_batches; }
+
+  bool ended() const {
+    const std::atomic<bool>* stop = options_.search.stop;
+    if (stop != nullptr && stop->load(std::memory_order_relaxed)) return true;
+    return searches_ <= 0 || (until_ && std::chrono::steady_clock::now() >= *until_);
+  }
+
+  static Key key_of(const Stages& stages) {
+    Key key;
+    for (const ModelStage& stage : stages) {
+      key.insert(key.end(), {stage.layers.front(), stage.devices.front(), stage.recompute ? 1 : 0});
+    }
+    return key;
+  }
+
+  /// Of the stage on each of its devices, a micro-batch.
+  Nanoseconds time_of(const ModelStage& stage) {
+    const int kind = stage.devices.size() > 1 ? -1 : model_.kind_of(stage.devices.front());
+    const auto [known, is_new] =
+        times_.try_emplace({stage.layers.front(), stage.layers.back(), kind, stage.recompute}, 0);
+    if (is_new) {
+      const chain::StageCost cost = cost_of_stage(model_, stage);
+      known->second = cost.forward + (model_.split && kind >= 0 ? cost.backward_input + cost.backward_weight
+                                                                : cost.backward);
+    }
+    return known->second;
+  }
+
+  Nanoseconds busiest_of(const Stages& stages) {
+    std::vector<Nanoseconds> busy(static_cast<std::size_t>(model_.devices()), 0);
+    for (const ModelStage& stage : stages) {
+      const Nanoseconds time = time_of(stage);
+      for (const int d : stage.devices) busy[d] += time;
+    }
+    return *std::max_element(busy.begin(), busy.end());
+  }
+
+  bool has_room(Nanoseconds busiest) const {
+    if (options_.search.objective != Objective::makespan) return true;
+    return static_cast<__int128>(busiest) * micro_batches() < value_;
+  }
+
+  /// What the bounds leave of these, most promising first.
+  std::vector<Neighbour> promising(std::vector<Stages> candidates) {
+    std::vector<Neighbour> list;
+    for (Stages& stages : candidates) {
+      const Nanoseconds busiest = busiest_of(stages);
+      if (has_room(busiest) && seen_.insert(key_of(stages)).second)
+        list.push_back({.stages = std::move(stages), .busiest = busiest});
+    }
+    std::stable_sort(list.begin(), list.end(),
+                     [](const Neighbour& a, const Neighbour& b) { return a.busiest < b.busiest; });
+    const std::size_t most = std::max<std::size_t>(1, kBoundedBlocks / best_.placement->blocks.size());
+    if (list.size() > most) list.resize(most);
+    for (Neighbour& next : list) bound(next);
+    std::erase_if(list, [&](const Neighbour& next) { return !next.placement || next.bound >= value_; });
+    std::stable_sort(list.begin(), list.end(),
+                     [](const Neighbour& a, const Neighbour& b) { return a.bound < b.bound; });
+    return list;
+  }
+
+  std::vector<Stages> around(const Stages& stages) const {
+    return neighbours(stages, model_.devices(), options_.recompute && !options_.partition.inference);
+  }
+
+  std::vector<Stages> farther() const {
+    std::vector<Stages> all;
+    const std::vector<Stages> near = around(best_.cuts->stages);
+    if (near.size() > kFew) return all;
+    for (const Stages& stages : near) {
+      std::vector<Stages> next = around(stages);
+      all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
+    }
+    return all;
+  }
+
+  void bound(Neighbour& next) {
+    if (ended()) return;
+    Placement placed = place_stages(profile_, best_.options, next.stages);
+    if (!step_fits(facts_of(profile_, best_.options, next.stages), placed)) return;
+    try {
+      next.bound = Bounds(Instance(placed)).of(options_.search.objective, micro_batches());
+      next.placement = std::move(placed);
+    } catch (const InfeasibleError&) {
+      // Its memory holds no order.
+    }
+  }
+
+  /// Goes to the first neighbour that is shorter; false where there is none.
+  bool step() {
+    return try_all(promising(around(best_.cuts->stages))) || (!ended() && try_all(promising(farther())));
+  }
+
+  bool try_all(std::vector<Neighbour> list) {
+    return std::any_of(list.begin(), list.end(), [&](Neighbour& next) { return !ended() && try_one(next); });
+  }
+
+  bool try_one(Neighbour& next) {
+    SearchOptions quick = options_.search;
+    quick.effort = 1;  // percent
+    quick.time_limit_seconds = 0;
+    quick.progress = {};
+    quick.contributions = nullptr;
+    --searches_;
+    try {
+      Plan plan = search(*next.placement, quick);
+      const Nanoseconds value = objective_value(plan, *next.placement);
+      if (value >= value_) return false;
+      take(next, std::move(plan), value);
+      return true;
+    } catch (const std::runtime_error&) {  // infeasible, or no order was found
+      return false;
+    }
+  }
+
+  void take(Neighbour& next, Plan plan, Nanoseconds value) {
+    value_ = value;
+    best_.cuts = StageCuts{.stages = std::move(next.stages), .busiest = next.busiest};
+    best_.placement = std::move(next.placement);
+    best_.bound = next.bound;
+    best_.plan = std::move(plan);
+  }
+
+  const Profile& profile_;
+  const JointOptions& options_;
+  const std::optional<std::chrono::steady_clock::time_point> until_;
+  const chain::Model model_;
+  Candidate best_;
+  Nanoseconds value_;
+  std::int64_t searches_ = 0;  ///< left
+  std::set<Key> seen_;
+  std::map<std::tuple<int, int, int, bool>, Nanoseconds>
+      times_;  ///< by first and last layer, kind, recompute
+};
+
+}  // namespace
+
+std::optional<Candidate> climb(const Profile& profile, const JointOptions& options, const Candidate& start,
+                               std::optional<std::chrono::steady_clock::time_point> until) {
+  return Climb(profile, options, start, until).run();
+}
+
+}  // namespace ostinato::joint

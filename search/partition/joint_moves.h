@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The neighbours of a partition: what local search over partitions (joint_climb.h) tries next. Private to
+// search/partition.
+//
+//   for (const Stages& next : neighbours(cuts.stages, devices, /*may_recompute=*/true)) ...
+
+#include <vector>
+
+#include "search/partition/partition_options.h"
+
+namespace ostinato::joint {
+
+using Stages = std::vector<ModelStage>;
+
+/// Partitions of the same layers that differ in one thing: one stage gives a layer and another gets one, the
+/// cuts between them moving along; two stages change their devices; a stage goes to another device, is joined
+/// with its neighbour, or is divided in two; a stage recomputes or keeps. Sharded stages stay as they are,
+/// and no device that has a stage loses its last one.
+///
+/// `stages` are runs of layers in the order of the model. Always in the same order; some may come twice.
+/// O(stages * (stages + devices)) neighbours.
+std::vector<Stages> neighbours(const Stages& stages, int devices, bool may_recompute);
+
+}  // namespace ostinato::joint
