@@ -294,7 +294,7 @@ class Devices:
         return self._core.count
 
     def to_dict(self) -> dict[str, Any]:
-        """The device file, as docs/partition.md has it; of devices that are alike how many, and their memory."""
+        """The device file, as docs/formats.md has it; of devices that are alike how many, and their memory."""
         return tomllib.loads(self._core.text) if self._core.text else {"count": len(self), "memory": self._core.memory}
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reading ostinato-devices/1 (TOML); docs/partition.md describes every key.
+// Reading ostinato-devices/1 (TOML); docs/formats.md describes every key.
 //
 //   format = "ostinato-devices/1"
 //   memory_unit = "GiB"                                                    # time_unit: of latencies

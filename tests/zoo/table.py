@@ -14,21 +14,25 @@ from .verdict import Verdict
 COLUMNS = 100
 HEAD = """# The zoo
 
-Models that nobody wrote for ostinato, trained under each placement and beside DeepSpeed's 1F1B
-alone, on CPUs over gloo: three steps, an evaluation, and every weight and buffer at the end.
-`script/zoo --table docs/zoo.md` writes this page; {whole}
+Models that nobody wrote for ostinato. Each trains under each placement, and under DeepSpeed's own
+1F1B, on CPUs over gloo: three steps and an evaluation. Then losses, weights and buffers of both are
+compared. `script/zoo --table docs/zoo.md` writes this page; {whole}
 
 | verdict | what was seen |
 | --- | --- |
-| equal | rank 0 said "bit for bit", and losses, evaluation, weights and buffers are |
-| rounding | rank 0 said "up to rounding" and why; losses agree to a thousandth, weights to what Adam moves in three steps |
-| other numbers | a rank said that other random numbers are drawn, or named what forwards change; losses are finite and near |
-| refused | an error of ostinato's own that names what it is about, before any weight changed, and every rank stops |
+| equal | rank 0 said "bit for bit", and losses, evaluation, weights and buffers are equal |
+| rounding | rank 0 said "up to rounding" and why, and the differences are that small |
+| other numbers | a rank said why the numbers differ; losses are finite and near |
+| refused | an error of ostinato's own names the cause, and every rank stops |
 | WRONG | anything else: a fault |
 
-`tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the models,
-`hazards.py` the small ones that each do one thing that ordinary training code does. Empty: not run,
-the model's ends cannot be cut over ranks, or DeepSpeed alone cannot train it on so many ranks.
+*Rounding* allows a thousandth of a loss, and for a weight what Adam moves in three steps. *Other
+numbers* are drawn at random in another order, or come from what a forward changes. A refusal comes
+before any weight changed. An empty cell means that the pair was not run, that the model's ends
+cannot be cut over ranks, or that DeepSpeed alone cannot train it on so many ranks.
+
+`tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the
+models, and `hazards.py` small models that each do one thing that ordinary training code does.
 """
 
 
