@@ -188,7 +188,7 @@ class Picture {
     const bool several = std::any_of(chunks_.begin(), chunks_.end(), [](int chunk) { return chunk > 0; });
     text_ += text_at(
         x, y, "soft",
-        several ? "number: micro-batch; paler: every second chunk of a device" : "number: micro-batch");
+        several ? "number: micro-batch; fainter: every second chunk of a device" : "number: micro-batch");
   }
 
   const Plan& plan_;

@@ -179,8 +179,8 @@ TEST(ShowSvg, ShadesEverySecondChunk) {
   const std::string image = show_svg(plan_of("gpipe", placement, 1), placement);
   EXPECT_EQ(count(image, "class=\"forward odd\""), 1u);
   EXPECT_EQ(count(image, "class=\"forward\"><title>"), 2u);
-  EXPECT_NE(image.find("paler: every second chunk"), std::string::npos);
-  EXPECT_EQ(show_svg(plan_of("1f1b", v(2), 2), v(2)).find("paler"), std::string::npos);
+  EXPECT_NE(image.find("fainter: every second chunk"), std::string::npos);
+  EXPECT_EQ(show_svg(plan_of("1f1b", v(2), 2), v(2)).find("fainter"), std::string::npos);
 }
 
 TEST(ShowSvg, StaysSmallWhereBlocksAreMany) {
