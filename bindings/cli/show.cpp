@@ -39,24 +39,27 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "show",
       "Draws a plan: a timeline in the terminal, and where asked for a page for the browser that needs no\n"
-      "network, and a trace for ui.perfetto.dev.",
-      "show plan.json placement.toml --html plan.html --perfetto plan.perfetto.json");
+      "network, an image, and a trace for ui.perfetto.dev.",
+      "show plan.json placement.toml --html plan.html --svg plan.svg --perfetto plan.perfetto.json");
   const PlanArguments files(line);
   ShowOptions options;
-  std::string html, perfetto;
+  std::string html, svg, perfetto;
   line.app
       .add_option("--width", options.width, "Columns of the timeline (default: the terminal's, else 100)")
       ->transform(whole_number_check(40, 10'000))
       ->type_name("W");
   line.app.add_option("--html", html, "Page to write")->type_name("FILE");
+  line.app.add_option("--svg", svg, "Image to write, for light and dark pages")->type_name("FILE");
   line.app.add_option("--perfetto", perfetto, "Trace to write, Chrome JSON")->type_name("FILE");
   if (!line.parse(args, io)) return 0;
   const auto [file, plan, placement] = files.read_checked();
   if (!html.empty()) write_file(html, show_html(plan, placement));
+  if (!svg.empty()) write_file(svg, show_svg(plan, placement));
   if (!perfetto.empty()) write_file(perfetto, show_perfetto(plan, placement));
   if (line.json) {
     Json json = {{"status", 0}, {"makespan", plan.makespan}};
     if (!html.empty()) json["html"] = html;
+    if (!svg.empty()) json["svg"] = svg;
     if (!perfetto.empty()) json["perfetto"] = perfetto;
     print_json(json, io);
     return 0;
@@ -65,6 +68,7 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   options.color = wants_color(io);
   io.out << show_text(plan, placement, options);
   if (!html.empty()) io.out << "page: " << html << '\n';
+  if (!svg.empty()) io.out << "image: " << svg << '\n';
   if (!perfetto.empty()) io.out << "trace: " << perfetto << '\n';
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "search/show/drawing.h"
 #include "search/show/page.h"
 #include "search/show/show.h"
 
@@ -12,10 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json devices_of(const Plan& plan, const Placement& placement) {
-  std::vector<Nanoseconds> busy(placement.devices.size(), 0);
-  for (const ScheduledBlock& s : plan.schedule) {
-    for (const int d : placement.blocks[s.block].devices) busy[d] += placement.blocks[s.block].time;
-  }
+  const std::vector<Nanoseconds> busy = busy_times(plan, placement);
   Json list = Json::array();
   for (std::size_t d = 0; d < placement.devices.size(); ++d) {
     const Device& device = placement.devices[d];

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A plan as people look at it: a timeline in the terminal, a page for the browser, a trace for Perfetto.
+// A plan as people look at it: a timeline in the terminal, a page for the browser, an image, a trace for
+// Perfetto.
 //
 //   std::cout << show_text(plan, placement, {.width = 120, .color = true});
 //   write_file("plan.html", show_html(plan, placement));          // opens without a network
+//   write_file("plan.svg", show_svg(plan, placement));            // an image
 //   write_file("plan.json", show_perfetto(plan, placement));      // ui.perfetto.dev, chrome://tracing
 //
-// All three are functions of the plan alone: the same plan gives the same bytes.
+// All four are functions of the plan alone: the same plan gives the same bytes.
 
 #include <string>
 
@@ -32,7 +34,9 @@ std::string show_html(const Plan& plan, const Placement& placement);
 /// Chrome trace events: a process a device, a slice a block, a counter for the device's memory.
 std::string show_perfetto(const Plan& plan, const Placement& placement);
 
-/// The place of each block's stage among the stages of its first device (0: the first chunk), by block index.
-std::vector<int> chunks_of_blocks(const Placement& placement);
+/// A picture for a page or a paper, light and dark: a row a device, each block with its micro-batch where it
+/// fits, an axis and a legend; no references outside itself. At most 9,300 shapes a device: of blocks that
+/// are smaller than a tenth of a point those are drawn that lie on a border between two tenths.
+std::string show_svg(const Plan& plan, const Placement& placement);
 
 }  // namespace ostinato

@@ -10,6 +10,7 @@
 
 #include "search/files/printable.h"
 #include "search/placement/quantity.h"
+#include "search/show/drawing.h"
 #include "search/show/show.h"
 
 namespace ostinato {
@@ -136,18 +137,6 @@ std::string draw(const std::vector<Cell>& cells, bool color) {
   return text;
 }
 
-/// The largest 1, 2 or 5 times a power of ten that is at most a fifth of the time.
-Nanoseconds tick_length(Nanoseconds makespan) {
-  Nanoseconds tick = 1;
-  for (Nanoseconds power = 1; power <= makespan / 5; power *= 10) {
-    for (const Nanoseconds factor : {1, 2, 5}) {
-      if (power * factor <= makespan / 5) tick = power * factor;
-    }
-    if (power > makespan / 50) break;
-  }
-  return tick;
-}
-
 /// "|0         |5 us      |10 us": a label at each tick.
 std::string axis(const Scale& scale, Nanoseconds makespan) {
   std::string text(static_cast<std::size_t>(scale.width()), ' ');
@@ -180,43 +169,7 @@ std::string share(Nanoseconds part, Nanoseconds whole) {
                      static_cast<std::int64_t>((static_cast<__int128>(part) * 200 + whole) / (2 * whole)));
 }
 
-/// Time that each device works.
-std::vector<Nanoseconds> busy_times(const Plan& plan, const Placement& placement) {
-  std::vector<Nanoseconds> busy(placement.devices.size(), 0);
-  for (const ScheduledBlock& s : plan.schedule) {
-    for (const int d : placement.blocks[s.block].devices) busy[d] += placement.blocks[s.block].time;
-  }
-  return busy;
-}
-
-std::string head(const Plan& plan, const Placement& placement) {
-  std::string text = fmt::format("{}: {} micro-batches on {} devices, makespan {}", printable(placement.name),
-                                 plan.micro_batches, placement.devices.size(), format_time(plan.makespan));
-  if (plan.optimal.makespan) {
-    text += " (optimal, says the plan)";
-  } else if (plan.lower_bound.makespan > 0) {
-    text += fmt::format(" (proven bound {})", format_time(plan.lower_bound.makespan));
-  }
-  if (plan.steady_state.count > 0) {
-    text += fmt::format(", period {} for {} micro-batch{}", format_time(plan.steady_state.period),
-                        plan.steady_state.unroll, plan.steady_state.unroll == 1 ? "" : "es");
-  }
-  return text + "\n";
-}
-
 }  // namespace
-
-std::vector<int> chunks_of_blocks(const Placement& placement) {
-  std::vector<std::vector<std::string>> stages(placement.devices.size());
-  std::vector<int> chunks;
-  for (const Block& block : placement.blocks) {
-    auto& list = stages[block.devices.front()];
-    const auto found = std::find(list.begin(), list.end(), block.stage);
-    chunks.push_back(static_cast<int>(found - list.begin()));
-    if (found == list.end()) list.push_back(block.stage);
-  }
-  return chunks;
-}
 
 std::string show_text(const Plan& plan, const Placement& placement, const ShowOptions& options) {
   std::size_t names = 0;
@@ -232,7 +185,7 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
       lines[d].paint(block, s.micro_batch, several ? chunks[s.block] : -1, s.start);
   }
   const std::vector<Nanoseconds> busy = busy_times(plan, placement);
-  std::string text = head(plan, placement);
+  std::string text = headline(plan, placement) + "\n";
   for (std::size_t d = 0; d < lines.size(); ++d) {
     text += fmt::format("{:<{}} {:>4} {}\n", printable(placement.devices[d].name), names,
                         share(busy[d], plan.makespan), draw(lines[d].finish(), options.color));

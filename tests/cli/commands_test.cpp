@@ -255,12 +255,14 @@ TEST(LowerCommand, PrintsARowARank) {
 TEST(ShowCommand, DrawsAndWritesFiles) {
   const TemporaryFolder folder;
   make_plan(folder, 4);
-  const Result result = ostinato_run({"show", folder / "v.json", folder / "v.toml", "--width", "80", "--html",
-                                      folder / "v.html", "--perfetto", folder / "v.trace.json"});
+  const Result result =
+      ostinato_run({"show", folder / "v.json", folder / "v.toml", "--width", "80", "--html",
+                    folder / "v.html", "--svg", folder / "v.svg", "--perfetto", folder / "v.trace.json"});
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_NE(result.out.find("device3"), std::string::npos);
   EXPECT_EQ(result.out.find('\x1b'), std::string::npos) << "no terminal, no colours";
   EXPECT_NE(read_text(folder / "v.html").find("<canvas"), std::string::npos);
+  EXPECT_NE(read_text(folder / "v.svg").find("<svg "), std::string::npos);
   EXPECT_FALSE(nlohmann::json::parse(read_text(folder / "v.trace.json"))["traceEvents"].empty());
 }
 
@@ -281,10 +283,11 @@ TEST(ShowCommand, AndWhatReplaysOrRunsAPlanRefusesOneThatDoesNotHold) {
 TEST(ShowCommand, WithJsonOnlyNamesWhatItWrote) {
   const TemporaryFolder folder;
   make_plan(folder, 4);
-  const nlohmann::json json =
-      ostinato_run({"show", folder / "v.json", folder / "v.toml", "--html", folder / "v.html", "--json"})
-          .json();
+  const nlohmann::json json = ostinato_run({"show", folder / "v.json", folder / "v.toml", "--html",
+                                            folder / "v.html", "--svg", folder / "v.svg", "--json"})
+                                  .json();
   EXPECT_EQ(json["html"], folder / "v.html");
+  EXPECT_EQ(json["svg"], folder / "v.svg");
 }
 
 TEST(SearchCommand, ExplainTellsWhatEachTechniqueBrought) {

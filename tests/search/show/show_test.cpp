@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/show/show.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -142,6 +143,67 @@ TEST(ShowHtml, TakesNamesThatLookLikeMarkup) {
   EXPECT_EQ(data["name"], placement.name);
   EXPECT_EQ(data["blocks"][0]["name"], "<!--");
   EXPECT_NE(page.find("<title>&lt;/script>&lt;b>&amp;"), std::string::npos);
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++found;
+  return found;
+}
+
+TEST(ShowSvg, HasAShapeABlockAndDevice) {
+  const Placement placement = shape("m", {.devices = 4});
+  const std::string image = show_svg(plan_of("gpipe", placement, 3), placement);
+  for (const char* kind : {"forward", "backward"}) {  // on each device a part of the embedding, then a stage
+    EXPECT_EQ(count(image, fmt::format("class=\"{}\"><title>", kind)), 3u * 4) << kind;
+    EXPECT_EQ(count(image, fmt::format("class=\"{} odd\"><title>", kind)), 3u * 4) << kind;
+  }
+  EXPECT_EQ(count(image, "class=\"lane\"/>"), 4u + 1);  // the last one: the legend's bubble
+}
+
+TEST(ShowSvg, DrawsEachBlockOverItsTime) {
+  const Placement placement = v(2);
+  // 18 us over the 879 points between x = 69, where the names end, and 948; 0.7 between neighbours.
+  const std::string image = show_svg(plan_of("1f1b", placement, 2), placement);
+  for (const char* shape :
+       {R"("69.0" y="44" width="97.0" height="28" class="forward"><title>s0.F 0: 0 ns – 2 us<)",
+        R"("752.7" y="44" width="194.6" height="28" class="backward"><title>s0.B 1: 14 us – 18 us<)",
+        R"("166.7" y="78" width="96.9" height="28" class="forward"><title>s1.F 0: 2 us – 4 us<)"}) {
+    EXPECT_NE(image.find(shape), std::string::npos) << shape << "\n" << image;
+  }
+  EXPECT_NE(image.find(">F0</text>"), std::string::npos);
+}
+
+TEST(ShowSvg, ShadesEverySecondChunk) {
+  const Placement placement = shape("looped", {.devices = 1, .chunks = 3});
+  const std::string image = show_svg(plan_of("gpipe", placement, 1), placement);
+  EXPECT_EQ(count(image, "class=\"forward odd\""), 1u);
+  EXPECT_EQ(count(image, "class=\"forward\"><title>"), 2u);
+  EXPECT_NE(image.find("fainter: every second chunk"), std::string::npos);
+  EXPECT_EQ(show_svg(plan_of("1f1b", v(2), 2), v(2)).find("fainter"), std::string::npos);
+}
+
+TEST(ShowSvg, StaysSmallWhereBlocksAreMany) {
+  const Placement placement = v(1, 1, 1);
+  const std::string image = show_svg(plan_of("gpipe", placement, 100'000), placement);
+  EXPECT_LE(count(image, "<rect"), 9'300u + 12);
+  EXPECT_GE(count(image, "<rect"), 8'800u);
+}
+
+TEST(ShowSvg, TakesNamesThatLookLikeMarkup) {
+  Placement placement = v(1);
+  placement.name = "</title>&\x1b";
+  placement.devices[0].name = std::string(40, '<');
+  const std::string image = show_svg(plan_of("1f1b", placement, 1), placement);
+  EXPECT_NE(image.find("<title>&lt;/title>&amp;\\u001b: 1 micro-batches"), std::string::npos) << image;
+  EXPECT_EQ(count(image, "&lt;"), 2u + 23);  // the headline stands twice
+  for (const char* forbidden : {"https:", "href", "@import", "url(", "<script"}) {
+    EXPECT_EQ(image.find(forbidden), std::string::npos) << forbidden;
+  }
+}
+
+TEST(ShowSvg, TakesAnEmptyTime) {
+  EXPECT_NE(show_svg(plan_of("gpipe", v(2, 0, 0), 1), v(2, 0, 0)).find("</svg>"), std::string::npos);
 }
 
 TEST(ShowPerfetto, HasASliceABlockAndDevice) {

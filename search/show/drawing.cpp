@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/show/drawing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "search/files/printable.h"
+#include "search/placement/quantity.h"
+
+namespace ostinato {
+
+std::string headline(const Plan& plan, const Placement& placement) {
+  std::string text = fmt::format("{}: {} micro-batches on {} devices, makespan {}", printable(placement.name),
+                                 plan.micro_batches, placement.devices.size(), format_time(plan.makespan));
+  if (plan.optimal.makespan) {
+    text += " (optimal, says the plan)";
+  } else if (plan.lower_bound.makespan > 0) {
+    text += fmt::format(" (proven bound {})", format_time(plan.lower_bound.makespan));
+  }
+  if (plan.steady_state.count > 0) {
+    text += fmt::format(", period {} for {} micro-batch{}", format_time(plan.steady_state.period),
+                        plan.steady_state.unroll, plan.steady_state.unroll == 1 ? "" : "es");
+  }
+  return text;
+}
+
+std::vector<Nanoseconds> busy_times(const Plan& plan, const Placement& placement) {
+  std::vector<Nanoseconds> busy(placement.devices.size(), 0);
+  for (const ScheduledBlock& s : plan.schedule) {
+    for (const int d : placement.blocks[s.block].devices) busy[d] += placement.blocks[s.block].time;
+  }
+  return busy;
+}
+
+Nanoseconds tick_length(Nanoseconds makespan) {
+  Nanoseconds tick = 1;
+  for (Nanoseconds power = 1; power <= makespan / 5; power *= 10) {
+    for (const Nanoseconds factor : {1, 2, 5}) {
+      if (power * factor <= makespan / 5) tick = power * factor;
+    }
+    if (power > makespan / 50) break;
+  }
+  return tick;
+}
+
+std::vector<int> chunks_of_blocks(const Placement& placement) {
+  std::vector<std::vector<std::string>> stages(placement.devices.size());
+  std::vector<int> chunks;
+  for (const Block& block : placement.blocks) {
+    for (const int d : block.devices) {
+      auto& list = stages[static_cast<std::size_t>(d)];
+      if (std::find(list.begin(), list.end(), block.stage) == list.end()) list.push_back(block.stage);
+    }
+    const auto& first = stages[static_cast<std::size_t>(block.devices.front())];
+    chunks.push_back(static_cast<int>(std::find(first.begin(), first.end(), block.stage) - first.begin()));
+  }
+  return chunks;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the drawings of a plan have in common, whatever they draw on.
+//
+//   headline(plan, placement)      // "v: 8 micro-batches on 4 devices, makespan 76 us (proven bound 70 us)"
+//   tick_length(135'000'000)       // 20 ms: the axis has a mark every 20 ms
+
+#include <string>
+#include <vector>
+
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
+
+namespace ostinato {
+
+/// What the plan is, how long it takes and what it says is proved: one line, safe for a terminal.
+std::string headline(const Plan& plan, const Placement& placement);
+
+/// Time that each device works, by device.
+std::vector<Nanoseconds> busy_times(const Plan& plan, const Placement& placement);
+
+/// The largest 1, 2 or 5 times a power of ten that is at most a fifth of the time; at least 1.
+Nanoseconds tick_length(Nanoseconds makespan);
+
+/// The place of each block's stage among the stages of its first device (0: the first chunk), by block index.
+std::vector<int> chunks_of_blocks(const Placement& placement);
+
+}  // namespace ostinato
