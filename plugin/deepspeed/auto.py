@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
-from ostinato.profile.model_digest import digest_of_layers
+from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.run import rank_cost
 from ostinato.profile.settings import read_settings
 from ostinato.ranks.groups import everyones

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from ostinato.profile.model_digest import layer_name
-from ostinato.profile.tensors import bytes_of, tensors
+from ostinato.profile.model.model_digest import layer_name
+from ostinato.profile.model.tensors import bytes_of, tensors
 
 from ostinato import _profiler
 

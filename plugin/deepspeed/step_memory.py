@@ -2,7 +2,7 @@
 """Who holds the memory of this rank over one training step, on disk: `"memory"` of the section, a folder.
 
 The third step is recorded: the first makes the optimizer's state, the second warms what caches there are. Each block that the
-allocator hands out has one owner (ostinato/profile/memory.py): `parameters`, `gradients` and `optimizer state` by what is seen to
+allocator hands out has one owner (ostinato/profile/measure/rank_memory.py): `parameters`, `gradients` and `optimizer state` by what is seen to
 hold it before the optimizer steps and at the end, a stage where its forward allocated it and left it for its backward, else
 `workspace` (buffers of transfers too). rank-N.json is a trace for ui.perfetto.dev and chrome://tracing.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from ostinato.files import write_text
-from ostinato.profile.memory import (
+from ostinato.profile.measure.rank_memory import (
     GRADIENTS,
     OPTIMIZER,
     PARAMETERS,

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.chain import Chain, build_chain
-from ostinato.profile.device_times import measure_on_device
-from ostinato.profile.graph import build_graph
-from ostinato.profile.job import Job
-from ostinato.profile.footprint import Footprint, footprint
-from ostinato.profile.kept import Memory
-from ostinato.profile.layer import Layer
-from ostinato.profile.measure import Samples, repeat_once
-from ostinato.profile.operators import EVENTS, Operators, add_operators
+from ostinato.profile.model.chain import Chain, build_chain
+from ostinato.profile.measure.device_times import measure_on_device
+from ostinato.profile.model.graph import build_graph
+from ostinato.profile.model.job import Job
+from ostinato.profile.measure.footprint import Footprint, footprint
+from ostinato.profile.measure.kept import Memory
+from ostinato.profile.model.layer import Layer
+from ostinato.profile.measure.passes import Samples, repeat_once
+from ostinato.profile.measure.operators import EVENTS, Operators, add_operators
 from ostinato.profile.settings import Settings, read_settings
-from ostinato.profile.shardable import mark_shardable
-from ostinato.profile.tensors import bytes_of, tensors
+from ostinato.profile.model.shardable import mark_shardable
+from ostinato.profile.model.tensors import bytes_of, tensors
 
 RECEIVE_BUFFERS = 2  # of each size: receives are posted one compute ahead (plugin/executor/itinerary.h)
 Progress = Callable[[str, int, int], None]  # what is done, steps done, steps in all

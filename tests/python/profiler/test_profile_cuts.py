@@ -12,14 +12,14 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from ostinato.profile import Job
-from ostinato.profile.chain import Builder, build_chain
-from ostinato.profile.check import predict
-from ostinato.profile.footprint import footprint
-from ostinato.profile.kept import Memory
-from ostinato.profile.measure import Sample, Samples
+from ostinato.profile.model.chain import Builder, build_chain
+from ostinato.profile.measure.check import predict
+from ostinato.profile.measure.footprint import footprint
+from ostinato.profile.measure.kept import Memory
+from ostinato.profile.measure.passes import Sample, Samples
 from ostinato.profile.run import counted_memory, layer_cost, layer_rows
 from ostinato.profile.settings import read_settings
-from ostinato.profile.stage import build_stage, whole_of
+from ostinato.profile.model.stage import build_stage, whole_of
 
 BATCH, WIDTH, TIMES = 32, 48, 8
 SMALL = 256  # bytes: a loss, a number

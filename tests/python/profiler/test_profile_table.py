@@ -9,8 +9,8 @@ from torch import nn
 
 from ostinato import _profiler
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.check import Check, Figures
-from ostinato.profile.table import check_table, completeness_line, launch_lines, show, size, summary, unrest_lines
+from ostinato.profile.measure.check import Check, Figures
+from ostinato.profile.views.table import check_table, completeness_line, launch_lines, show, size, summary, unrest_lines
 
 
 def profile():

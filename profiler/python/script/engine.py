@@ -24,9 +24,9 @@ from torch import nn
 
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.job import Job
-from ostinato.profile.left import Types, built, layers_as_left, local, states_of, twin, types_of
-from ostinato.profile.world import World
+from ostinato.profile.model.job import Job
+from ostinato.profile.script.left import Types, built, layers_as_left, local, states_of, twin, types_of
+from ostinato.profile.script.world import World
 
 
 class Host(Protocol):

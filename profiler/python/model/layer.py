@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ostinato.profile.device import Cpu
+from ostinato.profile.machine.device import Cpu
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.tensors import differentiable, map_tensors, tensors, unusable
+from ostinato.profile.model.tensors import differentiable, map_tensors, tensors, unusable
 
 
 @dataclass

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ostinato.profile.chain import Builder, Chain, with_loss
-from ostinato.profile.job import Job
-from ostinato.profile.layer import Layer
-from ostinato.profile.tensors import bytes_of
+from ostinato.profile.model.chain import Builder, Chain, with_loss
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.layer import Layer
+from ostinato.profile.model.tensors import bytes_of
 
 
 def balanced(weights: Sequence[int], stages: int) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ostinato.profile.device import Cpu
+from ostinato.profile.machine.device import Cpu
 
 
 @dataclass

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.layer import Layer, call, prepare, roots_of
+from ostinato.profile.model.layer import Layer, call, prepare, roots_of
 
 if TYPE_CHECKING:
-    from ostinato.profile.chain import Chain
+    from ostinato.profile.model.chain import Chain
 
 
 def reached_inputs(layer: Layer) -> list[bool]:

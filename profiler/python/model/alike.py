@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.identity import Keys
-from ostinato.profile.layer import Layer, prepare
-from ostinato.profile.measure import backward, forward
+from ostinato.profile.model.identity import Keys
+from ostinato.profile.model.layer import Layer, prepare
+from ostinato.profile.measure.passes import backward, forward
 
 
 def described(value: Any) -> Any:

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.chain import Chain
-from ostinato.profile.layer import Layer
+from ostinato.profile.model.chain import Chain
+from ostinato.profile.model.layer import Layer
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.job import Job
-from ostinato.profile.measure import Sample, Samples, repeat_once
-from ostinato.profile.operators import Operators, count, flops_of, recorded_pass, recording, with_flops
+from ostinato.profile.model.job import Job
+from ostinato.profile.measure.passes import Sample, Samples, repeat_once
+from ostinato.profile.measure.operators import Operators, count, flops_of, recorded_pass, recording, with_flops
 
 ROUNDS = {"forward": "forward", "backward": "backward", "backward_input": "input_half",
           "backward_weight": "weight_half"}  # fmt: skip

@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.tensors import tensors
+from ostinato.profile.model.tensors import tensors
 
 ADVICE = "give the model's layers as a list, or as a PipelineModule, to have it profiled layer by layer"
 CHECKPOINTS = {"_checkpoint_hook": "activation checkpointing", "save_on_cpu": "save_on_cpu()"}

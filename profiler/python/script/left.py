@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ostinato.profile.identity import Keys, layer_key
+from ostinato.profile.model.identity import Keys, layer_key
 
 Types = dict[int, torch.dtype]  # by id of a parameter or buffer: before DeepSpeed casts it
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from ostinato.profile.transfers import all_pairs, fitted, measure_pairs
-from ostinato.profile.wire import joined
+from ostinato.profile.machine.transfers import all_pairs, fitted, measure_pairs
+from ostinato.profile.machine.wire import joined
 from ostinato.ranks.groups import everyones
 
 

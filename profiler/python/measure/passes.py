@@ -18,8 +18,8 @@ import torch
 
 from ostinato import _profiler
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.layer import Layer, call, prepare, roots_of
-from ostinato.profile.tensors import tensors
+from ostinato.profile.model.layer import Layer, call, prepare, roots_of
+from ostinato.profile.model.tensors import tensors
 
 NOTHING = nullcontext()
 Passes = Callable[[str], AbstractContextManager]  # entered around the call of this phase alone

@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ostinato.profile.model_digest import Parameter, layer_digest, layer_name, layer_parameters, model_digest
-from ostinato.profile.alike import Alike
+from ostinato.profile.model.model_digest import Parameter, layer_digest, layer_name, layer_parameters, model_digest
+from ostinato.profile.model.alike import Alike
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.identity import class_key, layer_key, shape_key
-from ostinato.profile.job import Job
-from ostinato.profile.layer import Layer, run_once
+from ostinato.profile.model.identity import class_key, layer_key, shape_key
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.layer import Layer, run_once
 from ostinato.profile.settings import Settings
-from ostinato.profile.tensors import bytes_of, map_tensors, tensors, unusable
-from ostinato.profile.wanted import find_wanted
+from ostinato.profile.model.tensors import bytes_of, map_tensors, tensors, unusable
+from ostinato.profile.model.wanted import find_wanted
 
 
 Source = tuple[int, int] | None  # a row and which of its output tensors; None: an input of the model

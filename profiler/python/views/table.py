@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ostinato.profile.check import Check, launch_share
+from ostinato.profile.measure.check import Check, launch_share
 
 TOP_OPERATORS = 8
 MOSTLY_LAUNCHING = 0.5

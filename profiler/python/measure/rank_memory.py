@@ -19,15 +19,15 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.chain import Builder, Chain, build_chain, has_branches, moved, with_loss
-from ostinato.profile.graph import arguments
-from ostinato.profile.job import Job
-from ostinato.profile.layer import Layer, prepare, roots_of
-from ostinato.profile.measure import quiet_collector, repeat_once
+from ostinato.profile.model.chain import Builder, Chain, build_chain, has_branches, moved, with_loss
+from ostinato.profile.model.graph import arguments
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.layer import Layer, prepare, roots_of
+from ostinato.profile.measure.passes import quiet_collector, repeat_once
 from ostinato.profile.run import Progress, counted_memory, no_progress
 from ostinato.profile.settings import Settings, read_settings
-from ostinato.profile.stage import Stage, Step, build_stage, cuts_of, whole_of
-from ostinato.profile.tensors import bytes_of, tensors
+from ostinato.profile.model.stage import Stage, Step, build_stage, cuts_of, whole_of
+from ostinato.profile.model.tensors import bytes_of, tensors
 
 PARAMETERS, GRADIENTS, RECEIVED, WORKSPACE = "parameters", "gradients", "received", "workspace"
 OPTIMIZER = "optimizer state"

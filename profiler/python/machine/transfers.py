@@ -25,10 +25,10 @@ import torch
 import torch.distributed as dist
 
 from ostinato import _profiler
-from ostinato.profile.device import Cpu, device_of_this_process
+from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.wire import TIMEOUT, joined
+from ostinato.profile.machine.wire import TIMEOUT, joined
 
 WARM_UP, REPEATS = 3, 15
 
@@ -77,7 +77,7 @@ def processes(ranks: int, folder: Path, device: Any) -> Iterator[list[subprocess
     environment = os.environ | ({"DS_ACCELERATOR": "cpu"} if isinstance(device, Cpu) else {})
     try:
         for rank in range(ranks):
-            command = [sys.executable, "-m", "ostinato.profile.transfers", str(rank), str(ranks), str(folder)]
+            command = [sys.executable, "-m", "ostinato.profile.machine.transfers", str(rank), str(ranks), str(folder)]
             with (folder / f"{rank}.log").open("w") as log:
                 started.append(
                     subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment | {"LOCAL_RANK": str(rank)})

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ostinato.profile.memory import BACKWARD, FORWARD, GRADIENTS, OPTIMIZER, PARAMETERS, WORKSPACE, Recording
-from ostinato.profile.stage import cuts_of
+from ostinato.profile.measure.rank_memory import BACKWARD, FORWARD, GRADIENTS, OPTIMIZER, PARAMETERS, WORKSPACE, Recording
+from ostinato.profile.model.stage import cuts_of
 
 PHASES = (FORWARD, BACKWARD)
 MOMENTS = 240  # of a recording that are shown, at most; the highest is always among them

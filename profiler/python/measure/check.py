@@ -18,17 +18,17 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.chain import Builder, Chain, build_chain, has_branches
-from ostinato.profile.device_times import measure_whole
+from ostinato.profile.model.chain import Builder, Chain, build_chain, has_branches
+from ostinato.profile.measure.device_times import measure_whole
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.job import Job
-from ostinato.profile.footprint import footprint
-from ostinato.profile.layer import Layer
-from ostinato.profile.measure import Samples, repeat_once
-from ostinato.profile.operators import EVENTS
+from ostinato.profile.model.job import Job
+from ostinato.profile.measure.footprint import footprint
+from ostinato.profile.model.layer import Layer
+from ostinato.profile.measure.passes import Samples, repeat_once
+from ostinato.profile.measure.operators import EVENTS
 from ostinato.profile.run import Progress, counted_memory, no_progress
 from ostinato.profile.settings import read_settings
-from ostinato.profile.stage import build_stage, cuts_of, whole_of
+from ostinato.profile.model.stage import build_stage, cuts_of, whole_of
 
 
 @dataclass

@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ostinato.profile.memory import Recording
-from ostinato.profile.timeline import Rank, ranks_of
+from ostinato.profile.measure.rank_memory import Recording
+from ostinato.profile.views.timeline import Rank, ranks_of
 from ostinato.trace_events import TraceEvents
 
 TRACKS = ("layers", "operators")

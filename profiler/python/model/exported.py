@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from ostinato.profile.device import device_of_this_process
+from ostinato.profile.machine.device import device_of_this_process
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.job import Job
+from ostinato.profile.model.job import Job
 
 ARCHIVE, TORCHSCRIPT = ".pt2", (".pt", ".ts", ".pth")
 

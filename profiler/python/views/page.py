@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from ostinato.profile.memory import GRADIENTS, OPTIMIZER, PARAMETERS, RECEIVED, WORKSPACE, Recording
-from ostinato.profile.table import milliseconds, size
-from ostinato.profile.timeline import PHASES, LayerRun, Rank, Slice, ranks_of, runs_of
+from ostinato.profile.measure.rank_memory import GRADIENTS, OPTIMIZER, PARAMETERS, RECEIVED, WORKSPACE, Recording
+from ostinato.profile.views.table import milliseconds, size
+from ostinato.profile.views.timeline import PHASES, LayerRun, Rank, Slice, ranks_of, runs_of
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #fdfdfc; --ink: #1d2126; --soft: #667080; --line: #d8dce2; }
