@@ -114,7 +114,7 @@ def transfer_lines(profile: Any) -> list[str]:
 
 def unrest_lines(profile: Any) -> list[str]:
     """Where the machine was too busy for the times to be trusted."""
-    return [f"{profile.noise}: profile again when the machine is quiet"] if profile.noise else []
+    return [profile.noise_warning] if profile.noise else []
 
 
 def timer_lines(profile: Any) -> list[str]:
