@@ -70,6 +70,8 @@ class Cpu:
         """The profile's `device`, but for its kind and torch."""
         return {"name": cpu_name(), "driver": "", "cuda": torch.version.cuda or "", "clocks": cpu_clocks()}
 
+    now = staticmethod(_profiler.now)  # ns
+
     def synchronize(self) -> None:
         """Nothing is waited for."""
 
@@ -120,13 +122,53 @@ def clocks_of_gpu(uuid: str) -> str:
     return f"{now} MHz of at most {most} MHz, memory {memory} MHz"
 
 
-class Cuda:
-    """Work runs behind the caller: times are device timestamps, memory is the caching allocator's own count."""
+class Accelerator:
+    """Any device whose module of torch (torch.cuda, torch.xpu, ...) tells what its allocator has handed out. Work runs behind the
+    caller: the steady clock is read when it is done."""
+
+    own_clock = False
+
+    def __init__(self, place: torch.device):
+        self.place = place
+
+    @property
+    def _torch(self) -> Any:
+        return torch.get_device_module(self.place)
+
+    def active(self) -> AbstractContextManager:
+        return self._torch.device(self.place)
+
+    def now(self) -> int:
+        """Nanoseconds, when all that the device was given is done."""
+        self.synchronize()
+        return _profiler.now()
+
+    def synchronize(self) -> None:
+        self._torch.synchronize(self.place)
+
+    def live_bytes(self) -> int:
+        return self._torch.memory_allocated(self.place)
+
+    def peak_bytes(self) -> int:
+        return self._torch.max_memory_allocated(self.place)
+
+    def reset_peak(self) -> None:
+        self._torch.reset_peak_memory_stats(self.place)
+
+    @contextmanager
+    def counted_memory(self) -> Iterator[None]:
+        """The allocator counts always. Only what this process has on its own device is seen."""
+        with self.active():
+            yield
+
+
+class Cuda(Accelerator):
+    """Times are device timestamps, for which nothing waits."""
 
     own_clock = True
 
     def __init__(self, index: int = 0):
-        self.place = torch.device("cuda", index)
+        super().__init__(torch.device("cuda", index))
 
     @property
     def kind(self) -> str:
@@ -136,8 +178,9 @@ class Cuda:
         """By its UUID: two ranks may each call their GPU number 0, where CUDA_VISIBLE_DEVICES shows each another one."""
         return str(getattr(torch.cuda.get_device_properties(self.place), "uuid", self.place.index))
 
-    def active(self) -> AbstractContextManager:
-        return torch.cuda.device(self.place)
+    def now(self) -> int:
+        """Of the host alone."""
+        return _profiler.now()
 
     def event(self) -> torch.cuda.Event:
         """One that tells its time. Record it while the device is active()."""
@@ -149,18 +192,6 @@ class Cuda:
             "clocks": clocks_of_gpu(self.identity()) or "unknown",
         }  # fmt: skip
 
-    def synchronize(self) -> None:
-        torch.cuda.synchronize(self.place)
-
-    def live_bytes(self) -> int:
-        return torch.cuda.memory_allocated(self.place)
-
-    def peak_bytes(self) -> int:
-        return torch.cuda.max_memory_allocated(self.place)
-
-    def reset_peak(self) -> None:
-        torch.cuda.reset_peak_memory_stats(self.place)
-
     def total_bytes(self) -> int:
         return torch.cuda.get_device_properties(self.place).total_memory
 
@@ -169,11 +200,10 @@ class Cuda:
         cached = torch.cuda.memory_reserved(self.place) - torch.cuda.memory_allocated(self.place)
         return torch.cuda.mem_get_info(self.place)[0] + cached
 
-    @contextmanager
-    def counted_memory(self) -> Iterator[None]:
-        """The allocator counts always. Only what this process has on its own device is seen."""
-        with self.active():
-            yield
+
+def host_timed(place: torch.device) -> Cpu | Accelerator:
+    """The device at `place`, timed by the steady clock of the host: for what an engine runs, where no timer of the device's can listen."""
+    return Cpu() if place.type == "cpu" else Accelerator(place)
 
 
 def device_of_this_process() -> Any:

@@ -25,9 +25,9 @@ import torch
 import torch.distributed as dist
 
 from ostinato import _profiler
-from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.machine.wire import TIMEOUT, joined
 
 WARM_UP, REPEATS = 3, 15

@@ -18,17 +18,18 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.model.chain import Builder, Chain, build_chain, has_branches
-from ostinato.profile.measure.device_times import measure_whole
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.model.job import Job
+from ostinato.profile.measure.device_times import measure_whole
 from ostinato.profile.measure.footprint import footprint
-from ostinato.profile.model.layer import Layer
-from ostinato.profile.measure.passes import Samples, repeat_once
 from ostinato.profile.measure.operators import EVENTS
-from ostinato.profile.run import Progress, counted_memory, no_progress
-from ostinato.profile.settings import read_settings
+from ostinato.profile.measure.passes import in_turns
+from ostinato.profile.measure.samples import Progress, Samples, counted_memory, no_progress
+from ostinato.profile.model.build import Builder, build_chain, has_branches
+from ostinato.profile.model.chain import Chain
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.layer import Layer
 from ostinato.profile.model.stage import build_stage, cuts_of, whole_of
+from ostinato.profile.settings import read_settings
 
 
 @dataclass
@@ -111,21 +112,13 @@ def from_operators(profile: Any, rows: Sequence[Any], phase: str) -> int:
     return sum(time for time, _ in costs) + rest * sum(calls for _, calls in costs) // max(1, all_calls)
 
 
-def in_turns(layers: Sequence[Layer], job: Job) -> list[Samples]:
-    samples = [Samples() for _ in layers]
-    for number in range(job.warm_up + job.repeats):
-        for layer, into in zip(layers, samples, strict=True):
-            repeat_once(layer, number - job.warm_up, into if number >= job.warm_up else None, split=False)
-    return samples
-
-
 def measure_stage(stage: Layer, layers: Sequence[Layer], job: Job) -> tuple[Figures, list[Samples]]:
     """The stage as a whole, and each of its layers by itself: in turns, or by a device's own clock in sessions of their own."""
     if job.device.own_clock:
         recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
         together, *alone = (measure_whole(layer, job, recorder, EVENTS) for layer in [stage, *layers])
     else:
-        together, *alone = in_turns([stage, *layers], job)
+        together, *alone = in_turns([stage, *layers], job, split=False)
     times, memory = (together.spread(phase).median for phase in ("forward", "backward")), footprint(stage)
     return Figures(*times, memory.kept, memory.workspace), alone
 

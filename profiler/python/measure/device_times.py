@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
-from ostinato.profile.model.chain import Chain
-from ostinato.profile.model.layer import Layer
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.model.job import Job
-from ostinato.profile.measure.passes import Sample, Samples, repeat_once
 from ostinato.profile.measure.operators import Operators, count, flops_of, recorded_pass, recording, with_flops
+from ostinato.profile.measure.passes import repeat_once
+from ostinato.profile.measure.samples import Sample, Samples, rounds
+from ostinato.profile.model.chain import Chain
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.layer import Layer
 
 ROUNDS = {"forward": "forward", "backward": "backward", "backward_input": "input_half",
           "backward_weight": "weight_half"}  # fmt: skip
@@ -105,8 +106,8 @@ class DeviceTimes:
         self.timer = self.note = ""
 
     def add(self, layer: Layer) -> None:
-        for _ in range(self.job.warm_up):
-            repeat_once(layer, -1, None)
+        for repeat in rounds(self.job.warm_up, 0):
+            repeat_once(layer, repeat, None)
         flops = flops_of(layer, self.recorder)
         repeats = repeats_that_fit(self.recorder, layer, self.job.repeats, self.room)
         measured = session(layer, self.recorder, repeats)
@@ -132,8 +133,8 @@ def warm_up_timer(chain: Chain, recorder: Any) -> None:
 
 def measure_whole(layer: Layer, job: Job, recorder: Any, room: int) -> Samples:
     """Forward and whole backward of a layer or stage, by the device's clock."""
-    for _ in range(job.warm_up):
-        repeat_once(layer, -1, None, split=False)
+    for repeat in rounds(job.warm_up, 0):
+        repeat_once(layer, repeat, None, split=False)
     return session(layer, recorder, repeats_that_fit(recorder, layer, job.repeats, room), split=False).samples
 
 

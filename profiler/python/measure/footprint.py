@@ -14,8 +14,8 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from ostinato.profile.errors import ProfileError
+from ostinato.profile.measure.samples import quiet_collector
 from ostinato.profile.model.layer import Layer, call, prepare, roots_of
-from ostinato.profile.measure.passes import quiet_collector
 
 
 @dataclass

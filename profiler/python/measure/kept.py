@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import get_gradient_edge
 
+from ostinato.profile.measure.samples import quiet_collector
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.layer import Layer, call, prepare
-from ostinato.profile.measure.passes import quiet_collector
 from ostinato.profile.model.tensors import tensors
 
 

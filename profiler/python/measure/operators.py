@@ -16,8 +16,9 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ostinato.profile.measure.passes import backward, forward
+from ostinato.profile.measure.samples import quiet_collector
 from ostinato.profile.model.layer import Layer
-from ostinato.profile.measure.passes import backward, forward, quiet_collector
 
 EVENTS = 1 << 15  # that the recorder keeps of one thread
 WARM_UP = 3  # passes: the first ones touch fresh memory, which can take longer than the operator

@@ -1,65 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forward, backward and split backward of one layer, each with its time and memory.
 
-What is measured is the call alone: inputs are copied, gradients of parameters exist, and gradients of outputs are made
-before the clock starts. Time is the steady clock's (a layer that waits costs its wait); on a device with a clock of its own,
+What is measured (samples.py) is the call alone: inputs are copied, gradients of parameters exist, and gradients of outputs are
+made before the clock starts. Time is the steady clock's (a layer that waits costs its wait); on a device with a clock of its own,
 device_times.py puts its times in place. Memory is what the device's allocator saw.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ostinato import _profiler
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.model.layer import Layer, call, prepare, roots_of
+from ostinato.profile.measure.samples import NOTHING, Progress, Sample, Samples, measure, no_progress, quiet_collector, rounds
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.layer import Layer, call, named_in_errors, prepare, roots_of
 from ostinato.profile.model.tensors import tensors
 
-NOTHING = nullcontext()
 Passes = Callable[[str], AbstractContextManager]  # entered around the call of this phase alone
 
 
 def no_passes(_phase: str) -> AbstractContextManager:
     return NOTHING
-
-
-@dataclass
-class Sample:
-    time: int  # ns
-    kept: int  # bytes that are live after it and were not before
-    peak: int  # largest number of bytes above those before it
-
-
-def measure(
-    device: Any, name: str, function: Callable[[], Any], around: AbstractContextManager = NOTHING
-) -> tuple[Any, Sample]:
-    """The function's result and cost. `name` is that of the range that NVTX tools show; `around` is entered for the call alone:
-    a range of the device's timer must not hold the host's own time before it."""
-    device.synchronize()
-    before = device.live_bytes()
-    device.reset_peak()
-    with _profiler.Range(name), around:
-        start = _profiler.now()
-        result = function()
-        time = _profiler.now() - start
-    return result, Sample(time, device.live_bytes() - before, device.peak_bytes() - before)
-
-
-@contextmanager
-def quiet_collector() -> Iterator[None]:
-    """No garbage collection inside a measurement: it would give back memory that is not the layer's."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @dataclass
@@ -86,10 +53,8 @@ def check_shapes(layer: Layer, outputs: Any) -> None:
 def forward(layer: Layer, label: str, around: AbstractContextManager = NOTHING) -> tuple[Started, Sample]:
     """`around` is entered for the call alone."""
     leaves, inputs = prepare(layer)
-    try:
+    with named_in_errors(layer, "forward"):
         outputs, sample = measure(layer.device, label, lambda: call(layer, inputs), around)
-    except Exception as error:
-        raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its forward: {error}") from error
     check_shapes(layer, outputs)
     roots = roots_of(layer, outputs)
     return Started(leaves, roots, [torch.ones_like(tensor) for tensor in roots]), sample
@@ -104,10 +69,8 @@ def backward(layer: Layer, started: Started, label: str, around: AbstractContext
     def run() -> None:
         torch.autograd.backward(started.outputs, started.gradients)
 
-    try:
+    with named_in_errors(layer, "backward"):
         return measure(layer.device, label, run, around)[1]
-    except Exception as error:
-        raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its backward: {error}") from error
 
 
 def split_backward(
@@ -135,27 +98,11 @@ def split_backward(
         gradients.clear()  # as the executor lets them go: what the weight half is still to read stays
         return made
 
-    try:
+    with named_in_errors(layer, "split backward"):
         _, first = measure(layer.device, f"{label} I", run_inputs, passes("backward_input"))
-        first = replace(first, kept=first.kept + arrived)
         halves.cut()
         _, second = measure(layer.device, f"{label} W", halves.run_weights, passes("backward_weight"))
-    except Exception as error:
-        raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its split backward: {error}") from error
-    return first, second
-
-
-@dataclass
-class Samples:
-    """Of one layer, over the repeats."""
-
-    forward: list[Sample] = field(default_factory=list)
-    backward: list[Sample] = field(default_factory=list)
-    input_half: list[Sample] = field(default_factory=list)
-    weight_half: list[Sample] = field(default_factory=list)
-
-    def spread(self, which: str):
-        return _profiler.spread_of([sample.time for sample in getattr(self, which)])
+    return replace(first, kept=first.kept + arrived), second
 
 
 def repeat_once(
@@ -181,3 +128,13 @@ def repeat_once(
         if halves is not None:
             samples.input_half.append(halves[0])
             samples.weight_half.append(halves[1])
+
+
+def in_turns(layers: Sequence[Layer], job: Job, split: bool = True, progress: Progress = no_progress) -> list[Samples]:
+    """Round by round over all layers, so that what disturbs the machine for a while is spread over them."""
+    samples = [Samples() for _ in layers]
+    for repeat in rounds(job.warm_up, job.repeats):
+        for layer, into in zip(layers, samples, strict=True):
+            repeat_once(layer, repeat, into if repeat >= 0 else None, split)
+        progress("layers", repeat + 1 + job.warm_up, job.warm_up + job.repeats)
+    return samples

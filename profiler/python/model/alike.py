@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.identity import Keys
-from ostinato.profile.model.layer import Layer, prepare
-from ostinato.profile.measure.passes import backward, forward
+from ostinato.profile.model.layer import Layer, prepare, run_both_ways
 
 
 def described(value: Any) -> Any:
@@ -46,7 +45,7 @@ def calls_of(layer: Layer) -> list[Any] | None:
     prepare(layer)  # makes the gradients of its parameters
     try:
         with Calls() as calls:
-            backward(layer, forward(layer, layer.name)[0], layer.name)
+            run_both_ways(layer)
     except ProfileError:
         return None
     return calls.made

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from ostinato.profile.machine.device import device_of_this_process
 from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.device import device_of_this_process
 from ostinato.profile.model.job import Job
 
 ARCHIVE, TORCHSCRIPT = ".pt2", (".pt", ".ts", ".pth")

@@ -20,17 +20,17 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from ostinato.profile.model.model_digest import layer_parameters, model_digest
-from ostinato.profile.model.chain import Chain, moved
 from ostinato.profile.errors import ProfileError
+from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.faithful import check_faithful
 from ostinato.profile.model.identity import shape_key, value_key
 from ostinato.profile.model.inline import Flat, Mode, modes_of, switched
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer, run_once
-from ostinato.profile.settings import Settings
-from ostinato.profile.model.tensors import bytes_of, map_tensors, tensors
+from ostinato.profile.model.model_digest import layer_parameters, model_digest
+from ostinato.profile.model.tensors import bytes_of, map_tensors, moved, tensors
 from ostinato.profile.model.wanted import find_wanted
+from ostinato.profile.settings import Settings
 
 STATE = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ostinato.profile.machine.device import Cpu
 from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.device import Cpu
 from ostinato.profile.model.tensors import differentiable, map_tensors, tensors, unusable
 
 
@@ -68,6 +69,15 @@ def roots_of(layer: Layer, outputs: Any) -> list[torch.Tensor]:
     return [tensor for tensor in tensors(outputs) if next(wanted, True) and tensor.requires_grad]
 
 
+@contextmanager
+def named_in_errors(layer: Layer, phase: str) -> Iterator[None]:
+    """Whatever the layer raises becomes a ProfileError that names it. `phase`: "forward", "backward", ..."""
+    try:
+        yield
+    except Exception as error:
+        raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its {phase}: {error}") from error
+
+
 def check_values(layer: Layer, what: str, value: Any) -> None:
     found = unusable(value)
     if found is not None:
@@ -76,12 +86,21 @@ def check_values(layer: Layer, what: str, value: Any) -> None:
 
 def run_once(layer: Layer) -> Any:
     """The outputs, detached; sets `flows` and `shapes`."""
-    try:
-        with torch.enable_grad():
-            outputs = call(layer, prepare(layer)[1])
-    except Exception as error:
-        raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its forward: {error}") from error
+    with named_in_errors(layer, "forward"), torch.enable_grad():
+        outputs = call(layer, prepare(layer)[1])
     check_values(layer, "gives", outputs)
     layer.shapes = [tuple(tensor.shape) for tensor in tensors(outputs)]
     layer.flows = [tensor.requires_grad and differentiable(tensor) for tensor in tensors(outputs)]
     return map_tensors(torch.Tensor.detach, outputs)
+
+
+def run_both_ways(layer: Layer) -> list[torch.Tensor]:
+    """Forward and backward, not measured. Returns the leaves: those with a gradient got one from the backward."""
+    with torch.enable_grad():
+        leaves, inputs = prepare(layer)
+        with named_in_errors(layer, "forward"):
+            roots = roots_of(layer, call(layer, inputs))
+        with named_in_errors(layer, "backward"):
+            if roots:
+                torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+    return leaves

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ostinato.profile.model.chain import Builder, Chain, with_loss
+from ostinato.profile.model.build import Builder, with_loss
+from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer
 from ostinato.profile.model.tensors import bytes_of
@@ -79,7 +80,7 @@ def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int)
 
 
 def whole_of(job: Job, chain: Chain, stage: Stage) -> Layer:
-    """The stage as one layer: what measure.py measures."""
+    """The stage as one layer: what measure/passes.py measures."""
     start, end = chain.rows[stage.first][1], chain.rows[stage.last - 1][1]
     name = f"layers {stage.first} to {stage.last - 1}"
     run = functools.partial(run_all, stage.steps)

@@ -59,6 +59,10 @@ def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     return make([map_tensors(function, item) for item in items])
 
 
+def moved(value: Any, device: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.to(device.place), value)
+
+
 def tensors(value: Any) -> Iterator[torch.Tensor]:
     """The tensors of a value, in order."""
     if isinstance(value, torch.Tensor):

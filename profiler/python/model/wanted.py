@@ -6,28 +6,13 @@ Found by a backward of each layer, the last one first: what reaches its inputs i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import torch
-
-from ostinato.profile.errors import ProfileError
-from ostinato.profile.model.layer import Layer, call, prepare, roots_of
-
-if TYPE_CHECKING:
-    from ostinato.profile.model.chain import Chain
+from ostinato.profile.model.chain import Chain
+from ostinato.profile.model.layer import Layer, run_both_ways
 
 
 def reached_inputs(layer: Layer) -> list[bool]:
     """By tensor of the inputs: whether the layer's backward gives it a gradient."""
-    with torch.enable_grad():
-        leaves, inputs = prepare(layer)
-        roots = roots_of(layer, call(layer, inputs))
-        try:
-            if roots:
-                torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
-        except Exception as error:
-            raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its backward: {error}") from error
-    given = iter(leaves)
+    given = iter(run_both_ways(layer))
     return [reached and next(given).grad is not None for reached in layer.reached]
 
 

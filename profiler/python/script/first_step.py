@@ -24,11 +24,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from ostinato.profile.machine.device import Cpu, device_of_this_process
-from ostinato.profile.script.engine import Takeover
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.model.job import Job
+from ostinato.profile.script.engine import Takeover
 from ostinato.profile.script.world import World
 
 GUESSES, WINDOW, LARGEST = (2, 4, 8), 5, 4096

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from ostinato.profile.measure.rank_memory import GRADIENTS, OPTIMIZER, PARAMETERS, RECEIVED, WORKSPACE, Recording
+from ostinato.profile.measure.owners import GRADIENTS, OPTIMIZER, PARAMETERS, RECEIVED, WORKSPACE, Recording
 from ostinato.profile.views.table import milliseconds, size
 from ostinato.profile.views.timeline import PHASES, LayerRun, Rank, Slice, ranks_of, runs_of
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ostinato.profile.measure.rank_memory import Recording
+from ostinato.profile.measure.owners import Recording
 from ostinato.profile.views.timeline import Rank, ranks_of
 from ostinato.trace_events import TraceEvents
 

@@ -3,7 +3,7 @@
 
 Layers stand one after another with their median times, as on one device. Inside a layer its operators stand by falling self
 time, for a profile does not keep their order; what they leave of the layer's time is the launching of operators. Memory is what
-was recorded of each rank (memory.py), put to where the rank's forward and backward stand; without a recording, what the rows say.
+was recorded of each rank (measure/rank_memory.py), put to where the rank's forward and backward stand; without a recording, what the rows say.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ostinato.profile.measure.rank_memory import BACKWARD, FORWARD, GRADIENTS, OPTIMIZER, PARAMETERS, WORKSPACE, Recording
+from ostinato.profile.measure.owners import BACKWARD, FORWARD, GRADIENTS, OPTIMIZER, PARAMETERS, WORKSPACE, Recording
 from ostinato.profile.model.stage import cuts_of
 
 PHASES = (FORWARD, BACKWARD)

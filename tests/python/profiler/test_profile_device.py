@@ -17,7 +17,7 @@ from torch import nn
 import ostinato
 from ostinato import _profiler
 from ostinato.profile import Job, ProfileError, profile_layers
-from ostinato.profile.model.chain import build_chain
+from ostinato.profile.model.build import build_chain
 from ostinato.profile.measure.check import check_profile
 from ostinato.profile.machine.device import Cpu, Cuda, device_of_this_process
 from ostinato.profile.measure.passes import repeat_once

@@ -10,7 +10,8 @@ from torch import nn
 from ostinato import _profiler
 from ostinato.profile import Job, profile_layers
 from ostinato.profile.machine.device import Cpu
-from ostinato.profile.measure.rank_memory import Span, attribute, record_memory
+from ostinato.profile.measure.owners import Span, attribute
+from ostinato.profile.measure.rank_memory import record_memory
 from ostinato.profile.views.page import html
 from ostinato.profile.views.perfetto import perfetto
 from ostinato.profile.views.timeline import ranks_of
