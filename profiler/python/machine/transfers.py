@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,7 @@ def measure_pair(wire: Any, rank: int, pair: tuple[int, int]) -> list[tuple[int,
     first, samples = rank == pair[0], []
     for size in wire.sizes:
         times = wire.round_trips(pair[1] if first else pair[0], size, first, WARM_UP + REPEATS)
-        samples.append((size, max(1, statistics.median_low(times[WARM_UP:]) // 2)))
+        samples.append((size, max(1, _profiler.spread_of(times[WARM_UP:]).median // 2)))
     return samples
 
 
