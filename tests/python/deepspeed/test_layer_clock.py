@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from ostinato.deepspeed.layer_clock import LayerClock, cost_of
 from ostinato.profile import Job, profile_layers
 from ostinato.profile.machine.device import Cpu, host_timed
-from ostinato.profile.measure.samples import Sample, counted_memory, rounds
+from ostinato.profile.measure.samples import Sample, counted_memory, measure, rounds
 from ostinato.profile.settings import read_settings
 
 WARM_UP, PASSES = 1, 3
@@ -172,3 +172,20 @@ def test_the_cpu_waits_for_nothing_and_counts_its_memory():
         held = torch.zeros(1000)
         assert device.live_bytes() - before >= held.nbytes
     assert device.now() <= device.now()
+
+
+def test_an_accelerators_clock_is_read_when_its_work_is_done(monkeypatch):
+    """Of whatever kind: its module of torch tells."""
+    place, done = torch.device("xpu", 1), []
+    allocated = iter([100, 140])
+    module = SimpleNamespace(
+        synchronize=lambda on: done.append(("waited for", on)),
+        reset_peak_memory_stats=lambda on: done.append(("reset", on)),
+        memory_allocated=lambda on: next(allocated),
+        max_memory_allocated=lambda on: 175,
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda on: {place: module}[on])
+    result, sample = measure(host_timed(place), "work", lambda: done.append("work") or 5)
+    waited = ("waited for", place)
+    assert done == [waited, ("reset", place), waited, "work", waited]
+    assert (result, sample.kept, sample.peak) == (5, 40, 75)
