@@ -131,6 +131,7 @@ void bind_profile(py::module_& m) {
       .def_readwrite("transfers", &Profile::transfers)
       .def_readwrite("completeness", &Profile::completeness)
       .def_property_readonly("noise", &noise_of)
+      .def_property_readonly("noise_warning", &noise_warning)
       .def("json", &format_profile, "The bytes of the file.")
       .def("write", [](const Profile& profile, const std::string& path) {
         write_file(path, format_profile(profile));

@@ -64,9 +64,8 @@ PartitionOptions partition_devices(const std::string& devices, const std::string
 
 Profile read_times(const std::string& path, Io& io) {
   Profile profile = read_profile(path);
-  const std::string noise = noise_of(profile);
-  if (!noise.empty())
-    io.err << fmt::format("warning: {}: {}; profile again when the machine is quiet\n", path, noise);
+  const std::string warning = noise_warning(profile);
+  if (!warning.empty()) io.err << fmt::format("warning: {}: {}\n", path, warning);
   return profile;
 }
 

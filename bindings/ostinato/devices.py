@@ -26,10 +26,10 @@ import torch
 from ostinato.core import Devices
 from ostinato.errors import Status
 from ostinato.files import write_text
-from ostinato.profile.device import device_of_this_process
-from ostinato.profile.launched import file_of_kind, world
-from ostinato.profile.transfers import fitted, measure_pairs
-from ostinato.profile.wire import joined
+from ostinato.profile.machine.device import device_of_this_process
+from ostinato.profile.machine.launched import file_of_kind, world
+from ostinato.profile.machine.transfers import fitted, measure_pairs
+from ostinato.profile.machine.wire import joined
 from ostinato.ranks.groups import everyones
 
 LAUNCH = "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), once a rank"

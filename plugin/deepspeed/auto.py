@@ -8,8 +8,8 @@ forwards change in layers are as initialize() and the script left them, so every
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -17,8 +17,10 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
-from ostinato.profile.model_digest import digest_of_layers
-from ostinato.profile.run import rank_cost
+from ostinato.profile.machine.device import host_timed
+from ostinato.profile.measure.rows import rank_cost
+from ostinato.profile.measure.samples import rounds
+from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.settings import read_settings
 from ostinato.ranks.groups import everyones
 
@@ -105,11 +107,10 @@ def _measure(engine, batches: list) -> str:
     offset, before = model.micro_offset, state.now()
     model.train()
     engine.total_loss, engine._compute_loss = None, True
-    clock = LayerClock(model)
+    clock = LayerClock(model, host_timed(torch.device(engine.device)))
     with clock:
-        for number in range(WARM_UP + PASSES):
-            if number == WARM_UP:
-                clock.warm()
+        for repeat in rounds(WARM_UP, PASSES):
+            clock.counts = repeat >= 0
             engine.data_iterator = iter(batches)
             _run_step(engine, clock)
     state.restore(before)
@@ -127,8 +128,8 @@ def _run_step(engine, clock: LayerClock) -> None:
     engine._reserve_pipe_buffers(steps.num_pipe_buffers())
     engine.fwd_outputs = []
     for command in (c for commands in steps for c in commands if not isinstance(c, UPDATES)):
-        with clock.backward() if isinstance(command, schedule.BackwardPass) else nullcontext():
-            engine._INSTRUCTION_MAP[type(command)](engine, **command.kwargs)
+        run = partial(engine._INSTRUCTION_MAP[type(command)], engine, **command.kwargs)
+        clock.backward(run) if isinstance(command, schedule.BackwardPass) else run()
 
 
 def _profile(engine, clock: LayerClock) -> str:

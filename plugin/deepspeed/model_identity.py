@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from ostinato.profile.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
+from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
 
 from .errors import OstinatoError
 from .random_state import random_state_kept

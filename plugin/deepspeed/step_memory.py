@@ -2,7 +2,7 @@
 """Who holds the memory of this rank over one training step, on disk: `"memory"` of the section, a folder.
 
 The third step is recorded: the first makes the optimizer's state, the second warms what caches there are. Each block that the
-allocator hands out has one owner (ostinato/profile/memory.py): `parameters`, `gradients` and `optimizer state` by what is seen to
+allocator hands out has one owner (ostinato/profile/measure/owners.py): `parameters`, `gradients` and `optimizer state` by what is seen to
 hold it before the optimizer steps and at the end, a stage where its forward allocated it and left it for its backward, else
 `workspace` (buffers of transfers too). rank-N.json is a trace for ui.perfetto.dev and chrome://tracing.
 """
@@ -14,22 +14,11 @@ from pathlib import Path
 
 import torch
 from ostinato.files import write_text
-from ostinato.profile.memory import (
-    GRADIENTS,
-    OPTIMIZER,
-    PARAMETERS,
-    Owned,
-    Recording,
-    Span,
-    attribute,
-    held_in,
-    storages,
-)
+from ostinato.profile.machine.device import host_timed
+from ostinato.profile.measure.owners import GRADIENTS, OPTIMIZER, PARAMETERS, Log, Owned, Recording, Span, storages
 from ostinato.trace_events import TraceEvents
 
 from ostinato import _profiler
-
-from .layer_clock import Meter
 
 RECORDED = 3  # step
 
@@ -49,7 +38,7 @@ class StepMemory:
 
     def __init__(self, folder: Path, rank: int, engine):
         self._path, self._rank, self._engine = folder / f"rank-{rank}.json", rank, engine
-        self._log = None  # while the step is recorded
+        self._recorded = False  # whether what runs now is
         self._spans: list[Span] = []
         self._noted: list[tuple[int, Owned]] = []
 
@@ -59,23 +48,17 @@ class StepMemory:
         if number != RECORDED:
             yield
             return
-        known, self._log = self._owned(), _profiler.MemoryLog()
-        with Meter() as meter:
-            meter.synchronize()
-            before = meter.now()
-            meter.reset()
-            start = _profiler.now()
-            self._log.start(torch.device(self._engine.device).type != "cpu")
-            try:
+        device = host_timed(torch.device(self._engine.device))
+        log = Log(device, self._owned())
+        with device.counted_memory():
+            start, self._recorded = device.now(), True
+            with log:
                 yield
-                meter.synchronize()
-            finally:
-                self._log.stop()
-            above, end = meter.peak() - before, _profiler.now()
+            end = device.now()
         self.note()
-        recording = self._recording(known, above, start, end)
+        recording = log.recording(0, 0, [*self._spans, Span("", start, end)], self._noted)
         write_text(self._path, json.dumps(self._trace(recording, start)))
-        self._log = None
+        self._recorded = False
 
     @contextmanager
     def forward(self, stage: str) -> Iterator[None]:
@@ -84,12 +67,12 @@ class StepMemory:
         try:
             yield
         finally:
-            if self._log is not None:
+            if self._recorded:
                 self._spans.append(Span(stage, start, _profiler.now()))
 
     def note(self) -> None:
         """Who owns what now: called when gradients are there, before the optimizer takes them."""
-        if self._log is not None:
+        if self._recorded:
             self._noted.append((_profiler.now(), self._owned()))
 
     def _owned(self) -> Owned:
@@ -97,11 +80,6 @@ class StepMemory:
         gradients: Iterable = (parameter.grad for parameter in module.parameters())
         owned = storages(GRADIENTS, gradients) | storages(OPTIMIZER, optimizer_tensors(self._engine.optimizer))
         return owned | storages(PARAMETERS, [*module.parameters(), *module.buffers()])
-
-    def _recording(self, known: Owned, above: int, start: int, end: int) -> Recording:
-        spans, held = [*self._spans, Span("", start, end)], held_in(known)
-        changes = attribute(self._log.events, spans, known, self._noted)
-        return Recording(0, 0, held, changes, spans, sum(held.values()) + above, self._log.dropped)
 
     def _trace(self, recording: Recording, start: int) -> dict:
         events, owners = TraceEvents(), sorted({*recording.held, *(change.owner for change in recording.changes)})

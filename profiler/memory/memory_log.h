@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Every allocation and free while it runs, in the order in which the allocator counted them: what a memory
-// timeline is made of (ostinato/profile/memory.py).
+// timeline is made of (ostinato/profile/measure/owners.py).
 //
 //   MemoryLog log({.events = 1 << 18});
 //   log.start();   ... run a micro-batch ...   log.stop();

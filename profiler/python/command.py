@@ -22,21 +22,21 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ostinato import _profiler
-from ostinato.files import why_not_all, write_text
-from ostinato.profile.check import Check, check_profile
-from ostinato.profile.device import device_of_this_process
 from ostinato.errors import Status
+from ostinato.files import why_not_all, write_text
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.exported import ARCHIVE, TORCHSCRIPT, load_exported
-from ostinato.profile.job import Job
-from ostinato.profile.launched import Part, file_of_kind, meet, world
-from ostinato.profile.memory import Recording, record_memory
-from ostinato.profile.page import html
-from ostinato.profile.perfetto import perfetto
+from ostinato.profile.machine.device import device_of_this_process
+from ostinato.profile.machine.launched import Part, file_of_kind, meet, world
+from ostinato.profile.machine.transfers import measure_transfers
+from ostinato.profile.measure.check import Check, check_profile
+from ostinato.profile.measure.rank_memory import Recording, record_memory
+from ostinato.profile.model.exported import ARCHIVE, TORCHSCRIPT, load_exported
+from ostinato.profile.model.job import Job
 from ostinato.profile.run import profile_layers
-from ostinato.profile.script import Attempt, Run, check_script
-from ostinato.profile.table import check_table, show, summary
-from ostinato.profile.transfers import measure_transfers
+from ostinato.profile.script.first_step import Attempt, Run, check_script
+from ostinato.profile.views.page import html
+from ostinato.profile.views.perfetto import perfetto
+from ostinato.profile.views.table import check_table, show, summary
 
 AGAIN = "OSTINATO_PROFILE_AGAIN"  # a file that start_again() leaves for the process that it starts
 

@@ -24,6 +24,17 @@ TEMPORARIES = {"adam": (3, 1), "adamw": (3, 1), "rmsprop": (2, 1), "adagrad": (2
 UNKNOWN_TEMPORARIES = (3, 2)  # rather too much than too little
 
 
+@dataclass(frozen=True)
+class StateBytes:
+    """What the parameters of a layer take in training."""
+
+    parameters: int  # with frozen parameters and buffers
+    gradients: int
+    optimizer: int
+    step_together: int  # Settings.step_bytes()
+    step_alone: int
+
+
 @dataclass
 class Settings:
     dtype: torch.dtype | None  # that DeepSpeed casts the model to; None: it stays as it is
@@ -61,6 +72,10 @@ class Settings:
             return max(flat + whole, sum(sizes) + of_optimizer - gradients), 0
         flat = sum(p.numel() * (self.gradient_copy or p.element_size()) for p in parameters)
         return max(flat, of_optimizer + (0 if self.gradient_copy == FP32 else sum(sizes))), 0
+
+    def state_bytes(self, trained: list[nn.Parameter], held: int) -> StateBytes:
+        """Of a layer with these parameters that are trained; `held`: bytes of all its parameters and buffers."""
+        return StateBytes(held, self.gradient_bytes(trained), self.optimizer_bytes(trained), *self.step_bytes(trained))
 
     def gradient_bytes(self, parameters: list[nn.Parameter]) -> int:
         return sum(p.numel() * (p.element_size() + self.gradient_copy) for p in parameters)

@@ -106,8 +106,8 @@ int run(Arguments& arguments) {
   std::cout << profile.layers.size() << " steps, "
             << (profile.completeness.complete ? "complete" : "NOT complete: " + profile.completeness.reason)
             << "\nwrote " << arguments.output << '\n';
-  if (const std::string noise = noise_of(profile); !noise.empty())
-    std::cerr << "warning: " << noise << "; profile again when the machine is quiet\n";
+  if (const std::string warning = noise_warning(profile); !warning.empty())
+    std::cerr << "warning: " << warning << '\n';
   return profile.completeness.complete ? 0 : kCheckFailed;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One forward and backward of a step of a saved program, with its time and memory: what measure.py is for a
+// One forward and backward of a step of a saved program, with its time and memory: what passes.py is for a
 // layer. What is measured is the call alone: inputs are copied and gradients of parameters exist before it.
 
 #include <string>

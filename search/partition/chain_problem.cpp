@@ -27,7 +27,7 @@ Load Problem::add(Load load, int device, int stage, int first, int end, bool rec
 Load Problem::add_forward(Load load, int device, int first, int end) const {
   const LayerSums& on = sums(device);
   load.time += on.time(first, end);
-  load.fixed += on.fixed(first, end) + messages_of(on.input(first), costs.sent_by(end));
+  load.fixed += on.fixed(first, end) + messages_ahead(on.input(first), costs.sent_by(end));
   load.workspace = std::max(load.workspace, on.input(first) + on.workspace(first, end));
   return load;
 }

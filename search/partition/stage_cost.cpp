@@ -167,7 +167,7 @@ StageCost cost_of_layers(const Model& model, int kind, const std::vector<int>& l
 
 /// Of an inference: where the input and the messages of a stage lie.
 void add_messages(StageCost& cost, Bytes output) {
-  cost.fixed += messages_of(cost.input, output);
+  cost.fixed += messages_ahead(cost.input, output);
   cost.forward_workspace += std::exchange(cost.input, 0);
 }
 

@@ -3,7 +3,7 @@
 // How far a sender of a plan without backwards may be ahead: what the executor holds to, and partitions
 // count.
 //
-//   Bytes waiting = messages_of(stage_input, stage_output);
+//   Bytes waiting = messages_ahead(stage_input, stage_output);
 
 #include "search/placement/placement.h"
 
@@ -15,6 +15,6 @@ namespace ostinato {
 inline constexpr int kSendsAhead = 2;
 
 /// What waits at both ends of a stage that reads and hands on so many bytes.
-constexpr Bytes messages_of(Bytes input, Bytes output) { return input + kSendsAhead * output; }
+constexpr Bytes messages_ahead(Bytes input, Bytes output) { return input + kSendsAhead * output; }
 
 }  // namespace ostinato

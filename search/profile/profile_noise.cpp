@@ -64,4 +64,9 @@ std::string noise_of(const Profile& profile) {
       rows.size(), measured, 100 * rows.front().apart, names, rows.size() > kNamed ? ", ..." : "");
 }
 
+std::string noise_warning(const Profile& profile) {
+  const std::string noise = noise_of(profile);
+  return noise.empty() ? "" : noise + "; profile again when the machine is quiet";
+}
+
 }  // namespace ostinato

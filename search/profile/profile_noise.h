@@ -2,8 +2,8 @@
 #pragma once
 // Whether a profile's times say anything: a machine that is busy with other work spreads them.
 //
-//   const std::string noise = noise_of(profile);
-//   if (!noise.empty()) std::cerr << "warning: " << noise << '\n';
+//   const std::string warning = noise_warning(profile);
+//   if (!warning.empty()) std::cerr << "warning: " << warning << '\n';
 
 #include <string>
 
@@ -15,5 +15,8 @@ namespace ostinato {
 /// than half its median from each other, and those of all layers that it stands for (`same_as`) by more than
 /// a hundredth of a micro-batch. O(layers).
 std::string noise_of(const Profile& profile);
+
+/// The same, and what to do about it; "": nothing. What every command says, in C++ and in Python.
+std::string noise_warning(const Profile& profile);
 
 }  // namespace ostinato

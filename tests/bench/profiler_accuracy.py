@@ -5,7 +5,7 @@ workspace, each stage beside what it measures as a whole, with the targets.
     PYTHONPATH=build/release/python python tests/bench/profiler_accuracy.py [--stages 4] [--width 256] [--repeats 10]
 
 One thread. A stage and its layers are measured in turns, and what the machine has changed since the profile is taken out
-(ostinato/profile/check.py). Exit status 6: a target was missed, on a machine that may just have been busy.
+(ostinato/profile/measure/check.py). Exit status 6: a target was missed, on a machine that may just have been busy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.check import Check, check_profile
+from ostinato.profile.measure.check import Check, check_profile
 
 LAYERS, TOKENS = 12, 128
 TARGETS = {"layers": 5, "operators": 10, "kept": 5, "workspace": 10}  # percent

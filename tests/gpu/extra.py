@@ -49,7 +49,7 @@ def model(width=2048, layers=4):
 def ours(run):
     """(timer, busy ns, losses' reason) of one session."""
     from ostinato import _profiler
-    from ostinato.profile.operators import EVENTS, recording
+    from ostinato.profile.measure.operators import EVENTS, recording
 
     recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
     timer, note = _profiler.choose_timer(str(DEVICE), "")

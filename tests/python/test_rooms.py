@@ -33,37 +33,48 @@ def includes() -> Arrows:
 
 
 @cache
-def imports() -> Arrows:
-    """Of our own modules, wherever in a file they stand, by full names."""
-    found = []
-    for package, folder in FOLDERS.items():
+def modules() -> dict[str, tuple[str, Path]]:
+    """Our own by full name: the package that each is in, and its file. A room's folder may have rooms in it."""
+    found = {}
+    for room, folder in FOLDERS.items():
         place = ROOT / folder
         for file in [place] if place.suffix else sorted(place.glob("*.py")):
-            name = package if file.stem == "__init__" or place.suffix else f"{package}.{file.stem}"
-            if package == "ostinato" and name in FOLDERS:
-                continue
-            found += [(name, other) for other in imported(ast.parse(file.read_text()), package)]
+            name = room if place.suffix or file.stem == "__init__" else f"{room}.{file.stem}"
+            found.setdefault(name, (name if file.stem == "__init__" else name.rpartition(".")[0], file))
     return found
 
 
-def imported(tree: ast.AST, package: str) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imported(text: str, package: str) -> Iterator[str]:
+    """Of our own modules, wherever in a file they stand, by full names. `package`: that the file is in."""
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = (package if node.level else "") + ("." if node.level and node.module else "") + (node.module or "")
-            names = [f"{base}.{alias.name}" if base in FOLDERS else base for alias in node.names]
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*parents, *filter(None, [node.module])])
+            names = [whole if is_module(whole := f"{base}.{alias.name}") else base for alias in node.names]
         else:
             continue
         yield from (name for name in names if name.split(".")[0] == "ostinato")
 
 
+def is_built(name: str) -> bool:
+    """From C++, by its name: ostinato._search and the like."""
+    return re.fullmatch(r"ostinato\._[a-z]+", name) is not None
+
+
+def is_module(name: str) -> bool:
+    return name in modules() or is_built(name)
+
+
+@cache
+def imports() -> Arrows:
+    return [(name, other) for name, (package, file) in modules().items() for other in imported(file.read_text(), package)]
+
+
 def room_of_module(name: str) -> str:
-    return next((room for room in FOLDERS if name == room or (name.startswith(f"{room}.") and room != "ostinato")), built_or_own(name))
-
-
-def built_or_own(name: str) -> str:
-    return ".".join(name.split(".")[:2]) if name.startswith("ostinato._") and not name.startswith("ostinato.__") else "ostinato"
+    """The innermost that it is in."""
+    return name if is_built(name) else max((r for r in FOLDERS if f"{name}.".startswith(f"{r}.")), key=len)
 
 
 def circle(arrows: Arrows) -> list[str]:
@@ -107,6 +118,30 @@ def test_imports_are_those_of_the_rooms():
 
 def test_no_headers_include_each_other():
     assert not (found := circle([(a, b) for a, b in includes() if a.endswith(".h")])), found
+
+
+def test_no_python_files_import_each_other():
+    """Wherever in a file the import stands: one that waits until it is called hides a circle, and does not break it."""
+    assert not (found := circle(imports())), found
+
+
+def test_every_python_file_is_in_a_room():
+    files = {file for top in TOP for file in (ROOT / top).rglob("*.py")}
+    assert files == {file for _, file in modules().values()}
+
+
+def test_rooms_within_rooms():
+    assert room_of_module("ostinato.profile.model.chain") == "ostinato.profile.model"
+    assert room_of_module("ostinato.profile.command") == room_of_module("ostinato.profile") == "ostinato.profile"
+    assert room_of_module("ostinato.profile.errors") == "ostinato.profile.errors"
+    assert room_of_module("ostinato._search") == "ostinato._search"
+    assert "ostinato.profile.model.chain" in dict(imports()) and "ostinato.cli" in dict(imports())
+
+
+def test_imports_are_read_by_full_names():
+    text = "from . import chain\nfrom ..errors import ProfileError\ndef late():\n    from ostinato import _profiler, core\nimport os, ostinato.files"
+    found = sorted(imported(text, "ostinato.profile.model"))
+    assert found == ["ostinato._profiler", "ostinato.core", "ostinato.files", "ostinato.profile.errors", "ostinato.profile.model.chain"]
 
 
 def test_a_circle_is_found():

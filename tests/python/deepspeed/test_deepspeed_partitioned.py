@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from ostinato import _profiler, _search
-from ostinato.profile.shardable import mark_shardable
+from ostinato.profile.model.shardable import mark_shardable
 from sharded_jobs import Experts
 from support import training, vocabulary_model
 from support.models import LAYERS, Block

@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from ostinato.profile.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
+from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
 from support import models, training
 from support.models import LAYERS
 from support.plans import Layout, make_plan, placement_text

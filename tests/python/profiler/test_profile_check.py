@@ -10,9 +10,9 @@ from torch import nn
 
 from ostinato._profiler import spread_of
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.check import check_profile, launch_share, predict
-from ostinato.profile.stage import balanced
-from ostinato.profile.table import launch_lines
+from ostinato.profile.measure.check import check_profile, launch_share, predict
+from ostinato.profile.model.stage import balanced
+from ostinato.profile.views.table import launch_lines
 
 FP32 = 4
 

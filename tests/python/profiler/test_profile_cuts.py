@@ -12,14 +12,15 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from ostinato.profile import Job
-from ostinato.profile.chain import Builder, build_chain
-from ostinato.profile.check import predict
-from ostinato.profile.footprint import footprint
-from ostinato.profile.kept import Memory
-from ostinato.profile.measure import Sample, Samples
-from ostinato.profile.run import counted_memory, layer_cost, layer_rows
+from ostinato.profile.model.build import Builder, build_chain
+from ostinato.profile.measure.check import predict
+from ostinato.profile.measure.footprint import footprint
+from ostinato.profile.measure.kept import Memory
+from ostinato.profile.measure.rows import layer_rows
+from ostinato.profile.measure.samples import Sample, Samples, counted_memory
+from ostinato.profile.run import cost_of
 from ostinato.profile.settings import read_settings
-from ostinato.profile.stage import build_stage, whole_of
+from ostinato.profile.model.stage import build_stage, whole_of
 
 BATCH, WIDTH, TIMES = 32, 48, 8
 SMALL = 256  # bytes: a loss, a number
@@ -140,7 +141,7 @@ def rows_of(job, chain):
     settings = read_settings(job.config, job.optimizer)
     once = Samples([sample], [sample], [sample], [sample])
     footprints = {layer.index: footprint(layer) for layer in chain.layers}
-    costs = {layer.index: layer_cost(layer, once, footprints[layer.index], settings) for layer in chain.layers}
+    costs = {layer.index: cost_of(layer, once, footprints[layer.index], settings) for layer in chain.layers}
     return layer_rows(chain, costs, Memory(chain), footprints)
 
 

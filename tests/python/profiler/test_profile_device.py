@@ -17,11 +17,11 @@ from torch import nn
 import ostinato
 from ostinato import _profiler
 from ostinato.profile import Job, ProfileError, profile_layers
-from ostinato.profile.chain import build_chain
-from ostinato.profile.check import check_profile
-from ostinato.profile.device import Cpu, Cuda, device_of_this_process
-from ostinato.profile.measure import repeat_once
-from ostinato.profile.operators import recording
+from ostinato.profile.model.build import build_chain
+from ostinato.profile.measure.check import check_profile
+from ostinato.profile.machine.device import Cpu, Cuda, device_of_this_process
+from ostinato.profile.measure.passes import repeat_once
+from ostinato.profile.measure.operators import recording
 from ostinato.profile.settings import read_settings
 
 # Of the build tree that ostinato is imported from; of script/test's, where it is installed.

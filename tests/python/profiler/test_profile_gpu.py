@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from ostinato import _profiler
-from ostinato.profile import Job, device_times, profile_layers
-from ostinato.profile.check import check_profile
-from ostinato.profile.device import Cuda
-from ostinato.profile.memory import record_memory
-from ostinato.profile.operators import EVENTS, recording
-from ostinato.profile.transfers import measure_transfers
+from ostinato.profile import Job, profile_layers
+from ostinato.profile.measure import device_times
+from ostinato.profile.measure.check import check_profile
+from ostinato.profile.machine.device import Cuda
+from ostinato.profile.measure.rank_memory import record_memory
+from ostinato.profile.measure.operators import EVENTS, recording
+from ostinato.profile.machine.transfers import measure_transfers
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason=f"torch {torch.__version__} finds no GPU")
 

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ostinato import _profiler
 from ostinato.profile import Job, ProfileError, profile_layers
-from ostinato.profile.graph import build_graph
-from ostinato.profile.kept import Memory
+from ostinato.profile.model.graph import build_graph
+from ostinato.profile.measure.kept import Memory
 from ostinato.profile.settings import read_settings
 
 

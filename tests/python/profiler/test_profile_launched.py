@@ -9,7 +9,7 @@ from pathlib import Path
 
 import profile_scripts
 import pytest
-from ostinato.profile.launched import file_of_kind, world
+from ostinato.profile.machine.launched import file_of_kind, world
 from support.launched import TIMEOUT, environment
 
 QUICK = ["--repeats", "1", "--warm-up", "0"]

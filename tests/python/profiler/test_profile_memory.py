@@ -9,11 +9,12 @@ from torch import nn
 
 from ostinato import _profiler
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.device import Cpu
-from ostinato.profile.memory import Span, attribute, record_memory
-from ostinato.profile.page import html
-from ostinato.profile.perfetto import perfetto
-from ostinato.profile.timeline import ranks_of
+from ostinato.profile.machine.device import Cpu
+from ostinato.profile.measure.owners import Span, attribute
+from ostinato.profile.measure.rank_memory import record_memory
+from ostinato.profile.views.page import html
+from ostinato.profile.views.perfetto import perfetto
+from ostinato.profile.views.timeline import ranks_of
 
 FP32 = 4
 SCRATCH = 100_000

@@ -66,7 +66,7 @@ def run(tmp_path, module, *inputs, options=(), status=0):
     if status != 0:
         return done.stderr
     saved = _profiler.read_profile(str(output))
-    assert (f"warning: {saved.noise}" if saved.noise else "") in done.stderr and ("warning" in done.stderr) == bool(saved.noise)
+    assert (f"warning: {saved.noise_warning}\n" if saved.noise else "") in done.stderr and ("warning" in done.stderr) == bool(saved.noise)
     return saved
 
 

@@ -11,10 +11,11 @@ import profile_scripts
 import pytest
 import torch
 from torch import nn
-from ostinato.profile.device import Cpu
-from ostinato.profile import ProfileError, command, profile_layers, script
+from ostinato.profile.machine.device import Cpu
+from ostinato.profile import ProfileError, command, profile_layers
 from ostinato.profile.command import main
-from ostinato.profile.script import capture
+from ostinato.profile.script import first_step
+from ostinato.profile.script.first_step import capture
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +32,9 @@ def only_rank(monkeypatch):
     ):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    monkeypatch.setattr(script, "device_of_this_process", Cpu)
+    monkeypatch.setattr(first_step, "device_of_this_process", Cpu)
     yield
-    script.forget_processes()
+    first_step.forget_processes()
 
 
 def run(*arguments):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ostinato import _profiler
-from ostinato.profile.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters, model_digest
+from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters, model_digest
 from ostinato.profile.settings import accumulation_steps, micro_batch_size, read_settings, step_temporaries
 
 PARAMETERS = [nn.Parameter(torch.zeros(10))]

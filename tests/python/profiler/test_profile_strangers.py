@@ -9,9 +9,10 @@ import sys
 import profile_scripts
 import pytest
 import torch
-from ostinato.profile import profile_layers, script
-from ostinato.profile.device import Cpu
-from ostinato.profile.script import capture
+from ostinato.profile import profile_layers
+from ostinato.profile.machine.device import Cpu
+from ostinato.profile.script import first_step
+from ostinato.profile.script.first_step import capture
 
 
 @pytest.fixture(autouse=True)
@@ -19,9 +20,9 @@ def own_environment(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR", "WANDB_MODE"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    monkeypatch.setattr(script, "device_of_this_process", Cpu)
+    monkeypatch.setattr(first_step, "device_of_this_process", Cpu)
     yield
-    script.forget_processes()
+    first_step.forget_processes()
 
 
 HEAD = """
@@ -159,7 +160,7 @@ def test_whatever_works_in_stock_deepspeed_works(tmp_path):
     """Every public attribute, and every public method that needs no argument, of the engine, the model and the grid."""
     ours, stock = tmp_path / "ours.json", tmp_path / "stock.json"
     (tmp_path / "probe.py").write_text(HEAD + PROBE)
-    command = [sys.executable, str(tmp_path / "probe.py"), str(stock), str(script.free_port())]
+    command = [sys.executable, str(tmp_path / "probe.py"), str(stock), str(first_step.free_port())]
     running = subprocess.Popen(command, env=os.environ | {"DS_ACCELERATOR": "cpu"}, stdout=subprocess.DEVNULL, cwd=tmp_path)
     captured(tmp_path, PROBE + TAIL, str(ours), size=1)
     assert running.wait(timeout=300) == 0
@@ -335,14 +336,14 @@ def test_a_script_that_catches_everything_and_leaves_by_force(tmp_path):
 
 
 def test_a_world_that_the_user_gives_is_kept(tmp_path):
-    with pytest.raises(script.ProfileError, match="must divide distributed world size"):
+    with pytest.raises(first_step.ProfileError, match="must divide distributed world size"):
         captured(tmp_path, "deepspeed.init_distributed()\nmodel, (engine, *_) = made(4)" + TAIL, size=3)
 
 
 def test_training_really_is_as_before(tmp_path):
     """The wrappers of torch.distributed are gone afterwards."""
     captured(tmp_path, "deepspeed.init_distributed()\nmodel, (engine, *_) = made(1)" + TAIL)
-    script.forget_processes()
+    first_step.forget_processes()
     train, _ = profile_scripts.write(tmp_path)
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -8,9 +8,10 @@ from rich.console import Console
 from torch import nn
 
 from ostinato import _profiler
+from ostinato.cli import run_cpp
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.check import Check, Figures
-from ostinato.profile.table import check_table, completeness_line, launch_lines, show, size, summary, unrest_lines
+from ostinato.profile.measure.check import Check, Figures
+from ostinato.profile.views.table import check_table, completeness_line, launch_lines, show, size, summary, unrest_lines
 
 
 def profile():
@@ -61,9 +62,21 @@ def test_a_restless_machine_is_noticed():
     rows[3].backward = _profiler.spread_of([100, 100, 100, 300, 300])
     result.layers = rows
     [line] = unrest_lines(result)
-    assert "1 of 3 measured layers" in line and "200 % of the median apart: '3:Tanh': profile again when" in line
+    assert "1 of 3 measured layers" in line and "200 % of the median apart: '3:Tanh'; profile again when" in line
     told = summary(result, "p.json")
     assert told["noise"] in line and told["noise"] in result.json()
+
+
+def test_the_command_line_warns_in_the_same_words(tmp_path, capfd):
+    """`ostinato partition`, which is C++, and the table after `ostinato profile`."""
+    result = profile()
+    rows = result.layers
+    rows[3].backward = _profiler.spread_of([10**8, 10**8, 10**8, 3 * 10**8, 3 * 10**8])
+    result.layers, path = rows, tmp_path / "p.json"
+    path.write_text(result.json())
+    run_cpp(["partition", str(path), "--devices", "1", "--output", str(tmp_path / "p.toml")])
+    [line] = unrest_lines(result)
+    assert f"warning: {path}: {line}\n" in capfd.readouterr().err
 
 
 def test_noise_gives_no_advice():

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from ostinato.ranks.groups import TRANSFER_CTAS
-from ostinato.profile import ProfileError, transfers
-from ostinato.profile.wire import Seat, backend_of
+from ostinato.profile import ProfileError
+from ostinato.profile.machine import transfers
+from ostinato.profile.machine.wire import Seat, backend_of
 
 MADE_UP_GPUS = Path(__file__).parents[1] / "support" / "made_up_gpus.py"
 

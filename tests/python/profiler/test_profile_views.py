@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.page import html
-from ostinato.profile.perfetto import perfetto
-from ostinato.profile.timeline import ranks_of, runs_of
+from ostinato.profile.views.page import html
+from ostinato.profile.views.perfetto import perfetto
+from ostinato.profile.views.timeline import ranks_of, runs_of
 
 
 @pytest.fixture(scope="module")

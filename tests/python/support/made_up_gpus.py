@@ -16,9 +16,9 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from ostinato.profile import wire
-from ostinato.profile.device import Cpu
-from ostinato.profile.transfers import all_pairs, measure_pairs
+from ostinato.profile.machine import wire
+from ostinato.profile.machine.device import Cpu
+from ostinato.profile.machine.transfers import all_pairs, measure_pairs
 
 rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 seen = {"groups": [], "events": 0, "waits": 0, "active": False}

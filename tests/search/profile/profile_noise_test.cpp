@@ -16,6 +16,7 @@ TEST(ProfileNoise, SteadyTimesAreKnown) {
   EXPECT_EQ(noise_of(profile), "");
   profile.layers[1].backward = {400, 350, 550, 9};  // half the median apart
   EXPECT_EQ(noise_of(profile), "");
+  EXPECT_EQ(noise_warning(profile), "");
   EXPECT_EQ(format_profile(profile).find("noise"), std::string::npos);
 }
 
@@ -30,6 +31,7 @@ TEST(ProfileNoise, NamesTheWorstFirst) {
             "the times of 2 of 3 measured layers are not known, for their quartiles lie up to 200 % of the "
             "median apart: "
             "'2:L', '0:L'");
+  EXPECT_EQ(noise_warning(profile), noise_of(profile) + "; profile again when the machine is quiet");
   const std::string text = format_profile(profile);
   EXPECT_NE(text.find("\"noise\": \"the times of 2"), std::string::npos);
   EXPECT_EQ(format_profile(parse_profile(text, "p.json")), text);

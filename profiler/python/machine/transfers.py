@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a send and receive between two ranks costs, by size, over the backend that they will train with (wire.py).
+
+`measure_transfers(ranks, device)` starts that many processes of this file, which measure one pair after the other. A round trip
+is halved, so both directions of a pair cost the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ostinato import _profiler
+from ostinato.errors import Status
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.device import Cpu, device_of_this_process
+from ostinato.profile.machine.wire import TIMEOUT, joined
+
+WARM_UP, REPEATS = 3, 15
+
+
+def measure_pair(wire: Any, rank: int, pair: tuple[int, int]) -> list[tuple[int, int]]:
+    """(bytes, nanoseconds one way) by size. Both ranks of the pair call it; the first one's figures count."""
+    first, samples = rank == pair[0], []
+    for size in wire.sizes:
+        times = wire.round_trips(pair[1] if first else pair[0], size, first, WARM_UP + REPEATS)
+        samples.append((size, max(1, _profiler.spread_of(times[WARM_UP:]).median // 2)))
+    return samples
+
+
+def all_pairs(ranks: int) -> list[tuple[int, int]]:
+    return list(combinations(range(ranks), 2))
+
+
+def measure_pairs(wire: Any, rank: int, pairs: Sequence[tuple[int, int]]) -> list[Any]:
+    """One pair after the other, so that none disturbs another. Returns [first, second, samples, backend] of each pair whose first
+    rank this is."""
+    measured = []
+    for pair in pairs:
+        wire.open(rank, pair)
+        dist.barrier()
+        if rank in pair:
+            samples = measure_pair(wire, rank, pair)
+            if rank == pair[0]:
+                measured.append([*pair, samples, wire.backend])
+    dist.barrier()
+    return measured
+
+
+def fitted(pairs: list[Any]) -> list[Any]:
+    """TransferCosts of both directions of each measured pair."""
+    return [
+        _profiler.fit_link(*direction, [tuple(sample) for sample in samples], backend)
+        for source, target, samples, backend in sorted(pairs)
+        for direction in ((source, target), (target, source))
+    ]
+
+
+@contextmanager
+def processes(ranks: int, folder: Path, device: Any) -> Iterator[list[subprocess.Popen]]:
+    """Each on a device of its own, as far as there are so many of this kind."""
+    started: list[subprocess.Popen] = []
+    environment = os.environ | ({"DS_ACCELERATOR": "cpu"} if isinstance(device, Cpu) else {})
+    try:
+        for rank in range(ranks):
+            command = [sys.executable, "-m", "ostinato.profile.machine.transfers", str(rank), str(ranks), str(folder)]
+            with (folder / f"{rank}.log").open("w") as log:
+                started.append(
+                    subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment | {"LOCAL_RANK": str(rank)})
+                )
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def wait_for(started: list[subprocess.Popen], folder: Path) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    for rank, process in enumerate(started):
+        try:
+            status = process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired as error:
+            raise ProfileError(f"transfers took more than {TIMEOUT} s: use --no-transfers") from error
+        if status:
+            lines = (folder / f"{rank}.log").read_text().strip().splitlines() or ["no message"]
+            raise ProfileError(f"rank {rank} of the transfer measurement failed: {lines[-1]}", Status.MISSING)
+
+
+def measure_transfers(ranks: int = 2, device: Any = None) -> list[Any]:
+    """TransferCosts of every directed pair of `ranks` processes on this machine, or a ProfileError. `device`: that they will train
+    on, the CPU by default."""
+    if ranks < 2:
+        raise ProfileError(f"a transfer needs at least 2 ranks, got {ranks}")
+    with tempfile.TemporaryDirectory(prefix="ostinato-transfers-") as name:
+        folder = Path(name)
+        with processes(ranks, folder, device or Cpu()) as started:
+            wait_for(started, folder)
+        return fitted([row for rank in range(ranks) for row in json.loads((folder / f"{rank}.json").read_text())])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One rank of measure_transfers().")
+    parser.add_argument("rank", type=int)
+    parser.add_argument("ranks", type=int)
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with joined(args.rank, args.ranks, f"file://{args.folder / 'store'}", device_of_this_process()) as wire:
+        measured = measure_pairs(wire, args.rank, all_pairs(args.ranks))
+    (args.folder / f"{args.rank}.json").write_text(json.dumps(measured))
+
+
+if __name__ == "__main__":
+    main()

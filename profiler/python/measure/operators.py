@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of a layer, and whether all of them were seen.
+
+Operators are recorded in runs of their own, so that the recorder's cost is not in the layer's time. In a further run
+operators are both recorded and counted by a TorchDispatchMode, which knows nothing of the recorder: what it saw and the
+recorder did not is lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ostinato.profile.measure.passes import backward, forward
+from ostinato.profile.measure.samples import quiet_collector
+from ostinato.profile.model.layer import Layer
+
+EVENTS = 1 << 15  # that the recorder keeps of one thread
+WARM_UP = 3  # passes: the first ones touch fresh memory, which can take longer than the operator
+
+
+PHASES = ("forward", "backward")
+UNRECORDED = {"aten::detach"}  # of saved tensors: torch enters it below the point where operators are recorded
+
+
+class LaunchCounter(TorchDispatchMode):
+    """Counts operators by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function._schema.name not in UNRECORDED:
+            self.counts[function._schema.name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@dataclass
+class Operators:
+    """Rows of layers, and what was counted for them (profile.h, Completeness)."""
+
+    rows: list[Any] = field(default_factory=list)
+    expected: int = 0
+    seen: int = 0
+    dropped: int = 0
+    unfinished: int = 0
+    out_of_range: int = 0
+    lost: str = ""  # by a device's timer, in words
+
+    def add_counts(self, recorder: Any) -> None:
+        self.dropped += recorder.dropped
+        self.unfinished += recorder.unfinished
+        self.out_of_range += recorder.out_of_range
+
+    def why_incomplete(self) -> str:
+        """In words; empty: nothing is missing."""
+        reasons = {
+            f"{self.expected - self.seen} of {self.expected} operators were not recorded": self.expected - self.seen,
+            f"{self.dropped} operators did not fit into the buffers": self.dropped,
+            f"{self.unfinished} operators did not end": self.unfinished,
+            f"{self.out_of_range} backward nodes belong to another layer": self.out_of_range,
+        }
+        return "; ".join(filter(None, [*(text for text, count in reasons.items() if count), self.lost]))
+
+
+@contextmanager
+def recorded_pass(recorder: Any, layer: Layer, phase: str, micro_batch: int = 0) -> Iterator[None]:
+    recorder.begin_pass(layer.index, phase, micro_batch)
+    try:
+        yield
+    finally:
+        recorder.end_pass()
+
+
+@contextmanager
+def counted_pass(recorder: Any, layer: Layer, phase: str, counter: LaunchCounter) -> Iterator[None]:
+    with recorded_pass(recorder, layer, phase), counter:
+        yield
+
+
+@contextmanager
+def recording(recorder: Any, **options: Any) -> Iterator[None]:
+    """The recorder, emptied and then running."""
+    recorder.clear()
+    with quiet_collector():
+        recorder.start(**options)
+        try:
+            yield
+        finally:
+            recorder.stop()
+
+
+def record(layer: Layer, recorder: Any, passes: int, **options: Any) -> None:
+    with recording(recorder, **options):
+        for number in range(passes):
+            there, back = (recorded_pass(recorder, layer, phase) for phase in PHASES)
+            started, _ = forward(layer, f"{layer.name} F record {number}", there)
+            backward(layer, started, f"{layer.name} B record {number}", back)
+
+
+def passes_that_fit(recorder: Any, passes: int) -> int:
+    """At least one, and no more than the recorder's buffers hold, by what it recorded in WARM_UP passes."""
+    calls = sum(row.calls for row in recorder.rows())
+    return max(1, min(passes, EVENTS // max(1, calls)))
+
+
+def flops_of(layer: Layer, recorder: Any) -> dict[tuple[str, str], int]:
+    """By phase and operator, those that have any. A run of its own: torch collects the arguments of every call for it."""
+    record(layer, recorder, 1, flops=True)
+    return {(row.phase, row.name): row.flops for row in recorder.rows() if row.flops is not None}
+
+
+def with_flops(rows: list[Any], flops: dict[tuple[str, str], int]) -> list[Any]:
+    for row in rows:
+        row.flops = flops.get((row.phase, row.name))
+    return rows
+
+
+def count(layer: Layer, recorder: Any) -> tuple[int, int]:
+    """Operators that were counted in one forward and backward, and those of them that were recorded as well."""
+    counters = {phase: LaunchCounter() for phase in PHASES}
+    with recording(recorder):
+        there, back = (counted_pass(recorder, layer, phase, counter) for phase, counter in counters.items())
+        started, _ = forward(layer, f"{layer.name} F count", there)
+        backward(layer, started, f"{layer.name} B count", back)
+    calls = {(row.phase, row.name): row.calls for row in recorder.rows()}
+    expected = seen = 0
+    for phase, counter in counters.items():
+        for name, times in counter.counts.items():
+            expected += times
+            # The counter calls every operator that it counts once more, and that call is recorded too.
+            seen += min(times, max(0, calls.get((phase, name), 0) - times))
+    return expected, seen
+
+
+def add_operators(layer: Layer, recorder: Any, repeats: int, into: Operators) -> None:
+    """Rows and counts of one layer, over up to `repeats` passes. The recorder's earlier events are forgotten."""
+    record(layer, recorder, WARM_UP)
+    passes = passes_that_fit(recorder, repeats)
+    flops = flops_of(layer, recorder)
+    record(layer, recorder, passes)
+    into.rows += with_flops(recorder.rows(), flops)
+    into.add_counts(recorder)
+    expected, seen = count(layer, recorder)
+    into.expected += expected
+    into.seen += seen

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was measured, as the rows of a profile.
+
+    row = layer_cost(samples, footprint, state, input_bytes, output_bytes)     # of one layer, wherever it was measured
+    rows = layer_rows(chain, rows_by_layer, memory, footprints)                # of a model, one a layer of it
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from ostinato import _profiler
+from ostinato.profile.measure.footprint import Footprint
+from ostinato.profile.measure.kept import Memory
+from ostinato.profile.measure.samples import Samples
+from ostinato.profile.model.chain import Chain
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.tensors import bytes_of
+from ostinato.profile.settings import Settings, StateBytes
+
+RECEIVE_BUFFERS = 2  # of each size: receives are posted one compute ahead (plugin/executor/itinerary.h)
+
+
+def layer_cost(samples: Samples, memory: Footprint, state: StateBytes, input_bytes: int, output_bytes: int) -> Any:
+    """A LayerCost without index and name. All of its outputs count as kept."""
+    cost = _profiler.LayerCost()
+    cost.forward = samples.spread("forward")
+    cost.backward = samples.spread("backward")
+    cost.backward_input = samples.spread("input_half")
+    cost.backward_weight = samples.spread("weight_half")
+    cost.kept = max(0, memory.with_outputs)
+    cost.forward_workspace = max(0, memory.forward_peak - cost.kept)
+    cost.backward_workspace = memory.backward_peak  # in layer_rows(), that of the row
+    cost.parameters, cost.gradients, cost.optimizer_state = state.parameters, state.gradients, state.optimizer
+    cost.step_together, cost.step_alone = state.step_together, state.step_alone
+    cost.input_bytes, cost.output_bytes = input_bytes, output_bytes
+    between = max((sample.kept for sample in samples.input_half), default=0)  # with the gradients of the inputs, which are sent
+    cost.waiting = max(0, between - input_bytes)
+    cost.weight_workspace = max((sample.peak for sample in samples.weight_half), default=0)
+    return cost
+
+
+def layer_inputs(bytes_by_row: dict[int, int]) -> list[Any]:
+    return [_profiler.LayerInput(row, size) for row, size in bytes_by_row.items()]
+
+
+def layer_rows(chain: Chain, costs: dict[int, Any], memory: Memory, footprints: dict[int, Footprint]) -> list[Any]:
+    """One row a layer of the model; layers that are the same repeat the measured row, but for what their followers
+    let go of, and what those before them hold. `costs`, `footprints`: by layer.index."""
+    rows = []
+    for index, (name, layer) in enumerate(chain.rows):
+        row = copy.copy(costs[layer.index])
+        row.index, row.name = index, name
+        if memory.holds_inputs(index):
+            row.backward_workspace = footprints[layer.index].backward_beside
+        freed = min(row.kept, memory.freed(index))
+        row.kept, row.forward_workspace = row.kept - freed, row.forward_workspace + freed
+        row.digest = chain.digests[index] if chain.digests else ""
+        row.same_as = -1 if layer.index == index else layer.index
+        if chain.after is not None:
+            row.after = layer_inputs(chain.after[index])
+        else:
+            row.passed, row.released = (layer_inputs(of(index)) for of in (memory.passed, memory.released))
+        row.sent = memory.freed(index) if chain.after is not None else memory.sent(index)
+        rows.append(row)
+    return rows
+
+
+def with_labels(rows: list[Any], job: Job) -> list[Any]:
+    """The last layer's loss reads them."""
+    if rows and job.loss_fn is not None:
+        rows[-1].labels = bytes_of(job.labels)
+    return rows
+
+
+def rank_cost(settings: Settings) -> Any:
+    """What each rank holds under the plugin, whichever layers it has: DeepSpeed's buckets, and the executor's buffers."""
+    cost = _profiler.RankCost()
+    cost.held, cost.step = settings.bucket_bytes()
+    cost.buffers = RECEIVE_BUFFERS
+    return cost

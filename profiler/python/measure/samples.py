@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stopwatch of the profiler: one call, its time and its memory; how often it is made; and what comes out of all of them.
+
+    with counted_memory(device), quiet_collector():
+        for repeat in rounds(warm_up=3, repeats=20):
+            result, sample = measure(device, "what NVTX shows", lambda: layer(inputs))
+            if repeat >= 0:
+                samples.forward.append(sample)
+    samples.spread("forward").median      # ns
+
+`ostinato profile` measures layers with it one by one, and `"auto"` of the plugin (ostinato.deepspeed.layer_clock) while DeepSpeed's
+engine runs them. `device` is one of machine/device.py: its clock, and what its allocator counts.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from ostinato import _profiler
+
+NOTHING = nullcontext()
+Progress = Callable[[str, int, int], None]  # what is done, steps done, steps in all
+
+
+def no_progress(phase: str, done: int, total: int) -> None:
+    """Shows nothing."""
+
+
+@dataclass
+class Sample:
+    time: int  # ns
+    kept: int  # bytes that are live after it and were not before
+    peak: int  # largest number of bytes above those before it
+    start: int = 0  # ns of the device's clock
+
+    def then(self, other: Sample) -> Sample:
+        """Of both as one: `other` came right after it."""
+        return Sample(self.time + other.time, self.kept + other.kept, max(self.peak, self.kept + other.peak), self.start)
+
+
+@dataclass
+class Samples:
+    """Of one layer, over the repeats."""
+
+    forward: list[Sample] = field(default_factory=list)
+    backward: list[Sample] = field(default_factory=list)
+    input_half: list[Sample] = field(default_factory=list)
+    weight_half: list[Sample] = field(default_factory=list)
+
+    def spread(self, which: str) -> Any:
+        """Median and quartiles of the times."""
+        return _profiler.spread_of([sample.time for sample in getattr(self, which)])
+
+
+def measure(
+    device: Any, name: str, function: Callable[[], Any], around: AbstractContextManager = NOTHING
+) -> tuple[Any, Sample]:
+    """The function's result and cost. `name` is that of the range that NVTX tools show; `around` is entered for the call alone:
+    a range of the device's timer must not hold the host's own time before it."""
+    device.synchronize()
+    before = device.live_bytes()
+    device.reset_peak()
+    with _profiler.Range(name), around:
+        start = device.now()
+        result = function()
+        time = device.now() - start
+    return result, Sample(time, device.live_bytes() - before, device.peak_bytes() - before, start)
+
+
+def rounds(warm_up: int, repeats: int) -> range:
+    """The numbers of all rounds. A negative one warms up, and does not count."""
+    return range(-warm_up, repeats)
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """No garbage collection inside a measurement: it would give back memory that is not the layer's."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def counted_memory(device: Any) -> Iterator[None]:
+    """Memory is counted; what exists already is kept out of garbage collections, which makes those between
+    measurements quick."""
+    gc.collect()
+    gc.freeze()
+    try:
+        with device.counted_memory():
+            yield
+    finally:
+        gc.unfreeze()

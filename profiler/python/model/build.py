@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers, built one at a time, with the real input of each: a chain, or the graph that ostinato.deepspeed.graph() describes.
+
+Every layer is run once, without gradients, so that those that read it get its shapes. A layer that is the same as an earlier
+one, on an input of the same shape, is neither built nor run again: it gets that one's output. One that differs in an index only
+(alike.py) is built, run once and let go.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.model.alike import Alike
+from ostinato.profile.model.chain import Chain, Source
+from ostinato.profile.model.identity import class_key, layer_key, shape_key
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.layer import Layer, run_once
+from ostinato.profile.model.model_digest import Parameter, layer_digest, layer_name, layer_parameters, model_digest
+from ostinato.profile.model.tensors import bytes_of, map_tensors, moved, tensors, unusable
+from ostinato.profile.model.wanted import find_wanted
+from ostinato.profile.settings import Settings
+
+
+class Builder:
+    """Builds layers as DeepSpeed's PipelineModule does; tied layers share one module."""
+
+    def __init__(self, settings: Settings, device: Any):
+        self.settings, self.device = settings, device
+        self.tied: dict[Any, nn.Module] = {}
+        self.described: list[tuple[str, list[Parameter]]] = []
+
+    def build(self, name: str, layer: Any) -> tuple[Callable, Any]:
+        """What to call, and the module that holds its parameters (or the callable itself)."""
+        try:
+            module = self._module(layer)
+        except Exception as error:
+            raise ProfileError(f"layer {name} could not be built: {type(error).__name__}: {error}") from error
+        parameters = layer_parameters(module)
+        self.described.append((name, parameters))
+        if isinstance(module, nn.Module):
+            module.to(device=self.device.place, dtype=self.settings.dtype)
+        forward = getattr(layer, "forward_fn", None)
+        return (functools.partial(forward, module) if forward else module), module
+
+    def describe_again(self, name: str, first: int) -> None:
+        self.described.append((name, self.described[first][1]))
+
+    def _module(self, layer: Any) -> Any:
+        if not hasattr(layer, "typename"):
+            return layer
+        if not hasattr(layer, "forward_fn"):
+            return layer.build()
+        if layer.key not in self.tied:
+            self.tied[layer.key] = layer.build()
+        return self.tied[layer.key]
+
+
+def with_loss(run: Callable, job: Job) -> Callable:
+    labels = moved(job.labels, job.device)
+    if isinstance(job.loss_fn, nn.Module):
+        job.loss_fn.to(job.device.place)
+    return lambda inputs: job.loss_fn(run(inputs), labels)
+
+
+class Line:
+    """What flows along a chain: each layer takes the output of the one before it."""
+
+    reads = after = None
+
+    def __init__(self, inputs: Any, _layers: Sequence[Any]):
+        self.value, self.reached = inputs, [False for _ in tensors(inputs)]
+
+    def taken(self, _spec: Any) -> tuple[Any, list[bool]]:
+        """What the layer takes, and at which of its tensors its backward goes on."""
+        return self.value, self.reached
+
+    def give(self, _spec: Any, outputs: Any, flows: list[bool]) -> None:
+        self.value, self.reached = outputs, flows
+
+    def called(self, run: Callable) -> Callable:
+        return run
+
+    def itself(self, spec: Any) -> Any:
+        return spec
+
+
+class Branches:
+    """What flows through a graph of layers: each takes the values that it names, and no more."""
+
+    def __init__(self, inputs: Any, layers: Sequence[Any]):
+        given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+        names = layers[0].inputs
+        if len(names) != len(given):
+            raise ProfileError(f"graph() names {len(names)} inputs ({', '.join(names)}), and a batch has {len(given)}")
+        self.values: dict[str, Any] = dict(zip(names, given, strict=True))
+        self.rows: dict[str, int] = {}  # of values that layers made
+        self.reached: dict[str, bool] = {}  # of the same: whether a backward goes on behind it
+        self.reads: list[list[Source]] = []
+        self.after: list[dict[int, int]] = []
+
+    def taken(self, spec: Any) -> tuple[Any, list[bool]]:
+        rows = {name: self.rows[name] for name in spec.reads if name in self.rows}
+        self.reads.append([(rows[name], 0) if name in rows else None for name in spec.reads])
+        self.after.append({row: bytes_of(self.values[name]) for row, name in sorted((row, name) for name, row in rows.items())})
+        return tuple(self.values[name] for name in spec.reads), [self.reached.get(name, False) for name in spec.reads]
+
+    def give(self, spec: Any, outputs: Any, flows: list[bool]) -> None:
+        if not isinstance(outputs, torch.Tensor):
+            raise ProfileError(f'layer "{spec.name}" of graph() must return one tensor, got {type(outputs).__name__}')
+        self.values[spec.name], self.rows[spec.name], self.reached[spec.name] = outputs, len(self.rows), flows[0]
+
+    def called(self, run: Callable) -> Callable:
+        first, again = (run.args[0], run.func) if isinstance(run, functools.partial) else (run, run)  # of tied layers
+        layer = first.called(again.forward_fn)
+        return lambda inputs: layer(*inputs)
+
+    def itself(self, spec: Any) -> Any:
+        return spec.layer
+
+
+def has_branches(layers: Sequence[Any]) -> bool:
+    """Whether they are those of ostinato.deepspeed.graph()."""
+    return all(hasattr(layer, "reads") for layer in layers)
+
+
+def trained(module: Any) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad] if isinstance(module, nn.Module) else []
+
+
+def build_layer(index: int, name: str, run: Callable, module: Any, taken: tuple[Any, list[bool]], job: Job) -> Layer:
+    value, reached = taken
+    is_module = isinstance(module, nn.Module)
+    parameters = trained(module)
+    held = bytes_of([*module.parameters(), *module.buffers()]) if is_module else 0
+    checkpointed = job.checkpoint_interval > 0 and bool(parameters)
+    return Layer(index, name, run, value, None, parameters, held, reached, checkpointed, job.device)
+
+
+def build_chain(job: Job, settings: Settings) -> Chain:
+    if not len(job.layers):
+        raise ProfileError("the model has no layers")
+    found = unusable(job.inputs)
+    if found is not None:
+        raise ProfileError(f"the inputs of the model hold {found[0]}: {found[1]}")
+    inputs = moved(map_tensors(torch.Tensor.detach, job.inputs), job.device)
+    flow = (Branches if has_branches(job.layers) else Line)(inputs, job.layers)
+    chain, builder = Chain(reads=flow.reads, after=flow.after), Builder(settings, job.device)
+    known: dict[Any, Layer] = {}
+    alike = Alike()
+    last = len(job.layers) - 1
+    for index, spec in enumerate(job.layers):
+        name = layer_name(index, spec)
+        taken = flow.taken(spec)
+        key = (layer_key(flow.itself(spec)), shape_key(taken[0]), tuple(taken[1]), index == last)
+        if key not in known:
+            run, module = builder.build(name, spec)
+            layer = build_layer(index, name, flow.called(run), module, taken, job)
+            kind = None if index == last else class_key(flow.itself(spec))
+            same = alike.measured((kind, *key[1:]), layer, module) if kind is not None else None
+            if same is not None:
+                known[key] = same
+        if key not in known:
+            layer.outputs = run_once(layer)
+            layer.parameters = trained(module)  # which a forward may freeze or thaw
+            if index == last and job.loss_fn is not None:
+                layer.run, layer.name = with_loss(layer.run, job), f"{name} with its loss"
+                run_once(layer)
+                layer.name = name
+            known[key] = layer
+            chain.layers.append(layer)
+        elif len(builder.described) == index:
+            builder.describe_again(name, known[key].index)
+        layer = known[key]
+        chain.rows.append((name, layer))
+        flow.give(spec, layer.outputs, layer.flows)
+    chain.digest = model_digest(builder.described)
+    chain.digests = [layer_digest(*row) for row in builder.described]
+    find_wanted(chain)
+    return chain

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any nn.Module as a graph of operators, with its branches, from torch.export.
+
+One row an operator, in the order in which the module calls them; views and tuple elements belong to the operator whose memory
+they show. Parameters and buffers stay with the operators that read them. With a loss function, the loss is part of the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.model.chain import Chain
+from ostinato.profile.model.faithful import check_faithful
+from ostinato.profile.model.identity import shape_key, value_key
+from ostinato.profile.model.inline import Flat, Mode, modes_of, switched
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.layer import Layer, run_once
+from ostinato.profile.model.model_digest import layer_parameters, model_digest
+from ostinato.profile.model.tensors import bytes_of, map_tensors, moved, tensors
+from ostinato.profile.model.wanted import find_wanted
+from ostinato.profile.settings import Settings
+
+STATE = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
+
+
+class WithLoss(nn.Module):
+    """What is exported where the job has a loss."""
+
+    def __init__(self, module: nn.Module, loss_fn: Callable):
+        super().__init__()
+        self.module, self.loss_fn = module, loss_fn
+
+    def forward(self, labels: Any, *inputs: Any, **named: Any) -> Any:
+        return self.loss_fn(self.module(*inputs, **named), labels)
+
+
+@dataclass
+class Group:
+    """One operator and the views of its results."""
+
+    nodes: list[Node] = field(default_factory=list)
+    takes: list[Node] = field(default_factory=list)  # values of earlier groups and of the model's inputs, once each
+    state: list[Node] = field(default_factory=list)  # parameters and buffers
+    gives: list[Node] = field(default_factory=list)  # values that later groups or the model's caller read
+    runs: list[tuple[tuple[Mode, ...], list[Node]]] = field(default_factory=list)  # the nodes, by what they run under
+
+
+@dataclass
+class Exported:
+    groups: list[Group]
+    state: dict[Node, torch.Tensor]
+    inputs: list[Node]
+
+
+def is_view(node: Node) -> bool:
+    """Whether its result is memory that it was given, unchanged."""
+    if node.target is operator.getitem:
+        return True
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def grouped(calls: Sequence[Node], state: dict[Node, torch.Tensor]) -> list[Group]:
+    groups: list[Group] = []
+    home: dict[Node, Group] = {}
+    for node in calls:
+        sources = [home[source] for source in node.all_input_nodes if source in home]
+        if is_view(node) and len(sources) == 1:
+            group = sources[0]
+        else:
+            group = Group()
+            groups.append(group)
+        group.nodes.append(node)
+        home[node] = group
+    for group in groups:
+        read = dict.fromkeys(source for node in group.nodes for source in node.all_input_nodes)
+        group.state = [node for node in read if node in state]
+        group.takes = [node for node in read if node not in state and home.get(node) is not group]
+        group.runs = [(modes, list(nodes)) for modes, nodes in groupby(group.nodes, modes_of)]
+        group.gives = [node for node in group.nodes if any(home.get(user) is not group for user in node.users)]
+    return groups
+
+
+def lifted_state(exported: Any, flat: Flat) -> dict[Node, torch.Tensor]:
+    """Placeholders of parameters, buffers and constants, with their tensors."""
+    named = {**exported.state_dict, **exported.constants}
+    wanted = {spec.arg.name: spec.target for spec in exported.graph_signature.input_specs if spec.kind in STATE}
+    lifted = {place: named[wanted[node.name]] for node, place in flat.places.items() if node.name in wanted}
+    return lifted | flat.constants
+
+
+def export(module: nn.Module, inputs: tuple, named: dict[str, Any], name: str) -> Exported:
+    try:
+        exported = torch.export.export(module, inputs, named, strict=False)
+    except Exception as error:
+        check_faithful(module, inputs, named, name)  # which may know better why
+        why = str(error).partition("\n")[0]
+        raise ProfileError(
+            f"{name} cannot be exported as a graph ({type(error).__name__}: {why}): give its layers as a list, or as a "
+            "PipelineModule, to have it profiled layer by layer"
+        ) from error
+    flat = Flat(exported.graph_module)
+    state = lifted_state(exported, flat)
+    calls = [node for node in flat.graph.nodes if node.op == "call_function"]
+    return Exported(grouped(calls, state), state, [place for place in flat.places.values() if place not in state])
+
+
+def run_group(group: Group, state: dict[Node, torch.Tensor], values: Sequence[Any]) -> tuple:
+    """The results that others read."""
+    known = dict(zip(group.takes, values, strict=True))
+
+    def value(node: Node) -> Any:
+        return state[node] if node in state else known[node]
+
+    for modes, nodes in group.runs:
+        with switched(modes):
+            for node in nodes:
+                known[node] = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
+    return tuple(known[node] for node in group.gives)
+
+
+def group_key(group: Group, state: dict[Node, torch.Tensor]) -> Any:
+    """Equal for groups that do the same on inputs of the same shapes."""
+    numbers = {node: number for number, node in enumerate([*group.takes, *group.state, *group.nodes])}
+
+    def calls(node: Node) -> Any:
+        return str(node.target), modes_of(node), value_key(map_arg((node.args, node.kwargs), lambda n: f"%{numbers[n]}"))
+
+    gives = tuple(numbers[node] for node in group.gives)
+    return tuple(map(calls, group.nodes)), gives, tuple(shape_key(state[node]) for node in group.state)
+
+
+def group_name(index: int, group: Group) -> str:
+    """`"3:encoder.0.linear1 linear"`: where in the module, and what."""
+    first = group.nodes[0]
+    places = [place for place, _ in first.meta.get("nn_module_stack", {}).values()]
+    place = (places[-1] if places else "").removeprefix("module.").removeprefix("module")
+    what = getattr(getattr(first.target, "_schema", None), "name", str(first.target)).rpartition("::")[2]
+    return f"{index}:{place} {what}" if place else f"{index}:{what}"
+
+
+def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
+    """A job's inputs as the arguments of a call: a tuple or list is several, a dict is named ones."""
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def shapes_of(values: Any) -> list[torch.Tensor]:
+    """Tensors without data, one for each memory among them: what a transfer carries."""
+    distinct = {tensor.untyped_storage().data_ptr(): tensor for tensor in reversed(list(tensors(values)))}
+    return [torch.empty_like(tensor, device="meta") for tensor in distinct.values()]
+
+
+class GraphBuilder:
+    """Runs the graph once, without gradients, and makes a row of each group."""
+
+    def __init__(self, exported: Exported, trainable: set[int], device: Any):
+        self.exported, self.trainable, self.device = exported, trainable, device
+        self.values: dict[Node, Any] = {}
+        self.sources: dict[Node, tuple[int, int]] = {}  # group, first of its output tensors that this value has
+        self.flows: dict[tuple[int, int], bool] = {}  # of an output tensor: whether a backward goes on behind it
+        self.known: dict[Any, Layer] = {}
+        self.memory: dict[tuple[int, int], tuple[int, int]] = {}  # of an output tensor: where its memory is, and bytes
+        self.chain = Chain(reads=[], after=[])
+        self.last_use = {node: index for index, group in enumerate(exported.groups) for node in group.takes}
+
+    def build(self, inputs: Sequence[Any]) -> Chain:
+        self.values = dict(zip(self.exported.inputs, inputs, strict=True))
+        for index, group in enumerate(self.exported.groups):
+            self._add(index, group)
+            for node in [node for node in self.values if self.last_use.get(node, -1) <= index]:
+                del self.values[node]
+        return self.chain
+
+    def _add(self, index: int, group: Group) -> None:
+        name = group_name(index, group)
+        reads = [source for node in group.takes for source in self._sources_of(node)]
+        self.chain.reads.append(reads)
+        self.chain.after.append(self._bytes_from(reads))
+        reached = [source is not None and self.flows[source] for source in reads]
+        learned = [t for t in map(self.exported.state.__getitem__, group.state) if id(t) in self.trainable]
+        taken = tuple(map_tensors(torch.clone, self.values[node]) for node in group.takes)
+        key = (group_key(group, self.exported.state), shape_key(taken), tuple(reached), bool(learned))
+        outputs = self._run(name, group)
+        if key not in self.known:
+            self.known[key] = self._layer(index, name, group, taken, learned, reached)
+            run_once(self.known[key])
+            self.known[key].outputs = shapes_of(outputs)
+            self.chain.layers.append(self.known[key])
+        layer = self.known[key]
+        self.chain.rows.append((name, layer))
+        self._give(index, group, outputs, layer.flows)
+
+    def _run(self, name: str, group: Group) -> tuple:
+        """On the values themselves: what works in place changes what others read."""
+        try:
+            with torch.no_grad():
+                return run_group(group, self.exported.state, [self.values[node] for node in group.takes])
+        except Exception as error:
+            raise ProfileError(f"operator {name} raised {type(error).__name__}: {error}") from error
+
+    def _sources_of(self, node: Node) -> list[tuple[int, int] | None]:
+        """By tensor of the value: the row and output it is; None where it is the model's input."""
+        count = sum(1 for _ in tensors(self.values[node]))
+        if node not in self.sources:
+            return [None] * count
+        row, first = self.sources[node]
+        return [(row, first + number) for number in range(count)]
+
+    def _bytes_from(self, reads: Sequence[tuple[int, int] | None]) -> dict[int, int]:
+        """What a transfer from each earlier row carries: memory that is read twice goes once."""
+        rows: dict[int, dict[int, int]] = {}
+        for source in filter(None, reads):
+            place, size = self.memory[source]
+            taken = rows.setdefault(source[0], {})
+            taken[place] = max(size, taken.get(place, 0))
+        return {row: sum(taken.values()) for row, taken in sorted(rows.items())}
+
+    def _give(self, index: int, group: Group, outputs: tuple, flows: list[bool]) -> None:
+        first = 0
+        for node, value in zip(group.gives, outputs, strict=True):
+            self.values[node], self.sources[node] = value, (index, first)
+            for tensor in tensors(value):
+                self.memory[index, first] = (tensor.untyped_storage().data_ptr(), bytes_of(tensor))
+                self.flows[index, first] = flows[first]
+                first += 1
+
+    def _layer(self, index: int, name: str, group: Group, taken: tuple, learned: list, reached: list[bool]) -> Layer:
+        state = [self.exported.state[node] for node in group.state]
+        run = lambda values, group=group: run_group(group, self.exported.state, values)  # noqa: E731
+        return Layer(index, name, run, taken, None, learned, bytes_of(state), reached, False, self.device)
+
+
+def build_graph(job: Job, settings: Settings) -> Chain:
+    """Rows of the job's module. Raises ProfileError where torch.export does not understand it."""
+    module, (inputs, named) = job.module, arguments(moved(job.inputs, job.device))
+    module.to(device=job.device.place, dtype=settings.dtype)
+    whole = module
+    if job.loss_fn is not None:
+        whole, inputs = WithLoss(module, job.loss_fn), (moved(job.labels, job.device), *inputs)
+    exported = export(whole, inputs, named, job.name)
+    check_faithful(whole, inputs, named, job.name)
+    if not exported.groups:
+        raise ProfileError("the module runs no operators")
+    trainable = {id(p) for p in module.parameters() if p.requires_grad}
+    chain = GraphBuilder(exported, trainable, job.device).build(tree_leaves((inputs, named)))
+    chain.digest = model_digest([(job.name, layer_parameters(module))])
+    find_wanted(chain)
+    return chain

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When two layers are the same, so that one measurement serves both: same class, configuration, shapes and inputs.
+
+Whatever cannot be compared by value counts as different unless it is the same object.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+# A module's tensors and submodules are compared by shape below; `training` is a plain value like the others.
+SHAPED = ("_parameters", "_buffers", "_modules")
+INDEX = re.compile(r"(^|_)(idx|index|id|i)$|(layer|block|stage)_?(number|num|no|nr)$")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Makes hashable values that are equal for equal things."""
+
+    types: bool = True  # whether the types of tensors belong to it
+    indices: bool = True  # whether whole numbers do that a module keeps under the name of an index (layer_idx)
+
+    def value(self, value: Any) -> Any:
+        """Of a configuration value. Objects stand for themselves (by identity: keep them alive while keys are compared)."""
+        if isinstance(value, PLAIN):
+            return type(value).__name__, value
+        if isinstance(value, (list, tuple)):
+            return type(value).__name__, tuple(self.value(item) for item in value)
+        if isinstance(value, dict):
+            return "dict", tuple((self.value(key), self.value(item)) for key, item in value.items())
+        if isinstance(value, (set, frozenset)):
+            return "set", frozenset(self.value(item) for item in value)
+        if isinstance(value, nn.Module):
+            return self.module(value)
+        return "object", id(value)
+
+    def shapes(self, value: Any) -> Any:
+        """Shape and type of every tensor, and plain values as they are."""
+        if isinstance(value, torch.Tensor):
+            return tuple(value.shape), value.dtype if self.types else None, value.requires_grad
+        if isinstance(value, (list, tuple)):
+            return tuple(self.shapes(item) for item in value)
+        if isinstance(value, dict):
+            return tuple((key, self.shapes(item)) for key, item in value.items())
+        return self.value(value)
+
+    def module(self, module: nn.Module) -> Any:
+        counted = [name for name, item in vars(module).items() if name not in SHAPED and self._counts(name, item)]
+        own = tuple((name, self.value(vars(module)[name])) for name in sorted(counted))
+        held = tuple((name, self.shapes(t)) for kind in ("_parameters", "_buffers") for name, t in getattr(module, kind).items())
+        children = tuple((name, self.value(child)) for name, child in module._modules.items())
+        return type(module), own, held, children
+
+    def _counts(self, name: str, value: Any) -> bool:
+        return self.indices or type(value) is not int or not INDEX.search(name)
+
+
+def value_key(value: Any) -> Any:
+    return Keys().value(value)
+
+
+def shape_key(value: Any) -> Any:
+    return Keys().shapes(value)
+
+
+def layer_key(layer: Any) -> Any:
+    """Of a LayerSpec before it is built, of a module, or of a callable."""
+    tied = (layer.key, id(layer.forward_fn)) if hasattr(layer, "forward_fn") else None
+    if hasattr(layer, "left"):  # the script has changed what the LayerSpec built (script/left.py)
+        return "left", value_key(layer.left), tied
+    if hasattr(layer, "typename"):
+        return "spec", layer.typename, value_key(layer.module_args), value_key(layer.module_kwargs), tied
+    return value_key(layer)
+
+
+def class_key(layer: Any) -> Any:
+    """Equal for layers that might be alike but for an index: the same class. None: of what no other can be like, a tied layer or
+    a plain callable."""
+    if hasattr(layer, "forward_fn"):
+        return None
+    kind = getattr(layer, "typename", type(layer))
+    return kind if isinstance(kind, type) and issubclass(kind, nn.Module) else None

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from ostinato.profile.machine.device import Cpu
+
+
+@dataclass
+class Job:
+    """A chain of layers or a module, one micro-batch for it, and how often to measure."""
+
+    layers: Sequence[Any] = ()  # nn.Module, DeepSpeed LayerSpec or TiedLayerSpec, or any callable
+    inputs: Any = None  # of the first layer: a tensor, or tuples, lists and dicts of tensors; of a module: its arguments
+    module: nn.Module | None = None  # instead of layers: profiled operator by operator, with its branches
+    labels: Any = None  # second argument of loss_fn
+    loss_fn: Callable | None = None  # counts as part of the last layer
+    config: dict = field(default_factory=dict)  # DeepSpeed's: optimizer, precision, micro-batch size
+    optimizer: Any = None  # one that the script made itself
+    checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
+    device: Any = field(default_factory=Cpu)  # Cpu or Cuda of machine/device.py: layers and inputs are moved there
+    name: str = "model"
+    kind: str = "cpu"  # of the device, as a placement's devices name it
+    repeats: int = 20
+    warm_up: int = 3

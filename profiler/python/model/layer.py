@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One layer of a chain or graph, and how it is run: on copies of its inputs, with gradients where the model has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.device import Cpu
+from ostinato.profile.model.tensors import differentiable, map_tensors, tensors, unusable
+
+
+@dataclass
+class Layer:
+    """One layer that is measured. `run` takes `inputs` and gives its outputs, or the loss where it is the last."""
+
+    index: int
+    name: str
+    run: Callable[[Any], Any]
+    inputs: Any
+    outputs: Any
+    parameters: list[nn.Parameter]  # that are trained
+    parameter_bytes: int  # frozen parameters and buffers as well
+    reached: list[bool]  # by tensor of the inputs: whether a backward goes on behind it, to something that learns
+    checkpointed: bool
+    device: Any = field(default_factory=Cpu)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the tensors that `run` gives
+    flows: list[bool] = field(default_factory=list)  # by tensor of what `run` gives: whether a backward can start there
+    wanted: list[bool] | None = None  # by tensor of what `run` gives: whether a gradient arrives; None: wherever one can
+
+    @property
+    def takes_gradient(self) -> bool:
+        return any(self.reached)
+
+
+def prepare(layer: Layer) -> tuple[list[torch.Tensor], Any]:
+    """Leaves, which get the gradients of the inputs, and copies of them for the layer: it may work in place, which a leaf
+    would refuse."""
+    leaves: list[torch.Tensor] = []
+    reached = iter(layer.reached)
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        if not next(reached, False):
+            return tensor.detach().clone()
+        leaf = tensor.detach().requires_grad_()
+        leaves.append(leaf)
+        return leaf.clone()
+
+    for parameter in layer.parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return leaves, map_tensors(copy, layer.inputs)
+
+
+def call(layer: Layer, inputs: Any) -> Any:
+    return checkpoint(layer.run, inputs, use_reentrant=False) if layer.checkpointed else layer.run(inputs)
+
+
+def roots_of(layer: Layer, outputs: Any) -> list[torch.Tensor]:
+    """The outputs that a gradient arrives at."""
+    wanted = iter(layer.wanted or ())
+    return [tensor for tensor in tensors(outputs) if next(wanted, True) and tensor.requires_grad]
+
+
+@contextmanager
+def named_in_errors(layer: Layer, phase: str) -> Iterator[None]:
+    """Whatever the layer raises becomes a ProfileError that names it. `phase`: "forward", "backward", ..."""
+    try:
+        yield
+    except Exception as error:
+        raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its {phase}: {error}") from error
+
+
+def check_values(layer: Layer, what: str, value: Any) -> None:
+    found = unusable(value)
+    if found is not None:
+        raise ProfileError(f"layer {layer.name} {what} {found[0]}: {found[1]}, or make one layer of those that hand it on")
+
+
+def run_once(layer: Layer) -> Any:
+    """The outputs, detached; sets `flows` and `shapes`."""
+    with named_in_errors(layer, "forward"), torch.enable_grad():
+        outputs = call(layer, prepare(layer)[1])
+    check_values(layer, "gives", outputs)
+    layer.shapes = [tuple(tensor.shape) for tensor in tensors(outputs)]
+    layer.flows = [tensor.requires_grad and differentiable(tensor) for tensor in tensors(outputs)]
+    return map_tensors(torch.Tensor.detach, outputs)
+
+
+def run_both_ways(layer: Layer) -> list[torch.Tensor]:
+    """Forward and backward, not measured. Returns the leaves: those with a gradient got one from the backward."""
+    with torch.enable_grad():
+        leaves, inputs = prepare(layer)
+        with named_in_errors(layer, "forward"):
+            roots = roots_of(layer, call(layer, inputs))
+        with named_in_errors(layer, "backward"):
+            if roots:
+                torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+    return leaves

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that layers hand to each other: tensors, and tuples, lists, dicts, dataclasses and pytrees of them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils._pytree import SUPPORTED_NODES
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, enum.Enum)
+
+
+def is_record(value: Any) -> bool:
+    """An instance of a dataclass that pytrees do not know."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def parts(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
+    """What a container holds, and how to make another one of it; None: it is no container."""
+    kind = type(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(value), lambda items: kind(*items)
+    if kind is torch.Size:
+        return None
+    if kind not in (tuple, list, dict) and kind in SUPPORTED_NODES:  # transformers' ModelOutput, OrderedDict, ...
+        items, context = SUPPORTED_NODES[kind].flatten_fn(value)
+        return list(items), lambda items: SUPPORTED_NODES[kind].unflatten_fn(items, context)
+    if isinstance(value, (tuple, list)):
+        return list(value), kind
+    if isinstance(value, Mapping):
+        keys = list(value)
+        return [value[key] for key in keys], lambda items: kind(zip(keys, items, strict=True))
+    if is_record(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return [getattr(value, name) for name in names], lambda items: record_like(value, names, items)
+    return None
+
+
+def record_like(value: Any, names: list[str], items: list[Any]) -> Any:
+    made = copy.copy(value)
+    for name, item in zip(names, items, strict=True):
+        object.__setattr__(made, name, item)
+    return made
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """The same structure, with `function` applied to each tensor; what is no tensor stays."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    split = parts(value)
+    if split is None:
+        return value
+    items, make = split
+    return make([map_tensors(function, item) for item in items])
+
+
+def moved(value: Any, device: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.to(device.place), value)
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a value, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    for item in (parts(value) or ([], None))[0]:
+        yield from tensors(item)
+
+
+def bytes_of(value: Any) -> int:
+    """What a transfer of its tensors carries."""
+    return sum(t.numel() * t.element_size() for t in tensors(value))
+
+
+def differentiable(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def kind_of(tensor: torch.Tensor) -> str:
+    """In words, of a tensor that is no plain memory; empty: it is."""
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.layout is not torch.strided:
+        return f"a sparse tensor ({tensor.layout})"
+    if tensor.is_quantized:
+        return f"a quantized tensor ({tensor.dtype})"
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return f"a tensor of its own class ({type(tensor).__name__})"
+    return ""
+
+
+def unusable(value: Any) -> tuple[str, str] | None:
+    """What a value holds that cannot go from layer to layer, and what would be right; None: nothing."""
+    if isinstance(value, torch.Tensor):
+        kind = kind_of(value)
+        return (kind, "make it a dense tensor (to_dense(), dequantize(), padding), as what is sent between ranks is") if kind else None
+    split = parts(value)
+    if split is None:
+        if isinstance(value, PLAIN):
+            return None
+        return f"an object of {type(value).__name__}, in which tensors are not seen", "return tensors, or tuples, lists, dicts or dataclasses of them"
+    return next(filter(None, map(unusable, split[0])), None)

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSpeed's own engine, up to its first training step.
+
+The script makes DeepSpeed's real PipelineModule and engine, as rank 0 of a world that world.py pretends, and may do with them
+whatever it does before it trains. `train_batch()` (of a model that is no PipelineModule: its first forward) is not run: it hands the
+layers, the loss and one micro-batch to the host, and does not return.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import nn
+
+from ostinato.errors import Status
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.model.job import Job
+from ostinato.profile.script.left import Types, built, layers_as_left, local, states_of, twin, types_of
+from ostinato.profile.script.world import World
+
+
+class Host(Protocol):
+    """Who runs the script. None of these returns: the script must not go on, whatever it catches."""
+
+    def take(self, job: Job) -> NoReturn: ...
+
+    def fail(self, error: ProfileError) -> NoReturn: ...
+
+    def restart(self, size: int) -> NoReturn:
+        """The script needs a world of so many ranks."""
+
+
+def patched(owner: type, name: str, made: dict[tuple[type, str], Any]) -> Callable:
+    """Decorator: the function takes the place of a method, which is its first argument. `made` keeps what was there."""
+
+    def put(function: Callable) -> Callable:
+        before = getattr(owner, name)
+        made[owner, name] = vars(owner).get(name)
+        stock = inspect.unwrap(before) if name == "__init__" else before  # ours does without the "ostinato" section
+
+        @functools.wraps(stock)
+        def method(self: Any, *args: Any, **named: Any) -> Any:
+            return function(functools.partial(stock, self), self, *args, **named)
+
+        setattr(owner, name, method)
+        return function
+
+    return put
+
+
+class Takeover:
+    """What is done to DeepSpeed while the script runs."""
+
+    def __init__(self, world: World, host: Host):
+        self.world, self.host = world, host
+        self.reached = False  # a PipelineModule or an engine has been made
+        self.states: dict[int, dict[int, Any]] = {}  # by id of a model
+        self.types: dict[int, Types] = {}
+        self.modules: dict[int, nn.Module] = {}  # by id of an engine whose model is no PipelineModule: a twin of that
+        self.evaluated: Callable[[], Job] | None = None  # the first evaluation's micro-batch
+        self.saved: dict[str, str] = {}  # folders of checkpoints, and where they went instead
+        self.noted: list[str] = []
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        try:
+            import deepspeed
+            from deepspeed.ops import __compatible_ops__ as operators
+            from deepspeed.utils import groups
+        except ImportError as error:
+            raise ProfileError(f"DeepSpeed is needed to run a training script: {error}", Status.MISSING) from error
+        made: dict[tuple[Any, str], Any] = {}
+        known = dict(vars(groups))  # DeepSpeed's own memory of process groups
+        accelerator, compiled = deepspeed.get_accelerator(), operators.get("deepspeed_shm_comm")
+        operators["deepspeed_shm_comm"] = False  # else init_distributed() compiles it, for a minute; one rank needs none
+        half = vars(accelerator).get("is_fp16_supported")
+        accelerator.is_fp16_supported = lambda: True  # DeepSpeed refuses to train with it on a CPU; measuring is another thing
+        self.linear = nn.functional.linear  # ZeRO-3 puts one of its own there
+        self._patch_model(made)
+        self._patch_engine(made)
+        self._patch_checkpoints(made)
+        try:
+            yield
+        finally:
+            for (owner, name), before in made.items():
+                delattr(owner, name) if before is None else setattr(owner, name, before)
+            nn.functional.linear = self.linear
+            vars(groups).update(known)
+            operators["deepspeed_shm_comm"] = compiled
+            del accelerator.is_fp16_supported
+            if half is not None:
+                accelerator.is_fp16_supported = half
+            for folder in set(self.saved.values()):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def note(self, line: str) -> None:
+        if line not in self.noted:
+            self.noted.append(line)
+            print(f"ostinato profile: {line}", flush=True)
+
+    def _patch_model(self, made: dict) -> None:
+        from deepspeed.pipe import PipelineModule
+        from deepspeed.runtime.config import DeepSpeedConfig
+        from deepspeed.runtime.zero.partition_parameters import Init
+
+        signature, of_parts = inspect.signature(PipelineModule.__init__), inspect.signature(Init.__init__)
+
+        @patched(Init, "__init__", made)
+        def whole(stock: Callable, part: Any, *args: Any, **named: Any) -> None:
+            """deepspeed.zero.Init() leaves the parameters whole: they are measured."""
+            given = of_parts.bind(part, *args, **named)
+            given.arguments["enabled"] = False
+            stock(*given.args[1:], **given.kwargs)
+
+        @patched(PipelineModule, "__init__", made)
+        def make(stock: Callable, model: Any, *args: Any, **named: Any) -> None:
+            self.reached = True
+            given = signature.bind(model, *args, **named).arguments
+            self._need(ranks_asked(given.get("topology"), given.get("num_stages"), self.world.size))
+            stock(*args, **named)
+            self.states[id(model)] = states_of(model)
+
+        @patched(DeepSpeedConfig, "__init__", made)
+        def configure(stock: Callable, _made: Any, config: Any, mpu: Any = None, *args: Any, **named: Any) -> None:
+            self._need(ranks_of_batches(config, mpu, self.world.size))
+            stock(config, mpu, *args, **named)
+
+    def _need(self, size: int) -> None:
+        if size != self.world.size:
+            self.host.restart(size)
+
+    def _patch_engine(self, made: dict) -> None:
+        from deepspeed.runtime.engine import DeepSpeedEngine
+        from deepspeed.runtime.pipe.engine import PipelineEngine
+
+        signature = inspect.signature(inspect.unwrap(DeepSpeedEngine.__init__))
+
+        @patched(PipelineEngine, "__init__", made)
+        def begin_pipeline(stock: Callable, engine: Any, *args: Any, **named: Any) -> None:
+            model = named["model"] if "model" in named else args[2]
+            self.types[id(model)] = types_of(model)
+            stock(*args, **named)
+
+        @patched(DeepSpeedEngine, "__init__", made)
+        def begin(stock: Callable, engine: Any, *args: Any, **named: Any) -> None:
+            self.reached = True
+            if not isinstance(engine, PipelineEngine):
+                model = signature.bind(engine, *args, **named).arguments["model"]
+                if not isinstance(model, nn.Module):
+                    self.host.fail(ProfileError(f"deepspeed.initialize() was given a {type(model).__name__} as its model: give an nn.Module"))
+                self.modules[id(engine)] = self._twin_of(model)
+            stock(*args, **named)
+
+        @patched(DeepSpeedEngine, "forward", made)
+        def forward(stock: Callable, engine: Any, *args: Any, **named: Any) -> Any:
+            if isinstance(engine, PipelineEngine):
+                return stock(*args, **named)
+            self.host.take(self._job_of_module(engine, args, named))
+
+        @patched(DeepSpeedEngine, "get_optimizer_configuration", made)
+        def uncompiled(stock: Callable, engine: Any, parameters: dict, *args: Any, **named: Any) -> Any:
+            """Adam without compiling DeepSpeed's own: no step is made."""
+            if not engine.zero_use_cpu_optimizer():
+                parameters["torch_adam"] = True
+                for option in ("bias_correction", "set_grad_none"):  # that torch's does not have
+                    parameters.pop(option, None)
+            return stock(parameters, *args, **named)
+
+        @patched(PipelineEngine, "train_batch", made)
+        def train_batch(_stock: Callable, engine: Any, data_iter: Any = None, *_args: Any, **_named: Any) -> NoReturn:
+            if data_iter is not None:
+                engine.set_dataiterator(data_iter)
+            engine.module.train()
+            self.host.take(self._job_of(engine, engine._next_batch()))
+
+        @patched(PipelineEngine, "_next_batch", made)
+        def next_batch(stock: Callable, engine: Any) -> Any:
+            batch = stock()
+            if self.evaluated is None:
+                self.evaluated = functools.partial(self._job_of, engine, batch)
+            return batch
+
+        @patched(PipelineEngine, "_bcast_pipe_scalar", made)
+        def told(stock: Callable, engine: Any, *args: Any, **named: Any) -> Any:
+            """What the last stage would tell is 1: a script may take its logarithm."""
+            value = stock(*args, **named)
+            if engine.is_last_stage():
+                return value
+            self.note("eval_batch() gives 1.0: the stages behind rank 0's are not run")
+            return torch.ones_like(value)
+
+    def _patch_checkpoints(self, made: dict) -> None:
+        from deepspeed.runtime.engine import DeepSpeedEngine
+
+        for name in ("save_checkpoint", "save_16bit_model", "save_fp16_model"):
+
+            @patched(DeepSpeedEngine, name, made)
+            def save(stock: Callable, _engine: Any, save_dir: Any, *args: Any, **named: Any) -> Any:
+                place = os.path.abspath(save_dir)
+                if place not in self.saved:
+                    self.saved[place] = tempfile.mkdtemp(prefix="ostinato-checkpoint-")
+                    self.note(f"what the engine saves to {save_dir} goes to a temporary folder, and is deleted at the end")
+                return stock(self.saved[place], *args, **named)
+
+        @patched(DeepSpeedEngine, "load_checkpoint", made)
+        def load(stock: Callable, _engine: Any, load_dir: Any, *args: Any, **named: Any) -> Any:
+            return stock(self.saved.get(os.path.abspath(load_dir), load_dir), *args, **named)
+
+    def _twin_of(self, model: nn.Module) -> nn.Module:
+        try:
+            return twin(model, {})
+        except Exception as error:  # whatever a module of the script's may have in it
+            self.note(f"the model cannot be copied ({type(error).__name__}: {error}): it is measured as DeepSpeed has left it")
+            return model
+
+    def _job_of(self, engine: Any, batch: Any) -> Job:
+        model = engine.module
+        if batch is None:
+            self.host.fail(ProfileError("train_batch() was called without data_iter, and initialize() without training_data"))
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            self.host.fail(ProfileError("the data iterator must give (inputs, labels), as DeepSpeed's pipeline engine asks"))
+        layers, notes = layers_as_left(model, self.states.get(id(model), {}), self.types.get(id(model), {}))
+        for line in notes:
+            self.note(line)
+        job = Job(
+            layers=layers,
+            inputs=batch[0],
+            labels=batch[1],
+            loss_fn=model.loss_fn,
+            config=engine._config._param_dict,
+            optimizer=own_optimizer(engine),
+            checkpoint_interval=model.activation_checkpoint_interval,
+        )
+        release(engine, [built(model, index) for index in local(model) if layers[index] is model._layer_specs[index]])
+        return job
+
+    def _job_of_module(self, engine: Any, inputs: tuple, named: dict) -> Job:
+        """The first forward of a module that is no PipelineModule. Its loss, if it has none inside, is not known."""
+        module, nn.functional.linear = self.modules.get(id(engine), engine.module), self.linear
+        if inputs and named:
+            inputs, named = (), dict(inspect.signature(module.forward).bind(*inputs, **named).arguments)
+        job = Job(module=module, inputs=named or inputs, config=engine._config._param_dict, optimizer=own_optimizer(engine))
+        release(engine, [])
+        return job
+
+
+def ranks_asked(topology: Any, stages: int | None, size: int) -> int:
+    """Of a PipelineModule. A topology that a script has made of a too small world has dimensions of 0."""
+    if topology is not None:
+        return math.prod(max(1, dimension) for dimension in topology.dims)
+    return size if not stages or size % stages == 0 else stages
+
+
+def ranks_of_batches(config: Any, mpu: Any, size: int) -> int:
+    """With so many data parallel replicas that the configuration's batch sizes agree, where it gives all three."""
+    settings = parsed(config)
+    whole, steps = settings.get("train_batch_size"), settings.get("gradient_accumulation_steps")
+    micro = settings.get("train_micro_batch_size_per_gpu")
+    if not all(isinstance(number, int) and number > 0 for number in (whole, steps, micro)) or whole % (micro * steps):
+        return size
+    replicas = mpu.get_data_parallel_world_size() if mpu is not None else size
+    return size if whole // (micro * steps) == replicas else size // replicas * (whole // (micro * steps))
+
+
+def parsed(config: Any) -> dict:
+    """Of a dict or a file; DeepSpeed itself says what is wrong with another."""
+    if isinstance(config, dict):
+        return config
+    try:
+        from deepspeed.runtime.tensor_parallel.init_utils import load_ds_config
+
+        return load_ds_config(config)
+    except Exception:
+        return {}
+
+
+def own_optimizer(engine: Any) -> Any:
+    """The script's own, without its parameters; None: the configuration names it."""
+    if engine.client_optimizer is None:
+        return None
+    made = copy.copy(engine.basic_optimizer)
+    made.param_groups, made.state = [], {}
+    return made
+
+
+def release(engine: Any, modules: list[nn.Module | None]) -> None:
+    """Lets go of the memory that training would need: the layers are built once more to be measured."""
+    for tensor in (tensor for module in modules if module is not None for tensor in (*module.parameters(), *module.buffers())):
+        tensor.data, tensor.grad = tensor.data.new_empty(0), None
+    for optimizer in {id(made): made for made in (engine.optimizer, engine.basic_optimizer) if made is not None}.values():
+        vars(optimizer).clear()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

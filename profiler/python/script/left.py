@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers as the script has left them: what it changed after PipelineModule() had built them is measured, not the LayerSpec.
+
+Rank 0 has only its own layers. A LayerSpec of another rank is taken to be changed as the equal ones of rank 0 are, where those are
+all changed alike; else it is taken as it is written. `layers_as_left()` says so in words.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ostinato.profile.model.identity import Keys, layer_key
+
+Types = dict[int, torch.dtype]  # by id of a parameter or buffer: before DeepSpeed casts it
+
+
+def types_of(model: nn.Module) -> Types:
+    return {id(tensor): tensor.dtype for tensor in (*model.parameters(), *model.buffers())}
+
+
+def built(model: Any, index: int) -> nn.Module | None:
+    """What rank 0 calls as this layer, below a TiedLayerSpec's forward_fn; None: no module."""
+    spec, called = model._layer_specs[index], model.forward_funcs[index - model._local_start]
+    if hasattr(spec, "key") and isinstance(called, functools.partial):
+        called = model.tied_modules[spec.key]
+    return called if isinstance(called, nn.Module) else None
+
+
+def local(model: Any) -> range:
+    return range(model._local_start, model._local_start + len(model.forward_funcs))
+
+
+def states_of(model: Any) -> dict[int, Any]:
+    """What tells whether a layer of rank 0 has been changed since, by index."""
+    made = {index: built(model, index) for index in local(model)}
+    return {index: Keys(types=False).module(module) for index, module in made.items() if module is not None}
+
+
+def twin(module: nn.Module, types: Types) -> nn.Module:
+    """A copy with parameters of its own in the same memory, as far as DeepSpeed has not cast them: it has none of the hooks that
+    DeepSpeed puts on parameters."""
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        value = tensor.detach().to(types.get(id(tensor), tensor.dtype))
+        memo[id(tensor)] = nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
+    return copy.deepcopy(module, memo)
+
+
+def changed(spec: Any, module: nn.Module, build: Callable[[], nn.Module]) -> Any:
+    """The LayerSpec with another layer than it says."""
+    made = copy.copy(spec)
+    made.left = module  # layer_key() compares this
+    made.build = lambda log=False: build()
+    return made
+
+
+def like(spec: Any, other: Any) -> bool:
+    """Whether the script must have meant both: the same class with the same arguments, or tied to it."""
+    if hasattr(spec, "key") or hasattr(other, "key"):
+        return getattr(spec, "key", None) == getattr(other, "key", 0)
+    return layer_key(spec) == layer_key(other)
+
+
+def is_spec(layer: Any) -> bool:
+    return hasattr(layer, "typename") and hasattr(layer, "build") and not hasattr(layer, "reads")
+
+
+def layers_as_left(model: Any, states: dict[int, Any], types: Types) -> tuple[list[Any], list[str]]:
+    """The model's layers, and what is taken for granted about them. `states`: states_of() when the model was made."""
+    layers, notes = list(model._layer_specs), []
+    now = states_of(model)
+    touched = {index: built(model, index) for index in now if is_spec(layers[index]) and now[index] != states.get(index)}
+    for index in now:
+        try:
+            if index in touched:
+                copied = twin(touched[index], types)
+                layers[index] = changed(layers[index], copied, functools.partial(twin, copied, {}))
+            elif isinstance(layers[index], nn.Module) and not hasattr(layers[index], "reads"):
+                layers[index] = twin(built(model, index), types)
+        except Exception as error:  # whatever a module of the script's may have in it
+            notes.append(f"layer {index} cannot be copied ({type(error).__name__}: {error}): it is taken as it was written")
+            touched.pop(index, None)
+    wired = [index for index in now if hasattr(layers[index], "reads") and now[index] != states.get(index)]
+    if wired:
+        notes.append(f"layers {spelled(wired)} of graph() were changed after PipelineModule(): they are measured as they were written")
+    return layers, notes + _carry_over(model, layers, touched, now)
+
+
+def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dict[int, Any]) -> list[str]:
+    """To equal LayerSpecs of other ranks. Returns what is to be said."""
+    if not touched:
+        return []
+    specs, carried, open_ = model._layer_specs, [], []
+    for index in (i for i in range(len(specs)) if i not in now and is_spec(specs[i])):
+        same = [other for other in now if is_spec(specs[other]) and like(specs[index], specs[other])]
+        if not any(other in touched for other in same):
+            continue
+        if all(other in touched for other in same) and len({now[other] for other in same}) == 1:
+            source = layers[same[0]]
+            layers[index] = changed(specs[index], source.left, functools.partial(copy.deepcopy, source.left))
+            carried.append(index)
+        else:
+            open_.append(index)
+    notes = [f"layers {spelled(list(touched))} are measured as the script changed them after PipelineModule()"]
+    if carried:
+        notes.append(f"layers {spelled(carried)} are on other ranks: taken to be changed as the equal ones of rank 0")
+    if open_:
+        notes.append(
+            f"layers {spelled(open_)} are on other ranks, and rank 0 changes only some of those that are equal: taken as their "
+            "LayerSpec says (--world-size 1 with num_stages=1 has all layers on one rank)"
+        )
+    return notes
+
+
+def spelled(numbers: list[int]) -> str:
+    """`0 to 3, 7`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile as tables for a terminal, and as one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ostinato.profile.measure.check import Check, launch_share
+
+TOP_OPERATORS = 8
+MOSTLY_LAUNCHING = 0.5
+
+
+def milliseconds(spread: Any) -> str:
+    return f"{spread.median / 1e6:.3f}" if spread.repeats else "-"
+
+
+def unrest(row: Any) -> float:
+    """Half the distance between the quartiles, in percent of the median; of the forward or the backward."""
+    return max(50 * (s.high - s.low) / max(1, s.median) for s in (row.forward, row.backward))
+
+
+def size(count: int) -> str:
+    """In bytes, or in powers of 1024 of them: 912.4K."""
+    number, unit = float(count), ""
+    for larger in ("K", "M", "G"):
+        if number < 1024:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.1f}{unit}" if unit else str(count)
+
+
+def weight_of_layers(profile: Any) -> dict[int, int]:
+    """How many layers of the model each measured layer stands for, itself included."""
+    weights: dict[int, int] = {}
+    for row in profile.layers:
+        measured = row.index if row.same_as < 0 else row.same_as
+        weights[measured] = weights.get(measured, 0) + 1
+    return weights
+
+
+def flops_of_layers(profile: Any) -> dict[int, int]:
+    """Of a forward and a backward of each measured layer, as far as they are known; without those where none are."""
+    flops: dict[int, int] = {}
+    for row in profile.operators:
+        if row.flops is not None:
+            flops[row.layer] = flops.get(row.layer, 0) + row.flops
+    return flops
+
+
+def billions(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1e9:.3g}"
+
+
+def layer_table(profile: Any) -> Table:
+    """One row a measured layer, with how often the model has it."""
+    title = f"{profile.model} on {profile.device_name}, a micro-batch of {profile.micro_batch_size}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("layer", overflow="fold")
+    for column in ("n", "fwd ms", "bwd ms", "+-", "kept B", "work B", "params B", "output B"):
+        table.add_column(column, justify="right", no_wrap=True)
+    weights = weight_of_layers(profile)
+    for row in (row for row in profile.layers if row.same_as < 0):
+        workspace = max(row.forward_workspace, row.backward_workspace)
+        table.add_row(
+            row.name,
+            str(weights[row.index]),
+            milliseconds(row.forward),
+            milliseconds(row.backward),
+            f"{unrest(row):.0f} %",
+            *map(size, (row.kept, workspace, row.parameters, row.output_bytes)),
+        )
+    return table
+
+
+def operator_table(profile: Any) -> Table:
+    """The operators that take most of a micro-batch, over all layers."""
+    weights, totals = weight_of_layers(profile), {}
+    for row in profile.operators:
+        times = weights.get(row.layer, 0)
+        time, calls, flops = totals.get((row.name, row.phase), (0, 0, None))
+        if row.flops is not None:
+            flops = (flops or 0) + times * row.flops
+        totals[row.name, row.phase] = time + times * row.self_time.median, calls + times * row.calls, flops
+    title = "Operators by self time of a micro-batch"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("operator")
+    table.add_column("direction")
+    for column in ("calls", "self ms", "GFLOP"):
+        table.add_column(column, justify="right")
+    longest = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))[:TOP_OPERATORS]
+    for (name, phase), (time, calls, flops) in longest:
+        table.add_row(name, phase, str(calls), f"{time / 1e6:.3f}", billions(flops))
+    return table
+
+
+def transfer_lines(profile: Any) -> list[str]:
+    if not profile.transfers:
+        return ["transfers: not measured (a placement made from this has free transfers)"]
+    lines = [
+        f"transfer {row.source} -> {row.target}{f' over {row.backend}' if row.backend else ''}: {row.latency / 1e3:.0f} us + bytes / "
+        f"{row.bytes_per_second / 1e9:.2f} GB/s, off by at most {row.residual * 100:.0f} %"
+        for row in profile.transfers
+    ]
+    if len(profile.transfers) == 2:
+        lines.append("one pair was measured, and stands for all")
+    return lines
+
+
+def unrest_lines(profile: Any) -> list[str]:
+    """Where the machine was too busy for the times to be trusted."""
+    return [profile.noise_warning] if profile.noise else []
+
+
+def timer_lines(profile: Any) -> list[str]:
+    """Which clock, where it is not the best that such a device has."""
+    return [f"times are from {profile.timer}: {profile.timer_note}"] if profile.timer_note else []
+
+
+def completeness_line(profile: Any) -> str:
+    state = profile.completeness
+    if state.complete and profile.timer == "cupti":
+        return f"complete: all {state.expected} operators and launches that were counted are in the profile"
+    if state.complete:
+        return f"complete: all {state.expected} operators that torch's dispatcher saw are in the profile"
+    return f"NOT complete: {state.reason}"
+
+
+def launch_lines(profile: Any) -> list[str]:
+    """Where launching operators takes most of the time, another schedule gains little. No advice where the times are not known."""
+    share = launch_share(profile)
+    if share <= MOSTLY_LAUNCHING or profile.noise:
+        return []
+    return [
+        f"{share * 100:.0f} % of a micro-batch goes into launching operators, not into running them: larger micro-batches "
+        "or fused operators gain more here than a schedule"
+    ]
+
+
+def off(predicted: float, measured: int, drift: float, noise: str = "") -> str:
+    """How far a prediction is from what was measured, the machine's own change taken out. Of times nothing where they are not known."""
+    if noise:
+        return "?"
+    return f"{100 * (predicted * drift / measured - 1):+.1f} %" if measured else "-"
+
+
+def check_table(profile: Any, checks: Sequence[Check]) -> Table:
+    title = "Stages measured as a whole, and how far off the profile's rows are (rows: of layers, ops: of operators)"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("layers", no_wrap=True)
+    for column in ("fwd ms", "rows", "ops", "bwd ms", "rows", "ops", "kept", "work", "drift"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for check in checks:
+        measured, rows = check.measured, check.from_layers
+        table.add_row(
+            f"{check.first} to {check.last - 1}",
+            f"{measured.forward / 1e6:.3f}",
+            off(rows.forward, measured.forward, check.drift, profile.noise),
+            off(check.operators_forward, measured.forward, check.drift, profile.noise),
+            f"{measured.backward / 1e6:.3f}",
+            off(rows.backward, measured.backward, check.drift, profile.noise),
+            off(check.operators_backward, measured.backward, check.drift, profile.noise),
+            off(rows.kept, measured.kept, 1),
+            off(rows.workspace, measured.workspace, 1),
+            f"{100 * (check.drift - 1):+.0f} %",
+        )
+    return table
+
+
+def show(profile: Any, console: Console) -> None:
+    console.print(layer_table(profile))
+    console.print(operator_table(profile))
+    notes = transfer_lines(profile) + unrest_lines(profile) + launch_lines(profile) + timer_lines(profile)
+    for line in (*notes, completeness_line(profile)):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def summary(profile: Any, path: str) -> dict[str, Any]:
+    """Sums over all layers of the model, for one micro-batch."""
+    rows = profile.layers
+    return {
+        "profile": path,
+        "model": profile.model,
+        "model_sha256": profile.model_sha256,
+        "layers": len(rows),
+        "measured_layers": sum(row.same_as < 0 for row in rows),
+        "micro_batch_size": profile.micro_batch_size,
+        "forward_ns": sum(row.forward.median for row in rows),
+        "backward_ns": sum(row.backward.median for row in rows),
+        "kept_bytes": sum(row.kept for row in rows),
+        "parameter_bytes": sum(row.parameters for row in rows),
+        "flops": sum(times * flops_of_layers(profile).get(index, 0) for index, times in weight_of_layers(profile).items()),
+        "operators": len(profile.operators),
+        "transfers": len(profile.transfers),
+        "timer": profile.timer,
+        "noise": profile.noise,
+        "complete": profile.completeness.complete,
+        "reason": profile.completeness.reason,
+    }
