@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from ostinato.files import write_text
+from ostinato.files import Diagnostic
 from ostinato.profile.memory import (
     GRADIENTS,
     OPTIMIZER,
@@ -48,7 +48,7 @@ class StepMemory:
     """Of one engine."""
 
     def __init__(self, folder: Path, rank: int, engine):
-        self._path, self._rank, self._engine = folder / f"rank-{rank}.json", rank, engine
+        self._file, self._rank, self._engine = Diagnostic(folder / f"rank-{rank}.json"), rank, engine
         self._log = None  # while the step is recorded
         self._spans: list[Span] = []
         self._noted: list[tuple[int, Owned]] = []
@@ -74,7 +74,7 @@ class StepMemory:
             above, end = meter.peak() - before, _profiler.now()
         self.note()
         recording = self._recording(known, above, start, end)
-        write_text(self._path, json.dumps(self._trace(recording, start)))
+        self._file.write(json.dumps(self._trace(recording, start)))
         self._log = None
 
     @contextmanager
