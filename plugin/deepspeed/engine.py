@@ -9,7 +9,7 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 
 import torch
 import torch.distributed as dist
@@ -500,7 +500,17 @@ class PlanEngine:
         return loaded
 
     def destroy(self):
-        self._ostinato.watch.close()
-        if self._ostinato.trace is not None:
-            self._ostinato.trace.write()
+        """Also ends the threads and connections of the groups that are ostinato's. DeepSpeed keeps its own, and calls this once more
+        when the engine is collected.
+        """
+        run = self._ostinato
+        if not run.ready:
+            return super().destroy()
+        run.watch.close()
+        if run.trace is not None:
+            run.trace.close()
         super().destroy()
+        run.executor = run.working = run.forwards = None  # which hold them, too
+        for group in (run.group, *chain.from_iterable(run.links.values())):
+            dist.destroy_process_group(group)
+        run.links, run.group = {}, None
