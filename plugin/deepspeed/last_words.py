@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
+from ostinato.errors import printable
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .errors import OstinatoError
@@ -55,7 +56,7 @@ def _say(text: str) -> None:
 
 def _print(text: str) -> None:
     sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text, newlines=True), file=sys.stderr, flush=True)
 
 
 def _let_others_read(key: str) -> None:

@@ -9,6 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch.distributed as dist
+from ostinato.errors import printable
 from ostinato.files import write_text
 
 from . import auto, model_identity, plans, universal
@@ -90,7 +91,7 @@ def _without_plan(error: Unsupported, engine, original_init, prepared: Prepared,
     if prepared.section is None or prepared.section.require:
         raise error
     if dist.get_rank() == 0:
-        print(f"ostinato: {error}; the run goes on under DeepSpeed's own schedule", flush=True)
+        print(f"ostinato: {printable(str(error), newlines=True)}; the run goes on under DeepSpeed's own schedule", flush=True)
     original_init(engine, *args, **kwargs)
 
 
@@ -117,7 +118,7 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     claim = engine.ostinato_begin(claim)
     if dist.get_rank() == 0:
         for said in (*map("ostinato: {}".format, rebuilt.notes), line(prepared.program, claim.before())):
-            print(said, flush=True)
+            print(printable(said), flush=True)
 
 
 def _claim(program, stages: list, stock: list[int], differs: str, model) -> Claim:
@@ -175,7 +176,7 @@ def _agree(prepared: Prepared, model) -> None:
         return
     note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs)
     if note and dist.get_rank() == 0:
-        print(f"ostinato: {note}", flush=True)
+        print(f"ostinato: {printable(note)}", flush=True)
 
 
 def _statement(prepared: Prepared, model) -> Statement:

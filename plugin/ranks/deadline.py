@@ -52,11 +52,16 @@ class Deadline:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        while not self._over:
+        late = ""
+        while not self._over and not late:
             with self._changed:
                 self._changed.wait_for(lambda: self._over or self._what)
-                what, begun = self._what, self._begun
-                if self._changed.wait_for(lambda: self._over or not self._what or self._begun != begun, self._limit_s):
-                    continue
-            self._expired(f"{what} takes longer than {self._limit_s:g} s")
-            return
+                late = self._late()
+        if late:
+            self._expired(f"{late} takes longer than {self._limit_s:g} s")
+
+    def _late(self) -> str:
+        """Waits until what is under way is over; what it is where that takes too long."""
+        what, begun = self._what, self._begun
+        over = self._changed.wait_for(lambda: self._over or not self._what or self._begun != begun, self._limit_s)
+        return "" if over else what

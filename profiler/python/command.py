@@ -25,7 +25,7 @@ from ostinato import _profiler
 from ostinato.files import why_not_all, write_text
 from ostinato.profile.check import Check, check_profile
 from ostinato.profile.device import device_of_this_process
-from ostinato.errors import Status
+from ostinato.errors import Status, printable
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.exported import ARCHIVE, TORCHSCRIPT, load_exported
 from ostinato.profile.job import Job
@@ -332,7 +332,7 @@ def main(argv: list[str]) -> int:
     try:
         return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:
-        print(f"ostinato profile: {error}", file=sys.stderr)
+        print(f"ostinato profile: {printable(str(error), newlines=True)}", file=sys.stderr)
         return getattr(error, "status", Status.BAD_INPUT)
     except KeyboardInterrupt:
         print("ostinato profile: interrupted, nothing was written", file=sys.stderr)

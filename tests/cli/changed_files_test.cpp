@@ -185,5 +185,34 @@ INSTANTIATE_TEST_SUITE_P(
         Files{"capacity", {"--micro-batches", "4", "--pareto", "memory", "--points", "3"}, "v-shape-4.toml"}),
     [](const auto& info) { return info.param.what; });
 
+/// What is in a file is printed, not obeyed by the terminal.
+TEST(StrangeNames, MoveNoCursor) {
+  const TemporaryFolder folder;
+  std::string text = read_text(ostinato::test::source_dir() / "configs/v-shape-4.toml");
+  const auto put = [&](const std::string& name, const std::string& other) {
+    const std::size_t at = text.find("\"" + name);
+    ASSERT_NE(at, std::string::npos) << name;
+    text.insert(at + 1, other);
+  };
+  for (const char* name : {"v-shape", "device0"}) put(name, R"(\u001b[2J\n\u009b\u202e)");
+  const std::string p = folder.write("p.toml", text), plan = folder / "plan.json";
+  const auto plain = [](const Result& result) {
+    for (const std::string& printed : {result.out, result.err}) {
+      EXPECT_EQ(printed.find('\x1b'), std::string::npos) << printed;
+      EXPECT_EQ(printed.find("\u009b"), std::string::npos) << printed;
+      EXPECT_EQ(printed.find("\u202e"), std::string::npos) << printed;
+    }
+    return result.status;
+  };
+  ASSERT_EQ(plain(ostinato_run({"search", p, "--micro-batches", "4", "--time-limit", "0", "--output", plan})),
+            0);
+  EXPECT_EQ(plain(ostinato_run({"verify", plan, p})), 0);
+  EXPECT_EQ(plain(ostinato_run({"show", plan, p})), 0);
+  EXPECT_EQ(plain(ostinato_run({"simulate", plan, p, "--explain"})), 0);
+  EXPECT_EQ(plain(ostinato_run({"lower", plan, p})), 0);
+  const std::string wrong = folder.write("wrong.json", R"({"format": "\u001b[2J"})");
+  EXPECT_EQ(plain(ostinato_run({"show", wrong, p})), 3);
+}
+
 }  // namespace
 }  // namespace ostinato::cli::test
