@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 from .errors import OstinatoError
 
 SECTION = "ostinato"
+OFF = "ostinato_off"  # keeps a section without using it
 
 _enabled: dict | None = None  # what enable() was given
 _loaded: tuple[dict, str] | None = None  # the configuration last read from a file, and that file
@@ -37,14 +38,14 @@ def section_of(configuration: dict) -> dict | None:
     another place, and for null: whoever wrote these wants a plan to run.
     """
     for key, value in configuration.items():
-        if key != SECTION:
+        if key not in (SECTION, OFF):
             _refuse_strays(key, value, ())
     if SECTION not in configuration:
         return _enabled
     if _enabled is not None:
         raise OstinatoError(f'a plan is given twice: by ostinato.deepspeed.enable() and by the "{SECTION}" section')
     if configuration[SECTION] is None:
-        raise OstinatoError(f'"{SECTION}" is null: give it a "plan", or leave the key out to train without one')
+        raise OstinatoError(f'"{SECTION}" is null: give it a "plan", or leave the key out, or call it "{OFF}", to train without one')
     return configuration[SECTION]
 
 
@@ -54,7 +55,7 @@ def _refuse_strays(key, value, inside: tuple[str, ...]) -> None:
     if inside and key == SECTION:
         raise OstinatoError(f'the DeepSpeed configuration has the "{SECTION}" section{where}: it belongs to the top level')
     if _resembles(str(key).lower()):
-        raise OstinatoError(f'the DeepSpeed configuration has a key "{key}"{where}: did you mean "{SECTION}"?')
+        raise OstinatoError(f'the DeepSpeed configuration has a key "{key}"{where}: did you mean "{SECTION}"? ("{OFF}" keeps a section without using it)')
     for entry in value if isinstance(value, list | tuple) else [value]:
         for name, below in entry.items() if isinstance(entry, dict) else ():
             _refuse_strays(name, below, (*inside, str(key)))

@@ -46,13 +46,14 @@ def test_misspelt_section(world2, plan, key):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"ostinato": None}, ['"ostinato" is null', "leave the key out"]),
+        ({"ostinato": None}, ['"ostinato" is null', "leave the key out", '"ostinato_off"']),
+        ({"pipeline": {"ostinato_off": {}}}, ['key "ostinato_off" in "pipeline"']),
         ({"pipeline": {"ostinato": {"auto": True}}}, ['"ostinato" section in "pipeline"', "top level"]),
         ({"ostinato.plan": "plan.json"}, ['key "ostinato.plan"', 'did you mean "ostinato"?']),
         ({"ostinato_config": {}}, ['key "ostinato_config"']),
         ({"pipeline": {"activation": [{"Ostinatto": {}}]}}, ['"Ostinatto" in "activation" in "pipeline"']),
     ],
-    ids=["null", "inside", "dotted", "longer", "deep"],
+    ids=["null", "off-inside", "inside", "dotted", "longer", "deep"],
 )
 def test_a_section_that_would_be_silently_off(config, words):
     """No engine is made for these: the run stops as soon as DeepSpeed hands the configuration over."""
