@@ -7,7 +7,7 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 """
 
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
 
@@ -524,5 +524,6 @@ class PlanEngine:
         super().destroy()
         run.executor = run.working = run.forwards = None  # which hold them, too
         for group in (run.group, *chain.from_iterable(run.links.values())):
-            dist.destroy_process_group(group)
+            with suppress(ValueError, AssertionError):  # the script has ended all groups already
+                dist.destroy_process_group(group)
         run.links, run.group = {}, None

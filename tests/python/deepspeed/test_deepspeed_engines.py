@@ -6,9 +6,11 @@ import os
 import threading
 
 import pytest
+import torch.distributed as dist
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, data_of, make_engine
+from support.worlds import World
 
 ENGINES = 3
 
@@ -41,3 +43,20 @@ def test_an_engine_leaves_no_more_than_one_of_deepspeed(world2, plan):
     world2.restart()
     ours = world2.run(left_by_engines, Options(section={"plan": str(plan)}))
     assert ours == stock
+
+
+def destroyed_after_the_groups(options: Options) -> str:
+    """What an engine says that a script destroys, or drops, once torch.distributed has ended."""
+    engine = make_engine(options)
+    dist.destroy_process_group()
+    try:
+        engine.destroy()
+        engine.destroy()
+    except Exception as error:
+        return repr(error)
+    return ""
+
+
+def test_an_engine_may_be_destroyed_last(plan):
+    with World(2) as world:
+        assert world.run(destroyed_after_the_groups, Options(section={"plan": str(plan)})) == ["", ""]
