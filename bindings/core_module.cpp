@@ -95,9 +95,10 @@ std::vector<std::string> names_of(const std::vector<Named>& list) {
   return names;
 }
 
-/// What draws, replays or runs a plan asks this first.
-void refuse_unless_it_runs(const HeldPlan& held) {
+/// What tells, draws, replays or runs a plan asks for it here: it may have been read from a file.
+const HeldPlan& checked(const HeldPlan& held) {
   refuse_unless_it_runs(held.plan, held.written->file.placement, "the plan", "its placement");
+  return held;
 }
 
 void bind_placement(py::module_& m) {
@@ -152,7 +153,7 @@ using Columns = std::tuple<std::vector<std::string>, std::vector<std::string>, s
 Columns columns(const HeldPlan& held) {
   Columns columns;
   auto& [blocks, stages, kinds, devices, micro_batches, starts, ends] = columns;
-  for (const ScheduledBlock& step : held.plan.schedule) {
+  for (const ScheduledBlock& step : checked(held).plan.schedule) {
     const Block& block = held.placement.blocks[static_cast<std::size_t>(step.block)];
     blocks.push_back(block.name);
     stages.push_back(block.stage);
@@ -179,13 +180,14 @@ void bind_plan(py::module_& m) {
       .def_property_readonly("peak_memory", [](const HeldPlan& p) { return p.plan.peak_memory; })
       .def_property_readonly("cut_by_limit", [](const HeldPlan& p) { return p.plan.search.cut_by_limit; })
       .def("columns", &columns)
-      .def("html", [](const HeldPlan& p) { return show_html(p.plan, p.placement); })
+      .def("html", [](const HeldPlan& p) { return show_html(checked(p).plan, p.placement); })
       .def("summary",
            [](const HeldPlan& p) {
-             return core::summary(p.plan, p.placement, -1, p.written->file.model.step_memory);
+             return core::summary(checked(p).plan, p.placement, -1, p.written->file.model.step_memory);
            })
       .def("facts", [](const HeldPlan& p) {
-        return dumped(core::summary_json(p.plan, p.placement, -1, p.written->file.model.step_memory));
+        return dumped(
+            core::summary_json(checked(p).plan, p.placement, -1, p.written->file.model.step_memory));
       });
   m.def("plan_file", [](const std::string& path, std::shared_ptr<HeldPlacement> placement) {
     Plan plan = read_plan(path, placement->file.placement, placement->file.sha256);
@@ -198,18 +200,18 @@ void bind_plan(py::module_& m) {
   });
   m.def("simulate", [](const HeldPlan& held, const Settings& settings) {
     const SimulateOptions options = core::simulate_options(options_of({"simulate"}, settings));
-    refuse_unless_it_runs(held);
+    checked(held);
     const py::gil_scoped_release release;
     return simulate(held.placement, held.plan.micro_batches, held.plan.schedule, options).makespans;
   });
   m.def("explain", [](const HeldPlan& held) {
-    refuse_unless_it_runs(held);
+    checked(held);
     const Placement limited =
         held.plan.capacity ? within_capacity(held.placement, held.plan.capacity->memory) : held.placement;
     return explain(limited, critical_chain(limited, held.plan.micro_batches, held.plan.schedule));
   });
   m.def("lower", [](const HeldPlan& held, bool transfers) {
-    refuse_unless_it_runs(held);
+    checked(held);
     const py::gil_scoped_release release;
     const Program program = lower(held.plan, held.written->file.placement);
     std::vector<std::string> rows;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/cli/plan_files.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include "search/checker/checker.h"
@@ -42,10 +41,9 @@ void save_plan(const fs::path& path, const Plan& plan, const Placement& placemen
   } catch (const InputError& error) {
     failure = error.what();
   }
-  std::error_code error;
-  const fs::path spare = fs::temp_directory_path(error) / fmt::format("ostinato-plan-{}.json", getpid());
+  fs::path spare;
   try {
-    write_file(spare, text);
+    spare = write_spare("ostinato-plan-", ".json", text);
   } catch (const InputError&) {
     io.err << text;
     throw InputError("", 0, failure + "; the plan was printed to standard error");

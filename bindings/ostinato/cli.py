@@ -15,7 +15,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from ostinato.errors import Status
+from ostinato.errors import Status, printable
 
 PYTHON_COMMANDS = {"profile": "ostinato.profile", "report": "ostinato.report", "doctor": "ostinato.doctor"}
 PLANNERS = ("plan", "partition")  # --devices launcher: the ranks of torchrun, deepspeed or Slurm
@@ -46,7 +46,7 @@ def run_cpp(args: list[str], launcher: str = "") -> int:
 
 
 def fail(command: str, args: list[str], status: int, message: str) -> int:
-    print(f"ostinato {command}: {message}", file=sys.stderr)
+    print(f"ostinato {command}: {printable(message, newlines=True)}", file=sys.stderr)
     if "--json" in args:
         print(json.dumps({"status": status, "error": message}))
     return status

@@ -10,6 +10,8 @@
 import enum
 import re
 
+# Below space, DEL, U+0080 to U+009F, separators of lines, marks that turn the direction of writing: as search/files/printable.h.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")  # as the command line calls what is a keyword in Python
 
 
@@ -29,6 +31,21 @@ class Status(enum.IntEnum):
 
 class Error(Exception):
     """The root of what ostinato raises: a user's mistake, or something that cannot be done. `str()` says what would be right."""
+
+
+def printable(text: str, newlines: bool = False) -> str:
+    """Text of a file as it may stand on a terminal or in a log: control characters are written out, newlines only where not `newlines`.
+
+    >>> printable("a\\x1b[31m\\n")
+    'a\\\\u001b[31m\\\\n'
+    """
+    return CONTROL.sub(lambda match: _written_out(match[0], newlines), text)
+
+
+def _written_out(character: str, newlines: bool) -> str:
+    if newlines and character == "\n":
+        return character
+    return {"\n": "\\n", "\t": "\\t"}.get(character) or f"\\u{ord(character):04x}"
 
 
 def _with_keywords(message: str) -> str:

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole files out: written beside their place, flushed to the disk, and renamed, so that nothing is ever half there.
 
-Pipes and devices (/dev/stdout, /dev/null) are written in place, and through a symbolic link the file behind it is replaced, as the
-C++ commands do (search/files/file.cpp).
+Pipes and devices (/dev/stdout, /dev/null) are written in place, and through a symbolic link the file behind it is replaced. Who may
+read a file stays as it was; of a new one the umask says it. The C++ commands do the same (search/files/file.cpp).
 """
 
+import fcntl
 import os
+import secrets
 import stat
+import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+OWN_FILES = "/proc/self/fd"
+BEGIN, END = ".ostinato-", ".tmp"
 
 
 def is_special(path: Path) -> bool:
@@ -32,17 +39,51 @@ def write_text(path: Path, text: str) -> None:
     if target.is_dir():
         raise IsADirectoryError(21, "is a folder", str(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    _remove_abandoned(target.parent)
+    beside = target.with_name(f"{BEGIN}{secrets.token_hex(8)}{END}")
+    handle, has_name = _open_beside(beside)
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            with suppress(FileNotFoundError):
+                os.fchmod(handle, target.stat().st_mode & 0o777)
+            file.write(text.encode())
             file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
+            os.fsync(handle)
+            if not has_name:  # src_dir_fd: else the link in /proc would be linked, not what it leads to
+                os.link(f"{OWN_FILES}/{handle}", beside, src_dir_fd=handle)
+            os.replace(beside, target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
+
+
+def _open_beside(path: Path) -> tuple[int, bool]:
+    """A file to write, and whether it has the name already: where the file system can do without, nothing is left of a process that is
+    killed while it writes.
+    """
+    handle, has_name = None, True
+    if hasattr(os, "O_TMPFILE") and os.access(OWN_FILES, os.X_OK):
+        with suppress(OSError):
+            handle, has_name = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), False
+    if handle is None:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    with suppress(OSError):  # without locks nobody removes it, either
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle, has_name
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """What processes that were killed have left there: who writes such a file holds a lock on it."""
+    for path in folder.glob(f"{BEGIN}*{END}"):
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                status = os.fstat(handle)
+                if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+            finally:
+                os.close(handle)
 
 
 def why_not_writable(path: Path) -> str:
@@ -78,3 +119,21 @@ def why_not_all(outputs: Mapping[str, Path | None]) -> str:
             return f"{option} {path}: {places[place]} goes to the same file"
         places[place] = option
     return ""
+
+
+class Diagnostic:
+    """A file that tells about a run, and is not worth it: where it cannot be written that is said once, and the run goes on."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._lost = False
+
+    def write(self, text: str) -> None:
+        try:
+            write_text(self.path, text)
+            self._lost = False
+        except OSError as error:
+            if not self._lost:
+                with suppress(OSError):  # the log may be on the same disk
+                    print(f"ostinato: {self.path} is not written: {error.strerror or error}; the run goes on", file=sys.stderr, flush=True)
+            self._lost = True

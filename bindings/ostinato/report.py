@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ostinato.errors import Status
+from ostinato.errors import Status, printable
 from ostinato.files import why_not_all, write_text
 from ostinato.trace import RankTrace, TraceError, perfetto, read_traces
 
@@ -145,7 +145,7 @@ def main(argv: list[str]) -> int:
         if args.perfetto:
             write_text(args.perfetto, json.dumps(perfetto(ranks)))
     except (TraceError, OSError) as error:
-        print(f"ostinato report: {error}", file=sys.stderr)
+        print(f"ostinato report: {printable(str(error))}", file=sys.stderr)
         return Status.BAD_INPUT
     if args.json:
         print(json.dumps(summary(ranks)))

@@ -24,6 +24,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from ostinato.files import why_not_writable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import OstinatoError
@@ -144,3 +145,14 @@ def resolve(section: Section, file: str | None) -> Paths:
         which = "" if section.placement else ' (the default, beside the plan; "placement" names another)'
         raise OstinatoError(f'"placement": {named["placement"]}: no such file{which}')
     return Paths(**named)
+
+
+def check_outputs(paths: Paths, rank: int) -> None:
+    """Raises OstinatoError where what this rank is to write could not be written: before step 1, not when it is there."""
+    writes = {"trace": f"rank-{rank}.json", "memory": f"rank-{rank}.json", "output": "plan.json"}
+    if rank != 0:
+        del writes["output"]
+    for key, name in writes.items():
+        folder = getattr(paths, key)
+        if folder is not None and (reason := why_not_writable(folder / name)):
+            raise OstinatoError(f'"{key}" in the "ostinato" section: {folder}: {reason}')

@@ -7,9 +7,9 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 """
 
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,7 @@ from .copies import Copies, add_losses, watched_state
 from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
+from .outside import Outside
 from .plans import Stage
 from .sharding import Courier, couriers_of
 from .step_memory import StepMemory
@@ -88,6 +89,7 @@ class Run:
     equality: Equality | None = None  # how its numbers relate to 1F1B's
     working: object = None  # the executor that ran last, or runs
     watch: Watch | None = None
+    outside: Outside | None = None
     trace: Trace | None = None
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs
@@ -140,9 +142,10 @@ class PlanEngine:
             f"engine {next(_engines)}, pipeline of rank {self.grid.pp_group[0]}",
             self.stage_id,
             len(self.grid.pp_group),
-            lambda: "has not begun" if run.working is None else run.working.position(),
+            self._position,
             min(1.0, run.section.timeout_s / 4),
         )
+        run.outside = Outside(self, run.watch, run.section.timeout_s)
         if run.paths.trace is not None:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
         if run.paths.memory is not None:
@@ -295,11 +298,13 @@ class PlanEngine:
         run.batches_before += batches
         if not evaluates:
             if run.copies is not None:
-                run.copies.add_gradients(self)
+                with run.outside.both_directions():
+                    run.copies.add_gradients(self)
             if run.memory is not None:
                 run.memory.note()
             for command in self._after_the_plan(pipe_schedule):
-                self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
+                with run.outside.command(command):
+                    self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
     def read_first_batch(self) -> None:
         """Of the step or evaluation that begins."""
@@ -321,14 +326,21 @@ class PlanEngine:
                 run.watch.give_up(str(error))
             raise
 
+    def _position(self) -> str:
+        run = self._ostinato
+        outside = run.outside.position() if run.outside is not None else ""
+        return outside or ("has not begun" if run.working is None else run.working.position())
+
     def _aggregate_total_loss(self):
-        if self._ostinato.copies is not None:
-            add_losses(self, self._loss_ranks())
-        stages, self.num_stages = self.num_stages, self._loss_ranks()[0] + 1  # DeepSpeed 0.19.7: the last one has the loss
-        try:
-            return super()._aggregate_total_loss()
-        finally:
-            self.num_stages = stages
+        stages = self.num_stages
+        with self._ostinato.outside.losses():
+            if self._ostinato.copies is not None:
+                add_losses(self, self._loss_ranks())
+            self.num_stages = self._loss_ranks()[0] + 1  # DeepSpeed 0.19.7: the last one has the loss
+            try:
+                return super()._aggregate_total_loss()
+            finally:
+                self.num_stages = stages
 
     def _bcast_pipe_scalar(self, data, src_rank=None, dtype=torch.float32):
         return super()._bcast_pipe_scalar(data, self._loss_stage_global_rank() if src_rank is None else src_rank, dtype)
@@ -500,7 +512,18 @@ class PlanEngine:
         return loaded
 
     def destroy(self):
-        self._ostinato.watch.close()
-        if self._ostinato.trace is not None:
-            self._ostinato.trace.write()
+        """Also ends the threads and connections of the groups that are ostinato's. DeepSpeed keeps its own, and calls this once more
+        when the engine is collected.
+        """
+        run = self._ostinato
+        if not run.ready:
+            return super().destroy()
+        run.watch.close()
+        if run.trace is not None:
+            run.trace.close()
         super().destroy()
+        run.executor = run.working = run.forwards = None  # which hold them, too
+        for group in (run.group, *chain.from_iterable(run.links.values())):
+            with suppress(ValueError, AssertionError):  # the script has ended all groups already
+                dist.destroy_process_group(group)
+        run.links, run.group = {}, None

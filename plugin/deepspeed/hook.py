@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 from .errors import OstinatoError
 
 SECTION = "ostinato"
+OFF = "ostinato_off"  # keeps a section without using it
 
 _enabled: dict | None = None  # what enable() was given
 _loaded: tuple[dict, str] | None = None  # the configuration last read from a file, and that file
@@ -33,13 +34,36 @@ def disable() -> None:
 
 
 def section_of(configuration: dict) -> dict | None:
-    """The section of a DeepSpeed configuration, or None. Raises OstinatoError for a key that only looks like it."""
-    for key in configuration:
-        if key != SECTION and SequenceMatcher(None, str(key).lower(), SECTION).ratio() > 0.8:
-            raise OstinatoError(f'the DeepSpeed configuration has a key "{key}": did you mean "{SECTION}"?')
-    if SECTION in configuration and _enabled is not None:
+    """The section of a DeepSpeed configuration, or None. Raises OstinatoError for a key that only looks like it, for the section at
+    another place, and for null: whoever wrote these wants a plan to run.
+    """
+    for key, value in configuration.items():
+        if key not in (SECTION, OFF):
+            _refuse_strays(key, value, ())
+    if SECTION not in configuration:
+        return _enabled
+    if _enabled is not None:
         raise OstinatoError(f'a plan is given twice: by ostinato.deepspeed.enable() and by the "{SECTION}" section')
-    return configuration.get(SECTION, _enabled)
+    if configuration[SECTION] is None:
+        raise OstinatoError(f'"{SECTION}" is null: give it a "plan", or leave the key out, or call it "{OFF}", to train without one')
+    return configuration[SECTION]
+
+
+def _refuse_strays(key, value, inside: tuple[str, ...]) -> None:
+    """What looks like the section's name, at any depth."""
+    where = "".join(f' in "{name}"' for name in reversed(inside))
+    if inside and key == SECTION:
+        raise OstinatoError(f'the DeepSpeed configuration has the "{SECTION}" section{where}: it belongs to the top level')
+    if _resembles(str(key).lower()):
+        raise OstinatoError(f'the DeepSpeed configuration has a key "{key}"{where}: did you mean "{SECTION}"? ("{OFF}" keeps a section without using it)')
+    for entry in value if isinstance(value, list | tuple) else [value]:
+        for name, below in entry.items() if isinstance(entry, dict) else ():
+            _refuse_strays(name, below, (*inside, str(key)))
+
+
+def _resembles(key: str) -> bool:
+    """ "ostinato.plan" and "ostinato_config" do, and near misspellings."""
+    return SECTION in key or SequenceMatcher(None, key, SECTION).ratio() > 0.8
 
 
 def wrap(module) -> None:

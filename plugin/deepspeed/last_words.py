@@ -12,10 +12,12 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
+from ostinato.errors import printable
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .errors import OstinatoError
@@ -54,7 +56,7 @@ def _say(text: str) -> None:
 
 def _print(text: str) -> None:
     sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text, newlines=True), file=sys.stderr, flush=True)
 
 
 def _let_others_read(key: str) -> None:
@@ -82,3 +84,13 @@ def _tell_agent(text: str) -> None:
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         with suppress(OSError), open(path, "w") as file:
             json.dump({"message": {"message": text, "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))}}}, file)
+
+
+def end_with(text: str, say: Callable[[str], None]) -> None:
+    """Ends the process from a thread, where the main one is held for ever: after what say() prints, without finalizers."""
+    try:
+        say(text)
+        _tell_agent(f"ostinato: {text}")
+        sys.stdout.flush()
+    finally:
+        os._exit(1)

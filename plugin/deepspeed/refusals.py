@@ -6,6 +6,7 @@ import re
 from .errors import Unsupported
 
 OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.backward() is bypassed
+NEWEST = (0, 19, 8)  # that this version was tried with
 
 
 def check_run(model, config) -> None:
@@ -25,8 +26,24 @@ def check_run(model, config) -> None:
         raise Unsupported("GPT2ModelPipe's attention mask is sent by DeepSpeed in a way of its own: pass it to the layers")
 
 
+def untried_version(version: str) -> str:
+    """What is to be said of a DeepSpeed that is newer than those that were tried; empty where it is not."""
+    if _numbers(version) <= NEWEST:
+        return ""
+    return (
+        f"DeepSpeed {version} is newer than {_text(OLDEST)} to {_text(NEWEST)}, with which ostinato was tried: what it has changed since in "
+        "its pipeline engine is not known here"
+    )
+
+
 def _check_version(version: str) -> None:
-    found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
-    if found < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise Unsupported(f"DeepSpeed {version} is too old: ostinato needs {oldest} or newer")
+    if _numbers(version) < OLDEST:
+        raise Unsupported(f"DeepSpeed {version} is too old: ostinato needs {_text(OLDEST)} or newer")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _text(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))

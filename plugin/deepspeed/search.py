@@ -22,6 +22,7 @@ from pathlib import Path
 import torch.distributed as dist
 from ostinato.core import Devices, Plan, Profile, plan
 from ostinato.errors import Error, InfeasibleError
+from ostinato.files import Diagnostic
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .config import Paths, Search, Section
@@ -71,8 +72,8 @@ def _answer(section: Section, paths: Paths, size: Size) -> dict[str, str]:
             return _packed({name: (paths.output / name).read_text() for name in FILES}) if _kept_plan(paths) else {}
         found = _search(section.search or Search(), paths.profile, size)
         if paths.output is not None:
-            found.save(paths.output / PLAN)
-            found.placement.save(paths.output / PLACEMENT)
+            Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
+            Diagnostic(paths.output / PLAN).write(found.text)
         return _packed({PLAN: found.text, PLACEMENT: found.placement.text})
     except (OSError, OstinatoError) as error:
         return {"error": str(error)}

@@ -5,23 +5,24 @@ import importlib.metadata
 import tempfile
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch.distributed as dist
+from ostinato.errors import printable
 from ostinato.files import write_text
 
 from . import auto, model_identity, plans, universal
 from .agreement import Statement, agree
 from .announce import difference, line
 from .claims import Claim, cuts_otherwise, draws_otherwise
-from .config import Paths, Section, parse_section, resolve
+from .config import Paths, Section, check_outputs, parse_section, resolve
 from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
 from .last_words import speak_last
 from .parameter_groups import GroupMap
 from .rebuild import rebuild
-from .refusals import check_run
+from .refusals import check_run, untried_version
 from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
 
@@ -45,6 +46,7 @@ class Prepared:
 def start(engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
     """Stands in for PipelineEngine.__init__. Raises OstinatoError on every rank where the plan cannot run."""
     speak_last()
+    _tell_untried_version()
     model, config = kwargs["model"], kwargs["config_class"]
     prepared = _prepare(section, file, model, config)
     try:
@@ -58,6 +60,15 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
         prepared.engines = auto.begin(engine, original_init, again, args, kwargs)
     else:
         _install(engine, original_init, prepared, args, kwargs)
+
+
+@cache
+def _tell_untried_version() -> None:
+    """Once a process."""
+    import deepspeed
+
+    if dist.get_rank() == 0 and (said := untried_version(deepspeed.__version__)):
+        print(f"ostinato: {said}", flush=True)
 
 
 def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict, engine, profile: str) -> None:
@@ -80,7 +91,7 @@ def _without_plan(error: Unsupported, engine, original_init, prepared: Prepared,
     if prepared.section is None or prepared.section.require:
         raise error
     if dist.get_rank() == 0:
-        print(f"ostinato: {error}; the run goes on under DeepSpeed's own schedule", flush=True)
+        print(f"ostinato: {printable(str(error), newlines=True)}; the run goes on under DeepSpeed's own schedule", flush=True)
     original_init(engine, *args, **kwargs)
 
 
@@ -107,7 +118,7 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     claim = engine.ostinato_begin(claim)
     if dist.get_rank() == 0:
         for said in (*map("ostinato: {}".format, rebuilt.notes), line(prepared.program, claim.before())):
-            print(said, flush=True)
+            print(printable(said), flush=True)
 
 
 def _claim(program, stages: list, stock: list[int], differs: str, model) -> Claim:
@@ -125,6 +136,7 @@ def _prepare(section: dict, file: str | None, model, config) -> Prepared:
         made.section = parse_section(section, file or "DeepSpeed configuration")
         check_run(model, config)
         made.paths = resolve(made.section, file)
+        check_outputs(made.paths, dist.get_rank())
         if not made.section.searches:
             made.program, made.profiled = _lower(made.paths, model, config)
     except OstinatoError as error:
@@ -164,7 +176,7 @@ def _agree(prepared: Prepared, model) -> None:
         return
     note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs)
     if note and dist.get_rank() == 0:
-        print(f"ostinato: {note}", flush=True)
+        print(f"ostinato: {printable(note)}", flush=True)
 
 
 def _statement(prepared: Prepared, model) -> Statement:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from ostinato.files import write_text
+from ostinato.files import Diagnostic
 from ostinato.profile.machine.device import host_timed
 from ostinato.profile.measure.owners import GRADIENTS, OPTIMIZER, PARAMETERS, Log, Owned, Recording, Span, storages
 from ostinato.trace_events import TraceEvents
@@ -37,7 +37,7 @@ class StepMemory:
     """Of one engine."""
 
     def __init__(self, folder: Path, rank: int, engine):
-        self._path, self._rank, self._engine = folder / f"rank-{rank}.json", rank, engine
+        self._file, self._rank, self._engine = Diagnostic(folder / f"rank-{rank}.json"), rank, engine
         self._recorded = False  # whether what runs now is
         self._spans: list[Span] = []
         self._noted: list[tuple[int, Owned]] = []
@@ -57,7 +57,7 @@ class StepMemory:
             end = device.now()
         self.note()
         recording = log.recording(0, 0, [*self._spans, Span("", start, end)], self._noted)
-        write_text(self._path, json.dumps(self._trace(recording, start)))
+        self._file.write(json.dumps(self._trace(recording, start)))
         self._recorded = False
 
     @contextmanager

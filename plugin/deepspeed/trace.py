@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ostinato.files import write_text
+from ostinato.files import Diagnostic
 
 FORMAT = "ostinato-trace/1"
 
@@ -21,7 +21,7 @@ class Trace:
     """The trace of one rank. `device` is its pipeline rank."""
 
     def __init__(self, folder: Path, program, rank: int, device: int):
-        self._path = folder / f"rank-{rank}.json"
+        self._file = Diagnostic(folder / f"rank-{rank}.json")
         self._head = {"format": FORMAT, "rank": rank, "device": device, "plan_sha256": program.plan_sha256}
         self._head["makespan"] = program.makespan
         self._planned = list(program.instructions(device))
@@ -29,7 +29,7 @@ class Trace:
         self._seconds: list[float] = []
         self._written = 0
         # Runs at the end of a process however multiprocessing started it; atexit is not called in a forked one.
-        util.Finalize(self, self.write, exitpriority=100)
+        self._at_the_end = util.Finalize(self, self.write, exitpriority=100)
 
     def step(self, seconds: float, executor) -> None:
         """Notes a step; writes where it is time."""
@@ -45,7 +45,12 @@ class Trace:
         self._written = len(self._seconds)
         instructions = [self._row(*record) for record in self._records]
         whole = {"step": self._written, "instructions": instructions, "step_seconds": self._seconds}
-        write_text(self._path, json.dumps({**self._head, **whole, "peak_memory": _peak_memory()}))
+        self._file.write(json.dumps({**self._head, **whole, "peak_memory": _peak_memory()}))
+
+    def close(self) -> None:
+        """No step will come."""
+        self.write()
+        self._at_the_end.cancel()
 
     def _row(self, index: int, start: int, end: int) -> dict:
         planned = self._planned[index]

@@ -26,7 +26,10 @@ from contextlib import suppress
 
 import torch.distributed as dist
 
+from .deadline import Deadline
+
 PATIENCE_S = 20.0  # for threads, when the process ends
+PATIENCE_AFTER_FAILURE_S = 2.0  # the store may be what has failed
 _LEAVING, _LEFT = "ostinato/watch/leaving", "ostinato/watch/left"
 _threads: list[threading.Thread] = []
 _watches: list["Watch"] = []
@@ -45,9 +48,16 @@ class Watch:
         self._failed, self._spoken = f"ostinato/watch/{name}/failed", f"ostinato/watch/{name}/spoken"
         self._position, self._period_s = position, period_s
         self._over = threading.Event()
+        self._deadline: Deadline | None = None
         self._reaches = True  # the process with the store is there, and has not said that it leaves
         _watches.append(self)
         self._thread = _start(self._run)
+
+    def limit(self, limit_s: float, expired: Callable[[str], None]) -> Deadline:
+        """For what no other time-out covers; it ends with this watch."""
+        self._deadline = Deadline(limit_s, expired)
+        _threads.append(self._deadline.thread)
+        return self._deadline
 
     def give_up(self, why: str = "") -> None:
         """This rank has failed and says so itself: the others are asked to, and given the time. Returns in bounded time, whoever holds
@@ -56,10 +66,15 @@ class Watch:
         self._over.set()
         if why:
             say(why)
-        _start(self._ask).join(6 * self._period_s)
+        asking = _start(self._ask)
+        asking.join(6 * self._period_s)
+        if asking.is_alive():
+            say("the store does not answer: the process that holds it, rank 0 or the launcher's agent, is stopped or gone")
 
     def close(self) -> None:
         self._over.set()
+        if self._deadline is not None:
+            self._deadline.close()
         if self in _watches:
             _watches.remove(self)
 
@@ -68,12 +83,16 @@ class Watch:
         try:
             store.set(self._failed, str(self._rank))
             end = time.monotonic() + 5 * self._period_s
-            spoken = store.add(self._spoken, 1)
-            while spoken < self._ranks and time.monotonic() < end:
+            store.set(f"{self._spoken}/{self._rank}", "")
+            while (silent := self._silent()) and time.monotonic() < end:
                 time.sleep(self._period_s / 10)
-                spoken = store.add(self._spoken, 0)
+            if silent:
+                say(f"{ranks_in_words(silent)} said nothing: stopped, gone, or busy with what keeps Python's lock")
         except RuntimeError:
             pass  # the rank that holds the store is gone: nobody is left to ask
+
+    def _silent(self) -> list[int]:
+        return [rank for rank in range(self._ranks) if not self._store.check([f"{self._spoken}/{rank}"])]
 
     def _run(self) -> None:
         while not self._over.wait(self._period_s):
@@ -81,7 +100,7 @@ class Watch:
                 if self._store.check([self._failed]):
                     who = f"rank {self._store.get(self._failed).decode()} gave up"
                     say(f"{who}; {self._position()}")
-                    self._store.add(self._spoken, 1)
+                    self._store.set(f"{self._spoken}/{self._rank}", "")
                     return
                 if self._store.check([_LEAVING]):
                     self._reaches = False
@@ -111,6 +130,10 @@ class Watch:
             pass
 
 
+def ranks_in_words(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
 def _start(run: Callable[[], None]) -> threading.Thread:
     _threads[:] = [thread for thread in _threads if thread.is_alive()]
     thread = threading.Thread(target=run, daemon=True, name="ostinato-watch")
@@ -128,8 +151,8 @@ def _end() -> None:
     watches = list(_watches)
     for watch in watches:
         watch.close()
-    _join(PATIENCE_S)
     failed = getattr(sys, "last_value", None) is not None  # the others are to say where they are
+    _join(PATIENCE_AFTER_FAILURE_S if failed else PATIENCE_S)
     leaving = [watch for watch in watches if watch.may_leave()]
     if leaving and dist.is_initialized() and not failed and not _agent_has_the_store():
         with suppress(RuntimeError):  # an interpreter may start no thread when it ends

@@ -6,7 +6,7 @@
     requests.close()                    # no more will come
 """
 
-import pickle
+import io
 import queue
 from collections.abc import Iterable
 from typing import Any
@@ -110,21 +110,54 @@ class Intake:
             self._count += 1
         elif kind == END:
             self._first = (END, None)
-        for rank in self._others:
-            self._tell(rank, (number, inputs))
+        if self._others:
+            self._tell(packed((number, inputs)))
         return number, inputs
 
-    def _tell(self, rank: int, entry: tuple[int, Any]) -> None:
-        packed = torch.frombuffer(bytearray(pickle.dumps(entry)), dtype=torch.uint8)
-        for tensor in (torch.tensor([packed.numel()]), packed):
-            self._told.append(dist.isend(tensor, rank, group=self._group))
+    def _tell(self, entry: bytes) -> None:
+        bytes_ = torch.frombuffer(bytearray(entry), dtype=torch.uint8)
+        for rank in self._others:
+            for tensor in (torch.tensor([bytes_.numel()]), bytes_):
+                self._told.append(dist.isend(tensor, rank, group=self._group))
 
     def _hear(self) -> tuple[int, Any]:
         size = torch.empty(1, dtype=torch.int64)
         dist.recv(size, self._front, group=self._group)
-        packed = torch.empty(int(size), dtype=torch.uint8)
-        dist.recv(packed, self._front, group=self._group)
-        return pickle.loads(packed.numpy().tobytes())
+        entry = torch.empty(int(size), dtype=torch.uint8)
+        dist.recv(entry, self._front, group=self._group)
+        return unpacked(entry.numpy().tobytes())
+
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def packed(entry: Any) -> bytes:
+    """Tensors, numbers, texts, and tuples, lists and dicts of them. Raises TypeError for anything else: what comes from another rank is
+    read without running code of its own choice.
+    """
+    _check(entry)
+    into = io.BytesIO()
+    torch.save(entry, into)
+    return into.getvalue()
+
+
+def unpacked(entry: bytes) -> Any:
+    return torch.load(io.BytesIO(entry), weights_only=True)
+
+
+def _check(value: Any) -> None:
+    if type(value) in (tuple, list):
+        for part in value:
+            _check(part)
+    elif type(value) is dict:
+        for key, part in value.items():
+            _check(key)
+            _check(part)
+    elif type(value) not in (*PLAIN, torch.Tensor, torch.nn.Parameter):
+        raise TypeError(
+            f"a request holds a {type(value).__name__}, which is not sent to the other ranks that take inputs: give tensors, numbers, "
+            "texts, or tuples, lists and dicts of them"
+        )
 
 
 def lead_of(program, receives_wait: bool) -> int:

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ostinato import _profiler
-from ostinato.errors import Status
+from ostinato.errors import Status, printable
 from ostinato.files import why_not_all, write_text
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.device import device_of_this_process
@@ -332,7 +332,7 @@ def main(argv: list[str]) -> int:
     try:
         return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:
-        print(f"ostinato profile: {error}", file=sys.stderr)
+        print(f"ostinato profile: {printable(str(error), newlines=True)}", file=sys.stderr)
         return getattr(error, "status", Status.BAD_INPUT)
     except KeyboardInterrupt:
         print("ostinato profile: interrupted, nothing was written", file=sys.stderr)

@@ -121,11 +121,6 @@ Bound prove_capacity(const Plan& plan, const Placement& smaller, std::int64_t mo
 
 void check_capacity(const Plan& plan, const Placement& placement, std::int64_t most_work, Report& report) {
   const Bytes memory = plan.capacity->memory;
-  for (std::size_t d = 0; d < plan.peak_memory.size(); ++d) {
-    if (plan.peak_memory[d] <= memory) continue;
-    report.fail(fmt::format("peak_memory of device {} is {} bytes, above capacity.memory of {}", d,
-                            plan.peak_memory[d], memory));
-  }
   const Bound proved = prove_capacity(plan, within(placement, memory), most_work, report);
   const std::string what = plan.objective == Objective::makespan
                                ? "ends before"

@@ -205,6 +205,11 @@ void check_figures(const Timetable& table, Report& report) {
     expect_figure(report, "the peak memory of " + table.device_name(d), "bytes", plan.peak_memory[at],
                   peak_of(table.placement().devices[at], changes[at], &over));
   }
+  for (std::size_t d = 0; plan.capacity && d < plan.peak_memory.size(); ++d) {
+    if (plan.peak_memory[d] <= plan.capacity->memory) continue;
+    report.fail(fmt::format("peak_memory of device {} is {} bytes, above capacity.memory of {}", d,
+                            plan.peak_memory[d], plan.capacity->memory));
+  }
 }
 
 Nanoseconds latency_of(const Timetable& table) {

@@ -2,14 +2,17 @@
 #include "search/files/file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cerrno>
+#include <random>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "search/files/error.h"
@@ -25,8 +28,11 @@ namespace {
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
   ~Descriptor() { close(); }
 
   int get() const { return fd_; }
@@ -66,13 +72,98 @@ void write_special(const std::filesystem::path& path, std::string_view bytes) {
   if (!write_all(file.get(), bytes)) fail(path, "cannot be written", errno);
 }
 
-/// A name in the same folder that no other thread or process uses; a rename does not cross file systems.
-std::filesystem::path temporary_beside(const std::filesystem::path& path) {
-  static std::atomic<unsigned> counter{0};
-  const std::string name =
-      ".ostinato-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp";
-  return path.parent_path() / name;
+constexpr const char* kOwnFiles = "/proc/self/fd";
+constexpr std::string_view kBegin = ".ostinato-", kEnd = ".tmp";
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
 }
+
+/// A name in the same folder that nobody can guess; a rename does not cross file systems.
+std::filesystem::path name_beside(const std::filesystem::path& path) {
+  std::random_device random;
+  return folder_of(path) / fmt::format("{}{:08x}{:08x}{}", kBegin, random(), random(), kEnd);
+}
+
+/// Removes what processes that were killed have left in the folder: who writes such a file holds a lock on
+/// it.
+void remove_abandoned(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) continue;
+    const Descriptor file(::open(at->path().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat status {};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (status.st_uid == ::geteuid() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
+      ::unlink(at->path().c_str());
+  }
+}
+
+/// What is to take the place of a file. It has no name while it is written, where the file system can do
+/// that: a process that is killed leaves nothing behind. Who may read it: as the file that it replaces, else
+/// as the umask says.
+class Replacement {
+ public:
+  explicit Replacement(const std::filesystem::path& target)
+      : target_(target), name_(name_beside(target)), file_(unnamed(folder_of(target))) {
+    if (!file_.is_open()) file_ = named();
+    struct stat before {};
+    if (file_.is_open() && ::stat(target.c_str(), &before) == 0 && S_ISREG(before.st_mode))
+      (void)::fchmod(get(), before.st_mode & 0777);
+  }
+  Replacement(const Replacement&) = delete;
+  Replacement& operator=(const Replacement&) = delete;
+  ~Replacement() {
+    if (has_name_) ::unlink(name_.c_str());
+  }
+
+  int get() const { return file_.get(); }
+  bool is_open() const { return file_.is_open(); }
+
+  /// False with errno.
+  bool put_in_place() {
+    if (::fsync(get()) != 0 || !(has_name_ || give_name())) return false;
+    if (::rename(name_.c_str(), target_.c_str()) != 0) return false;
+    has_name_ = false;
+    return file_.close();
+  }
+
+ private:
+  static Descriptor unnamed(const std::filesystem::path& folder) {
+#ifdef O_TMPFILE
+    Descriptor file(
+        ::access(kOwnFiles, X_OK) == 0 ? ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666) : -1);
+    if (file.is_open()) ::flock(file.get(), LOCK_EX);
+    return file;
+#else
+    (void)folder;
+    return Descriptor(-1);
+#endif
+  }
+
+  /// Once more where remove_abandoned() was there before the lock.
+  Descriptor named() {
+    for (;; name_ = name_beside(target_)) {
+      Descriptor file(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+      if (!file.is_open()) return file;
+      (void)::flock(file.get(), LOCK_EX);  // without locks nobody removes it, either
+      struct stat status {};
+      has_name_ = ::fstat(file.get(), &status) != 0 || status.st_nlink > 0;
+      if (has_name_) return file;
+    }
+  }
+
+  bool give_name() {
+    const std::string own = fmt::format("{}/{}", kOwnFiles, get());
+    has_name_ = ::linkat(AT_FDCWD, own.c_str(), AT_FDCWD, name_.c_str(), AT_SYMLINK_FOLLOW) == 0;
+    return has_name_;
+  }
+
+  std::filesystem::path target_, name_;
+  Descriptor file_;
+  bool has_name_ = false;
+};
 
 /// Flushes the folder's entry. Some file systems refuse to sync a folder: the data is safe there all the
 /// same.
@@ -109,18 +200,24 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
   std::error_code unresolved;
   std::filesystem::path target = std::filesystem::weakly_canonical(path, unresolved);
   if (unresolved) target = path;
-  const std::filesystem::path temporary = temporary_beside(target);
-  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file.is_open()) fail(path, "cannot be written", errno);
-  if (!write_all(file.get(), bytes) || ::fsync(file.get()) != 0 || !file.close() ||
-      ::rename(temporary.c_str(), target.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary.c_str());
-    fail(path, "cannot be written", error);
-  }
+  remove_abandoned(folder_of(target));
+  Replacement file(target);
+  if (!file.is_open() || !write_all(file.get(), bytes) || !file.put_in_place())
+    fail(path, "cannot be written", errno);
   sync_folder(target.parent_path());
 }
 
-// Optimal string alignment (restricted Damerau-Levenshtein): O(|a| |b|) time, three rows of memory.
+std::filesystem::path write_spare(const std::string& begin, const std::string& end, std::string_view bytes) {
+  std::error_code error;
+  std::string name = (std::filesystem::temp_directory_path(error) / (begin + "XXXXXX" + end)).string();
+  Descriptor file(::mkostemps(name.data(), static_cast<int>(end.size()), O_CLOEXEC));
+  if (!file.is_open()) fail(name, "cannot be written", errno);
+  if (!write_all(file.get(), bytes) || ::fsync(file.get()) != 0 || !file.close()) {
+    const int why = errno;
+    ::unlink(name.c_str());
+    fail(name, "cannot be written", why);
+  }
+  return name;
+}
 
 }  // namespace ostinato

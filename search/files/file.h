@@ -17,4 +17,9 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes);
 /// failure.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
+/// Writes a file for this user alone in the folder for temporary files, under a name that nobody can guess.
+/// Returns its path; throws InputError on failure.
+///   write_spare("ostinato-plan-", ".json", text)     // /tmp/ostinato-plan-x8Kq0b.json
+std::filesystem::path write_spare(const std::string& begin, const std::string& end, std::string_view bytes);
+
 }  // namespace ostinato

@@ -16,7 +16,7 @@ std::string headline(const Plan& plan, const Placement& placement) {
   if (plan.optimal.makespan) {
     text += " (optimal, says the plan)";
   } else if (plan.lower_bound.makespan > 0) {
-    text += fmt::format(" (proven bound {})", format_time(plan.lower_bound.makespan));
+    text += fmt::format(" (bound {}, says the plan)", format_time(plan.lower_bound.makespan));
   }
   if (plan.steady_state.count > 0) {
     text += fmt::format(", period {} for {} micro-batch{}", format_time(plan.steady_state.period),

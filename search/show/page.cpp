@@ -81,7 +81,7 @@ function figure(name, value) {
 }
 const busy = plan.devices.reduce((sum, device) => sum + device.busy, 0);
 figure("makespan", time(plan.makespan) + (plan.optimal ? " (optimal, says the plan)" : ""));
-if (plan.bound > 0) figure("proven lower bound", time(plan.bound));
+if (plan.bound > 0) figure("lower bound, says the plan", time(plan.bound));
 if (plan.period > 0) figure(plan.unroll > 1 ? "period of " + plan.unroll + " micro-batches" : "period", time(plan.period));
 figure("bubble", percent(plan.makespan * plan.devices.length - busy, plan.makespan * plan.devices.length));
 figure("objective", plan.objective);

@@ -8,12 +8,19 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from ostinato.errors import printable
 from ostinato.profile.measure.check import Check, launch_share
 
 TOP_OPERATORS = 8
 MOSTLY_LAUNCHING = 0.5
+
+
+def plain(name: str) -> str:
+    """A name as rich shows it unchanged."""
+    return escape(printable(name))
 
 
 def milliseconds(spread: Any) -> str:
@@ -59,7 +66,7 @@ def billions(count: int | None) -> str:
 
 def layer_table(profile: Any) -> Table:
     """One row a measured layer, with how often the model has it."""
-    title = f"{profile.model} on {profile.device_name}, a micro-batch of {profile.micro_batch_size}"
+    title = f"{plain(profile.model)} on {plain(profile.device_name)}, a micro-batch of {profile.micro_batch_size}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("layer", overflow="fold")
     for column in ("n", "fwd ms", "bwd ms", "+-", "kept B", "work B", "params B", "output B"):
@@ -68,7 +75,7 @@ def layer_table(profile: Any) -> Table:
     for row in (row for row in profile.layers if row.same_as < 0):
         workspace = max(row.forward_workspace, row.backward_workspace)
         table.add_row(
-            row.name,
+            plain(row.name),
             str(weights[row.index]),
             milliseconds(row.forward),
             milliseconds(row.backward),
@@ -95,7 +102,7 @@ def operator_table(profile: Any) -> Table:
         table.add_column(column, justify="right")
     longest = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))[:TOP_OPERATORS]
     for (name, phase), (time, calls, flops) in longest:
-        table.add_row(name, phase, str(calls), f"{time / 1e6:.3f}", billions(flops))
+        table.add_row(plain(name), phase, str(calls), f"{time / 1e6:.3f}", billions(flops))
     return table
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ostinato.errors import Error, Status
+from ostinato.errors import Error, Status, printable
 
 HEADER = Path(__file__).parents[3] / "search" / "files" / "error.h"
 RAISED = [
@@ -23,6 +23,11 @@ RAISED = [
 def test_statuses_are_those_of_the_commands_in_cpp():
     table = re.search(r"enum class ExitStatus : int \{(.*?)\n\};", HEADER.read_text(), re.DOTALL)[1]
     assert {name: int(number) for name, number in re.findall(r"(\w+) = (\d+),", table)} == {s.name.lower(): s.value for s in Status}
+
+
+def test_control_characters_are_written_out():
+    assert printable("a\x1b[31m\tb\n\x9b\u202e é") == "a\\u001b[31m\\tb\\n\\u009b\\u202e é"
+    assert printable("a\nb\r", newlines=True) == "a\nb\\u000d"
 
 
 @pytest.mark.parametrize(("module", "name"), RAISED)

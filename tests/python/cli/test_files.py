@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that commands write: whole, through links and pipes, and refused before the work is done."""
 
+import fcntl
 import os
+import resource
+import signal
 import stat
 from pathlib import Path
 
 import pytest
 from ostinato import report
-from ostinato.files import why_not_all, write_text
+from ostinato.files import Diagnostic, why_not_all, write_text
 from ostinato.profile.command import main
 
 
@@ -25,6 +28,55 @@ def test_the_file_behind_a_link_is_replaced(tmp_path):
     for text in ("first", "second"):
         write_text(link, text)
         assert link.is_symlink() and (tmp_path / "there" / "file").read_text() == text
+
+
+def test_who_may_read_a_file(tmp_path):
+    """As the umask says; of one that is replaced, as before."""
+    before = os.umask(0o077)
+    try:
+        write_text(tmp_path / "new", "")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
+    (tmp_path / "new").chmod(0o640)
+    write_text(tmp_path / "new", "again")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("without_a_name", [True, False])
+def test_a_writer_that_is_killed_leaves_nothing_for_long(tmp_path, monkeypatch, without_a_name):
+    if not without_a_name:  # as on a file system that cannot
+        monkeypatch.setattr("ostinato.files.OWN_FILES", "/nowhere")
+    abandoned, path = tmp_path / ".ostinato-0123.tmp", tmp_path / "file"
+    write = os.fork()
+    if write == 0:
+        write_text(path, "first")
+        monkeypatch.setattr(os, "replace", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        write_text(path, "second")
+    os.waitpid(write, 0)
+    assert path.read_text() == "first" and len(os.listdir(tmp_path)) == 2
+    abandoned.write_text("half")
+    (tmp_path / ".ostinato-link.tmp").symlink_to("file")
+    with open(tmp_path / ".ostinato-4567.tmp", "w") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        write_text(path, "third")
+    assert sorted(os.listdir(tmp_path)) == [".ostinato-4567.tmp", ".ostinato-link.tmp", "file"] and path.read_text() == "third"
+
+
+def test_a_diagnostic_is_lost_and_the_run_is_not(tmp_path, capsys):
+    """Said once each time that it begins to fail."""
+    told = Diagnostic(tmp_path / "trace" / "rank-0.json")
+    told.write("whole")
+    for limit in (0, 0, resource.RLIM_INFINITY, 0):  # bytes that a file may have: as on a disk that is full
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            told.write("more")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = capsys.readouterr().err
+    assert said.count("rank-0.json is not written: File too large; the run goes on\n") == said.count("\n") == 2
+    assert os.listdir(tmp_path / "trace") == ["rank-0.json"]
 
 
 def test_a_pipe_stays_a_pipe(tmp_path):

@@ -2,10 +2,14 @@
 """`ostinato report`: reads traces, says what is wrong with them, and compares planned with measured."""
 
 import json
+from random import Random
+from types import SimpleNamespace
 
 import pytest
-from ostinato import report
+from ostinato import _plugin, report
+from ostinato.deepspeed.trace import Trace
 from ostinato.trace import perfetto, read_traces
+from plan_files import write_chain
 
 
 def instruction(text, action, planned, measured, micro_batch=0):
@@ -72,7 +76,7 @@ def test_command_prints_tables(tmp_path, capsys):
         ([trace(0, surprise=1)], "rank-0.json: surprise"),
         ([trace(0, instructions=[])], "rank-0.json: instructions"),
         ([trace(0), trace(1, plan_sha256="cd")], "the ranks differ in plan_sha256"),
-        ([trace(0), trace(1, step=4)], "the ranks differ in step"),
+        ([trace(0), trace(1, step=4, step_seconds=[1.0] * 4)], "the ranks differ in step"),
     ],
 )
 def test_a_bad_trace_is_refused_with_its_reason(tmp_path, capsys, traces, message):
@@ -85,3 +89,82 @@ def test_broken_json_is_refused_with_its_line(tmp_path, capsys):
     (tmp_path / "rank-0.json").write_text('{\n"format": }')
     assert report.main([str(tmp_path)]) == 3
     assert "rank-0.json:2: not JSON" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """What two ranks leave of three steps: the text of their files."""
+    folder = tmp_path_factory.mktemp("real")
+    program = _plugin.lower(*write_chain(folder, [0, 1, 0, 1], micro_batches=3))
+    for rank in range(2):
+        records = [(i, 1000 * i, 1000 * i + 700) for i in range(len(program.instructions(rank)))]
+        left = Trace(folder / "trace", program, rank, rank)
+        for _ in range(3):
+            left.step(0.25, SimpleNamespace(records=lambda records=records: records))
+    return [(folder / "trace" / f"rank-{rank}.json").read_bytes() for rank in range(2)]
+
+
+STRANGE = [None, True, -1, 0, 1, 2**31, 2**63, 10**400, 1e308, float("nan"), float("inf"), "", "F", "\x1b[2J\n", [], {}, [[[]]], 0.5]
+
+
+def with_other_bytes(text: bytes, random: Random) -> bytes:
+    at, length = random.randrange(len(text)), random.randrange(1, 60)
+    other = [bytes([random.randrange(256)]), random.choice([b"[" * 100_000, b"9" * 5000, b"\xff", b"", b"-", b'"'])]
+    inserted = random.choice([*other, text[at // 2 : at // 2 + length]])
+    return text[:at] + inserted + text[at + random.choice([0, 1, length]) :]
+
+
+def with_other_fields(text: bytes, random: Random) -> bytes:
+    made = json.loads(text)
+    holder = random.choice([made, random.choice(made["instructions"])])
+    key = random.choice(list(holder))
+    match random.randrange(4):
+        case 0:
+            del holder[key]
+        case 1:
+            made["instructions"] = made["instructions"][: random.randrange(3)]
+        case _:
+            holder[key] = random.choice([*STRANGE, *json.loads(text).values(), *made["instructions"][-1].values()] if made["instructions"] else STRANGE)
+    return json.dumps(made).encode()
+
+
+def refuse_constants(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
+@pytest.mark.parametrize("change", [with_other_bytes, with_other_fields])
+def test_a_damaged_trace_is_refused_or_reported(tmp_path, capsys, real, change):
+    """Never a traceback, and never figures that are none."""
+    names, told, refused = ("rank-0.json", "rank-1.json"), 0, 0
+    for seed in range(1500):
+        random = Random(seed)
+        texts = list(real)
+        which = random.randrange(2)
+        texts[which] = change(texts[which], random)
+        for name, text in zip(names, texts, strict=True):
+            (tmp_path / name).write_bytes(text)
+        arguments = [str(tmp_path), "--perfetto", str(tmp_path / "perfetto.json")]
+        status = report.main([*arguments, "--json"] if seed % 10 else arguments)
+        out, err = capsys.readouterr()
+        assert status in (0, 3) and not (status and out), seed
+        if status == 0:
+            told += 1
+            for text in ([out] if seed % 10 else []) + [(tmp_path / "perfetto.json").read_text()]:
+                json.loads(text, parse_constant=refuse_constants)
+        else:
+            refused += 1
+            assert err.startswith(f"ostinato report: {tmp_path}") and err.count("\n") == 1 and "\x1b" not in err, seed
+    assert refused > 500 and told > 50
+
+
+def test_a_trace_that_is_a_folder_is_refused(tmp_path, capsys):
+    (tmp_path / "rank-0.json").mkdir()
+    assert report.main([str(tmp_path)]) == 3
+    assert "rank-0.json: cannot be read" in capsys.readouterr().err
+
+
+def test_two_files_of_one_rank_are_refused(tmp_path, capsys):
+    write(tmp_path, trace(0))
+    (tmp_path / "rank-00.json").write_text(json.dumps(trace(0)))
+    assert report.main([str(tmp_path)]) == 3
+    assert "two files are of rank 0" in capsys.readouterr().err

@@ -234,3 +234,16 @@ def test_a_plan_is_replayed_explained_lowered_and_drawn(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows, columns: (rows, columns)))
     rows, columns = plan.to_frame()
     assert len(rows) == len(plan.schedule) and columns[0] == "block" and json.dumps(rows[0])
+
+
+def test_a_plan_that_does_not_run_tells_nothing(tmp_path):
+    """verify() says what is wrong with it; nothing else takes it."""
+    v = ostinato.placement("v", devices=2)
+    plan = ostinato.search(v, micro_batches=2)
+    path = tmp_path / "plan.json"
+    path.write_text(plan.text.replace(f'"makespan": {plan.makespan}', f'"makespan": {plan.makespan // 2}'))
+    wrong = ostinato.Plan.from_file(path, v)
+    assert not ostinato.verify(wrong)
+    for use in (wrong.html, lambda: str(wrong), lambda: wrong.schedule, lambda: wrong.facts, lambda: ostinato.simulate(wrong)):
+        with pytest.raises(ostinato.InputError, match="the makespan is"):
+            use()

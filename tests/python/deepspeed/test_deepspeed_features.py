@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import re
+import resource
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 
@@ -252,6 +253,27 @@ def test_trace_and_announcement(world2, plans, tmp_path):
     computed = [i for t in traces for i in t.instructions if i.is_compute]
     assert len(computed) == 2 * 4 * MICRO_BATCHES
     assert all(0 <= i.start <= i.end for i in computed)
+
+
+def losses_while_nothing_can_be_written(options: Options) -> list[float]:
+    """As on a disk that is full from the first step on."""
+    engine = make_engine(options)
+    data, losses = data_of(engine), []
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        losses.extend(engine.train_batch(data).item() for _ in range(4))
+        engine.destroy()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    return losses
+
+
+def test_a_full_disk_loses_the_trace_not_the_training(world2, plans, tmp_path):
+    folders = {"trace": str(tmp_path / "trace"), "memory": str(tmp_path / "memory")}
+    full = world2.run(losses_while_nothing_can_be_written, Options(section={"plan": plans["wave"], **folders}))
+    assert full == world2.run(losses_while_nothing_can_be_written, Options(section={"plan": plans["wave"]}))
+    assert not list(tmp_path.glob("*/*"))
 
 
 def test_memory_of_a_step_by_owner(world2, plans, tmp_path):

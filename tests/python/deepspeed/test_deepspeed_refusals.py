@@ -5,6 +5,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.hook import section_of
 from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
 from support import models, training
 from support.models import LAYERS
@@ -39,6 +41,41 @@ def test_misspelt_key_of_the_section(world2, plan):
 @pytest.mark.parametrize("key", ["ostinatto", "Ostinato", "ostinto"])
 def test_misspelt_section(world2, plan, key):
     refused(world2, replace(BASE, config={key: {"plan": str(plan)}}), f'"{key}"', 'did you mean "ostinato"?')
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"ostinato": None}, ['"ostinato" is null', "leave the key out", '"ostinato_off"']),
+        ({"pipeline": {"ostinato_off": {}}}, ['key "ostinato_off" in "pipeline"']),
+        ({"pipeline": {"ostinato": {"auto": True}}}, ['"ostinato" section in "pipeline"', "top level"]),
+        ({"ostinato.plan": "plan.json"}, ['key "ostinato.plan"', 'did you mean "ostinato"?']),
+        ({"ostinato_config": {}}, ['key "ostinato_config"']),
+        ({"pipeline": {"activation": [{"Ostinatto": {}}]}}, ['"Ostinatto" in "activation" in "pipeline"']),
+    ],
+    ids=["null", "off-inside", "inside", "dotted", "longer", "deep"],
+)
+def test_a_section_that_would_be_silently_off(config, words):
+    """No engine is made for these: the run stops as soon as DeepSpeed hands the configuration over."""
+    with pytest.raises(OstinatoError) as caught:
+        section_of({"train_batch_size": 8, **config})
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_configuration_without_the_section():
+    named_otherwise = {"optimizer": {"params": {"obstacle": 1}}, "csv_monitor": {"job_name": "ostinato"}, 3: [1, {"x": None}]}
+    assert section_of(named_otherwise) is None
+
+
+def test_a_null_section_stops_an_engine(world2):
+    refused(world2, replace(BASE, config={"ostinato": None}), '"ostinato" is null')
+
+
+@pytest.mark.parametrize("key", ["trace", "memory"])
+def test_a_folder_that_cannot_be_written_stops_the_run_before_it_trains(world2, plan, tmp_path, key):
+    (tmp_path / "file").write_text("")
+    refused(world2, with_section(plan=str(plan), **{key: str(tmp_path / "file" / "deep")}), f'"{key}"', "file is no folder")
 
 
 @pytest.mark.parametrize(

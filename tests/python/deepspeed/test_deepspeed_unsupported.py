@@ -4,7 +4,7 @@
 from types import SimpleNamespace
 
 import pytest
-from ostinato.deepspeed import refusals
+from ostinato.deepspeed import refusals, start
 from ostinato.deepspeed.errors import Unsupported
 
 
@@ -44,6 +44,22 @@ def test_an_old_deepspeed_is_refused(monkeypatch, version):
     monkeypatch.setattr("deepspeed.__version__", version)
     with pytest.raises(Unsupported, match="too old: ostinato needs 0.19.7 or newer"):
         refusals.check_run(model(), config())
+
+
+@pytest.mark.parametrize(("version", "tried"), [("0.19.7", True), ("0.19.8+cpu", True), ("0.19.9", False), ("9.9.9", False)])
+def test_a_newer_deepspeed_is_not_taken_without_a_word(version, tried):
+    said = refusals.untried_version(version)
+    assert not said if tried else version in said and "0.19.7 to 0.19.8" in said
+
+
+def test_a_newer_deepspeed_is_told_of_once(monkeypatch, capsys):
+    monkeypatch.setattr("deepspeed.__version__", "9.9.9")
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    start._tell_untried_version.cache_clear()
+    for _ in range(2):
+        start._tell_untried_version()
+    start._tell_untried_version.cache_clear()
+    assert capsys.readouterr().out.count("DeepSpeed 9.9.9 is newer") == 1
 
 
 def test_dual_pipe_v_brings_its_own_stages():

@@ -34,6 +34,15 @@ def test_equal_layers_are_one_row():
     assert "aten::addmm" in text and "transfers: not measured" in text
 
 
+def test_names_move_no_cursor_and_are_no_markup():
+    """A layer's class has the name that whoever wrote it gave it."""
+    strange = type("[red]x\x1b[2J\n", (nn.Linear,), {})
+    out = io.StringIO()
+    show(profile_layers(Job(layers=[strange(4, 4)], inputs=torch.randn(2, 4), repeats=1, warm_up=0, name="\x1b]0;a")), Console(file=out, width=120))
+    text = out.getvalue()
+    assert "\x1b" not in text and "0:[red]x\\u001b[2J\\n" in text and "\\u001b]0;a on" in text
+
+
 def test_flops_are_those_of_every_layer():
     result = profile()
     product = 2 * 2 * 4 * 4  # of 2 samples and a weight of 4 by 4

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that says where a rank is ends before its process does, and asks no store that has gone."""
 
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 from ostinato.ranks import watch
+from ostinato.ranks.deadline import Deadline
 from ostinato.ranks.watch import Watch
+from support.worlds import free_port
 
 
 class Store:
@@ -31,6 +36,9 @@ class Store:
         self._wait()
         self.values[key] = value
 
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
     def add(self, key: str, amount: int) -> int:
         self._wait()
         with self.lock:
@@ -43,6 +51,9 @@ def store():
     made = Store()
     yield made
     made.free.set()
+    for mine in list(watch._watches):
+        mine.close()
+    watch._join(60)
 
 
 def watched(store: Store, rank: int) -> Watch:
@@ -85,3 +96,73 @@ def test_the_process_with_the_store_leaves_last(store, monkeypatch, capsys, hold
         other.leave(1)
     assert store.values[watch._LEFT] == "1" and not capsys.readouterr().err
     other.close(), mine.close()
+
+
+def test_who_says_nothing_is_named(store, capsys):
+    """Rank 1 is asked, and does not answer; nor is there a rank 2."""
+    held = threading.Event()
+    mine = Watch(store, "test", 0, 3, lambda: "here", period_s=0.01)
+    other = Watch(store, "test", 1, 3, lambda: str(held.wait()), period_s=0.01)
+    mine.give_up("rank 0 waited too long")
+    said = capsys.readouterr().err.splitlines()
+    held.set()
+    other.close()
+    assert said[0] == "ostinato: rank 0 waited too long" and said[1].startswith("ostinato: ranks 1, 2 said nothing")
+
+
+class Expiry:
+    def __init__(self, limit_s: float):
+        self.came, self.what = threading.Event(), ""
+        self.deadline = Deadline(limit_s, self.expired)
+
+    def expired(self, what: str) -> None:
+        self.what = what
+        self.came.set()
+
+
+def test_what_takes_too_long_is_told_of_while_it_lasts():
+    expiry = Expiry(0.05)
+    with expiry.deadline.during("the step"), expiry.deadline.during("a part of it"):
+        assert expiry.came.wait(60)
+    assert expiry.what == "the step takes longer than 0.05 s" and expiry.deadline.what == ""
+
+
+def test_a_deadline_begins_anew_with_each_call():
+    """Many calls take longer together than one may; and nothing is told when nothing is under way."""
+    expiry, end = Expiry(1.0), time.monotonic() + 1.5
+    while time.monotonic() < end:
+        with expiry.deadline.during("the step"):
+            pass
+    expiry.deadline.close()
+    expiry.deadline.thread.join(60)
+    assert not expiry.deadline.thread.is_alive() and not expiry.came.is_set()
+
+
+ENDS_WHILE_THE_STORE_IS_SLOW = """
+import os, signal, subprocess, sys, time
+from datetime import timedelta
+import torch.distributed as dist
+from ostinato.ranks.watch import Watch
+
+server = os.fork()
+if server == 0:
+    held = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+    time.sleep(120)
+    os._exit(0)
+watch = Watch(dist.TCPStore("127.0.0.1", int(sys.argv[1]), timeout=timedelta(seconds=60)), "x", 0, 2, lambda: "here", 0.05)
+os.kill(server, signal.SIGSTOP)
+os.waitid(os.P_PID, server, os.WSTOPPED)
+subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {server}; sleep 5; kill -9 {server}"], stdout=subprocess.DEVNULL)
+
+class Slow:  # stands for torch's teardown, which takes seconds on a busy host
+    def __del__(self, sleep=time.sleep):
+        sleep(2)
+
+keep = Slow()
+"""
+
+
+def test_a_clean_exit_stays_clean_while_the_store_is_slow():
+    """The thread of the watch comes back from the store when the interpreter is being taken down."""
+    ended = subprocess.run([sys.executable, "-c", ENDS_WHILE_THE_STORE_IS_SLOW, str(free_port())], timeout=300)
+    assert ended.returncode == 0

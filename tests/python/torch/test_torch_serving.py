@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """ostinato.torch serves requests: from a profile to a plan of forwards to answers, and requests without end."""
 
+import io
 import json
+import os
+import pickle
 import tomllib
 from dataclasses import replace
 
@@ -14,6 +17,7 @@ from support.torch_jobs import Case, Load
 from test_torch_pipeline import LAYERS, SHARDED, branches
 
 from ostinato.profile import Job, profile_layers
+from ostinato.torch import requests
 
 COUNT = 21
 LAYOUTS = {
@@ -44,6 +48,38 @@ def check(results: list, expected: list, exact: bool = True) -> None:
             mine = answers.pop(number)
             assert same(mine, wanted, exact), number
         assert not answers
+
+
+def test_a_request_comes_out_as_it_went_in():
+    given = (3, {"tokens": (torch.arange(4), [1.5, "text", None, True]), "mask": torch.zeros(0, 2, dtype=torch.bool)})
+    number, inputs = requests.unpacked(requests.packed(given))
+    assert number == 3 and torch.equal(inputs["tokens"][0], torch.arange(4)) and inputs["mask"].shape == (0, 2)
+    assert inputs["tokens"][1] == [1.5, "text", None, True] and isinstance(inputs["tokens"], tuple)
+
+
+class Runs:
+    """What a pickle may do to who reads it."""
+
+    def __reduce__(self):
+        return os.abort, ()
+
+
+def saved(value) -> bytes:
+    into = io.BytesIO()
+    torch.save(value, into)
+    return into.getvalue()
+
+
+@pytest.mark.parametrize("pack", [pickle.dumps, saved])
+def test_what_other_ranks_send_runs_nothing(pack):
+    with pytest.raises(pickle.UnpicklingError):
+        requests.unpacked(pack((0, Runs())))
+
+
+@pytest.mark.parametrize("value", [Runs(), {1: [Runs()]}, print])
+def test_a_request_that_cannot_be_sent_is_refused_where_it_is_given(value):
+    with pytest.raises(TypeError, match="is not sent to the other ranks"):
+        requests.packed((0, value))
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,17 @@
 #include "search/files/nearest.h"
 #include "search/files/sha256.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -89,6 +94,58 @@ TEST_F(FileTest, ANewFileObeysTheUmask) {
   write_file(folder_ / "x", "");
   ::umask(before);
   EXPECT_EQ(fs::status(folder_ / "x").permissions(), fs::perms(0640));
+}
+
+TEST_F(FileTest, WhoMayReadAFileStaysAsItWas) {
+  write_file(folder_ / "x", "");
+  fs::permissions(folder_ / "x", fs::perms(0600));
+  write_file(folder_ / "x", "new");
+  EXPECT_EQ(fs::status(folder_ / "x").permissions(), fs::perms(0600));
+}
+
+/// Killed at any instant: the file is one of those that were written, whole; what may be left beside it is
+/// gone after the next write, but not the file of a process that writes still.
+TEST_F(FileTest, AProcessThatIsKilledLeavesAWholeFileAlone) {
+  constexpr std::size_t kBytes = std::size_t{4} << 20;
+  write_file(folder_ / "x", std::string(kBytes, 'a'));
+  int written = 0;
+  for (int round = 0; round < 60; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (char c = 'b';; c = c == 'z' ? 'b' : static_cast<char>(c + 1))
+        write_file(folder_ / "x", std::string(kBytes, c));
+    }
+    ::usleep(static_cast<useconds_t>(1000 + 700 * round));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    const std::string bytes = read_file(folder_ / "x", kBytes);
+    EXPECT_EQ(bytes, std::string(kBytes, bytes.front())) << "round " << round;
+    written += bytes.front() != 'a';
+  }
+  EXPECT_GT(written, 0) << "no process came to write";
+  const fs::path abandoned = folder_ / ".ostinato-0123.tmp", alive = folder_ / ".ostinato-4567.tmp";
+  for (const fs::path& path : {abandoned, alive}) std::ofstream(path) << "half";
+  const int held = ::open(alive.c_str(), O_WRONLY);
+  ASSERT_EQ(::flock(held, LOCK_EX), 0);
+  write_file(folder_ / "x", "");
+  EXPECT_TRUE(fs::exists(alive) && !fs::exists(abandoned));
+  ::close(held);
+  write_file(folder_ / "x", "");
+  EXPECT_EQ(names(), std::vector<std::string>{"x"});
+}
+
+TEST_F(FileTest, ASpareFileIsForItsUserAloneUnderANewName) {
+  const fs::path one = write_spare("ostinato-test-", ".json", "one");
+  const fs::path two = write_spare("ostinato-test-", ".json", "two");
+  EXPECT_NE(one, two);
+  EXPECT_TRUE(two.filename().string().starts_with("ostinato-test-") && two.extension() == ".json");
+  EXPECT_EQ(read_file(one, 3) + read_file(two, 3), "onetwo");
+  EXPECT_EQ(fs::status(one).permissions(), fs::perms(0600));
+  fs::remove(one);
+  fs::remove(two);
 }
 
 TEST_F(FileTest, AnUnreadableFileIsNamed) {

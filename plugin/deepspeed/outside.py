@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What DeepSpeed does in a step outside the executor (reductions, clipping, the optimizer), under the section's time-out, too.
+
+    outside = Outside(engine, watch, timeout_s)
+    with outside.command(ReduceGrads()):
+        engine._exec_reduce_grads()
+
+The thread that trains is then held in a collective, where nothing can interrupt it. So the process ends, after it has said which part of
+the step it is in and which ranks that part waits for, and all ranks of its pipeline have said where they are.
+"""
+
+from contextlib import AbstractContextManager
+
+from deepspeed.runtime.pipe import schedule
+from ostinato.ranks.watch import Watch, ranks_in_words
+
+from .last_words import end_with
+
+
+class Outside:
+    """Of one engine."""
+
+    def __init__(self, engine, watch: Watch, limit_s: float):
+        self._engine, self._watch = engine, watch
+        self._deadline = watch.limit(limit_s, self._held)
+
+    def command(self, command) -> AbstractContextManager:
+        """Around an instruction of DeepSpeed's."""
+        grid = self._engine.grid
+        if isinstance(command, schedule.ReduceGrads):
+            return self._deadline.during(f"adding gradients over {ranks_in_words(grid.dp_group)}")
+        if isinstance(command, schedule.ReduceTiedGrads):
+            return self._deadline.during(f"adding gradients of tied layers over {ranks_in_words(grid.pp_group)}")
+        return self._deadline.during(f"{type(command).__name__} (norm and overflow over {self._everyone()})")
+
+    def losses(self) -> AbstractContextManager:
+        return self._deadline.during(f"adding losses over {self._everyone()}")
+
+    def both_directions(self) -> AbstractContextManager:
+        return self._deadline.during(f"adding the gradients of both directions over {ranks_in_words(self._engine.grid.pp_group)}")
+
+    def position(self) -> str:
+        """Empty where nothing of it is under way."""
+        what = self._deadline.what
+        return f"rank {self._engine.stage_id} is in step {self._engine.global_steps + 1}, {what}" if what else ""
+
+    def _everyone(self) -> str:
+        return ranks_in_words(sorted({*self._engine.grid.pp_group, *self._engine.grid.dp_group}))
+
+    def _held(self, what: str) -> None:
+        engine = self._engine
+        where = f"rank {engine.global_rank} (pipeline rank {engine.stage_id}), step {engine.global_steps + 1}"
+        end_with(f"{where}: {what}", self._watch.give_up)

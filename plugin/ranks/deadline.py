@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A time-out for calls that have none, or one of half an hour: collectives of other libraries, the optimizer's step.
+
+    deadline = Deadline(300.0, expired)
+    with deadline.during("adding gradients over ranks 0, 2"):
+        reduce()                        # after 300 s: expired("adding gradients over ranks 0, 2 takes longer than 300 s")
+
+expired() is called on a thread of its own, as the thread that waits cannot be interrupted: it says what there is to say, and ends the
+process. It comes as long as the call lets go of Python's lock, as torch's do.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Deadline:
+    def __init__(self, limit_s: float, expired: Callable[[str], None]):
+        self._limit_s, self._expired = limit_s, expired
+        self._changed = threading.Condition()
+        self._what, self._begun, self._over = "", 0, False  # in words; how many calls have begun
+        self.thread = threading.Thread(target=self._run, daemon=True, name="ostinato-deadline")
+        self.thread.start()
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Of calls inside each other the outermost counts."""
+        if self._what:
+            yield
+            return
+        self._become(what)
+        try:
+            yield
+        finally:
+            self._become("")
+
+    @property
+    def what(self) -> str:
+        """What is under way; empty: nothing."""
+        return self._what
+
+    def close(self) -> None:
+        """Nothing is under way any more. Does not wait for the thread."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def _become(self, what: str) -> None:
+        with self._changed:
+            self._what = what
+            self._begun += bool(what)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        late = ""
+        while not self._over and not late:
+            with self._changed:
+                self._changed.wait_for(lambda: self._over or self._what)
+                late = self._late()
+        if late:
+            self._expired(f"{late} takes longer than {self._limit_s:g} s")
+
+    def _late(self) -> str:
+        """Waits until what is under way is over; what it is where that takes too long."""
+        what, begun = self._what, self._begun
+        over = self._changed.wait_for(lambda: self._over or not self._what or self._begun != begun, self._limit_s)
+        return "" if over else what
