@@ -5,7 +5,6 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -84,9 +83,7 @@ core::Options options_of(const std::vector<std::string>& sections, const Setting
   return options;
 }
 
-std::string dumped(const core::Json& json) {
-  return json.dump(-1, ' ', false, core::Json::error_handler_t::replace);
-}
+std::string dumped(const Json& json) { return json.text(); }
 
 template <typename Named>
 std::vector<std::string> names_of(const std::vector<Named>& list) {

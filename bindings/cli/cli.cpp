@@ -9,8 +9,6 @@
 #include <iostream>
 #include <new>
 
-#include <nlohmann/json.hpp>
-
 #include "bindings/cli/command.h"
 #include "search/files/printable.h"
 #include "search/search.h"

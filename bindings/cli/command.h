@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the commands share: their streams, their arguments, the list of them.
+// What the commands share: their streams, the list of them.
 
-#include <CLI/CLI.hpp>
-#include <cstdint>
 #include <ostream>
 #include <string>
 #include <vector>
 
-#include "bindings/core/json.h"
 #include "bindings/core/options.h"
 #include "bindings/core/usage_error.h"
 #include "search/files/error.h"
+#include "search/files/json.h"
 
 namespace ostinato::cli {
 
@@ -34,22 +32,6 @@ struct Command {
 
 /// In the order of the pipeline.
 const std::vector<Command>& commands();
-
-/// The parser of one command: `--help`, `--json`, and messages with suggestions.
-class CommandLine {
- public:
-  /// `example` is what a user could type, without the leading "ostinato ".
-  CommandLine(const std::string& command, const std::string& description, const std::string& example);
-
-  CLI::App app;
-  bool json = false;
-
-  /// False where help was asked for and printed. Throws UsageError. Options must be declared before.
-  bool parse(const std::vector<std::string>& args, Io& io);
-
- private:
-  void refuse_unknown_options(const std::vector<std::string>& args) const;
-};
 
 /// Prints the object as the one thing on standard output.
 void print_json(const Json& object, Io& io);

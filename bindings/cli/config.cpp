@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/command_line.h"
 #include "search/files/file.h"
 
 namespace ostinato::cli {
@@ -48,8 +48,8 @@ int config_command(const std::vector<std::string>& args, Io& io) {
       "simulate read; writes it with --write; checks such a file where one is given.",
       "config --write ostinato.toml");
   std::string file, output;
-  line.app.add_option("file", file, "Options file to check (TOML)")->type_name("FILE");
-  line.app.add_option("--write", output, "File to write with all defaults")->type_name("FILE");
+  line.text("file", file, "Options file to check (TOML)").type_name("FILE");
+  line.text("--write", output, "File to write with all defaults").type_name("FILE");
   if (!line.parse(args, io)) return 0;
   if (!file.empty() && !output.empty()) throw UsageError("give a file to check, or --write, not both");
   if (!file.empty()) {

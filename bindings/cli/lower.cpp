@@ -3,11 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/number_checks.h"
+#include "bindings/cli/command_line.h"
 #include "plugin/lowering/program_text.h"
 
 namespace ostinato::cli {
@@ -21,29 +20,27 @@ int lower_command(const std::vector<std::string>& args, Io& io) {
       "lower plan.json placement.toml --rank 0");
   std::string plan, placement, form = "transfers";
   int rank = -1;
-  line.app.add_option("plan", plan, "Plan file (JSON)")->required()->type_name("PLAN");
-  line.app.add_option("placement", placement, "Its placement (TOML)")->required()->type_name("PLACEMENT");
-  const CLI::Option* one = line.app.add_option("--rank", rank, "Print this rank only")
-                               ->transform(whole_number_check(0, 65'535))
-                               ->type_name("R");
-  line.app
-      .add_option("--form", form, "transfers, or compute: without sends and receives (default: transfers)")
-      ->type_name("FORM");
+  line.text("plan", plan, "Plan file (JSON)").required().type_name("PLAN");
+  line.text("placement", placement, "Its placement (TOML)").required().type_name("PLACEMENT");
+  line.whole_number("--rank", rank, {0, 65'535}, "Print this rank only").type_name("R");
+  line.text("--form", form, "transfers, or compute: without sends and receives (default: transfers)")
+      .type_name("FORM");
   if (!line.parse(args, io)) return 0;
+  const bool one = line.given("--rank");
   check_choice("--form", form, {"transfers", "compute"});
   const Program program = lower_files(plan, placement);
   const TextForm text_form = form == "compute" ? TextForm::compute : TextForm::transfers;
   const int ranks = static_cast<int>(program.ranks.size());
-  if (one->count() > 0 && rank >= ranks) {
+  if (one && rank >= ranks) {
     throw UsageError(fmt::format("--rank must be between 0 and {}, got {}", ranks - 1, rank));
   }
   std::vector<std::string> rows;
   for (int r = 0; r < ranks; ++r) {
-    if (one->count() == 0 || r == rank) rows.push_back(format_rank(program, r, text_form));
+    if (!one || r == rank) rows.push_back(format_rank(program, r, text_form));
   }
   if (line.json) {
     Json json = {{"status", 0}, {"form", form}, {"keeps_order", keeps_order(program)}, {"ranks", rows}};
-    if (one->count() > 0) json["rank"] = rank;
+    if (one) json["rank"] = rank;
     print_json(json, io);
     return 0;
   }

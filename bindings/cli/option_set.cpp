@@ -36,19 +36,19 @@ OptionSet::OptionSet(CommandLine& line, const std::vector<std::string>& sections
     : Options(sections, without), line_(line) {
   for (const OptionRow* row : rows()) {
     if (row->type == OptionType::flag) {
-      line.app.add_flag(dashed(row->key), flags_[row->key], help_of(*row));
+      line.flag(dashed(row->key), flags_[row->key], help_of(*row));
     } else {
-      line.app.add_option(dashed(row->key), typed_[row->key], help_of(*row))->type_name(type_name(*row));
+      line.text(dashed(row->key), typed_[row->key], help_of(*row)).type_name(type_name(*row));
     }
   }
-  line.app.add_option("--options", file_, "File with options (see: ostinato config); the command line wins")
-      ->type_name("FILE");
+  line.text("--options", file_, "File with options (see: ostinato config); the command line wins")
+      .type_name("FILE");
 }
 
 void OptionSet::resolve() {
   for (const OptionRow* row : rows()) {
     const std::string name = dashed(row->key);
-    if (line_.app.count(name) == 0) continue;
+    if (!line_.given(name)) continue;
     set(row->key, row->type == OptionType::flag ? (flags_[row->key] ? "true" : "false") : typed_[row->key],
         name);
   }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "bindings/cli/command.h"
+#include "bindings/cli/command_line.h"
 #include "bindings/core/options.h"
 
 namespace ostinato::cli {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/progress.h"

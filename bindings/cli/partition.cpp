@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/command_line.h"
 #include "bindings/cli/option_set.h"
 #include "bindings/cli/partition_graph.h"
 #include "bindings/cli/plan_files.h"
@@ -25,9 +25,7 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
   std::string output;
   ProfileArguments arguments(line, false);
   OptionSet options(line, {"partition"});
-  line.app.add_option("--output", output, "Placement file to write (TOML)")
-      ->required()
-      ->type_name("PLACEMENT");
+  line.text("--output", output, "Placement file to write (TOML)").required().type_name("PLACEMENT");
   if (!line.parse(args, io)) return 0;
   options.resolve();
   const PartitionOptions on = arguments.on(options, io);

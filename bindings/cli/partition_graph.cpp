@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "bindings/cli/command_line.h"
 #include "bindings/cli/interrupt.h"
-#include "bindings/cli/number_checks.h"
 #include "bindings/cli/profile_arguments.h"
 #include "search/files/error.h"
 #include "search/files/file.h"
@@ -36,33 +35,30 @@ struct Arguments {
   double time_limit = 0;
   bool published = false, incomplete = false, inference = false;
 
-  explicit Arguments(CLI::App& app) {
-    app.add_option("graph", graph, "Operator graph (CSV), or a profile (JSON) whose layers are the operators")
-        ->required()
-        ->type_name("GRAPH");
-    app.add_option("--devices", devices,
-                   "Devices and rates between them (CSV); for a profile how many, or a device file (TOML)")
-        ->required()
-        ->type_name("DEVICES");
-    app.add_option("--device-memory", memory, "For a profile: memory of each device, with a unit: 40GiB");
-    app.add_flag("--allow-incomplete", incomplete, "Accept a profile that lost events");
-    app.add_flag("--inference", inference, "For a profile: the forwards alone are operators");
-    app.add_option("--strategy", strategy,
-                   "hash, batch-split, critical-path, mite, dfs, heft or best (the default)");
-    app.add_option("--schedule", schedule,
-                   "fifo, pct (the default) or msr; heft and best bring their own order");
-    app.add_option("--seed", seed,
-                   "Of the search, and of the orders that a strategy leaves open; 0 by default")
-        ->transform(whole_number_check(0, std::numeric_limits<std::int64_t>::max()));
-    app.add_option("--runs", runs,
-                   "best: local searches side by side (2); else: seeds, for the mean and the spread (1)")
-        ->transform(whole_number_check(1, 10'000));
-    app.add_option("--time-limit", time_limit, "Seconds after which best stops with what it has")
-        ->transform(decimal_check(0, 100'000'000));
-    app.add_flag("--published-program", published,
-                 "Strategies and transfers as the authors' program has them, instead of as the paper says");
-    app.add_option("--output", output, "File to write: id, device, start and end of each vertex (CSV)")
-        ->type_name("FILE.csv");
+  explicit Arguments(CommandLine& line) {
+    line.text("graph", graph, "Operator graph (CSV), or a profile (JSON) whose layers are the operators")
+        .required()
+        .type_name("GRAPH");
+    line.text("--devices", devices,
+              "Devices and rates between them (CSV); for a profile how many, or a device file (TOML)")
+        .required()
+        .type_name("DEVICES");
+    line.text("--device-memory", memory, "For a profile: memory of each device, with a unit: 40GiB");
+    line.flag("--allow-incomplete", incomplete, "Accept a profile that lost events");
+    line.flag("--inference", inference, "For a profile: the forwards alone are operators");
+    line.text("--strategy", strategy,
+              "hash, batch-split, critical-path, mite, dfs, heft or best (the default)");
+    line.text("--schedule", schedule, "fifo, pct (the default) or msr; heft and best bring their own order");
+    line.whole_number("--seed", seed, {0, std::numeric_limits<std::int64_t>::max()},
+                      "Of the search, and of the orders that a strategy leaves open; 0 by default");
+    line.whole_number("--runs", runs, {1, 10'000},
+                      "best: local searches side by side (2); else: seeds, for the mean and the spread (1)");
+    line.decimal("--time-limit", time_limit, {0, 100'000'000},
+                 "Seconds after which best stops with what it has");
+    line.flag("--published-program", published,
+              "Strategies and transfers as the authors' program has them, instead of as the paper says");
+    line.text("--output", output, "File to write: id, device, start and end of each vertex (CSV)")
+        .type_name("FILE.csv");
   }
 };
 
@@ -258,7 +254,7 @@ int partition_graph_command(const std::vector<std::string>& args, Io& io) {
       "simulates one iteration. Times are in the unit of the file (operations / speed). Of a profile, the\n"
       "forward and the backward of each layer are the vertices, and an iteration is one micro-batch.",
       "partition graph.csv --devices devices.csv --strategy critical-path --schedule pct");
-  const Arguments a(line.app);
+  const Arguments a(line);
   if (!line.parse(args, io)) return 0;
   const bool best = a.strategy == "best";
   if (!best) parse_graph_strategy(a.strategy);

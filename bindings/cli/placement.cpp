@@ -2,11 +2,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/number_checks.h"
+#include "bindings/cli/command_line.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/shape_sketch.h"
 #include "bindings/core/shape_request.h"
@@ -22,19 +21,17 @@ struct Typed : ShapeRequest {
   std::string output;
 };
 
-void declare(CLI::App& app, Typed& typed) {
+void declare(CommandLine& line, Typed& typed) {
   const auto add = [&](const char* name, std::string& value, const char* type, const std::string& help) {
-    app.add_option(name, value, value.empty() ? help : help + " (default: " + value + ")")->type_name(type);
+    line.text(name, value, value.empty() ? help : help + " (default: " + value + ")").type_name(type);
   };
-  app.add_option("shape", typed.shape, fmt::format("{}: see below", fmt::join(shape_names(), ", ")))
-      ->required()
-      ->type_name("SHAPE");
-  app.add_option("--devices", typed.devices, "Number of devices (default: 4)")
-      ->transform(whole_number_check(1, 65'536))
-      ->type_name("D");
-  app.add_option("--chunks", typed.chunks, "Stages per device, for looped, wave and chains (default: 2)")
-      ->transform(whole_number_check(1, 65'536))
-      ->type_name("C");
+  line.text("shape", typed.shape, fmt::format("{}: see below", fmt::join(shape_names(), ", ")))
+      .required()
+      .type_name("SHAPE");
+  line.whole_number("--devices", typed.devices, {1, 65'536}, "Number of devices (default: 4)").type_name("D");
+  line.whole_number("--chunks", typed.chunks, {1, 65'536},
+                    "Stages per device, for looped, wave and chains (default: 2)")
+      .type_name("C");
   add("--forward", typed.forward, "TIMES",
       "Forward of one stage; 1.5ms, or without a unit in --time-unit; a list like 3,1,1,2 has one value per "
       "device");
@@ -57,8 +54,8 @@ void declare(CLI::App& app, Typed& typed) {
   add("--bytes", typed.bytes, "AMOUNT", "Carried from stage to stage, forward and backward");
   add("--time-unit", typed.time_unit, "UNIT", "Of times without a unit: ns, us, ms or s");
   add("--memory-unit", typed.memory_unit, "UNIT", "Of amounts without a unit: B, KiB, MiB or GiB");
-  app.add_flag("--inference", typed.inference, "Forwards only");
-  app.add_option("--output", typed.output, "File to write (default: standard output)")->type_name("FILE");
+  line.flag("--inference", typed.inference, "Forwards only");
+  line.text("--output", typed.output, "File to write (default: standard output)").type_name("FILE");
 }
 
 }  // namespace
@@ -71,8 +68,8 @@ int placement_command(const std::vector<std::string>& args, Io& io) {
       "stage and one micro-batch; what no option says is written by hand into the file.",
       "placement m --devices 4 --forward 1ms --backward 3ms --capacity 40GiB --memory 2GiB --output m.toml");
   Typed typed;
-  declare(line.app, typed);
-  line.app.footer(all_shape_sketches() + "\n" + line.app.get_footer());
+  declare(line, typed);
+  line.explain(all_shape_sketches());
   if (!line.parse(args, io)) return 0;
   const Placement placement = shape_of(typed);
   const std::string text = format_placement(placement);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/command_line.h"
 #include "bindings/cli/option_set.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/profile_arguments.h"
@@ -54,10 +54,10 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   ProfileArguments arguments(line, true);
   OptionSet options(line, {"plan", "partition", "search"},
                     {"chunks", "layout", "stages", "recompute", "choose", "points"});
-  line.app.add_option("--output", outputs.plan, "Plan file to write (JSON)")->required()->type_name("PLAN");
-  line.app.add_option("--placement-output", outputs.placement, "Placement file to write (TOML)")
-      ->required()
-      ->type_name("PLACEMENT");
+  line.text("--output", outputs.plan, "Plan file to write (JSON)").required().type_name("PLAN");
+  line.text("--placement-output", outputs.placement, "Placement file to write (TOML)")
+      .required()
+      .type_name("PLACEMENT");
   if (!line.parse(args, io)) return 0;
   options.resolve();
   const PartitionOptions on = arguments.on(options, io);

@@ -11,8 +11,8 @@ namespace ostinato::cli {
 namespace fs = std::filesystem;
 
 PlanArguments::PlanArguments(CommandLine& line) {
-  line.app.add_option("plan", plan, "Plan file (JSON)")->required()->type_name("PLAN");
-  line.app.add_option("placement", placement, "Its placement (TOML)")->required()->type_name("PLACEMENT");
+  line.text("plan", plan, "Plan file (JSON)").required().type_name("PLAN");
+  line.text("placement", placement, "Its placement (TOML)").required().type_name("PLACEMENT");
 }
 
 PlanAndPlacement PlanArguments::read_checked() const {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "bindings/cli/command.h"
+#include "bindings/cli/command_line.h"
 #include "search/plan/plan_json.h"
 
 namespace ostinato::cli {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "bindings/cli/number_checks.h"
+#include "bindings/core/numbers.h"
 #include "bindings/core/requests.h"
 #include "search/profile/cluster_toml.h"
 #include "search/profile/profile_json.h"
@@ -26,23 +26,18 @@ std::optional<int> whole_number(const std::string& text) {
 }  // namespace
 
 ProfileArguments::ProfileArguments(CommandLine& line, bool micro_batches_required) {
-  line.app.add_option("profile", profile, "Profile file (JSON), from ostinato profile")
-      ->required()
-      ->type_name("PROFILE");
-  line.app
-      .add_option(
-          "--devices", devices,
-          "Devices in the pipeline: how many, a device file (TOML), or launcher: the ranks that torchrun, "
-          "deepspeed or Slurm started this command on")
-      ->required()
-      ->type_name("D|FILE|launcher");
-  CLI::Option* option = line.app.add_option(
-      "--micro-batches", micro_batches,
-      micro_batches_required ? "Micro-batches of a step"
-                             : "Micro-batches of a step; bounds what is in flight (default: D * chunks)");
-  option->required(micro_batches_required)
-      ->transform(whole_number_check(1, kMostMicroBatches))
-      ->type_name("N");
+  line.text("profile", profile, "Profile file (JSON), from ostinato profile").required().type_name("PROFILE");
+  line.text("--devices", devices,
+            "Devices in the pipeline: how many, a device file (TOML), or launcher: the ranks that torchrun, "
+            "deepspeed or Slurm started this command on")
+      .required()
+      .type_name("D|FILE|launcher");
+  line.whole_number("--micro-batches", micro_batches, {1, kMostMicroBatches},
+                    micro_batches_required
+                        ? "Micro-batches of a step"
+                        : "Micro-batches of a step; bounds what is in flight (default: D * chunks)")
+      .required(micro_batches_required)
+      .type_name("N");
 }
 
 PartitionOptions ProfileArguments::on(const Options& options, const Io& io) const {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "bindings/cli/command.h"
+#include "bindings/cli/command_line.h"
 #include "bindings/core/options.h"
 #include "search/partition/partition_options.h"
 #include "search/profile/profile.h"

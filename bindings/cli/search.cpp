@@ -4,16 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/number_checks.h"
+#include "bindings/cli/command_line.h"
 #include "bindings/cli/option_set.h"
 #include "bindings/cli/pareto_report.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/run_search.h"
 #include "bindings/cli/steady_state.h"
+#include "bindings/core/numbers.h"
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
 #include "search/placement/placement_toml.h"
@@ -34,24 +34,23 @@ struct Wanted {
 };
 
 /// `plan_wanted`: not only --steady-state.
-void declare(CLI::App& app, Wanted& wanted, bool plan_wanted) {
-  app.add_option("placement", wanted.placement, "Placement file (TOML)")->required()->type_name("PLACEMENT");
-  app.add_option("--micro-batches", wanted.micro_batches, "Micro-batches of a step")
-      ->transform(whole_number_check(1, kMostMicroBatches))
-      ->required(plan_wanted)
-      ->type_name("N");
-  app.add_option("--output", wanted.output, "Plan file to write (JSON); with --pareto a folder of them")
-      ->required(plan_wanted)
-      ->type_name("PLAN");
-  app.add_flag("--steady-state", wanted.steady_state,
-               "Only report the repeating part: its least period, the least memory at that period, and "
-               "what of it is proved; no plan");
-  app.add_flag("--explain", wanted.explain, "Tell what each technique of the search cost and brought");
-  app.add_option(
-         "--pareto", wanted.pareto,
-         "memory: the curve of makespan over memory, from the placement's memory down to the least that "
-         "any schedule fits in; each point with a plan and a proven bound")
-      ->type_name("AXIS");
+void declare(CommandLine& line, Wanted& wanted, bool plan_wanted) {
+  line.text("placement", wanted.placement, "Placement file (TOML)").required().type_name("PLACEMENT");
+  line.whole_number("--micro-batches", wanted.micro_batches, {1, kMostMicroBatches},
+                    "Micro-batches of a step")
+      .required(plan_wanted)
+      .type_name("N");
+  line.text("--output", wanted.output, "Plan file to write (JSON); with --pareto a folder of them")
+      .required(plan_wanted)
+      .type_name("PLAN");
+  line.flag("--steady-state", wanted.steady_state,
+            "Only report the repeating part: its least period, the least memory at that period, and "
+            "what of it is proved; no plan");
+  line.flag("--explain", wanted.explain, "Tell what each technique of the search cost and brought");
+  line.text("--pareto", wanted.pareto,
+            "memory: the curve of makespan over memory, from the placement's memory down to the least that "
+            "any schedule fits in; each point with a plan and a proven bound")
+      .type_name("AXIS");
 }
 
 void resolve(OptionSet& options, Wanted& wanted) {
@@ -120,7 +119,7 @@ int search_command(const std::vector<std::string>& args, Io& io) {
       "search m.toml --micro-batches 32 --time-limit 30 --output m.json");
   Wanted wanted;
   const bool plan_wanted = std::find(args.begin(), args.end(), "--steady-state") == args.end();
-  declare(line.app, wanted, plan_wanted);
+  declare(line, wanted, plan_wanted);
   OptionSet options(line, {"search"});
   if (!line.parse(args, io)) return 0;
   resolve(options, wanted);

@@ -5,12 +5,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "bindings/cli/command.h"
-#include "bindings/cli/number_checks.h"
+#include "bindings/cli/command_line.h"
 #include "bindings/cli/plan_files.h"
 #include "search/files/file.h"
 
@@ -44,13 +43,12 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   const PlanArguments files(line);
   ShowOptions options;
   std::string html, svg, perfetto;
-  line.app
-      .add_option("--width", options.width, "Columns of the timeline (default: the terminal's, else 100)")
-      ->transform(whole_number_check(40, 10'000))
-      ->type_name("W");
-  line.app.add_option("--html", html, "Page to write")->type_name("FILE");
-  line.app.add_option("--svg", svg, "Image to write, for light and dark pages")->type_name("FILE");
-  line.app.add_option("--perfetto", perfetto, "Trace to write, Chrome JSON")->type_name("FILE");
+  line.whole_number("--width", options.width, {40, 10'000},
+                    "Columns of the timeline (default: the terminal's, else 100)")
+      .type_name("W");
+  line.text("--html", html, "Page to write").type_name("FILE");
+  line.text("--svg", svg, "Image to write, for light and dark pages").type_name("FILE");
+  line.text("--perfetto", perfetto, "Trace to write, Chrome JSON").type_name("FILE");
   if (!line.parse(args, io)) return 0;
   const auto [file, plan, placement] = files.read_checked();
   if (!html.empty()) write_file(html, show_html(plan, placement));
@@ -64,7 +62,7 @@ int show_command(const std::vector<std::string>& args, Io& io) {
     print_json(json, io);
     return 0;
   }
-  if (line.app.count("--width") == 0) options.width = io.out_is_terminal ? terminal_width() : kUsualWidth;
+  if (!line.given("--width")) options.width = io.out_is_terminal ? terminal_width() : kUsualWidth;
   options.color = wants_color(io);
   io.out << show_text(plan, placement, options);
   if (!html.empty()) io.out << "page: " << html << '\n';

@@ -3,12 +3,12 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/command_line.h"
 #include "bindings/cli/option_set.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/core/requests.h"
@@ -66,7 +66,7 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   const PlanArguments files(line);
   bool wants_explanation = false;
   OptionSet options(line, {"simulate"});
-  line.app.add_flag("--explain", wants_explanation, "Tell in words what holds up the makespan");
+  line.flag("--explain", wants_explanation, "Tell in words what holds up the makespan");
   if (!line.parse(args, io)) return 0;
   options.resolve();
   const SimulateOptions wanted = simulate_options(options);

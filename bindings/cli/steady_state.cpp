@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
 #include "search/placement/quantity.h"
 #include "search/repetend/repeating_part.h"

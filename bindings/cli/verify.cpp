@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/command_line.h"
 #include "bindings/cli/plan_files.h"
 #include "search/checker/checker.h"
 

@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "bindings/core/plan_summary.h"
 #include "search/partition/branches.h"

@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "bindings/core/json.h"
+#include "search/files/json.h"
 #include "search/partition/partition_options.h"
 #include "search/placement/placement.h"
 #include "search/profile/profile.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bindings/core/json.h"
+#include "search/files/json.h"
 #include "search/named/references.h"
 #include "search/placement/placement.h"
 #include "search/plan/plan.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "bindings/core/json.h"
+#include "search/files/json.h"
 #include "search/partition/joint.h"
 
 namespace ostinato::core {

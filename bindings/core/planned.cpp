@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/core/planned.h"
 
-#include <nlohmann/json.hpp>
-
 #include "bindings/core/plan_summary.h"
 #include "search/files/sha256.h"
 #include "search/partition/stages.h"

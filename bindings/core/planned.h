@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "bindings/core/json.h"
 #include "bindings/core/plan_table.h"
+#include "search/files/json.h"
 #include "search/partition/joint.h"
 
 namespace ostinato::core {

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing ostinato-profile/1: one line a row, so that two profiles can be compared line by line.
 
-#include <nlohmann/json.hpp>
-
+#include "search/files/json.h"
 #include "search/profile/profile_json.h"
 #include "search/profile/profile_noise.h"
 
 namespace ostinato {
 namespace {
-
-using Json = nlohmann::ordered_json;  // keeps the order in which keys are set
 
 Json json(const Spread& spread) {
   return {{"median", spread.median}, {"low", spread.low}, {"high", spread.high}, {"repeats", spread.repeats}};
@@ -83,7 +80,7 @@ Json json(const Completeness& completeness) {
 }
 
 void add(std::string& text, const char* key, const Json& value) {
-  text += std::string("  \"") + key + "\": " + value.dump() + ",\n";
+  text += std::string("  \"") + key + "\": " + value.text() + ",\n";
 }
 
 template <typename Row>
@@ -91,7 +88,7 @@ void add_rows(std::string& text, const char* key, const std::vector<Row>& rows) 
   text += std::string("  \"") + key + "\": [";
   const char* separator = "\n    ";
   for (const Row& row : rows) {
-    text += separator + json(row).dump();
+    text += separator + json(row).text();
     separator = ",\n    ";
   }
   text += rows.empty() ? "]" : "\n  ]";

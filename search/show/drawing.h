@@ -2,7 +2,8 @@
 #pragma once
 // What the drawings of a plan have in common, whatever they draw on.
 //
-//   headline(plan, placement)      // "v: 8 micro-batches on 4 devices, makespan 76 us (bound 70 us, says the plan)"
+//   // "v: 8 micro-batches on 4 devices, makespan 76 us (bound 70 us, says the plan)"
+//   headline(plan, placement);
 //   tick_length(135'000'000)       // 20 ms: the axis has a mark every 20 ms
 
 #include <string>

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "search/files/json.h"
 #include "search/show/drawing.h"
 #include "search/show/page.h"
 #include "search/show/show.h"
 
 namespace ostinato {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json devices_of(const Plan& plan, const Placement& placement) {
   const std::vector<Nanoseconds> busy = busy_times(plan, placement);
@@ -64,7 +62,7 @@ Json page_plan(const Plan& plan, const Placement& placement) {
 
 /// JSON that may stand in a script element: no "</script>" and no "<!--" can occur in it.
 std::string script_safe(const Json& json) {
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = json.text();
   std::string safe;
   for (const char c : text) {
     if (c == '<') {

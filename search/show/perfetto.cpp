@@ -3,16 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "search/files/json.h"
 #include "search/show/show.h"
 
 namespace ostinato {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// Trace times are microseconds; a double holds nanoseconds exactly for the first 50 days.
 double microseconds(Nanoseconds time) { return static_cast<double>(time) / 1000; }
@@ -77,8 +75,9 @@ std::string show_perfetto(const Plan& plan, const Placement& placement) {
   }
   add_slices(plan, placement, events);
   add_memory(plan, placement, events);
-  const Json trace = {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
-  return trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  Json trace = {{"displayTimeUnit", "ms"}};
+  trace["traceEvents"] = std::move(events);
+  return trace.text() + "\n";
 }
 
 }  // namespace ostinato
