@@ -19,6 +19,7 @@
 #include "bindings/core/usage_error.h"
 #include "plugin/lowering/lower.h"
 #include "plugin/lowering/program_text.h"
+#include "search/checker/any_placement.h"
 #include "search/checker/checker.h"
 #include "search/files/error.h"
 #include "search/files/file.h"
@@ -193,6 +194,14 @@ void bind_plan(py::module_& m) {
   m.def("verify", [](const HeldPlan& held) {
     const py::gil_scoped_release release;
     const CheckResult result = check_plan(held.plan, held.written->file.placement);
+    return std::pair(result.passed, result.failures);
+  });
+  m.def("verify_others", [](const HeldPlan& held, const HeldProfile& profile, const HeldDevices* devices) {
+    const py::gil_scoped_release release;
+    const PlacementFile& file = held.written->file;
+    const Cluster cluster =
+        devices == nullptr ? devices_of_claim(held.plan, file.placement) : cluster_of(devices->on);
+    const CheckResult result = check_any_placement(held.plan, file, profile.profile, cluster);
     return std::pair(result.passed, result.failures);
   });
   m.def("simulate", [](const HeldPlan& held, const Settings& settings) {

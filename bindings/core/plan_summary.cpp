@@ -93,6 +93,12 @@ std::string modes_lines(const Plan& plan) {
          line("with any modes", proof(plan.makespan, bound, bound == plan.makespan));
 }
 
+/// How far any other placement could be below.
+std::string any_placement_line(const Plan& plan, Nanoseconds value) {
+  const Nanoseconds bound = plan.any_placement->lower_bound;
+  return bound == 0 ? "" : line("any placement", proof(value, bound, bound == value));
+}
+
 /// 1F1B, plain or interleaved, and the best of the others that fit.
 std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value) {
   const std::vector<Reference> list = references(placement, plan.micro_batches, plan.objective);
@@ -142,6 +148,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += in_flight_line(plan, placement);
   text += memory_line(plan, placement, step_memory);
   if (plan.modes) text += modes_lines(plan);
+  if (plan.any_placement) text += any_placement_line(plan, value);
   text += line("method", plan.search.method + (plan.search.cut_by_limit ? ", cut by the limit" : ""));
   if (seconds >= 0) text += line("searched", fmt::format("{:.2f} s", seconds));
   return text;
@@ -180,6 +187,7 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds,
   if (plan.capacity) {
     json["capacity"] = {{"memory", plan.capacity->memory}, {"lower_bound", plan.capacity->lower_bound}};
   }
+  if (plan.any_placement) json["any_placement"] = {{"lower_bound", plan.any_placement->lower_bound}};
   if (const std::int64_t requests = requests_in_flight(plan, placement); requests > 0)
     json["requests_in_flight"] = requests;
   if (!step_memory.empty()) json["peak_with_step"] = peaks_with_step(plan, placement, step_memory);

@@ -477,13 +477,20 @@ def plan(
     return _unless(interrupted, Plan(core, json.loads(report), told))
 
 
-def verify(plan: Plan) -> Check:
+def verify(plan: Plan, *, profile: Profile | None = None, devices: int | Devices | None = None) -> Check:
     """Checks every step, figure, bound and claim with code that shares nothing with the search.
+
+    With `profile`, also what `plan()` claims of all other placements of its layers; `devices`: as given to `plan()`, where they are
+    not all alike.
 
     >>> bool(verify(search(placement("m", devices=2), micro_batches=4)))
     True
     """
-    return Check(*map(tuple, _search.verify(plan._core)))
+    passed, failures = _search.verify(plan._core)
+    if profile is not None:
+        others = _search.verify_others(plan._core, profile._core, None if devices is None else _devices(devices, "unlimited")._core)
+        passed, failures = passed + others[0], failures + others[1]
+    return Check(tuple(passed), tuple(failures))
 
 
 def simulate(plan: Plan, *, jitter: float = 0, transfer_factor: float = 1, runs: int = 100, seed: int = 0) -> Simulation:

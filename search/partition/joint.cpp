@@ -10,6 +10,7 @@
 #include "search/bounds/bounds.h"
 #include "search/files/error.h"
 #include "search/named/references.h"
+#include "search/partition/any_placement.h"
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
 #include "search/partition/even_split.h"
@@ -52,9 +53,11 @@ class Chooser {
     choice_.all_devices = options_.fewer_devices == FewerDevices::none && choice_.devices > 1;
     if (!choice_.all_devices) add_fewer();
     search_shortly();
+    choice_.any_placement = bound_any_placement(profile_, options_, std::min(found_, upper_));
     move_best();
     search_all();
     choice_.winner = best();
+    list()[choice_.winner].plan->any_placement = choice_.any_placement;
     return std::move(choice_);
   }
 
@@ -213,13 +216,16 @@ class Chooser {
     };
     const std::vector<std::size_t> order =
         sorted(open, [](const Candidate& c) { return c.plan ? c.value() : kNone; });
-    for (std::size_t i = 0; i < order.size() && !stopped(); ++i) {
+    for (std::size_t i = 0; i < order.size() && !stopped() && !nothing_left(); ++i) {
       Candidate& candidate = list()[order[i]];
       if (candidate.plan && i >= kSearchedWhole) continue;
       if (candidate.plan ? open(candidate) : !drop_by(candidate, candidate.bound, "proven bound"))
         search_one(candidate, within_a_part(order.size() - i));
     }
   }
+
+  /// A plan is as short as any of any placement.
+  bool nothing_left() const { return found_ != kNone && found_ <= choice_.any_placement.lower_bound; }
 
   /// Indices of the candidates that `take` accepts, by `key`.
   template <class Take, class Key>
@@ -257,7 +263,7 @@ class Chooser {
 
   /// The shortest plans so far, whose stages are runs of layers, move; each makes a candidate of its own.
   void move_best() {
-    if (!options_.moves || objective() == Objective::latency) return;
+    if (!options_.moves || objective() == Objective::latency || nothing_left()) return;
     std::vector<std::size_t> order = sorted([](const Candidate& c) { return c.plan && !c.graph; },
                                             [](const Candidate& c) { return c.value(); });
     if (order.size() > starts(order)) order.resize(starts(order));
@@ -265,7 +271,7 @@ class Chooser {
     if (const double limit = options_.search.time_limit_seconds; limit > 0)
       until = began_ + std::chrono::milliseconds(static_cast<long>(limit * 750));
     for (const std::size_t i : order) {
-      if (stopped()) return;
+      if (stopped() || nothing_left()) return;
       if (std::optional<Candidate> moved = joint::climb(profile_, options_, list()[i], until))
         add_moved(std::move(*moved));
     }

@@ -18,6 +18,9 @@
 // Three bounds drop a candidate, each proved: N times the least that its busiest device takes, before it is
 // partitioned; the bounds of docs/bounds.md on its placement; and, where its search ends, the plan itself.
 //
+// Above them all stands a bound over every placement (any_placement.h), which the result states, and which
+// ends the search where it is reached.
+//
 // Then the best candidates move: joint_climb.h changes cuts, devices and recomputation of their stages while
 // that makes the step shorter.
 
@@ -74,9 +77,10 @@ struct Candidate {
 struct JointChoice {
   std::vector<Candidate> candidates;
   std::size_t winner = 0;
-  int devices = 0;           ///< there are
-  bool all_devices = false;  ///< none that leaves devices idle was tried
-  bool interrupted = false;  ///< a stop left candidates untried
+  int devices = 0;             ///< there are
+  bool all_devices = false;    ///< none that leaves devices idle was tried
+  bool interrupted = false;    ///< a stop left candidates untried
+  AnyPlacement any_placement;  ///< what no placement of these layers goes below
 };
 
 /// Searches one placement; what search() is, with whatever the caller shows meanwhile.

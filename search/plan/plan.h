@@ -58,6 +58,17 @@ struct WithinCapacity {
   bool by_exhaustion = false;   ///< no statement of docs/bounds.md gives it, but the trial of all schedules
 };
 
+/// Optional `any_placement` of a plan: what is proved of all placements of the profile that it was made from
+/// (docs/bounds.md, section D).
+struct AnyPlacement {
+  int devices = 0;              ///< over which the layers are divided, whatever devices this plan uses
+  std::vector<int> sharded;     ///< layers that may be divided over several devices; rising
+  bool split = false;           ///< backwards may be split
+  Nanoseconds lower_bound = 0;  ///< no plan of as many micro-batches has a smaller objective
+
+  friend bool operator==(const AnyPlacement&, const AnyPlacement&) = default;
+};
+
 struct Plan {
   std::string placement_name;
   std::string placement_sha256;  ///< of the bytes of the placement file, lower-case hexadecimal
@@ -87,8 +98,9 @@ struct Plan {
     std::uint64_t seed = 0;
     bool cut_by_limit = false;
   } search;
-  std::optional<TakenModes> modes;         ///< where the search chose among the modes of the placement
-  std::optional<WithinCapacity> capacity;  ///< where the memory was held below that of the placement
+  std::optional<TakenModes> modes;            ///< where the search chose among the modes of the placement
+  std::optional<WithinCapacity> capacity;     ///< where the memory was held below that of the placement
+  std::optional<AnyPlacement> any_placement;  ///< where placement and schedule were chosen together
   std::vector<ScheduledBlock>
       schedule;  ///< sorted by start, then first device, then block name, then micro-batch
 };

@@ -56,6 +56,11 @@ void write_header(std::string& text, const Plan& plan) {
     line("  \"capacity\": {{ \"memory\": {}, \"lower_bound\": {}{} }},", plan.capacity->memory,
          plan.capacity->lower_bound, plan.capacity->by_exhaustion ? ", \"proof\": \"exhaustion\"" : "");
   }
+  if (plan.any_placement) {
+    const AnyPlacement& any = *plan.any_placement;
+    line("  \"any_placement\": {{ \"devices\": {}, \"sharded\": [{}], \"split\": {}, \"lower_bound\": {} }},",
+         any.devices, fmt::join(any.sharded, ", "), any.split, any.lower_bound);
+  }
 }
 
 }  // namespace

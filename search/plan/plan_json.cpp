@@ -40,6 +40,7 @@ class PlanReader {
   void peak_memory(const Value& list);
   void search(const Value& value);
   void capacity(const Fields& fields);
+  void any_placement(const Fields& fields);
   void modes(const Value& value);
   void take_modes(const Value& list);
   void check_micro_batches() const;
@@ -70,7 +71,7 @@ Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) 
   const Fields fields(
       root, file_, "a plan",
       {"format", "placement", "micro_batches", "objective", "makespan", "span", "steady_state", "lower_bound",
-       "optimal", "proof", "peak_memory", "search", "modes", "capacity", "schedule"});
+       "optimal", "proof", "peak_memory", "search", "modes", "capacity", "any_placement", "schedule"});
   placement(fields.need("placement", ValueKind::object), placement_sha256);
   plan_.micro_batches = static_cast<int>(fields.integer("micro_batches", 1, kMaxCount));
   objective(fields);
@@ -85,6 +86,7 @@ Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) 
   check_micro_batches();
   check_totals(placement_, plan_.micro_batches, file_);
   capacity(fields);
+  any_placement(fields);
   if (const Value* value = fields.find("modes")) modes(*value);
   return std::move(plan_);
 }
@@ -194,6 +196,20 @@ void PlanReader::capacity(const Fields& fields) {
   const Fields capacity(*value, file_, "'capacity'", {"memory", "lower_bound", "proof"});
   plan_.capacity = {capacity.integer("memory", 0), capacity.integer("lower_bound", 0),
                     by_exhaustion(capacity, "proof")};
+}
+
+void PlanReader::any_placement(const Fields& fields) {
+  const Value* value = fields.find("any_placement");
+  if (value == nullptr) return;
+  const Fields any(*value, file_, "'any_placement'", {"devices", "sharded", "split", "lower_bound"});
+  AnyPlacement& claim = plan_.any_placement.emplace();
+  claim.devices = static_cast<int>(any.integer("devices", 1, kMaxCount));
+  for (const Value& item : any.need("sharded", ValueKind::array).items) {
+    const std::int64_t least = claim.sharded.empty() ? 0 : claim.sharded.back() + 1;
+    claim.sharded.push_back(static_cast<int>(integer_in(item, file_, "'sharded'", least, Fields::kLargest)));
+  }
+  claim.split = any.boolean("split");
+  claim.lower_bound = any.integer("lower_bound", 0);
 }
 
 void PlanReader::modes(const Value& value) {

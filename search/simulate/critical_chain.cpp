@@ -170,7 +170,7 @@ class Words {
     for (std::size_t d = 0; d < totals_.waits.size(); ++d) say_memory(static_cast<int>(d));
     say_transfers();
     if (totals_.idle > 0)
-      lines_.push_back("The idle time is the plan's own: some of its steps could start earlier.");
+      lines_.emplace_back("The idle time is the plan's own: some of its steps could start earlier.");
     return std::move(lines_);
   }
 

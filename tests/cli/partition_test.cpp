@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "search/files/file.h"
 #include "search/placement/placement_toml.h"
 #include "search/profile/profile_json.h"
 #include "tests/cli/support/cli_run.h"
@@ -73,6 +74,37 @@ TEST(PlanCommand, TakesTheShortestCandidateAndExplainsIt) {
     EXPECT_NE(result.out.find(text), std::string::npos) << result.out;
   }
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
+}
+
+TEST(PlanCommand, StatesWhatNoPlacementGoesBelow) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text(kUneven));
+  const std::string plan = folder / "p.json", placement = folder / "p.toml";
+  const Result result = ostinato_run({"plan", profile, "--devices", "2", "--micro-batches", "4",
+                                      "--placement-output", placement, "--output", plan, "--json"});
+  const nlohmann::json json = result.json();
+  const std::int64_t bound = json["any_placement"]["lower_bound"];
+  EXPECT_GT(bound, 0);
+  EXPECT_LE(bound, json["makespan"]);
+
+  const Result alone = ostinato_run({"verify", plan, placement});
+  EXPECT_EQ(alone.status, 0);
+  EXPECT_NE(alone.out.find("not checked  any_placement"), std::string::npos) << alone.out;
+  const Result whole = ostinato_run({"verify", plan, placement, "--profile", profile});
+  EXPECT_EQ(whole.status, 0) << whole.out;
+  EXPECT_NE(whole.out.find("(D1)"), std::string::npos) << whole.out;
+  EXPECT_EQ(whole.out.find("not checked"), std::string::npos);
+
+  std::string text = read_file(plan, kMaxPlacementBytes);
+  const std::string claim = "\"lower_bound\": " + std::to_string(bound) + " }";
+  const std::size_t at = text.find(claim, text.find("any_placement"));
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, claim.size(), "\"lower_bound\": " + std::to_string(bound + 1) + " }");
+  const Result more =
+      ostinato_run({"verify", folder.write("more.json", text), placement, "--profile", profile});
+  EXPECT_EQ(more.status, 6) << more.out;
+  EXPECT_EQ(ostinato_run({"verify", plan, placement, "--profile", profile, "--devices", "3"}).status, 6);
+  EXPECT_EQ(ostinato_run({"verify", plan, placement, "--devices", "3"}).status, 2);
 }
 
 TEST(PlanCommand, IsNoWorseThanAnyCandidateOrBaseline) {

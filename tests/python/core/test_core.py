@@ -88,6 +88,9 @@ def test_a_plan_of_a_profile_is_that_of_the_command(profile, tmp_path):
     assert found.placement.text == (tmp_path / "placement.toml").read_text()
     assert found.report["chosen"] in str(found) and len(found.report["candidates"]) > 2
     assert found.makespan == found.report["makespan"] and found.facts["named"]
+    check = ostinato.verify(found, profile=ostinato.Profile.from_file(profile))
+    assert check and any("(D1)" in line for line in check.passed)
+    assert not ostinato.verify(found, profile=ostinato.Profile.from_file(profile), devices=3)
 
 
 def test_a_partition_is_that_of_the_command(profile, tmp_path):

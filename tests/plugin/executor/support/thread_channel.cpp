@@ -28,7 +28,7 @@ class ThreadTransfer : public Transfer {
   std::vector<std::shared_ptr<Pending>> pending_;  ///< one for each tensor of the message
 };
 
-void copy(const at::Tensor& from, const at::Tensor& to) {
+void hand_over(const at::Tensor& from, const at::Tensor& to) {
   if (from.nbytes() != to.nbytes() || !from.is_contiguous())
     throw std::logic_error("the message does not fit");
   std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
@@ -42,7 +42,7 @@ std::shared_ptr<Pending> Exchange::post(int from, int to, const at::Tensor& tens
   auto pending = std::make_shared<Pending>(Pending{tensor});
   (send ? pair.sends : pair.receives).push_back(pending);
   while (!pair.sends.empty() && !pair.receives.empty()) {
-    copy(pair.sends.front()->tensor, pair.receives.front()->tensor);
+    hand_over(pair.sends.front()->tensor, pair.receives.front()->tensor);
     for (auto* queue : {&pair.sends, &pair.receives}) {
       queue->front()->done = true;
       queue->front()->tensor.reset();

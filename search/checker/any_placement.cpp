@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/checker/any_placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace ostinato {
+namespace {
+
+using Wide = __int128;
+
+/// A layer at its quickest, for one micro-batch.
+struct Layer {
+  Wide work = 0;    ///< forward and backward
+  Wide pass = 0;    ///< that a device behind it waits for at least
+  Wide before = 0;  ///< that it waits for itself
+  bool whole = true;
+  Wide forward = 0;
+  Wide kept = 0;    ///< bytes, from its forward to its backward
+  Wide there = 0;   ///< its forward and what a gradient needs to pass back through it
+  Wide behind = 0;  ///< the same of the layers that stand between the two
+
+  Wide holds() const { return kept * (there + behind); }  ///< bytes times nanoseconds
+};
+
+class Proof {
+ public:
+  Proof(const Plan& plan, const Placement& placement, const Profile& profile, const Cluster& cluster)
+      : plan_(plan), profile_(profile), cluster_(cluster), layers_(profile.layers.size()) {
+    trains_ = std::any_of(placement.blocks.begin(), placement.blocks.end(),
+                          [](const Block& block) { return block.kind != Kind::forward; });
+    for (const DeviceKind& kind : cluster.kinds) on_kind_.push_back(layers_on(kind, profile));
+    for (const int l : plan.any_placement->sharded) layers_.at(static_cast<std::size_t>(l)).whole = false;
+    for (std::size_t l = 0; l < layers_.size(); ++l) weigh(l);
+    for (std::size_t l = layers_.size(); l-- > 0;) hold(l);
+  }
+
+  /// D3: the longest way of one micro-batch.
+  Nanoseconds path() const {
+    Wide longest = 0;
+    for (const Layer& layer : layers_) longest = std::max(longest, layer.there + layer.behind);
+    return plan_.objective == Objective::makespan ? static_cast<Nanoseconds>(longest) : 0;
+  }
+
+  /// D2: no step is shorter, because what is kept for backwards needs room for as long as it is kept.
+  Nanoseconds by_memory() const {
+    const Wide free = free_memory();
+    if (!trains_ || plan_.objective != Objective::makespan || free < 0) return 0;
+    Wide unit = 1, most = 0, best = 0;  // the unit keeps products within 128 bits
+    for (const Layer& layer : layers_) most = std::max(most, layer.holds());
+    while (most / unit > Wide{1} << 50) unit *= 2;
+    for (const Layer& price : layers_) {
+      const Wide held = price.holds() / unit, again = price.forward;
+      if (held == 0) continue;
+      Wide needed = 0;
+      for (const Layer& l : layers_)
+        needed += l.work * held + std::min(l.forward * held, again * (l.holds() / unit));
+      const Wide offered = count() * held + again * ((free + unit - 1) / unit);
+      best = std::max(best, (plan_.micro_batches * needed + offered - 1) / offered);
+    }
+    return static_cast<Nanoseconds>(std::min<Wide>(best, std::numeric_limits<Nanoseconds>::max()));
+  }
+
+  /// Whether a step of `length` is impossible; false, too, where the work does not suffice.
+  bool refutes(Nanoseconds length, std::int64_t work) const {
+    const std::vector<Wide> rooms = rooms_within(length);
+    Wide room = 0, needed = 0;
+    for (const Wide r : rooms) room += r;
+    for (const Layer& layer : layers_) needed += layer.work;
+    return room < needed || one_is_too_full(rooms) || cannot_fill(rooms, work);
+  }
+
+ private:
+  bool chain() const {
+    for (std::size_t l = 1; l < layers_.size(); ++l) {
+      const auto& after = profile_.layers[l].after;
+      if (after && (after->size() != 1 || after->front().layer != static_cast<int>(l) - 1)) return false;
+    }
+    return layers_.empty() || !profile_.layers.front().after || profile_.layers.front().after->empty();
+  }
+
+  Wide work_of(const LayerCost& cost) const {
+    if (!trains_) return cost.forward.median;
+    Nanoseconds backward = cost.backward.median;
+    if (plan_.any_placement->split && cost.halves())
+      backward = std::min(backward, cost.backward_input.median + cost.backward_weight.median);
+    return Wide{cost.forward.median} + backward;
+  }
+
+  void weigh(std::size_t l) {
+    Layer& layer = layers_[l];
+    for (std::size_t k = 0; k < on_kind_.size(); ++k) {
+      const Wide here = work_of(on_kind_[k][l]);
+      layer.work = k == 0 ? here : std::min(layer.work, here);
+    }
+    const LayerCost& cost = on_kind_.front()[l];
+    const bool backwards_end_it = trains_ && !plan_.any_placement->split && chain();
+    layer.pass = Wide{cost.forward.median} + (backwards_end_it ? cost.backward.median : 0);
+    if (!layer.whole) layer.pass = (layer.pass + count() - 1) / count();
+    for (const int from : read_by(l)) {
+      const Layer& input = layers_[static_cast<std::size_t>(from)];
+      layer.before = std::max(layer.before, input.before + input.pass);
+    }
+  }
+
+  /// Layers come from the last to the first: those that read this one are known.
+  void hold(std::size_t l) {
+    Layer& layer = layers_[l];
+    for (std::size_t k = 0; k < on_kind_.size(); ++k) {
+      const LayerCost& cost = on_kind_[k][l];
+      Nanoseconds back = trains_ ? cost.backward.median : 0;
+      if (trains_ && plan_.any_placement->split && cost.halves())
+        back = std::min(back, cost.backward_input.median);
+      const Wide forward = cost.forward.median, kept = cost.kept + cost.labels;
+      layer.forward = k == 0 ? forward : std::min(layer.forward, forward);
+      layer.there = k == 0 ? forward + back : std::min(layer.there, forward + back);
+      layer.kept = k == 0 ? kept : std::min(layer.kept, kept);
+    }
+    Wide given_back = 0;
+    for (const std::vector<LayerCost>& layers : on_kind_) {
+      for (const LayerCost& cost : layers)
+        for (const LayerInput& part : cost.released)
+          if (part.layer == static_cast<int>(l)) given_back = std::max<Wide>(given_back, part.bytes);
+    }
+    layer.kept = std::max<Wide>(0, layer.kept - given_back);
+    if (!layer.whole) layer.there = (layer.there + count() - 1) / count();
+    for (const int from : read_by(l)) {
+      Wide& behind = layers_[static_cast<std::size_t>(from)].behind;
+      behind = std::max(behind, layer.behind + layer.there);
+    }
+  }
+
+  /// Of all devices together, above what they hold throughout; -1: without limit.
+  Wide free_memory() const {
+    Wide free = 0;
+    for (const ClusterDevice& device : cluster_.devices) {
+      const Bytes memory = cluster_.kinds[static_cast<std::size_t>(device.kind)].memory;
+      if (memory == kUnlimited) return -1;
+      free += memory - profile_.rank.held;
+    }
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      Wide least = -1;
+      for (const std::vector<LayerCost>& layers : on_kind_) {
+        const Wide here = Wide{layers[l].parameters} + layers[l].gradients + layers[l].optimizer_state;
+        least = least < 0 ? here : std::min(least, here);
+      }
+      free -= least;
+    }
+    return free;
+  }
+
+  std::vector<int> read_by(std::size_t l) const {
+    std::vector<int> from;
+    if (!profile_.layers[l].after) {
+      if (l > 0) from.push_back(static_cast<int>(l) - 1);
+    } else {
+      for (const LayerInput& input : *profile_.layers[l].after) from.push_back(input.layer);
+    }
+    return from;
+  }
+
+  Wide count() const { return static_cast<Wide>(cluster_.devices.size()); }
+
+  /// What each device has for one micro-batch, in time of the quickest kind; falling.
+  std::vector<Wide> rooms_within(Nanoseconds length) const {
+    std::vector<Wide> waits;
+    for (const Layer& layer : layers_)
+      for (Wide i = 0; i < (layer.whole ? 1 : count()); ++i) waits.push_back(layer.before);
+    std::sort(waits.begin(), waits.end());
+    const bool begins = plan_.objective == Objective::makespan && cluster_.kinds.size() == 1;
+    std::vector<Wide> rooms;
+    for (std::size_t d = 0; d < cluster_.devices.size(); ++d) {
+      const Wide wait = begins ? waits[std::min(d, waits.size() - 1)] : 0;
+      const Wide time = std::max<Wide>(0, length - wait) / plan_.micro_batches;
+      rooms.push_back(in_quickest_time(time, static_cast<std::size_t>(cluster_.devices[d].kind)));
+    }
+    std::sort(rooms.rbegin(), rooms.rend());
+    return rooms;
+  }
+
+  /// The most work, counted at its quickest, that a kind of device does in this time.
+  Wide in_quickest_time(Wide time, std::size_t kind) const {
+    Wide most = -1;
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      const Wide here = work_of(on_kind_[kind][l]);
+      if (layers_[l].work > 0) most = std::max(most, time * layers_[l].work / here);
+    }
+    return most < 0 ? time : most;
+  }
+
+  /// Sizes of the layers that lie on one device each, falling, with how many there are.
+  std::map<Wide, int, std::greater<>> sizes() const {
+    std::map<Wide, int, std::greater<>> result;
+    for (const Layer& layer : layers_)
+      if (layer.whole && layer.work > 0) ++result[layer.work];
+    return result;
+  }
+
+  bool one_is_too_full(const std::vector<Wide>& rooms) const {
+    std::vector<Wide> falling;
+    for (const auto& [size, number] : sizes())
+      falling.insert(falling.end(), static_cast<std::size_t>(number), size);
+    const std::size_t devices = rooms.size();
+    for (std::size_t n = 0; n < falling.size(); ++n) {
+      Wide together = 0;  // n / devices + 1 of the n + 1 largest share a device
+      for (std::size_t i = 0; i <= n / devices; ++i) together += falling[n - i];
+      if (together > rooms.front()) return true;
+    }
+    return false;
+  }
+
+  /// Device after device, all ways to fill it so that nothing which is left goes in as well.
+  bool cannot_fill(const std::vector<Wide>& rooms, std::int64_t work) const {
+    std::vector<Wide> size;
+    std::vector<int> all;
+    for (const auto& [s, number] : sizes()) {
+      size.push_back(s);
+      all.push_back(number);
+    }
+    std::set<std::vector<int>> open = {all};
+    Wide later = 0;
+    for (const Wide room : rooms) later += room;
+    for (const Wide room : rooms) {
+      later -= room;
+      std::set<std::vector<int>> next;
+      for (const std::vector<int>& left : open) {
+        if (!fill(left, size, room, later, next, work)) return false;
+      }
+      open = std::move(next);
+    }
+    return open.empty();
+  }
+
+  /// False: everything may be gone, or the work is spent.
+  static bool fill(std::vector<int> left, const std::vector<Wide>& size, Wide room, Wide later,
+                   std::set<std::vector<int>>& next, std::int64_t& work) {
+    const std::vector<int> had = left;
+    std::size_t k = 0;
+    for (;;) {  // the most of each size from k on, then one less of the last that can be given back
+      for (; k < size.size(); ++k) {
+        const int takes = static_cast<int>(std::min<Wide>(left[k], room / size[k]));
+        left[k] -= takes;
+        room -= takes * size[k];
+      }
+      if (--work < 0) return false;
+      Wide sum = 0;
+      bool full = true;
+      for (std::size_t i = 0; i < size.size(); ++i) {
+        sum += left[i] * size[i];
+        full = full && (left[i] == 0 || size[i] > room);
+      }
+      if (sum == 0) return false;
+      if (full && sum <= later) next.insert(left);
+      for (k = size.size(); k > 0 && left[k - 1] == had[k - 1]; --k) {
+      }
+      if (k == 0) return true;
+      ++left[k - 1];
+      room += size[k - 1];
+      for (std::size_t i = k; i < size.size(); ++i) left[i] = had[i];
+    }
+  }
+
+  const Plan& plan_;
+  const Profile& profile_;
+  const Cluster& cluster_;
+  std::vector<Layer> layers_;
+  std::vector<std::vector<LayerCost>> on_kind_;
+  bool trains_ = false;
+};
+
+/// Empty, or why the files cannot belong together, or why nobody could prove the claim.
+std::string mismatch(const Plan& plan, const PlacementFile& file, const Profile& profile,
+                     const Cluster& cluster) {
+  const std::string& model = file.model.sha256;
+  if (!model.empty() && !profile.model_sha256.empty() && model != profile.model_sha256)
+    return "the profile is of another model than the placement";
+  if (!plan.any_placement)
+    return "the plan claims nothing of other placements: only `ostinato plan` writes any_placement";
+  const AnyPlacement& any = *plan.any_placement;
+  const auto layers = static_cast<int>(profile.layers.size());
+  if (std::any_of(any.sharded.begin(), any.sharded.end(), [&](int l) { return l >= layers; }))
+    return fmt::format("any_placement.sharded names a layer that the profile, of {}, does not have", layers);
+  int end = 0;
+  for (const auto& stage : file.placement.stages) end = std::max(end, stage.end_layer);
+  if (end > layers) return fmt::format("the placement has {} layers, the profile {}", end, layers);
+  if (any.devices != static_cast<int>(cluster.devices.size()))
+    return fmt::format("any_placement is of {} devices, but {} are given", any.devices,
+                       cluster.devices.size());
+  const Nanoseconds value = plan.objective == Objective::span ? plan.span : plan.makespan;
+  if (any.lower_bound > value)
+    return fmt::format("any_placement.lower_bound is {} ns, and this plan takes {} ns", any.lower_bound,
+                       value);
+  if (any.lower_bound > 0 && plan.objective == Objective::latency)
+    return "any_placement.lower_bound is of the latency, of which nothing is proved";
+  return "";
+}
+
+/// The statement that proves it; empty: none does.
+std::string statement(const Proof& proof, Nanoseconds claim, std::int64_t most_work) {
+  if (claim == 0) return "nothing";
+  if (proof.path() >= claim) return "D3";
+  if (proof.by_memory() >= claim) return "D2";
+  return proof.refutes(claim - 1, most_work) ? "D1" : "";
+}
+
+}  // namespace
+
+Cluster devices_of_claim(const Plan& plan, const Placement& placement) {
+  return alike(plan.any_placement ? plan.any_placement->devices : 1, placement.devices.front().memory);
+}
+
+CheckResult check_any_placement(const Plan& plan, const PlacementFile& file, const Profile& profile,
+                                const Cluster& cluster, std::int64_t most_work) {
+  if (std::string why = mismatch(plan, file, profile, cluster); !why.empty()) return {{std::move(why)}, {}};
+  const Nanoseconds claim = plan.any_placement->lower_bound;
+  const std::string by = statement(Proof(plan, file.placement, profile, cluster), claim, most_work);
+  const std::string of =
+      fmt::format("{} layers over {} devices", profile.layers.size(), cluster.devices.size());
+  if (by.empty())
+    return {{fmt::format("any_placement.lower_bound is {} ns, but that is not proved of {}", claim, of)}, {}};
+  return {{},
+          {fmt::format("no placement of {} has a {} below {} ns ({})", of, to_string(plan.objective), claim,
+                       by)}};
+}
+
+}  // namespace ostinato

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/partition/any_placement.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "search/partition/joint_candidates.h"
+#include "search/partition/packing.h"
+#include "search/partition/stage_cost.h"
+
+namespace ostinato {
+namespace {
+
+/// Steps of the packing for one length, and for all of them.
+constexpr long kWorkOfOne = 200'000, kWork = 3'000'000;
+/// Of memory times time: rounding to less keeps products within 128 bits.
+constexpr __int128 kMostHeld = __int128{1} << 50;
+
+Nanoseconds share(Nanoseconds whole, int parts) { return (whole + parts - 1) / parts; }
+
+class AnyPlacementBound {
+ public:
+  AnyPlacementBound(const Profile& profile, const JointOptions& options)
+      : options_(options),
+        model_(profile, with_halves(profile, options)),
+        devices_(model_.devices()),
+        divided_(profile.layers.size(), false) {
+    for (const int l : options.shardable) divided_[l] = true;
+    any_.devices = devices_;
+    any_.sharded = options.shardable;
+    any_.split = model_.split;
+    add_works();
+    add_speeds();
+    add_idle();
+    add_held();
+  }
+
+  AnyPlacement below(Nanoseconds reached) {
+    if (options_.search.objective == Objective::latency) return any_;
+    partition::Packing packing(whole_);
+    Nanoseconds refuted = -1, open = std::min(reached, std::numeric_limits<Nanoseconds>::max() / 2);
+    for (long left = kWork; refuted + 1 < open && left > 0;) {
+      const Nanoseconds length = refuted + (open - refuted) / 2;
+      long work = std::min(kWorkOfOne, left);
+      left -= work;
+      (impossible(packing, length, work) ? refuted : open) = length;
+      left += work;
+    }
+    any_.lower_bound = std::max({refuted + 1, std::min(by_memory(), reached), path_});
+    return any_;
+  }
+
+ private:
+  static PartitionOptions with_halves(const Profile& profile, const JointOptions& options) {
+    PartitionOptions partition = options.partition;
+    partition.split_backward = joint::splits(profile, options).back();
+    return partition;
+  }
+
+  /// Of a micro-batch on a device of this kind, its backward whole or in halves.
+  Nanoseconds work_on(std::size_t kind, std::size_t layer) const {
+    const LayerCost& cost = model_.on_kind[kind][layer];
+    const Nanoseconds whole = cost.backward.median;
+    const Nanoseconds halves = cost.backward_input.median + cost.backward_weight.median;
+    return cost.forward.median + (model_.split ? std::min(whole, halves) : whole);
+  }
+
+  template <class Time>
+  Nanoseconds least_over_kinds(Time time) const {
+    Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
+    for (std::size_t kind = 0; kind < model_.on_kind.size(); ++kind) least = std::min(least, time(kind));
+    return least;
+  }
+
+  void add_works() {
+    for (std::size_t l = 0; l < divided_.size(); ++l) {
+      works_.push_back(least_over_kinds([&](std::size_t kind) { return work_on(kind, l); }));
+      sum_ += works_.back();
+      if (!divided_[l]) whole_.push_back(works_.back());
+    }
+  }
+
+  /// What each layer takes on a kind is no less than `times` / `per` of the least.
+  void add_speeds() {
+    for (std::size_t kind = 0; kind < model_.on_kind.size(); ++kind) {
+      Slowness least{0, 0};
+      for (std::size_t l = 0; l < works_.size(); ++l) {
+        if (works_[l] == 0) continue;
+        const Slowness here{work_on(kind, l), works_[l]};
+        const bool less =
+            static_cast<__int128>(here.times) * least.per < static_cast<__int128>(least.times) * here.per;
+        if (least.per == 0 || less) least = here;
+      }
+      slowness_.push_back(least.per == 0 ? Slowness{1, 1} : least);
+    }
+  }
+
+  /// A device is idle until the forwards before the first of its layers have run, and, where backwards are
+  /// whole, while the backwards of those layers run at the end. D devices begin with D different layers; with
+  /// one layer several times where it may be divided.
+  void add_idle() {
+    idle_.assign(static_cast<std::size_t>(devices_), 0);
+    if (options_.search.objective == Objective::span || model_.cluster.kinds.size() > 1) return;
+    std::vector<Nanoseconds> before;  // by layer
+    std::vector<Nanoseconds> all;
+    for (std::size_t l = 0; l < works_.size(); ++l) {
+      Nanoseconds longest = 0;
+      for (const LayerInput& input : model_.graph.inputs(static_cast<int>(l)))
+        longest = std::max(longest, before[static_cast<std::size_t>(input.layer)] +
+                                        passing(static_cast<std::size_t>(input.layer)));
+      before.push_back(longest);
+      all.insert(all.end(), divided_[l] ? idle_.size() : 1, longest);
+    }
+    std::sort(all.begin(), all.end());
+    for (std::size_t d = 0; d < idle_.size(); ++d) idle_[d] = all[std::min(d, all.size() - 1)];
+  }
+
+  /// Time that nothing behind this layer, or before it in a backward, can go by without.
+  Nanoseconds passing(std::size_t layer) const {
+    const LayerCost& cost = model_.on_kind.front()[layer];
+    const bool both = !model_.inference && !model_.split && model_.graph.is_chain();
+    const Nanoseconds time = cost.forward.median + (both ? cost.backward.median : 0);
+    return divided_[layer] ? share(time, devices_) : time;
+  }
+
+  /// What is kept of layer l is held from its forward to its backward: while the layers that read from it,
+  /// and those that read from them, run both.
+  void add_held() {
+    if (options_.search.objective != Objective::makespan) return;
+    std::vector<Nanoseconds> behind(works_.size(), 0);
+    held_.resize(works_.size());
+    for (std::size_t l = works_.size(); l-- > 0;) {
+      for (const int reader : model_.graph.readers(static_cast<int>(l)))
+        behind[l] = std::max(behind[l], behind[static_cast<std::size_t>(reader)] +
+                                            there_and_back(static_cast<std::size_t>(reader)));
+      const Nanoseconds path = behind[l] + there_and_back(l);
+      path_ = std::max(path_, path);
+      held_[l] = static_cast<__int128>(least_kept(l)) * path;
+    }
+    const __int128 most = *std::max_element(held_.begin(), held_.end());
+    while (most / unit_ > kMostHeld) unit_ *= 2;
+    for (__int128& held : held_) held /= unit_;
+  }
+
+  Nanoseconds there_and_back(std::size_t layer) const {
+    const Nanoseconds time = least_over_kinds([&](std::size_t kind) {
+      const LayerCost& cost = model_.on_kind[kind][layer];
+      const Nanoseconds whole = cost.backward.median;
+      return cost.forward.median + (model_.split ? std::min(whole, cost.backward_input.median) : whole);
+    });
+    return divided_[layer] ? share(time, devices_) : time;
+  }
+
+  /// Without what the last layer of a stage gives back of it.
+  Bytes least_kept(std::size_t layer) const {
+    Bytes kept = least_over_kinds([&](std::size_t kind) { return model_.on_kind[kind][layer].kept; });
+    Bytes released = 0;
+    for (const std::vector<LayerCost>& layers : model_.on_kind) {
+      for (const LayerCost& cost : layers)
+        for (const LayerInput& part : cost.released)
+          if (part.layer == static_cast<int>(layer)) released = std::max(released, part.bytes);
+    }
+    return std::max<Bytes>(0, kept - released);
+  }
+
+  /// Of all devices together, for what is kept; -1: without limit.
+  __int128 room() const {
+    __int128 room = 0;
+    for (int d = 0; d < devices_; ++d) {
+      if (model_.memory_of(d) == kUnlimited) return -1;
+      room += model_.memory_of(d) - model_.rank.held;
+    }
+    for (std::size_t l = 0; l < works_.size(); ++l)
+      room -= least_over_kinds([&](std::size_t kind) {
+        const LayerCost& cost = model_.on_kind[kind][l];
+        return cost.parameters + cost.gradients + cost.optimizer_state;
+      });
+    return room;
+  }
+
+  /// D2: each layer either holds its room or runs its forward again, whichever costs less at a price of
+  /// memory.
+  Nanoseconds by_memory() const {
+    const __int128 free = room();
+    if (model_.inference || held_.empty() || free < 0) return 0;
+    const __int128 steps = options_.search.micro_batches, capacity = (free + unit_ - 1) / unit_;
+    __int128 best = 0;
+    for (std::size_t price = 0; price < held_.size(); ++price) {
+      const __int128 time = forward_of(price), memory = held_[price];
+      if (memory == 0) continue;
+      __int128 needed = static_cast<__int128>(sum_) * memory;
+      for (std::size_t l = 0; l < held_.size(); ++l)
+        needed += std::min(forward_of(l) * memory, time * held_[l]);
+      const __int128 offered = devices_ * memory + time * capacity;
+      best = std::max(best, (steps * needed + offered - 1) / offered);
+    }
+    return static_cast<Nanoseconds>(std::min<__int128>(best, std::numeric_limits<Nanoseconds>::max()));
+  }
+
+  __int128 forward_of(std::size_t layer) const {
+    return least_over_kinds([&](std::size_t kind) { return model_.on_kind[kind][layer].forward.median; });
+  }
+
+  /// No step of this length.
+  bool impossible(partition::Packing& packing, Nanoseconds length, long& work) const {
+    std::vector<std::int64_t> rooms;
+    __int128 together = 0;
+    for (int d = 0; d < devices_; ++d) {
+      const Nanoseconds time = std::max<Nanoseconds>(0, length - idle_[static_cast<std::size_t>(d)]);
+      const Slowness& slow = slowness_[static_cast<std::size_t>(model_.kind_of(d))];
+      const auto room = static_cast<__int128>(time / options_.search.micro_batches) * slow.per / slow.times;
+      rooms.push_back(static_cast<std::int64_t>(std::min<__int128>(room, sum_)));
+      together += rooms.back();
+    }
+    if (together < sum_) return true;
+    std::sort(rooms.rbegin(), rooms.rend());
+    return packing.fits(std::move(rooms), work) == partition::Fits::no;
+  }
+
+  /// A rational number >= 1.
+  struct Slowness {
+    Nanoseconds times, per;
+  };
+
+  const JointOptions& options_;
+  const chain::Model model_;
+  const int devices_;
+  std::vector<bool> divided_;
+  std::vector<Nanoseconds> works_, whole_;  ///< of all layers, and of those that lie on one device
+  Nanoseconds sum_ = 0;
+  std::vector<Slowness> slowness_;  ///< by kind
+  std::vector<Nanoseconds> idle_;   ///< rising
+  std::vector<__int128> held_;      ///< by layer: bytes times nanoseconds of a micro-batch, in unit_
+  __int128 unit_ = 1;
+  Nanoseconds path_ = 0;  ///< of one micro-batch
+  AnyPlacement any_;
+};
+
+}  // namespace
+
+AnyPlacement bound_any_placement(const Profile& profile, const JointOptions& options, Nanoseconds reached) {
+  return AnyPlacementBound(profile, options).below(reached);
+}
+
+}  // namespace ostinato

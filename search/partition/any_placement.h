@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A bound over all placements: whichever devices, chunks, modes and orders, no step of these layers on these
+// devices is shorter (docs/bounds.md, section D).
+//
+//   const AnyPlacement any = bound_any_placement(profile, options, plan.makespan);
+//   gap = plan.makespan - any.lower_bound;  // what better cuts, maps, modes and orders could still gain
+
+#include "search/partition/joint.h"
+
+namespace ostinato {
+
+/// `reached`: the objective's value in some plan, above which the bound is not looked for. Of the makespan
+/// and the span; the latency has none (lower_bound is 0). O(layers × devices), and counted work for the
+/// packing.
+AnyPlacement bound_any_placement(const Profile& profile, const JointOptions& options, Nanoseconds reached);
+
+}  // namespace ostinato

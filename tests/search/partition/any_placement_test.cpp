@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bound over all placements: never above the best of every placement, and tight where it should be.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "search/checker/any_placement.h"
+#include "search/files/error.h"
+#include "search/partition/any_placement.h"
+#include "search/partition/packing.h"
+#include "search/partition/stages.h"
+#include "tests/search/partition/partition_profiles.h"
+
+namespace ostinato {
+namespace {
+
+using partition::Fits;
+using partition::Packing;
+using test::profile_of;
+using test::random_profile;
+
+/// Every way to put these items into bins of these sizes, one item after the other.
+bool fits_by_trial(const std::vector<std::int64_t>& items, std::vector<std::int64_t>& rooms, std::size_t i) {
+  if (i == items.size()) return true;
+  for (std::int64_t& room : rooms) {
+    if (room < items[i]) continue;
+    room -= items[i];
+    const bool fits = fits_by_trial(items, rooms, i + 1);
+    room += items[i];
+    if (fits) return true;
+  }
+  return false;
+}
+
+TEST(Packing, SaysWhatEveryTrialSays) {
+  std::mt19937 random(1);
+  int yes = 0, no = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<std::int64_t> items(1 + random() % 8), rooms(1 + random() % 4);
+    for (auto& item : items) item = static_cast<std::int64_t>(random() % 6);
+    for (auto& room : rooms) room = static_cast<std::int64_t>(random() % 12);
+    std::sort(rooms.rbegin(), rooms.rend());
+    long work = 100'000;
+    const Fits fits = Packing(items).fits(rooms, work);
+    ASSERT_NE(fits, Fits::unknown);
+    EXPECT_EQ(fits == Fits::yes, fits_by_trial(items, rooms, 0)) << "round " << round;
+    ++(fits == Fits::yes ? yes : no);
+  }
+  EXPECT_GT(std::min(yes, no), 500);
+}
+
+TEST(Packing, SaysSoWhereItsWorkIsSpent) {
+  std::vector<std::int64_t> items;
+  for (int i = 0; i < 60; ++i) items.push_back(1000 + 7 * i);
+  std::vector<std::int64_t> rooms(12, 6033);
+  long work = 1000;
+  EXPECT_EQ(Packing(items).fits(rooms, work), Fits::unknown);
+  EXPECT_EQ(work, 0);
+}
+
+JointOptions options_for(int devices, int micro_batches) {
+  JointOptions options;
+  options.partition.devices = devices;
+  options.partition.micro_batches = options.search.micro_batches = micro_batches;
+  options.search.time_limit_seconds = 0;
+  options.search.effort = 10;
+  return options;
+}
+
+TEST(AnyPlacement, CountsThatLayersCannotBeCut) {
+  // 41 layers of 3 on 4 devices: one has 11 of them, and the sum alone would say 10.25.
+  const Profile profile = profile_of(std::vector<Nanoseconds>(41, 1));
+  const AnyPlacement any = bound_any_placement(profile, options_for(4, 100), 1'000'000);
+  EXPECT_GE(any.lower_bound, 11 * 3 * 100);
+  EXPECT_LE(any.lower_bound, 11 * 3 * 100 + 3 * 3);
+  EXPECT_EQ(any.devices, 4);
+}
+
+TEST(AnyPlacement, CountsThatMemoryIsShort) {
+  // Four layers on four devices with room for one micro-batch each: keeping all takes 7.5 units a
+  // micro-batch, running all forwards again 4; at the best price of memory 15 / (4 + 4/9) are shown.
+  Profile profile = profile_of(std::vector<Nanoseconds>(4, 1));
+  for (LayerCost& layer : profile.layers) {
+    layer.kept = 100;
+    layer.parameters = layer.gradients = layer.optimizer_state = 0;
+  }
+  JointOptions options = options_for(4, 1300);
+  const Nanoseconds unlimited = bound_any_placement(profile, options, 1'000'000).lower_bound;
+  options.partition.device_memory = 100;
+  const AnyPlacement any = bound_any_placement(profile, options, 1'000'000);
+  EXPECT_LT(unlimited, 3 * 1300 + 20);
+  EXPECT_EQ(any.lower_bound, 4388);
+}
+
+/// The shortest schedule of any division of the layers into stages on any devices, by the search.
+class Shortest {
+ public:
+  Shortest(const Profile& profile, const JointOptions& options) : profile_(profile), options_(options) {}
+
+  Nanoseconds find() {
+    std::vector<ModelStage> stages;
+    add_layer(stages, 0);
+    return best_;
+  }
+
+ private:
+  void add_layer(std::vector<ModelStage>& stages, int layer) {
+    if (layer == static_cast<int>(profile_.layers.size())) return search_one(stages);
+    for (int device = 0; device < options_.partition.devices; ++device) {
+      const bool same = !stages.empty() && stages.back().devices.front() == device;
+      if (same) {
+        stages.back().layers.push_back(layer);
+        add_layer(stages, layer + 1);
+        stages.back().layers.pop_back();
+      } else {
+        stages.push_back({{layer}, {device}});
+        add_layer(stages, layer + 1);
+        stages.pop_back();
+      }
+    }
+  }
+
+  void search_one(const std::vector<ModelStage>& stages) {
+    const Placement placement = place_stages(profile_, options_.partition, stages);
+    try {
+      best_ = std::min(best_, search(placement, options_.search).makespan);
+    } catch (const std::runtime_error&) {
+      // No order of it fits the memory.
+    }
+  }
+
+  const Profile& profile_;
+  const JointOptions& options_;
+  Nanoseconds best_ = std::numeric_limits<Nanoseconds>::max();
+};
+
+TEST(AnyPlacement, IsBelowEveryPlacementAndOftenTheBestOfThem) {
+  std::mt19937 random(5);
+  int tight = 0;
+  for (int round = 0; round < 40; ++round) {
+    Profile profile = random_profile(random, 4);
+    JointOptions options = options_for(2, 1 + static_cast<int>(random() % 5));
+    options.partition.inference = round % 4 == 3;
+    if (round % 4 == 1) options.partition.device_memory = 60 + static_cast<Bytes>(random() % 60);
+    const Nanoseconds best = Shortest(profile, options).find();
+    const AnyPlacement any = bound_any_placement(profile, options, std::numeric_limits<Nanoseconds>::max());
+    EXPECT_LE(any.lower_bound, best) << "round " << round;
+    EXPECT_GE(2 * any.lower_bound, best) << "round " << round;
+    tight += any.lower_bound == best;
+  }
+  EXPECT_GE(tight, 4);
+}
+
+/// A plan that claims this bound, and the placement that it is of.
+struct Claimed {
+  Plan plan;
+  PlacementFile file;
+};
+
+Claimed claimed(const Profile& profile, const JointOptions& options) {
+  const JointChoice choice = choose_plan(profile, options);
+  const Candidate& best = choice.candidates[choice.winner];
+  return {*best.plan, {.placement = *best.placement, .sha256 = ""}};
+}
+
+TEST(AnyPlacement, IsProvedAgainByTheChecker) {
+  std::mt19937 random(6);
+  for (int round = 0; round < 20; ++round) {
+    Profile profile = random_profile(random, 6);
+    profile.layers[0].shardable = round % 3 == 0;
+    JointOptions options =
+        options_for(1 + static_cast<int>(random() % 4), 1 + static_cast<int>(random() % 6));
+    options.shardable = shardable_layers(profile);
+    options.partition.inference = round % 5 == 4;
+    if (round % 2) options.search.objective = Objective::span;
+    if (round % 4 == 2) options.partition.device_memory = 250;
+    Cluster cluster = alike(options.partition.devices, options.partition.device_memory);
+    if (round % 4 == 1) {
+      DeviceKind slow;
+      slow.speed = kUsualSpeed / 3;
+      cluster.kinds.push_back(slow);
+      cluster.devices.back().kind = 1;
+      options.partition.cluster = cluster;
+    }
+    auto [plan, file] = claimed(profile, options);
+    SCOPED_TRACE(round);
+    ASSERT_TRUE(plan.any_placement);
+    EXPECT_GT(plan.any_placement->lower_bound, 0);
+    EXPECT_EQ(check_any_placement(plan, file, profile, cluster).failures, std::vector<std::string>{});
+    ++plan.any_placement->lower_bound;
+    EXPECT_FALSE(check_any_placement(plan, file, profile, cluster).ok());
+  }
+}
+
+TEST(AnyPlacement, IsRefusedWithFilesOfAnother) {
+  const Profile profile = profile_of({2, 2, 2, 2});
+  auto [plan, file] = claimed(profile, options_for(2, 4));
+  const auto failures = [&](const Profile& with, int devices) {
+    return check_any_placement(plan, file, with, alike(devices, kUnlimited)).failures;
+  };
+  using testing::ElementsAre;
+  using testing::HasSubstr;
+  EXPECT_THAT(failures(profile, 3), ElementsAre(HasSubstr("is of 2 devices, but 3 are given")));
+  EXPECT_THAT(failures(profile_of({2, 1, 2, 2}), 2), ElementsAre(HasSubstr("is not proved")));
+  plan.any_placement->sharded = {9};
+  EXPECT_THAT(failures(profile, 2), ElementsAre(HasSubstr("does not have")));
+  plan.any_placement.reset();
+  EXPECT_THAT(failures(profile, 2), ElementsAre(HasSubstr("claims nothing of other placements")));
+}
+
+}  // namespace
+}  // namespace ostinato
