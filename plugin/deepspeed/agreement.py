@@ -23,7 +23,7 @@ _rounds = count()  # every rank makes its engines in the same order
 @dataclass(frozen=True)
 class Statement:
     """What one rank holds. `model`: the names of all layers, a line each; `layers`: the digests of those that it has built, by
-    index. `error` and `unsupported`: why it cannot run, "" where it can.
+    index. `place`: the host and cores that it computes on (cores.Place). `error` and `unsupported`: why it cannot run, "" where it can.
     """
 
     version: str = ""
@@ -32,6 +32,7 @@ class Statement:
     model: str = ""
     layers: dict[int, str] = field(default_factory=dict)
     options: str = ""
+    place: tuple[str, tuple[int, ...]] = ("", ())
     error: str = ""
     unsupported: str = ""
 

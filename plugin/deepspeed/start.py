@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ostinato.errors import printable
 from ostinato.files import write_text
 
-from . import auto, model_identity, plans, universal
+from . import auto, cores, model_identity, plans, universal
 from .agreement import Statement, agree
 from .announce import difference, line
 from .claims import Claim, cuts_otherwise, draws_otherwise
@@ -175,8 +175,9 @@ def _agree(prepared: Prepared, model) -> None:
     if prepared.program is None:
         return
     note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs)
-    if note and dist.get_rank() == 0:
-        print(f"ostinato: {printable(note)}", flush=True)
+    for said in (note, cores.note([cores.Place(*statement.place) for statement in everyone])):
+        if said and dist.get_rank() == 0:
+            print(f"ostinato: {printable(said)}", flush=True)
 
 
 def _statement(prepared: Prepared, model) -> Statement:
@@ -189,6 +190,7 @@ def _statement(prepared: Prepared, model) -> Statement:
         model="\n".join(model_identity.names_of(model)),
         layers=model_identity.local_digests(model),
         options=prepared.section.model_dump_json(include=COMPARED) if prepared.section else "",
+        place=cores.here(),
         error="" if error is None or isinstance(error, Unsupported) else str(error),
         unsupported=str(error) if isinstance(error, Unsupported) else "",
     )
