@@ -112,6 +112,13 @@ const std::vector<OptionRow>& option_table() {
        "Try every smaller number of devices, and for a short latency leave any of them idle (usual: up to 8 "
        "devices every number, of more half, a quarter, ..., and whole nodes; for a latency none)"},
       {"plan", "all_devices", flag, "false", {}, "Leave no device idle"},
+      {"plan",
+       "replicas",
+       text,
+       "1",
+       {},
+       "Pipelines beside each other, each with its share of devices and micro-batches; auto: the number that "
+       "makes a step shortest, with what summing gradients takes"},
       {"simulate",
        "jitter",
        decimal,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/core/planned.h"
 
+#include "bindings/core/degree_table.h"
 #include "bindings/core/plan_summary.h"
 #include "search/files/sha256.h"
 #include "search/partition/stages.h"
@@ -11,8 +12,12 @@ namespace ostinato::core {
 
 Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher) {
   Planned planned;
-  planned.choice = choose_plan(profile, options, searcher);
-  planned.base = baselines(profile, options.partition, options.search.objective);
+  DegreeChoice degrees = choose_degree(profile, options, searcher);
+  const PartitionOptions partition = degrees.best().options.partition;
+  planned.choice = *degrees.best().choice;
+  planned.degree = degrees.chosen;
+  if (options.replicas != 1) planned.degrees = std::move(degrees.degrees);
+  planned.base = baselines(profile, partition, options.search.objective);
   const Candidate& best = planned.best();
   const ModelFacts facts = facts_of(profile, best.options, best.cuts->stages);
   planned.step_memory = facts.step_memory;
@@ -24,7 +29,9 @@ Planned plan_profile(const Profile& profile, const JointOptions& options, const 
 }
 
 std::string planned_text(const Planned& planned, const Profile& profile) {
-  return choice_text(planned.choice, planned.base, profile) + "\n" +
+  const std::string degrees =
+      planned.degrees.empty() ? "" : degrees_text(planned.degrees, planned.degree) + "\n";
+  return degrees + choice_text(planned.choice, planned.base, profile) + "\n" +
          summary(planned.plan, *planned.best().placement, planned.seconds, planned.step_memory);
 }
 
@@ -32,6 +39,7 @@ Json planned_json(const Planned& planned, const Profile& profile) {
   Json object = {{"chosen", planned.best().name}};
   object.update(summary_json(planned.plan, *planned.best().placement, planned.seconds, planned.step_memory));
   object.update(choice_json(planned.choice, planned.base));
+  if (!planned.degrees.empty()) object["degrees"] = degrees_json(planned.degrees);
   if (const std::string noise = noise_of(profile); !noise.empty()) object["noise"] = noise;
   return object;
 }

@@ -13,12 +13,14 @@
 
 #include "bindings/core/plan_table.h"
 #include "search/files/json.h"
-#include "search/partition/joint.h"
+#include "search/partition/degrees.h"
 
 namespace ostinato::core {
 
 struct Planned {
-  JointChoice choice;
+  JointChoice choice;           ///< of one pipeline
+  std::vector<Degree> degrees;  ///< where replicas were asked for
+  std::size_t degree = 0;       ///< the one that was chosen
   Baselines base;
   Plan plan;                       ///< the winner's, of the placement file below
   std::string placement_text;      ///< with its model
@@ -28,10 +30,11 @@ struct Planned {
   const Candidate& best() const { return choice.candidates[choice.winner]; }
 };
 
-/// Throws what choose_plan() throws.
+/// Throws what choose_degree() throws.
 Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher);
 
-/// The table of candidates, why one was chosen, and the plan in a few lines.
+/// Where replicas were asked for, their table first. The table of candidates, why one was chosen, and the
+/// plan in a few lines.
 std::string planned_text(const Planned& planned, const Profile& profile);
 Json planned_json(const Planned& planned, const Profile& profile);
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -87,6 +88,14 @@ void leave_out(const std::string& feature, JointOptions& wanted) {
   if (feature == "branches") wanted.graph = false;
   if (feature == "moves") wanted.moves = false;
   if (feature == "fewer-devices") wanted.fewer_devices = FewerDevices::none;
+}
+
+int replicas_of(const std::string& text) {
+  if (text == "auto") return kAnyReplicas;
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size() && number >= 1) return number;
+  throw UsageError(fmt::format("--replicas needs a number from 1, or auto, got \"{}\"", text));
 }
 
 /// By --without, --only and --exact-losses.
@@ -179,6 +188,7 @@ JointOptions joint_options(const Options& options, PartitionOptions on, int micr
   wanted.max_chunks = static_cast<int>(options.integer("max_chunks"));
   wanted.shardable = may_be_sharded(profile, options.text("shard"));
   leave_out(options, wanted);
+  wanted.replicas = replicas_of(options.text("replicas"));
   return wanted;
 }
 

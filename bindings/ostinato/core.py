@@ -452,6 +452,7 @@ def plan(
     without: Sequence[str] = (),
     only: Sequence[str] = (),
     exact_losses: bool = False,
+    replicas: int | str = 1,
     fewer_devices: bool = False,
     all_devices: bool = False,
     shard: str = "",
@@ -465,10 +466,12 @@ def plan(
 
     `without` and `only` restrict what is tried beside whole backwards on one stage per device: "chunks", "split", "shards",
     "recompute", "branches", "moves", "fewer-devices". `exact_losses` leaves out what changes losses by rounding: split backwards, shards.
+    `replicas`: so many pipelines beside each other, each with its share of `devices` and `micro_batches`; "auto": the number that makes
+    a step shortest. The plan is of one of them, and `report["degrees"]` has them all.
     """
     options = {
         "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "max_chunks": max_chunks,
-        "without": list(without), "only": list(only), "exact_losses": exact_losses,
+        "without": list(without), "only": list(only), "exact_losses": exact_losses, "replicas": replicas,
         "fewer_devices": fewer_devices, "all_devices": all_devices, "shard": shard, "inference": inference,
         "split_backward": split_backward, "allow_incomplete": allow_incomplete,
     }  # fmt: skip

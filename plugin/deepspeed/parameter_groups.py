@@ -8,6 +8,7 @@ nothing: it is read after the move.
 """
 
 import torch
+from ostinato.ranks.groups import everyones
 
 from .errors import OstinatoError
 
@@ -56,7 +57,9 @@ class GroupMap:
 
 
 class Snapshot:
-    """The groups as they are now. DeepSpeed's optimizers put their own flat tensors into them; restore() undoes that."""
+    """The groups as they are now. DeepSpeed's optimizers put their own flat tensors into them, and its engine takes those without
+    parameters from the list; restore() undoes that.
+    """
 
     def __init__(self, optimizer, model_parameters):
         self._optimizer = optimizer if hasattr(optimizer, "param_groups") else None
@@ -68,8 +71,24 @@ class Snapshot:
             members[:] = parameters
             group.clear()
             group.update(options)
+        self._groups[:] = [group for group, *_ in self._saved]
         if self._optimizer is not None:
             self._optimizer.state.clear()
+
+
+def refuse_uneven(engine) -> None:
+    """ZeRO sums the norms of gradients over the ranks of a pipeline group by group, and DeepSpeed drops groups without parameters: where
+    ranks have different numbers of them, the step would never end. All ranks must call it.
+    """
+    if not engine.zero_optimization():
+        return
+    counts = everyones(len(engine.optimizer.param_groups))
+    if (fewest := min(counts)) < max(counts):
+        raise OstinatoError(
+            f"rank {counts.index(fewest)} has parameters of {fewest} of the optimizer's groups under this placement, and rank "
+            f"{counts.index(max(counts))} of {max(counts)}: ZeRO sums norms group by group over all of them, and DeepSpeed would wait for ever. "
+            "Use another placement, one group, or no ZeRO"
+        )
 
 
 def position(options: str, index: int, have: list[str]) -> int | None:

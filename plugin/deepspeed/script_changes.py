@@ -14,6 +14,7 @@ import copy
 from typing import Any
 
 from .errors import OstinatoError
+from .parameter_groups import position
 
 STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 ITS_OWN = ("batch_fn",)  # DeepSpeed's attributes that a script sets
@@ -23,6 +24,7 @@ OF_A_RUN = {"outputs", "total_loss", "agg_loss", "agg_train_loss", "fwd_outputs"
 class ScriptChanges:
     def __init__(self, engine):
         self._engine = engine
+        self._groups = list(_groups(engine))
         self._options, self._schedule = _options(engine), _schedule(engine)
         self._attributes = dict(vars(engine))
         self._hooks = {name: dict(getattr(_plain(engine.optimizer), name, {})) for name in STEP_HOOKS}
@@ -51,13 +53,31 @@ class ScriptChanges:
 
     def repeat(self) -> None:
         engine = self._engine
-        for group, changed in zip(_groups(engine), self._changed, strict=True):
-            group.update(copy.deepcopy(changed))
+        for index, group in enumerate(_groups(engine)):
+            group.update(copy.deepcopy(self._changed_in(group, index)))
         if self._moved_on is not None:
             engine.lr_scheduler.load_state_dict(self._moved_on)
         for name, hooks in self._added.items():
             getattr(_plain(engine.optimizer), name, {}).update(hooks)
         vars(engine).update(self._given)
+
+
+    def _changed_in(self, group: dict, index: int) -> dict:
+        """DeepSpeed takes groups without parameters from an optimizer, so this rank may have others than before. Those of an optimizer
+        that the script made are the same objects; those of the configuration's are known by their options.
+        """
+        for old, changed in zip(self._groups, self._changed, strict=True):
+            if old is group:
+                return changed
+        at = position(_comparable(group), index, [_comparable(options) for options in self._options])
+        if at is not None:
+            return self._changed[at]
+        if any(self._changed):
+            raise OstinatoError(
+                '"auto": the script changed options of parameter groups before the first step, and this rank has a group under the plan that it '
+                "did not have then: change them before deepspeed.initialize()"
+            )
+        return {}
 
 
 def _plain(optimizer: Any) -> Any:
@@ -69,6 +89,10 @@ def _plain(optimizer: Any) -> Any:
 
 def _groups(engine) -> list[dict]:
     return getattr(engine.optimizer, "param_groups", [])
+
+
+def _comparable(group: dict) -> str:
+    return repr(sorted((key, value) for key, value in group.items() if key != "params"))
 
 
 def _options(engine) -> list[dict]:

@@ -20,7 +20,7 @@ from .config import Paths, Section, check_outputs, parse_section, resolve
 from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
 from .last_words import speak_last
-from .parameter_groups import GroupMap
+from .parameter_groups import GroupMap, refuse_uneven
 from .rebuild import rebuild
 from .refusals import check_run, untried_version
 from .search import Size, shared_plan
@@ -109,6 +109,7 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     run = Run(prepared.program, stages, stock, rebuilt.moved, asked, prepared.paths, shards, rebuilt.parts, rebuilt.copies)
     become_plan_engine(engine, run)
     original_init(engine, *args, **kwargs)
+    refuse_uneven(engine)
     copies = plans.copies_of(stages)
     branches = copies == 1 and not plans.is_chain(stages)
     differs = difference(prepared.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches)

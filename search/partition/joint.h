@@ -41,6 +41,9 @@ namespace ostinato {
 enum class FewerDevices { none, some, every };
 inline constexpr int kFewDevices = 8;
 
+/// JointOptions::replicas: every number that divides devices and micro-batches is tried.
+inline constexpr int kAnyReplicas = 0;
+
 struct JointOptions {
   PartitionOptions partition;       ///< chunks, layout, sharded and recompute do not count: they are chosen
   std::vector<int> shardable = {};  ///< layers that may be sharded; rising
@@ -50,6 +53,7 @@ struct JointOptions {
   bool graph = true;                ///< try stages over the graph, where the profile has branches
   bool moves = true;                ///< let the best candidates move
   FewerDevices fewer_devices = FewerDevices::every;
+  int replicas = 1;           ///< pipelines beside each other; of choose_degree() alone (degrees.h)
   SearchOptions search = {};  ///< the time limit is that of all searches together
 };
 

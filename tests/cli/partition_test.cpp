@@ -192,6 +192,25 @@ TEST(PlanCommand, TriesEverythingUnlessToldOtherwise) {
   EXPECT_FALSE(has(only, ", split") || has(only, "moved") || has(only, "of 2 devices"));
 }
 
+TEST(PlanCommand, ChoosesHowManyPipelinesRunBesideEachOther) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text(kUneven));
+  const auto plan = [&](const std::string& replicas) {
+    return ostinato_run({"plan", profile, "--devices", "4", "--micro-batches", "8", "--replicas", replicas,
+                         "--without", "moves", "--placement-output", folder / "p.toml", "--output",
+                         folder / "p.json"});
+  };
+  const Result any = plan("auto");
+  ASSERT_EQ(any.status, 0) << any.err;
+  EXPECT_NE(any.out.find("Launch 4 ranks with PipelineModule(num_stages=1)"), std::string::npos) << any.out;
+  EXPECT_NE(any.out.find("no link was measured"), std::string::npos) << any.out;
+  const Result two = plan("2");
+  EXPECT_NE(two.out.find("num_stages=2) and gradient_accumulation_steps 4"), std::string::npos) << two.out;
+  EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml", "--profile", profile}).status, 0);
+  EXPECT_EQ(plan("3").status, 3);
+  EXPECT_EQ(plan("all").status, 2);
+}
+
 TEST(PlanCommand, RefusesRestrictionsThatAreNone) {
   EXPECT_NE(names_of_candidates({"--without", "chunk"}).find("did you mean chunks?"), std::string::npos);
   EXPECT_NE(names_of_candidates({"--without", "split", "--only", "chunks"}).find("exclude each other"),

@@ -88,9 +88,9 @@ def make_engine(options: Options, configuration=None):
 
 
 def _two_groups(model):
-    """Matrices with weight decay, everything else without and slower; the last layer's bias is left out."""
+    """Matrices with weight decay, everything else without and slower; one bias is left out."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for name, p in model.named_parameters() if p.dim() <= 1 and name != f"{models.LAYERS - 1}.bias"]
+    vectors = [p for name, p in model.named_parameters() if p.dim() <= 1 and name != "2.mix.bias"]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 0.005, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=0.01)
 

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/core/degree_table.h"
+
+#include <fmt/format.h>
+
+#include "search/placement/quantity.h"
+
+namespace ostinato::core {
+namespace {
+
+std::string row(const Degree& degree, bool chosen) {
+  std::string text = fmt::format("{:1} {:>8} {:>5} {:>13}", chosen ? "*" : "", degree.pipeline,
+                                 degree.replicas, degree.options.search.micro_batches);
+  if (!degree.choice) return text + "   " + degree.why_not + "\n";
+  return text + fmt::format(" {:>12} {:>12} {:>12}\n", format_time(degree.winner().value()),
+                            format_time(degree.all_reduce), format_time(degree.step()));
+}
+
+}  // namespace
+
+std::string degrees_text(const std::vector<Degree>& degrees, std::size_t chosen) {
+  const Degree& best = degrees[chosen];
+  std::string text =
+      fmt::format("{:1} {:>8} {:>5} {:>13} {:>12} {:>12} {:>12}\n", "", "pipeline", "data", "micro-batches",
+                  to_string(best.winner().plan->objective), "gradients", "step");
+  for (std::size_t i = 0; i < degrees.size(); ++i) text += row(degrees[i], i == chosen);
+  text += fmt::format(
+      "Launch {} ranks with PipelineModule(num_stages={}) and gradient_accumulation_steps {}. The plan below "
+      "is "
+      "of one of the {}\nreplicas. Assumed: ",
+      best.pipeline * best.replicas, best.pipeline, best.options.search.micro_batches, best.replicas);
+  const bool costs = best.all_reduce > 0 || best.replicas == 1;
+  return text + fmt::format(
+                    "gradients are summed after the last backward, by a ring over the replicas{}; each\n"
+                    "replica holds its optimizer's whole state (without ZeRO).\n",
+                    costs ? "" : ", and no link was measured, so that is free");
+}
+
+Json degrees_json(const std::vector<Degree>& degrees) {
+  Json list = Json::array();
+  for (const Degree& degree : degrees) {
+    Json json = {{"pipeline", degree.pipeline},
+                 {"replicas", degree.replicas},
+                 {"micro_batches", degree.options.search.micro_batches}};
+    if (degree.choice) {
+      json["objective_ns"] = degree.winner().value();
+      json["all_reduce_ns"] = degree.all_reduce;
+      json["step_ns"] = degree.step();
+    } else {
+      json["why_not"] = degree.why_not;
+    }
+    list.push_back(json);
+  }
+  return list;
+}
+
+}  // namespace ostinato::core

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script does to parameter groups before the first step reaches the same groups under the plan, whichever each rank has."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.parameter_groups import Snapshot
+from ostinato.deepspeed.script_changes import ScriptChanges
+
+
+def engine_with(groups: list[dict], optimizer=None):
+    optimizer = optimizer or torch.optim.SGD([{"params": [torch.nn.Parameter(torch.ones(1))], **group} for group in groups])
+    return SimpleNamespace(optimizer=optimizer, lr_scheduler=None)
+
+
+def rates(engine) -> list[float]:
+    return [group["lr"] for group in engine.optimizer.param_groups]
+
+
+def repeated_on(engine, new):
+    """`engine` had its first group's rate changed; what `new`, the engine that comes after it, makes of that."""
+    changes = ScriptChanges(engine)
+    engine.optimizer.param_groups[0]["lr"] = 0.7
+    changes.note()
+    changes._engine = new
+    changes.repeat()
+    return rates(new)
+
+
+def test_groups_of_the_scripts_optimizer_are_known_by_themselves():
+    engine = engine_with([{"lr": 0.1}, {"lr": 0.1}, {"lr": 0.3}])
+    snapshot = Snapshot(engine.optimizer, None)
+    del engine.optimizer.param_groups[1]  # as DeepSpeed does, where it has no parameters
+    new = engine_with([], engine.optimizer)
+    changes = ScriptChanges(engine)
+    engine.optimizer.param_groups[1]["lr"] = 0.7
+    changes.note()
+    snapshot.restore()
+    assert rates(new) == [0.1, 0.1, 0.3]  # all groups are there again, with the options that they had
+    del engine.optimizer.param_groups[0]
+    changes.repeat()
+    assert rates(new) == [0.1, 0.7]
+
+
+def test_groups_of_the_configurations_optimizer_are_known_by_their_options():
+    groups = [{"lr": 0.1}, {"lr": 0.2}]
+    assert repeated_on(engine_with(groups), engine_with(groups)) == [0.7, 0.2]
+    assert repeated_on(engine_with(groups), engine_with([{"lr": 0.2}])) == [0.2]  # the other has no parameters here any more
+    assert repeated_on(engine_with(groups), engine_with([{"lr": 0.2}, {"lr": 0.1}])) == [0.2, 0.7]
+
+
+def test_a_group_that_was_not_here_is_refused_where_the_script_changed_some():
+    with pytest.raises(OstinatoError, match="did not have then"):
+        repeated_on(engine_with([{"lr": 0.1}]), engine_with([{"lr": 0.2}]))
+    engine, new = engine_with([{"lr": 0.1}]), engine_with([{"lr": 0.2}])
+    changes = ScriptChanges(engine)
+    changes.note()
+    changes._engine = new
+    changes.repeat()
+    assert rates(new) == [0.2]

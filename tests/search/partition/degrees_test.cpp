@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pipelines beside each other: the number of them that makes a step shortest.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "search/files/error.h"
+#include "search/partition/degrees.h"
+#include "tests/search/partition/partition_profiles.h"
+
+namespace ostinato {
+namespace {
+
+using test::profile_of;
+using testing::HasSubstr;
+
+JointOptions options_for(int devices, int micro_batches, int replicas = kAnyReplicas) {
+  JointOptions options;
+  options.partition.devices = devices;
+  options.partition.micro_batches = options.search.micro_batches = micro_batches;
+  options.replicas = replicas;
+  options.search.time_limit_seconds = 0;
+  options.search.effort = 10;
+  options.max_chunks = 2;
+  return options;
+}
+
+/// Eight layers of 1 us forward and 2 us backward, with gradients of a megabyte each.
+Profile eight_layers() {
+  Profile profile = profile_of(std::vector<Nanoseconds>(8, 1000));
+  for (LayerCost& layer : profile.layers) {
+    layer.gradients = layer.parameters = 1'000'000;
+    layer.kept = 1000;
+  }
+  return profile;
+}
+
+std::vector<std::pair<int, int>> shapes(const DegreeChoice& choice) {
+  std::vector<std::pair<int, int>> result;
+  for (const Degree& degree : choice.degrees) result.emplace_back(degree.pipeline, degree.replicas);
+  return result;
+}
+
+TEST(Degrees, AreThoseThatDivideDevicesAndMicroBatches) {
+  const DegreeChoice choice = choose_degree(eight_layers(), options_for(4, 6));
+  EXPECT_EQ(shapes(choice), (std::vector<std::pair<int, int>>{{2, 2}, {4, 1}}));
+  EXPECT_EQ(choice.degrees[0].options.search.micro_batches, 3);
+}
+
+TEST(Degrees, WithoutReplicasThePlanIsThatOfThePipelineAlone) {
+  const Profile profile = eight_layers();
+  const DegreeChoice choice = choose_degree(profile, options_for(4, 8, 1));
+  JointOptions alone = options_for(4, 8, 1);
+  const JointChoice joint = choose_plan(profile, alone);
+  ASSERT_EQ(choice.degrees.size(), 1u);
+  EXPECT_EQ(choice.best().step(), joint.candidates[joint.winner].value());
+  EXPECT_EQ(choice.best().winner().plan->schedule, joint.candidates[joint.winner].plan->schedule);
+}
+
+TEST(Degrees, FreeSumsMakeReplicasAlone) {
+  // No link costs anything, so nothing speaks for a pipeline: 8 micro-batches of 24 us on 4 devices.
+  const DegreeChoice choice = choose_degree(eight_layers(), options_for(4, 8));
+  EXPECT_EQ(choice.best().replicas, 4);
+  EXPECT_EQ(choice.best().step(), 2 * 24'000);
+}
+
+TEST(Degrees, SlowSumsMakeOnePipeline) {
+  Profile profile = eight_layers();
+  profile.transfers = {{0, 1, {0, 1'000'000'000}, 0}};  // 1 GB/s: a megabyte takes 1 ms
+  const DegreeChoice choice = choose_degree(profile, options_for(4, 8));
+  EXPECT_EQ(choice.best().replicas, 1);
+  EXPECT_EQ(choice.best().all_reduce, 0);
+}
+
+TEST(Degrees, SumsAreARingOverTheReplicasOfEachDevice) {
+  Profile profile = eight_layers();
+  profile.transfers = {{0, 1, {100, 1'000'000'000}, 0}};
+  const DegreeChoice two = choose_degree(profile, options_for(4, 8, 2));
+  ASSERT_TRUE(two.best().choice);
+  EXPECT_EQ(two.best().pipeline, 2);
+  Bytes most = 0;
+  std::vector<Bytes> gradients(2, 0);
+  for (const ModelStage& stage : two.best().winner().cuts->stages)
+    for (const int d : stage.devices)
+      most = std::max(most, gradients[d] += 1'000'000 * static_cast<Bytes>(stage.layers.size()));
+  EXPECT_EQ(two.best().all_reduce, 2 * (100 + most / 2));
+}
+
+TEST(Degrees, StagesOfAPipelineAreAsFarApartAsThereAreReplicas) {
+  // Two nodes of two devices: with two replicas the stages lie on different nodes, and sums stay within one.
+  Profile profile = eight_layers();
+  for (LayerCost& layer : profile.layers) layer.input_bytes = layer.output_bytes = 1000;
+  Cluster cluster = alike(4, kUnlimited);
+  cluster.nodes.emplace_back();
+  cluster.devices[2].node = cluster.devices[3].node = 1;
+  cluster.within = Link{0, 100'000'000'000};
+  cluster.between = Link{5'000, 1'000'000'000};
+  JointOptions options = options_for(4, 8, 2);
+  options.partition.cluster = cluster;
+  const DegreeChoice choice = choose_degree(profile, options);
+  const Placement& placement = *choice.best().winner().placement;
+  EXPECT_EQ(placement.link.latency, 5'000);
+  EXPECT_LE(choice.best().all_reduce, 2 * 8'000'000 / 100);  // 8 MB at most over the fast link
+}
+
+TEST(Degrees, LeaveOutWhatDoesNotFitAndSayWhy) {
+  Profile profile = eight_layers();
+  JointOptions options = options_for(4, 8);
+  options.partition.device_memory = 9'000'000;  // a whole model has 16 MB
+  const DegreeChoice choice = choose_degree(profile, options);
+  EXPECT_EQ(choice.degrees[0].replicas, 4);
+  EXPECT_FALSE(choice.degrees[0].choice);
+  EXPECT_NE(choice.degrees[0].why_not, "");
+  EXPECT_LT(choice.best().replicas, 4);
+  options.partition.device_memory = 1'000'000;
+  EXPECT_THROW(choose_degree(profile, options), InfeasibleError);
+}
+
+TEST(Degrees, RefuseNumbersThatDoNotDivide) {
+  const auto message = [](const JointOptions& options) -> std::string {
+    try {
+      choose_degree(eight_layers(), options);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(message(options_for(4, 8, 3)),
+              HasSubstr("3 replicas do not divide 4 devices and 8 micro-batches"));
+  JointOptions options = options_for(2, 8, 2);
+  Cluster cluster = alike(2, kUnlimited);
+  cluster.kinds.emplace_back();
+  cluster.devices[1].kind = 1;
+  options.partition.cluster = cluster;
+  EXPECT_THAT(message(options), HasSubstr("devices of one kind"));
+}
+
+}  // namespace
+}  // namespace ostinato
