@@ -31,8 +31,8 @@ struct Planned {
 /// Throws what choose_plan() throws.
 Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher);
 
-/// The table of candidates, why one was chosen, and the plan in a few lines.
-std::string planned_text(const Planned& planned, const Profile& profile);
+/// The table of the best candidates, or of `every` one, why one was chosen, and the plan in a few lines.
+std::string planned_text(const Planned& planned, const Profile& profile, bool every = false);
 Json planned_json(const Planned& planned, const Profile& profile);
 
 }  // namespace ostinato::core

@@ -30,7 +30,8 @@ Bytes device_memory(const std::string& text) {
   if (text == "unlimited") return kUnlimited;
   const auto bytes = parse_memory(text, "");
   if (!bytes)
-    throw UsageError(fmt::format("--device-memory needs a number with a unit, like 40GiB, got \"{}\"", text));
+    throw UsageError(
+        fmt::format("--device-memory needs a number with a unit, like 40GiB or 40GB, got \"{}\"", text));
   return *bytes;
 }
 
