@@ -2,6 +2,7 @@
 """`ostinato report`: reads traces, says what is wrong with them, and compares planned with measured."""
 
 import json
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
@@ -73,6 +74,23 @@ def test_command_prints_tables(tmp_path, capsys):
 def test_the_gain_is_said(tmp_path, capsys):
     assert report.main([str(write(tmp_path, trace(0, makespan=3_000_000, one_f_one_b=4_020_000)))]) == 0
     assert "1F1B would take 4.0 ms, 1.34 times as long (predicted, too)" in capsys.readouterr().out
+
+
+def test_a_plans_baselines_reach_the_report(tmp_path, capsys):
+    """Of a plan that has some, 1F1B is that; of another, it is 1F1B on the plan's own placement."""
+    plan, placement = write_chain(tmp_path, [0, 1], micro_batches=3)
+    found = json.loads(Path(plan).read_text())
+    own = _plugin.lower(plan, placement).one_f_one_b
+    assert own == (3 + 1) * (10 + 20)
+    found["baselines"] = [{"name": "1f1b", "makespan": 1500, "objective_value": 1500, "fits": True}]
+    Path(plan).write_text(json.dumps(found))
+    program = _plugin.lower(plan, placement)
+    assert program.one_f_one_b == 1500
+    left = Trace(tmp_path / "trace", program, 0, 0)
+    left.step(0.25, SimpleNamespace(records=lambda: [(0, 0, 10)]))
+    left.close()
+    assert report.main([str(tmp_path / "trace"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"]["predicted_1f1b_ns"] == 1500
 
 
 def test_a_run_beside_another(tmp_path, capsys):
