@@ -9,12 +9,14 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,18 +43,13 @@ from ostinato.profile.views.table import check_table, show, summary
 AGAIN = "OSTINATO_PROFILE_AGAIN"  # a file that start_again() leaves for the process that it starts
 
 
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
+def at_least(low: int, text: str) -> int:
+    if not re.fullmatch("[0-9]{1,10}", text) or not low <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f'needs a whole number from {low} to {2**31 - 1}, got "{text}"')
+    return int(text)
 
 
-def natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative, got {number}")
-    return number
+positive, natural = partial(at_least, 1), partial(at_least, 0)
 
 
 def parser() -> argparse.ArgumentParser:

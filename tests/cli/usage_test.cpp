@@ -157,6 +157,7 @@ TEST(Usage, MissingAndMalformedArgumentsAreUsageErrors) {
       {"placement", "triangle"},
       {"partition", "p.json", "--devices", "2", "--output", "x", "--device-memory", "40"},
       {"partition", "p.json", "--devices", "0", "--output", "x"},
+      {"partition", "p.json", "--devices", "65537", "--output", "x"},
       {"simulate", "a", "b", "--jitter", "2"},
       {"simulate", "a", "b", "--runs", "0"},
       {"show", "a", "b", "--width", "5"},

@@ -135,6 +135,15 @@ def test_arguments_of_the_script_are_told_where_they_belong(tmp_path):
     assert "the script's own follow --: ostinato profile train.py --output p.json -- --deepspeed_config ds.json" in result.stderr
 
 
+@pytest.mark.parametrize("number", ["x", "0", "1.5", "-1", "3" * 5000])
+def test_numbers_of_profile_are_refused_with_their_range(number):
+    if importlib.util.find_spec("ostinato._profiler") is None:
+        pytest.skip("a build without torch")
+    result = ostinato("profile", "train.py", f"--repeats={number}")
+    assert result.returncode == 2
+    assert f'--repeats: needs a whole number from 1 to 2147483647, got "{number}"' in result.stderr
+
+
 @pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="needs bash")
 def test_bash_completes_commands_options_and_choices(tmp_path):
     script = tmp_path / "completion.bash"
