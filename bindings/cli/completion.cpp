@@ -61,9 +61,12 @@ std::string options() {
   return text + "    " + python +
          R"sh()
       local kept="_ostinato_${COMP_WORDS[1]}"
-      [ -n "${!kept}" ] || printf -v "$kept" '%s' "$(ostinato "${COMP_WORDS[1]}" --help 2>/dev/null |
-        grep -oE -- '--[a-z][a-z-]*' | sort -u | tr '\n' ' ')"
-      words="${!kept}" ;;
+      eval "words=\$$kept"
+      if [ -z "$words" ]; then
+        words="$(ostinato "${COMP_WORDS[1]}" --help 2>/dev/null |
+          grep -oE -- '--[a-z][a-z-]*' | sort -u | tr '\n' ' ')"
+        eval "$kept=\$words"
+      fi ;;
 )sh";
 }
 

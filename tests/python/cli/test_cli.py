@@ -151,7 +151,7 @@ def test_bash_completes_commands_options_and_choices(tmp_path):
 
     def completed(*words):
         array = " ".join(f"'{word}'" for word in ("ostinato", *words))
-        ask = f"source {script}; COMP_WORDS=({array}); COMP_CWORD={len(words)}; _ostinato; echo ${{COMPREPLY[*]}}"
+        ask = f"ostinato() {{ {sys.executable} -m ostinato \"$@\"; }}; source {script}; COMP_WORDS=({array}); COMP_CWORD={len(words)}; _ostinato; echo ${{COMPREPLY[*]}}"
         return subprocess.run(["/bin/bash", "-c", ask], capture_output=True, text=True, timeout=300).stdout.split()
 
     assert completed("pl") == ["placement", "plan"]
@@ -159,6 +159,7 @@ def test_bash_completes_commands_options_and_choices(tmp_path):
     assert completed("search", "v.toml", "--objective", "la") == ["latency"]
     assert completed("placement", "wa") == ["wave"]
     assert completed("search", "--strategy") == []
+    assert completed("doctor", "--req") == ["--require"]  # of the Python half, from its help
 
 
 def wait_until_searching(process, plan):
