@@ -267,6 +267,7 @@ std::vector<Baseline> kept(const Baselines& base) {
 
 std::size_t cut_candidates(const JointChoice& choice) {
   const Nanoseconds best = choice.candidates[choice.winner].value();
+  if (best <= choice.any_placement.lower_bound) return 0;
   return static_cast<std::size_t>(
       std::count_if(choice.candidates.begin(), choice.candidates.end(), [&](const Candidate& c) {
         if (c.infeasible || c.no_shorter || c.bound >= best) return false;

@@ -20,6 +20,7 @@ Planned plan_profile(const Profile& profile, const JointOptions& options, const 
   planned.plan = *best.plan;
   planned.plan.placement_sha256 = sha256(planned.placement_text);
   planned.plan.baselines = kept(planned.base);
+  if (cut_candidates(planned.choice) == 0) planned.plan.search.cut_by_limit = false;  // all is proved
   for (const Candidate& candidate : planned.choice.candidates) planned.seconds += candidate.seconds;
   return planned;
 }

@@ -218,7 +218,7 @@ void PlanReader::any_placement(const Fields& fields) {
   claim.devices = static_cast<int>(any.integer("devices", 1, kMaxCount));
   for (const Value& item : any.need("sharded", ValueKind::array).items) {
     const std::int64_t least = claim.sharded.empty() ? 0 : claim.sharded.back() + 1;
-    claim.sharded.push_back(static_cast<int>(integer_in(item, file_, "'sharded'", least, Fields::kLargest)));
+    claim.sharded.push_back(static_cast<int>(integer_in(item, file_, "'sharded'", least, kMaxCount)));
   }
   claim.split = any.boolean("split");
   claim.lower_bound = any.integer("lower_bound", 0);

@@ -168,6 +168,12 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"unknown_in_baseline",
                 replaced("  \"schedule\"", "  \"baselines\": [{ \"nam\": \"1f1b\" }],\n  \"schedule\""),
                 "13: unknown key 'nam' in a baseline; did you mean 'name'?"},
+        Refusal{
+            "sharded_beyond_a_count",
+            replaced("  \"schedule\"",
+                     "  \"any_placement\": { \"devices\": 2, \"sharded\": [4294967296], \"split\": false, "
+                     "\"lower_bound\": 1 },\n  \"schedule\""),
+            "13: 'sharded' is 4294967296, out of range: from 0 to 2147483647"},
         Refusal{"baselines_type", replaced("  \"schedule\"", "  \"baselines\": 7,\n  \"schedule\""),
                 "13: 'baselines' must be a list, not a whole number"},
         Refusal{"unknown_in_search", replaced("\"seed\"", "\"sed\""),
