@@ -116,11 +116,13 @@ void bind_placement(py::module_& m) {
         [](const std::string& path) { return held_placement(read_file(path, kMaxPlacementBytes), path); });
   m.def(
       "shape",
-      [](const std::string& shape, int devices, int chunks, bool inference, const Settings& settings) {
+      [](const std::string& shape, int devices, int chunks, int layers, bool inference,
+         const Settings& settings) {
         core::ShapeRequest request;
         request.shape = shape;
         request.devices = devices;
         request.chunks = chunks;
+        request.layers = layers;
         request.inference = inference;
         request.time_unit = "ns";  // of numbers without unit
         request.memory_unit = "B";
@@ -140,7 +142,8 @@ void bind_placement(py::module_& m) {
         for (const auto& [key, value] : settings) *places.at(key) = value;
         return held_placement(format_placement(core::shape_of(request)), shape);
       },
-      py::arg("shape"), py::arg("devices"), py::arg("chunks"), py::arg("inference"), py::arg("settings"));
+      py::arg("shape"), py::arg("devices"), py::arg("chunks"), py::arg("layers"), py::arg("inference"),
+      py::arg("settings"));
 }
 
 using Columns = std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>,

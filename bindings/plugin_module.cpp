@@ -68,7 +68,7 @@ void bind_program(py::module_& m) {
       .def_readonly("lower_bound", &Program::lower_bound, "Proven bound of the makespan; 0: none.")
       .def_readonly(
           "one_f_one_b", &Program::one_f_one_b,
-          "What 1F1B (interleaved for several chunks) takes on this placement; 0: it does not admit it.")
+          "What 1F1B takes, on the best stages for it or on this placement, in nanoseconds; 0: not known.")
       .def_readonly("planned_peak", &Program::planned_peak, "Bytes per device, static memory included.")
       .def_readonly("plan_sha256", &Program::plan_sha256)
       .def_readonly("placement_sha256", &Program::placement_sha256)

@@ -39,7 +39,7 @@ class ModeSearch {
     }
     Plan plan = std::move(*best_);
     plan.modes = {taken_modes(placement_, best_modes_), makespan_bound()};
-    plan.search.cut_by_limit = cut_;
+    plan.search.cut_by_limit = cut_ && best_value_ > bound_.value;
     return plan;
   }
 

@@ -73,6 +73,9 @@ class Curve {
     }
     for (Plan& plan : curve_.plans) claim(plan);
     keep_the_best();
+    curve_.cut_by_limit =
+        curve_.untried || std::any_of(curve_.plans.begin(), curve_.plans.end(),
+                                      [](const Plan& plan) { return plan.search.cut_by_limit; });
     return std::move(curve_);
   }
 
@@ -85,9 +88,11 @@ class Curve {
     return choose_ ? search_modes(placement, options) : search(placement, options);
   }
 
-  void offer(Plan plan) {
-    curve_.cut_by_limit = curve_.cut_by_limit || plan.search.cut_by_limit;
-    curve_.plans.push_back(std::move(plan));
+  void offer(Plan plan) { curve_.plans.push_back(std::move(plan)); }
+
+  bool stopped() const {
+    return (options_.stop && options_.stop->load(std::memory_order_relaxed)) ||
+           (options_.time_limit_seconds > 0 && seconds() > options_.time_limit_seconds);
   }
 
   /// Whether some order of one micro-batch fits; nothing where that is not known.
@@ -127,12 +132,17 @@ class Curve {
     }
   }
 
-  /// Searches within less memory than the last plan needs, above the least. False where there is no more.
+  /// Searches within less memory than the last plan needs, above the least. False where there is no more, or
+  /// no time.
   bool next_point() {
     const Bytes used = most_memory(curve_.plans.back());
     const int left = points_ - static_cast<int>(curve_.plans.size());  // the least is one of them
     const Bytes capacity = used - std::max<Bytes>(1, (used - curve_.least) / std::max(1, left));
-    if (capacity <= curve_.least || left < 2 || curve_.cut_by_limit) return false;
+    if (capacity <= curve_.least || left < 2) return false;
+    if (stopped()) {
+      curve_.untried = {curve_.least, used};
+      return false;
+    }
     std::optional<Plan> plan = try_within(capacity);
     if (!plan) return false;
     offer(std::move(*plan));
@@ -185,6 +195,7 @@ class Curve {
     } else {
       plan.capacity = proved_within(smaller, memory);
     }
+    if (is_optimal(plan) || value(plan) == plan.capacity->lower_bound) plan.search.cut_by_limit = false;
   }
 
   /// What the statements prove of all plans within `memory`, or where it can be shown, the most that

@@ -10,6 +10,7 @@
 // in which any schedule exists. A plan for less memory is a candidate for more, so the plans that remain get
 // longer as their memory shrinks.
 
+#include <optional>
 #include <vector>
 
 #include "search/search.h"
@@ -24,7 +25,12 @@ struct ParetoCurve {
   std::vector<Plan> plans;
   Bytes least = 0;            ///< no plan was found for less
   bool least_proved = false;  ///< and there is none: search() throws InfeasibleError one byte below
-  bool cut_by_limit = false;
+  bool cut_by_limit = false;  ///< a plan's search was, or there is untried memory
+  /// Where the time was up: no search had more memory than `above` and less than `below`.
+  struct Untried {
+    Bytes above = 0, below = 0;
+  };
+  std::optional<Untried> untried;
 };
 
 /// At most `points` plans (>= 2): where memory comes in finer steps, some are left out, the least never. The

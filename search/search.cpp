@@ -10,6 +10,7 @@
 #include "search/files/error.h"
 #include "search/named/named.h"
 #include "search/placement/placement_check.h"
+#include "search/plan/proved.h"
 #include "search/portfolio/portfolio.h"
 #include "search/schedule/steady.h"
 
@@ -54,7 +55,7 @@ Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bound
     plan.lower_bound.objective = portfolio.claims().objective;
     plan.optimal.objective = plan.lower_bound.objective == best.score().objective;
   }
-  plan.search = {best.method(), options.seed, portfolio.cut()};
+  plan.search = {best.method(), options.seed, portfolio.cut() && !is_optimal(plan)};
   return plan;
 }
 

@@ -25,11 +25,10 @@ std::string help() {
   text +=
       "\nOptions:\n"
       "  -h, --help  Print this, or with a command its options and an example\n"
-      "  --version   Print the version\n\n"
-      "Exit status: 0 done, 1 internal error, 2 usage, 3 bad input, 4 infeasible (proved), 5 stopped at a "
-      "limit with\n"
-      "the best so far written (undecided: nothing found, nothing proved, nothing written), 6 a check "
-      "failed,\n"
+      "  -V, --version\n"
+      "              Print the version\n\n"
+      "Exit status: 0 done, 1 internal error, 2 usage, 3 bad input, 4 infeasible (proved), 5 the limit came\n"
+      "before anything was found or proved (with --strict: before the search ended), 6 a check failed,\n"
       "7 a device or library is missing, 130 interrupted.\n";
   return text;
 }
@@ -70,7 +69,7 @@ int dispatch(const std::vector<std::string>& args, Io& io) {
     io.out << help();
     return 0;
   }
-  if (name == "--version") {
+  if (name == "--version" || name == "-V") {
     io.out << "ostinato " << version() << '\n';
     return 0;
   }
@@ -104,9 +103,12 @@ const std::vector<Command>& commands() {
       {"verify", "Check a plan, its bounds and its claims independently", verify_command},
       {"lower", "Print what each rank runs: one instruction list a rank, free of deadlock", lower_command},
       {"show", "Draw a plan in the terminal, as an HTML page or as a Perfetto trace", show_command},
+      {"compare", "Put plans side by side: makespan, bound, period, bubble, memory", compare_command},
       {"report", "Compare what ran with what was planned", nullptr},
       {"config", "Print the options with their defaults, or check a file of them", config_command},
       {"doctor", "Tell what this machine has of what ostinato can use", nullptr},
+      {"completion", "Print what makes a shell complete these commands and their options",
+       completion_command},
   };
   return list;
 }

@@ -22,6 +22,14 @@ struct Io {
   bool out_is_terminal = false;
   bool err_is_terminal = false;
   std::string launcher = {};  ///< cli.h
+  bool quiet = false;         ///< --quiet was typed
+  /// Where it is there, a command only tells its options and does nothing (`ostinato completion`).
+  std::vector<std::string>* options = nullptr;
+
+  /// What is for people, and not the command's product: nothing under --quiet.
+  void say(const std::string& text) {
+    if (!quiet) out << text;
+  }
 };
 
 struct Command {
@@ -46,6 +54,8 @@ int simulate_command(const std::vector<std::string>& args, Io& io);
 int verify_command(const std::vector<std::string>& args, Io& io);
 int lower_command(const std::vector<std::string>& args, Io& io);
 int show_command(const std::vector<std::string>& args, Io& io);
+int compare_command(const std::vector<std::string>& args, Io& io);
+int completion_command(const std::vector<std::string>& args, Io& io);
 int config_command(const std::vector<std::string>& args, Io& io);
 
 }  // namespace ostinato::cli

@@ -81,14 +81,31 @@ void CommandLine::flag(const std::string& name, bool& value, const std::string& 
   app_->add_flag(name, value, help);
 }
 
+Argument CommandLine::texts(const std::string& name, std::vector<std::string>& values,
+                            const std::string& help) {
+  CLI::Option* option = app_->add_option(name, values, help);
+  if (name.starts_with("-")) return Argument(option->allow_extra_args(false));
+  return Argument(option);
+}
+
+void CommandLine::may_be_quiet() {
+  flag("-q,--quiet", quiet_, "Print nothing but errors, and JSON where asked for");
+}
+
 void CommandLine::explain(const std::string& text) { app_->footer(text + "\n" + app_->get_footer()); }
 
 bool CommandLine::given(const std::string& name) const { return app_->count(name) > 0; }
 
 bool CommandLine::parse(const std::vector<std::string>& args, Io& io) {
+  if (io.options != nullptr) {
+    *io.options = option_names();
+    return false;
+  }
   refuse_unknown_options(args);
   try {
     parse_reversed({args.rbegin(), args.rend()});
+    io.quiet = quiet_;
+    io.err_is_terminal = io.err_is_terminal && !quiet_;  // no progress
     return true;
   } catch (const CLI::CallForHelp&) {
     io.out << app_->help();
@@ -102,6 +119,12 @@ void CommandLine::parse_reversed(std::vector<std::string> reversed) {
     app_->parse(reversed);
   } catch (const CLI::CallForHelp&) {
     throw;
+  } catch (const CLI::ExtrasError&) {
+    std::string extra;
+    for (const std::string& word : app_->remaining()) extra += (extra.empty() ? "" : " ") + word;
+    throw core::UsageError("this was not expected: " + extra);
+  } catch (const CLI::RequiredError&) {
+    throw core::UsageError("missing: " + missing());
   } catch (const CLI::ValidationError& error) {  // "--devices: needs a number from ..." (refusal())
     std::string what = error.what();
     const std::size_t colon = what.find(": needs ");
@@ -116,11 +139,27 @@ void CommandLine::parse_reversed(std::vector<std::string> reversed) {
   }
 }
 
-void CommandLine::refuse_unknown_options(const std::vector<std::string>& args) const {
-  std::vector<std::string> known;
+std::vector<std::string> CommandLine::option_names() const {
+  std::vector<std::string> names;
   for (const CLI::Option* option : app_->get_options()) {
-    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
+  return names;
+}
+
+/// "PLACEMENT, --micro-batches N": all that is required and was not typed.
+std::string CommandLine::missing() const {
+  std::string list;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (!option->get_required() || option->count() > 0) continue;
+    const std::string name = option->get_positional() ? "" : option->get_name() + " ";
+    list += (list.empty() ? "" : ", ") + name + option->get_type_name();
+  }
+  return list;
+}
+
+void CommandLine::refuse_unknown_options(const std::vector<std::string>& args) const {
+  const std::vector<std::string> known = option_names();
   for (const std::string& arg : args) {
     if (arg == "--") return;
     const std::string name = arg.substr(0, arg.find('='));

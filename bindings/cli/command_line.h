@@ -59,11 +59,17 @@ class CommandLine {
   Argument whole_number(const std::string& name, std::uint64_t& value, Range range, const std::string& help);
   Argument decimal(const std::string& name, double& value, Range range, const std::string& help);
   void flag(const std::string& name, bool& value, const std::string& help);
+  /// As often as it is typed; a positional one takes all that is left.
+  Argument texts(const std::string& name, std::vector<std::string>& values, const std::string& help);
+
+  /// Adds --quiet, which leaves nothing of Io::say() and of the progress.
+  void may_be_quiet();
 
   /// Text of the help between the options and the example.
   void explain(const std::string& text);
 
-  /// False where help was asked for and printed. Throws UsageError. Options must be declared before.
+  /// False where help was asked for and printed, or only the options were wanted (Io::options). Throws
+  /// UsageError. Options must be declared before.
   bool parse(const std::vector<std::string>& args, Io& io);
 
   /// Whether the option was typed.
@@ -72,8 +78,11 @@ class CommandLine {
  private:
   void parse_reversed(std::vector<std::string> reversed);
   void refuse_unknown_options(const std::vector<std::string>& args) const;
+  std::vector<std::string> option_names() const;
+  std::string missing() const;
 
   std::unique_ptr<CLI::App> app_;
+  bool quiet_ = false;
 };
 
 }  // namespace ostinato::cli

@@ -24,7 +24,6 @@ std::string proof(const Plan& plan, const PlacementFile& file) {
 }
 
 std::string least_text(const ParetoCurve& curve) {
-  if (curve.cut_by_limit) return "The search was cut: less memory was not tried.\n";
   return curve.least_proved
              ? fmt::format("No schedule fits within less than {} on each device (proved).\n",
                            format_memory(curve.least))
@@ -32,6 +31,19 @@ std::string least_text(const ParetoCurve& curve) {
                    "No schedule was found within less than {} on each device; that there is none is not "
                    "proved.\n",
                    format_memory(curve.least));
+}
+
+/// What a longer search would look at.
+std::string cut_text(const ParetoCurve& curve) {
+  if (curve.untried)
+    return fmt::format("The limit cut the search: no memory above {} and below {} was tried.\n",
+                       format_memory(curve.untried->above), format_memory(curve.untried->below));
+  return curve.cut_by_limit ? "The limit cut the search of some points, those with a gap.\n" : "";
+}
+
+Json untried_json(const ParetoCurve& curve) {
+  if (!curve.untried) return nullptr;
+  return {{"above", curve.untried->above}, {"below", curve.untried->below}};
 }
 
 }  // namespace
@@ -78,7 +90,7 @@ std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
                     value, paths[i], plan.modes ? "  " + describe_modes(plan.modes->taken) : "");
   }
   text += "Memory is the most that a device holds; no plan that needs no more ends before the bound.\n";
-  return text + least_text(curve) + fmt::format("searched {:.2f} s\n", searched.seconds);
+  return text + least_text(curve) + cut_text(curve) + fmt::format("searched {:.2f} s\n", searched.seconds);
 }
 
 Json curve_json(const SearchedCurve& searched, const PlacementFile& file,
@@ -96,6 +108,7 @@ Json curve_json(const SearchedCurve& searched, const PlacementFile& file,
   return {{"points", std::move(points)},
           {"least_memory", {{"memory", searched.curve.least}, {"proved", searched.curve.least_proved}}},
           {"cut_by_limit", searched.curve.cut_by_limit},
+          {"untried_memory", untried_json(searched.curve)},
           {"seconds", searched.seconds}};
 }
 

@@ -26,6 +26,7 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
   ProfileArguments arguments(line, false);
   OptionSet options(line, {"partition"});
   line.text("--output", output, "Placement file to write (TOML)").required().type_name("PLACEMENT");
+  line.may_be_quiet();
   if (!line.parse(args, io)) return 0;
   options.resolve();
   const PartitionOptions on = arguments.on(options, io);
@@ -39,8 +40,8 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
     object.update(partition_json(cut, profile));
     print_json(object, io);
   } else {
-    io.out << partition_text(cut) << "  written to " << output << '\n'
-           << whole_backward_lines(profile, wanted, cut.cuts.stages);
+    io.say(partition_text(cut) + "  written to " + output + "\n" +
+           whole_backward_lines(profile, wanted, cut.cuts.stages));
   }
   return 0;
 }

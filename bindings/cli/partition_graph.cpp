@@ -11,6 +11,7 @@
 #include "bindings/cli/command_line.h"
 #include "bindings/cli/interrupt.h"
 #include "bindings/cli/profile_arguments.h"
+#include "bindings/cli/run_search.h"
 #include "search/files/error.h"
 #include "search/files/file.h"
 #include "search/graph/best.h"
@@ -33,7 +34,7 @@ struct Arguments {
   std::uint64_t seed = 0;
   int runs = 0;
   double time_limit = 0;
-  bool published = false, incomplete = false, inference = false;
+  bool published = false, incomplete = false, inference = false, strict = false;
 
   explicit Arguments(CommandLine& line) {
     line.text("graph", graph, "Operator graph (CSV), or a profile (JSON) whose layers are the operators")
@@ -57,6 +58,8 @@ struct Arguments {
                  "Seconds after which best stops with what it has");
     line.flag("--published-program", published,
               "Strategies and transfers as the authors' program has them, instead of as the paper says");
+    add_strict(line, strict);
+    line.may_be_quiet();
     line.text("--output", output, "File to write: id, device, start and end of each vertex (CSV)")
         .type_name("FILE.csv");
   }
@@ -263,16 +266,16 @@ int partition_graph_command(const std::vector<std::string>& args, Io& io) {
   const GraphCosts costs = costs_of(problem, a);
   const Outcome outcome = best ? run_best(costs, a, problem.of_profile.has_value()) : run_strategy(costs, a);
   if (!a.output.empty()) write_assignment(problem, costs, outcome, a.output);
-  const int status = to_int(outcome.interrupted ? ExitStatus::interrupted
-                            : outcome.cut       ? ExitStatus::stopped_at_limit
-                                                : ExitStatus::done);
+  const int status = to_int(outcome.interrupted       ? ExitStatus::interrupted
+                            : outcome.cut && a.strict ? ExitStatus::stopped_at_limit
+                                                      : ExitStatus::done);
   if (line.json) {
     Json json = json_of(problem, outcome, status);
     if (!a.output.empty()) json["output"] = a.output;
     print_json(json, io);
   } else {
-    io.out << text_of(problem, costs, outcome);
-    if (!a.output.empty()) io.out << "  written to " << a.output << '\n';
+    io.say(text_of(problem, costs, outcome));
+    if (!a.output.empty()) io.say("  written to " + a.output + "\n");
   }
   return status;
 }

@@ -15,7 +15,8 @@ namespace ostinato::cli {
 /// .csv.
 bool asks_for_graph(const std::vector<std::string>& args);
 
-/// Status 5 where --time-limit cut the search, 130 where Ctrl-C did; the best so far is printed and written.
+/// Status 130 where Ctrl-C cut the search, with --strict 5 where --time-limit did; the best so far is printed
+/// and written.
 int partition_graph_command(const std::vector<std::string>& args, Io& io);
 
 }  // namespace ostinato::cli

@@ -32,6 +32,11 @@ void declare(CommandLine& line, Typed& typed) {
   line.whole_number("--chunks", typed.chunks, {1, 65'536},
                     "Stages per device, for looped, wave and chains (default: 2)")
       .type_name("C");
+  line.whole_number(
+          "--layers", typed.layers, {1, 1'000'000},
+          "Layers of the model, which the stages share equally, so that DeepSpeed can run a plan of it; a "
+          "stage on all devices has one")
+      .type_name("L");
   add("--forward", typed.forward, "TIMES",
       "Forward of one stage; 1.5ms, or without a unit in --time-unit; a list like 3,1,1,2 has one value per "
       "device");
@@ -69,6 +74,7 @@ int placement_command(const std::vector<std::string>& args, Io& io) {
       "placement m --devices 4 --forward 1ms --backward 3ms --capacity 40GiB --memory 2GiB --output m.toml");
   Typed typed;
   declare(line, typed);
+  line.may_be_quiet();
   line.explain(all_shape_sketches());
   if (!line.parse(args, io)) return 0;
   const Placement placement = shape_of(typed);
@@ -86,8 +92,8 @@ int placement_command(const std::vector<std::string>& args, Io& io) {
     json[typed.output.empty() ? "placement" : "output"] = typed.output.empty() ? text : typed.output;
     print_json(json, io);
   } else if (!typed.output.empty()) {
-    io.out << fmt::format("{}: {}, {} blocks on {} devices\n", typed.output, placement.name,
-                          placement.blocks.size(), placement.devices.size());
+    io.say(fmt::format("{}: {}, {} blocks on {} devices\n", typed.output, placement.name,
+                       placement.blocks.size(), placement.devices.size()));
   }
   return 0;
 }

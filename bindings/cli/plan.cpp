@@ -19,6 +19,7 @@ namespace {
 
 struct Outputs {
   std::string plan, placement;
+  bool all_candidates = false;
 };
 
 /// Writes both files: the plan first, which alone took long to compute.
@@ -30,8 +31,8 @@ void save(const Planned& planned, const Outputs& outputs, Io& io) {
 void print(const Planned& planned, const Profile& profile, const Outputs& outputs, int status, bool json,
            Io& io) {
   if (!json) {
-    io.out << planned_text(planned, profile)
-           << fmt::format("  written to        {}, {}\n", outputs.plan, outputs.placement);
+    io.say(planned_text(planned, profile, outputs.all_candidates) +
+           fmt::format("  written to        {}, {}\n", outputs.plan, outputs.placement));
     return;
   }
   Json object = {{"status", status}, {"output", outputs.plan}, {"placement_output", outputs.placement}};
@@ -58,6 +59,10 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   line.text("--placement-output", outputs.placement, "Placement file to write (TOML)")
       .required()
       .type_name("PLACEMENT");
+  bool strict = false;
+  add_strict(line, strict);
+  line.may_be_quiet();
+  line.flag("-v,--verbose", outputs.all_candidates, "Tell every candidate, and why each was dropped");
   if (!line.parse(args, io)) return 0;
   options.resolve();
   const PartitionOptions on = arguments.on(options, io);
@@ -74,9 +79,9 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
       });
   const Candidate& best = planned.best();
   save(planned, outputs, io);
-  io.err << whole_backward_lines(profile, best.options, best.cuts->stages);
-  const int status =
-      to_int(planned.choice.interrupted ? ExitStatus::interrupted : status_of(planned.plan, guard));
+  if (!io.quiet) io.err << whole_backward_lines(profile, best.options, best.cuts->stages);
+  const bool cut = planned.choice.interrupted || cut_candidates(planned.choice) > 0;
+  const int status = to_int(status_of_cut(cut, strict, guard));
   print(planned, profile, outputs, status, line.json, io);
   return status;
 }

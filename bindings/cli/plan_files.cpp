@@ -3,8 +3,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "search/checker/checker.h"
 #include "search/files/file.h"
+#include "search/files/sha256.h"
 #include "search/plan/plan_json.h"
 
 namespace ostinato::cli {
@@ -22,6 +25,26 @@ PlanAndPlacement PlanArguments::read_checked() const {
 }
 
 PlanAndPlacement PlanArguments::read() const { return read_plan_and_placement(plan, placement); }
+
+fs::path placement_of(const fs::path& plan, const std::vector<std::string>& given) {
+  const std::string digest = placement_digest(plan);
+  std::vector<fs::path> files(given.begin(), given.end());
+  if (digest.empty() && files.size() == 1) return files.front();
+  const fs::path folder = plan.has_parent_path() ? plan.parent_path() : fs::path(".");
+  std::error_code error;
+  std::vector<fs::path> beside;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+    if (entry.path().extension() == ".toml" && entry.is_regular_file(error))
+      beside.push_back(entry.path().lexically_normal());
+  std::sort(beside.begin(), beside.end());
+  files.insert(files.end(), beside.begin(), beside.end());
+  for (const fs::path& file : files)
+    if (sha256(read_file(file, kMaxPlacementBytes)) == digest) return file;
+  throw InputError(
+      plan.string(), 0,
+      "its placement does not lie beside it: --placement FILE names the one that it was made for" +
+          (digest.empty() ? std::string() : ", whose sha256 is " + digest));
+}
 
 void check_can_write(const fs::path& path) {
   std::error_code error;

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "bindings/cli/command_line.h"
 #include "search/plan/plan_json.h"
@@ -20,6 +21,10 @@ struct PlanArguments {
   /// Throws InputError where the schedule does not hold for the placement (checker.h).
   PlanAndPlacement read_checked() const;
 };
+
+/// The placement that a plan names by its digest: one of `given`, else a .toml file in the plan's folder.
+/// Throws InputError where there is none.
+std::filesystem::path placement_of(const std::filesystem::path& plan, const std::vector<std::string>& given);
 
 /// Throws InputError where a file could not be written there: told before an hour of search, not after it.
 void check_can_write(const std::filesystem::path& path);

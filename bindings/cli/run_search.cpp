@@ -50,13 +50,15 @@ SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int 
   return searched;
 }
 
-ExitStatus status_of(bool cut_by_limit, const InterruptGuard& guard) {
-  if (!cut_by_limit) return ExitStatus::done;
-  return guard.caught() ? ExitStatus::interrupted : ExitStatus::stopped_at_limit;
+ExitStatus status_of_cut(bool cut, bool strict, const InterruptGuard& guard) {
+  if (!cut) return ExitStatus::done;
+  if (guard.caught()) return ExitStatus::interrupted;
+  return strict ? ExitStatus::stopped_at_limit : ExitStatus::done;
 }
 
-ExitStatus status_of(const Plan& plan, const InterruptGuard& guard) {
-  return status_of(plan.search.cut_by_limit, guard);
+void add_strict(CommandLine& line, bool& strict) {
+  line.flag("--strict", strict,
+            "Exit status 5 where the limit cut the search; the best is written either way");
 }
 
 }  // namespace ostinato::cli

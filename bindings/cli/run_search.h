@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "bindings/cli/command.h"
+#include "bindings/cli/command_line.h"
 #include "bindings/cli/interrupt.h"
 #include "search/pareto.h"
 #include "search/placement/placement.h"
@@ -36,8 +36,10 @@ Searched run_search_modes(const Placement& placement, SearchOptions options, con
 SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points, bool choose,
                          const InterruptGuard& guard, Io& io);
 
-/// 130 after a signal, 5 where the limit cut the search, else 0.
-ExitStatus status_of(bool cut_by_limit, const InterruptGuard& guard);
-ExitStatus status_of(const Plan& plan, const InterruptGuard& guard);
+/// Of what was cut and is written all the same: 130 after a signal, with --strict 5 at the limit, else 0.
+ExitStatus status_of_cut(bool cut, bool strict, const InterruptGuard& guard);
+
+/// Declares --strict, which the commands that search share.
+void add_strict(CommandLine& line, bool& strict);
 
 }  // namespace ostinato::cli

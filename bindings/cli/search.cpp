@@ -30,7 +30,7 @@ struct Wanted {
   SearchOptions search;
   bool choose = false;
   int points = 0;
-  bool json = false;
+  bool json = false, strict = false;
 };
 
 /// `plan_wanted`: not only --steady-state.
@@ -51,6 +51,8 @@ void declare(CommandLine& line, Wanted& wanted, bool plan_wanted) {
             "memory: the curve of makespan over memory, from the placement's memory down to the least that "
             "any schedule fits in; each point with a plan and a proven bound")
       .type_name("AXIS");
+  add_strict(line, wanted.strict);
+  line.may_be_quiet();
 }
 
 void resolve(OptionSet& options, Wanted& wanted) {
@@ -77,16 +79,16 @@ int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
   plan.placement_sha256 = file.sha256;
   const Placement placement = as_planned(file.placement, plan);
   save_plan(wanted.output, plan, placement, io);
-  const int status = to_int(status_of(plan, guard));
+  const int status = to_int(status_of_cut(plan.search.cut_by_limit, wanted.strict, guard));
   if (wanted.json) {
     Json json = {{"status", status}, {"output", wanted.output}};
     json.update(summary_json(plan, placement, searched.seconds, file.model.step_memory));
     if (wanted.explain) json["techniques"] = contributions_json(contributions);
     print_json(json, io);
   } else {
-    io.out << summary(plan, placement, searched.seconds, file.model.step_memory) << "  written to        "
-           << wanted.output << '\n';
-    if (wanted.explain) io.out << contributions_text(contributions);
+    io.say(summary(plan, placement, searched.seconds, file.model.step_memory) + "  written to        " +
+           wanted.output + "\n");
+    if (wanted.explain) io.say(contributions_text(contributions));
   }
   return status;
 }
@@ -97,13 +99,13 @@ int search_curve(const Wanted& wanted, PlacementFile& file, Io& io) {
   const InterruptGuard guard;
   SearchedCurve searched = run_pareto(file.placement, wanted.search, wanted.points, wanted.choose, guard, io);
   const std::vector<std::string> paths = save_curve(wanted.output, searched.curve, file, io);
-  const int status = to_int(status_of(searched.curve.cut_by_limit, guard));
+  const int status = to_int(status_of_cut(searched.curve.cut_by_limit, wanted.strict, guard));
   if (wanted.json) {
     Json json = {{"status", status}, {"output", wanted.output}};
     json.update(curve_json(searched, file, paths));
     print_json(json, io);
   } else {
-    io.out << curve_text(searched, file, paths);
+    io.say(curve_text(searched, file, paths));
   }
   return status;
 }
@@ -128,7 +130,8 @@ int search_command(const std::vector<std::string>& args, Io& io) {
   check_size(file.placement, wanted.search.micro_batches, wanted.placement);
   if (wanted.steady_state) {
     const InterruptGuard guard;
-    return report_steady_state(file.placement, wanted.search.time_limit_seconds, guard, line.json, io);
+    return report_steady_state(file.placement, wanted.search.time_limit_seconds, wanted.strict, guard,
+                               line.json, io);
   }
   if (wanted.choose) check_choices(file.placement, wanted.placement);
   return wanted.pareto.empty() ? search_once(wanted, file, io) : search_curve(wanted, file, io);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "bindings/cli/run_search.h"
 #include "search/placement/quantity.h"
 #include "search/repetend/repeating_part.h"
 
@@ -59,8 +60,8 @@ std::string to_text(const Placement& placement, const RepeatingPart& report) {
 
 }  // namespace
 
-int report_steady_state(const Placement& placement, double seconds, const InterruptGuard& guard, bool json,
-                        Io& io) {
+int report_steady_state(const Placement& placement, double seconds, bool strict, const InterruptGuard& guard,
+                        bool json, Io& io) {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   bool cut = false;
   RepetendOptions options;
@@ -69,12 +70,13 @@ int report_steady_state(const Placement& placement, double seconds, const Interr
     return cut;
   };
   const RepeatingPart report = repeating_part(placement, options);
-  ExitStatus status = cut || report.repetend.period == 0 ? ExitStatus::stopped_at_limit : ExitStatus::done;
-  if (guard.caught()) status = ExitStatus::interrupted;
+  const bool none = report.repetend.period == 0;
+  const bool proved = report.repetend.period_proved && (report.repetend.memory_proved || !report.steady);
+  const ExitStatus status = status_of_cut(none || (cut && !proved), strict || none, guard);
   if (json) {
     print_json(to_json(report, to_int(status)), io);
   } else {
-    io.out << to_text(placement, report);
+    io.say(to_text(placement, report));
   }
   return to_int(status);
 }

@@ -39,6 +39,7 @@ int verify_command(const std::vector<std::string>& args, Io& io) {
       .type_name("PROFILE");
   line.text("--devices", devices, "With --profile: the devices that `plan` was given (default: all alike)")
       .type_name("D|FILE");
+  line.may_be_quiet();
   if (!line.parse(args, io)) return 0;
   if (profile.empty() && !devices.empty()) throw UsageError("--devices goes with --profile");
   const PlanAndPlacement files = arguments.read();
@@ -57,10 +58,10 @@ int verify_command(const std::vector<std::string>& args, Io& io) {
                io);
     return status;
   }
-  for (const std::string& text : result.passed) io.out << "ok      " << text << '\n';
-  for (const std::string& text : result.failures) io.out << "FAILED  " << text << '\n';
-  for (const std::string& text : open) io.out << "not checked  " << text << '\n';
-  io.out << (result.ok() ? "The plan holds.\n" : "The plan does not hold.\n");
+  for (const std::string& text : result.passed) io.say("ok      " + text + "\n");
+  for (const std::string& text : result.failures) io.say("FAILED  " + text + "\n");
+  for (const std::string& text : open) io.say("not checked  " + text + "\n");
+  io.say(result.ok() ? "The plan holds.\n" : "The plan does not hold.\n");
   return status;
 }
 

@@ -69,7 +69,7 @@ const std::vector<OptionRow>& option_table() {
        text,
        "unlimited",
        {},
-       "Memory of each device, with a unit: 40GiB; not with a device file"},
+       "Memory of each device, with a unit: 40GiB, or 40GB of 10^9 bytes; not with a device file"},
       {"partition",
        "shard",
        text,

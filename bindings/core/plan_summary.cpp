@@ -99,6 +99,12 @@ std::string any_placement_line(const Plan& plan, Nanoseconds value) {
   return bound == 0 ? "" : line("any placement", proof(value, bound, bound == value));
 }
 
+/// A search of modes may be cut where that of the modes it takes was not.
+std::string cut_text(const Plan& plan) {
+  if (!plan.search.cut_by_limit) return "";
+  return is_optimal(plan) ? ", the limit left other modes untried" : ", cut by the limit";
+}
+
 /// 1F1B, plain or interleaved, and the best of the others that fit.
 std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value) {
   const std::vector<Reference> list = references(placement, plan.micro_batches, plan.objective);
@@ -149,7 +155,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += memory_line(plan, placement, step_memory);
   if (plan.modes) text += modes_lines(plan);
   if (plan.any_placement) text += any_placement_line(plan, value);
-  text += line("method", plan.search.method + (plan.search.cut_by_limit ? ", cut by the limit" : ""));
+  text += line("method", plan.search.method + cut_text(plan));
   if (seconds >= 0) text += line("searched", fmt::format("{:.2f} s", seconds));
   return text;
 }

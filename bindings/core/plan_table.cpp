@@ -19,9 +19,10 @@ namespace {
 
 /// By 1F1B; of forwards alone, one micro-batch after the other.
 std::optional<Baseline> in_usual_order(const Placement& placement, const PartitionOptions& options,
-                                       Objective objective) {
+                                       Objective objective, const std::string& suffix) {
   for (const Reference& r : references(placement, options.micro_batches, objective)) {
-    if (r.name == (options.inference ? "gpipe" : "1f1b")) return Baseline{r.value, r.makespan, r.fits};
+    if (r.name == (options.inference ? "gpipe" : "1f1b"))
+      return Baseline{r.name + suffix, r.makespan, r.value, r.fits};
   }
   return std::nullopt;
 }
@@ -87,10 +88,10 @@ std::vector<const Candidate*> with_plan(const JointChoice& choice) {
 }
 
 /// All, where they are few.
-std::vector<const Candidate*> shown(const JointChoice& choice) {
+std::vector<const Candidate*> shown(const JointChoice& choice, bool every) {
   std::vector<const Candidate*> list = with_plan(choice);
-  if (list.size() > kMostRows) list.resize(kMostRows);
-  if (choice.candidates.size() > kMostRows) return list;
+  if (list.size() > kMostRows && !every) list.resize(kMostRows);
+  if (choice.candidates.size() > kMostRows && !every) return list;
   for (const Candidate& candidate : choice.candidates)
     if (!candidate.plan) list.push_back(&candidate);
   return list;
@@ -98,8 +99,8 @@ std::vector<const Candidate*> shown(const JointChoice& choice) {
 
 /// "12 more cannot be shorter (each by a proof); the nearest, wave, 3 chunks per device, takes 3.1 s or
 /// more."
-std::string others_text(const JointChoice& choice) {
-  if (choice.candidates.size() <= kMostRows) return "";
+std::string others_text(const JointChoice& choice, bool every) {
+  if (choice.candidates.size() <= kMostRows || every) return "";
   const std::size_t planned = with_plan(choice).size();
   std::string text;
   if (planned > kMostRows) text += fmt::format("{} more take longer.\n", planned - kMostRows);
@@ -125,8 +126,8 @@ std::string others_text(const JointChoice& choice) {
   for (std::size_t i = 0; i < std::min(other.size(), kMostNamed); ++i)
     text += fmt::format("{}: {}.\n", other[i]->name, other[i]->why_not);
   if (other.size() > kMostNamed)
-    text += fmt::format("{} more were not tried or have no plan: --json lists them.\n",
-                        other.size() - kMostNamed);
+    text +=
+        fmt::format("{} more were not tried or have no plan: -v lists them.\n", other.size() - kMostNamed);
   return text;
 }
 
@@ -173,6 +174,14 @@ std::string idle_text(const JointChoice& choice) {
   return text + ".\n";
 }
 
+std::string cut_text(const JointChoice& choice) {
+  const std::size_t cut = cut_candidates(choice);
+  if (cut == 0) return "";
+  return fmt::format(
+      "The time was up before {} could be ruled out: a longer --time-limit may find a shorter plan.\n",
+      cut == 1 ? "1 candidate" : fmt::format("{} candidates", cut));
+}
+
 /// Why the winner was taken, against the next best and against 1F1B on the even split.
 std::string reason(const JointChoice& choice, const Baselines& base) {
   const Candidate& best = choice.candidates[choice.winner];
@@ -202,7 +211,7 @@ std::string reason(const JointChoice& choice, const Baselines& base) {
                         ratio(base.even->value, best.value()),
                         base.even->fits ? "" : ", and does not fit the memory");
   }
-  return text + ".\n" + idle_text(choice);
+  return text + ".\n" + cut_text(choice) + idle_text(choice);
 }
 
 Json baseline_json(const std::optional<Baseline>& baseline) {
@@ -240,26 +249,44 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
   Baselines result;
   const std::size_t devices = cluster_of(one_chunk).devices.size();
   if (profile.layers.size() < devices) return result;
-  result.even = in_usual_order(even_split(profile, one_chunk), one_chunk, objective);
+  result.even = in_usual_order(even_split(profile, one_chunk), one_chunk, objective, "_even_split");
   try {
-    result.balanced = in_usual_order(partition_chain(profile, one_chunk), one_chunk, objective);
+    result.balanced = in_usual_order(partition_chain(profile, one_chunk), one_chunk, objective, "");
   } catch (const InfeasibleError&) {
     // Then there is nothing to compare with, and the candidates say why.
   }
   return result;
 }
 
-std::string choice_text(const JointChoice& choice, const Baselines& base, const Profile& profile) {
+std::vector<Baseline> kept(const Baselines& base) {
+  std::vector<Baseline> list;
+  for (const std::optional<Baseline>& one : {base.balanced, base.even})
+    if (one) list.push_back(*one);
+  return list;
+}
+
+std::size_t cut_candidates(const JointChoice& choice) {
+  const Nanoseconds best = choice.candidates[choice.winner].value();
+  if (best <= choice.any_placement.lower_bound) return 0;
+  return static_cast<std::size_t>(
+      std::count_if(choice.candidates.begin(), choice.candidates.end(), [&](const Candidate& c) {
+        if (c.infeasible || c.no_shorter || c.bound >= best) return false;
+        return c.plan ? c.plan->search.cut_by_limit : c.why_not == "not tried: the time limit";
+      }));
+}
+
+std::string choice_text(const JointChoice& choice, const Baselines& base, const Profile& profile,
+                        bool every) {
   const Candidate& winner = choice.candidates[choice.winner];
   const Nanoseconds best = winner.value();
   std::vector<Row> rows = {
       {"", "placement", "bound", to_string(winner.plan->objective), "ratio", "peak memory", ""}};
-  for (const Candidate* candidate : shown(choice))
+  for (const Candidate* candidate : shown(choice, every))
     rows.push_back(candidate_row(*candidate, profile, candidate == &winner, best));
   const std::string order = usual_order(winner);
   add_baseline(rows, order + " the best stages, 1 chunk", base.balanced, best);
   add_baseline(rows, order + " an even split of layers", base.even, best);
-  return format_rows(rows) + others_text(choice) + reason(choice, base);
+  return format_rows(rows) + others_text(choice, every) + reason(choice, base);
 }
 
 Json choice_json(const JointChoice& choice, const Baselines& base) {
@@ -269,6 +296,7 @@ Json choice_json(const JointChoice& choice, const Baselines& base) {
       {"devices", choice.devices},
       {"devices_used", choice.candidates[choice.winner].devices()},
       {"candidates", list},
+      {"candidates_cut", cut_candidates(choice)},
       {"baselines", {{"1f1b", baseline_json(base.balanced)}, {"1f1b_even_split", baseline_json(base.even)}}}};
 }
 

@@ -3,30 +3,36 @@
 // What `ostinato plan` says of its choice: every candidate with its bound, objective and memory, or why it
 // was dropped, beside 1F1B on the stages that nobody and somebody balanced.
 
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "search/files/json.h"
 #include "search/partition/joint.h"
 
 namespace ostinato::core {
 
-/// 1F1B (of forwards alone: one micro-batch after the other) on a placement that was not chosen for it.
-struct Baseline {
-  Nanoseconds value = 0;  ///< of the objective
-  Nanoseconds makespan = 0;
-  bool fits = false;  ///< the memory
-};
-
+/// 1F1B (of forwards alone: one micro-batch after the other, "gpipe") on placements that were not chosen for
+/// it.
 struct Baselines {
   std::optional<Baseline> even;      ///< as many layers on every device; absent: fewer layers than devices
   std::optional<Baseline> balanced;  ///< the best partition into one chunk per device; absent: none fits
 };
 
+/// Those that are there, as a plan keeps them.
+std::vector<Baseline> kept(const Baselines& base);
+
 Baselines baselines(const Profile& profile, const PartitionOptions& options, Objective objective);
 
+/// Candidates that might have become the shortest in more time: whose search the limit cut above its bound,
+/// or that were not tried.
+std::size_t cut_candidates(const JointChoice& choice);
+
 /// The table, and a sentence that says why the winner won.
-std::string choice_text(const JointChoice& choice, const Baselines& base, const Profile& profile);
+/// `every`: all candidates, else the best where they are many.
+std::string choice_text(const JointChoice& choice, const Baselines& base, const Profile& profile,
+                        bool every = false);
 
 /// Its members "candidates" and "baselines".
 Json choice_json(const JointChoice& choice, const Baselines& base);

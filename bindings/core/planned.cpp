@@ -24,14 +24,16 @@ Planned plan_profile(const Profile& profile, const JointOptions& options, const 
   planned.placement_text = format_placement(*best.placement) + format_model(facts);
   planned.plan = *best.plan;
   planned.plan.placement_sha256 = sha256(planned.placement_text);
+  planned.plan.baselines = kept(planned.base);
+  if (cut_candidates(planned.choice) == 0) planned.plan.search.cut_by_limit = false;  // all is proved
   for (const Candidate& candidate : planned.choice.candidates) planned.seconds += candidate.seconds;
   return planned;
 }
 
-std::string planned_text(const Planned& planned, const Profile& profile) {
+std::string planned_text(const Planned& planned, const Profile& profile, bool every) {
   const std::string degrees =
       planned.degrees.empty() ? "" : degrees_text(planned.degrees, planned.degree) + "\n";
-  return degrees + choice_text(planned.choice, planned.base, profile) + "\n" +
+  return degrees + choice_text(planned.choice, planned.base, profile, every) + "\n" +
          summary(planned.plan, *planned.best().placement, planned.seconds, planned.step_memory);
 }
 

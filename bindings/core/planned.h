@@ -33,9 +33,9 @@ struct Planned {
 /// Throws what choose_degree() throws.
 Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher);
 
-/// Where replicas were asked for, their table first. The table of candidates, why one was chosen, and the
-/// plan in a few lines.
-std::string planned_text(const Planned& planned, const Profile& profile);
+/// Where replicas were asked for, their table first. The table of the best candidates, or of `every` one, why
+/// one was chosen, and the plan in a few lines.
+std::string planned_text(const Planned& planned, const Profile& profile, bool every = false);
 Json planned_json(const Planned& planned, const Profile& profile);
 
 }  // namespace ostinato::core

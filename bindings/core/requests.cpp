@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "bindings/core/numbers.h"
 #include "bindings/core/usage_error.h"
 #include "search/files/error.h"
 #include "search/placement/placement_check.h"
@@ -19,6 +20,7 @@ namespace ostinato::core {
 namespace {
 
 constexpr std::int64_t kMillion = 1'000'000;
+constexpr int kMostDevices = 65'536;
 
 Objective objective_of(const std::string& name) {
   for (const Objective objective : {Objective::span, Objective::latency}) {
@@ -31,7 +33,8 @@ Bytes device_memory(const std::string& text) {
   if (text == "unlimited") return kUnlimited;
   const auto bytes = parse_memory(text, "");
   if (!bytes)
-    throw UsageError(fmt::format("--device-memory needs a number with a unit, like 40GiB, got \"{}\"", text));
+    throw UsageError(
+        fmt::format("--device-memory needs a number with a unit, like 40GiB or 40GB, got \"{}\"", text));
   return *bytes;
 }
 
@@ -140,7 +143,8 @@ SimulateOptions simulate_options(const Options& options) {
 }
 
 PartitionOptions on_devices(int count, const std::string& memory) {
-  if (count < 1) throw UsageError(fmt::format("--devices needs at least 1, got {}", count));
+  if (count < 1 || count > kMostDevices)
+    throw UsageError(fmt::format("--devices needs {}, got {}", whole_number_text(1, kMostDevices), count));
   PartitionOptions result;
   result.devices = count;
   result.device_memory = device_memory(memory);
@@ -198,8 +202,10 @@ void check_size(const Placement& placement, int micro_batches, const std::string
   const std::int64_t steps = static_cast<std::int64_t>(placement.blocks.size()) * micro_batches;
   if (steps <= kMostSteps) return;
   throw InputError(file, 0,
-                   fmt::format("{} blocks of {} micro-batches are {} steps; at most {} can be planned",
-                               placement.blocks.size(), micro_batches, steps, kMostSteps));
+                   fmt::format("{} blocks of {} micro-batches are {} steps; at most {} can be planned, {} "
+                               "micro-batches of this placement",
+                               placement.blocks.size(), micro_batches, steps, kMostSteps,
+                               kMostSteps / static_cast<std::int64_t>(placement.blocks.size())));
 }
 
 void check_choices(const Placement& placement, const std::string& file) {

@@ -23,7 +23,7 @@ SearchOptions search_options(const Options& options, int micro_batches);
 SimulateOptions simulate_options(const Options& options);
 
 /// Devices that are all alike. `memory` of each: "40GiB" or "unlimited". Throws UsageError for fewer than
-/// one, and for a memory without unit.
+/// one or more than 65,536, and for a memory without unit.
 PartitionOptions on_devices(int count, const std::string& memory);
 
 /// Those of a device file, with the profiles that its kinds name. `memory` must be "unlimited": they have

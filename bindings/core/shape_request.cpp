@@ -34,7 +34,7 @@ class Resolver {
     if (text == "unlimited") return kUnlimited;
     const auto value = parse_memory(text, typed_.memory_unit);
     if (!value)
-      throw UsageError(fmt::format("{} needs an amount like 64 or 64MiB, got \"{}\"", option, text));
+      throw UsageError(fmt::format("{} needs an amount like 64, 64MiB or 64MB, got \"{}\"", option, text));
     return *value;
   }
 
@@ -71,6 +71,7 @@ class Resolver {
 ShapeOptions resolve(const ShapeRequest& typed) {
   const Resolver of(typed);
   ShapeOptions options{.devices = typed.devices, .chunks = typed.chunks};
+  options.layers = typed.layers;
   options.forward = of.times("--forward", typed.forward);
   options.backward = of.times("--backward", typed.backward);
   options.weight = of.times("--weight", typed.weight);

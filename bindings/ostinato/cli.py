@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
+import os
 import signal
 import sys
 from itertools import pairwise
 from pathlib import Path
 
-from ostinato.errors import Status, printable
+from ostinato.errors import Status, fail
 
 PYTHON_COMMANDS = {"profile": "ostinato.profile", "report": "ostinato.report", "doctor": "ostinato.doctor"}
+CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell calls what a closed pipe has ended
 PLANNERS = ("plan", "partition")  # --devices launcher: the ranks of torchrun, deepspeed or Slurm
 
 
@@ -45,16 +46,14 @@ def run_cpp(args: list[str], launcher: str = "") -> int:
         return _search.main(args, launcher)
 
 
-def fail(command: str, args: list[str], status: int, message: str) -> int:
-    print(f"ostinato {command}: {printable(message, newlines=True)}", file=sys.stderr)
-    if "--json" in args:
-        print(json.dumps({"status": status, "error": message}))
-    return status
-
-
 def run_python(command: str, args: list[str]) -> int:
     try:
-        return importlib.import_module(PYTHON_COMMANDS[command]).main(args)
+        status = importlib.import_module(PYTHON_COMMANDS[command]).main(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read has gone: `ostinato report out/trace | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes at its end
+        return CLOSED_PIPE
     except KeyboardInterrupt:
         return fail(command, args, Status.INTERRUPTED, "interrupted")
     except ModuleNotFoundError as error:

@@ -335,6 +335,7 @@ def placement(
     *,
     devices: int = 4,
     chunks: int = 2,
+    layers: int = 0,
     forward: PerDevice = "1us",
     backward: PerDevice = "2us",
     weight: PerDevice = 0,
@@ -353,7 +354,7 @@ def placement(
     """A placement of a named shape: "v", "x", "m", "nn", "k", "looped", "wave", ... (`ostinato placement --help` draws them).
 
     Times and memory are those of one stage and one micro-batch; a list has one for each device. `weight` above 0 splits the backward.
-    `bandwidth` is in GB/s, 0: bytes are free.
+    `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared by the stages, so that DeepSpeed can run a plan of it.
 
     >>> placement("v", devices=2, forward=[1000, 3000]).blocks
     ('s0.F', 's1.F', 's1.B', 's0.B')
@@ -363,7 +364,7 @@ def placement(
         "memory": memory, "shard_memory": shard_memory, "workspace": workspace, "static": static, "capacity": capacity,
         "latency": latency, "bandwidth": bandwidth, "bytes": bytes,
     }  # fmt: skip
-    return Placement(_search.shape(shape, devices, chunks, inference, _settings(given)))
+    return Placement(_search.shape(shape, devices, chunks, layers, inference, _settings(given)))
 
 
 def partition(

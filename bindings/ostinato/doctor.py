@@ -12,7 +12,7 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 
-from ostinato.errors import Status
+from ostinato.errors import Status, fail
 
 
 @dataclass
@@ -103,14 +103,14 @@ def main(argv: list[str]) -> int:
     known = [row.what for row in rows]
     for what in args.require:
         if what not in known:
-            print(f"ostinato doctor: --require {what}: not one of {', '.join(known)}", file=sys.stderr)
-            return Status.USAGE
+            return fail("doctor", argv, Status.USAGE, f"--require {what}: not one of {', '.join(known)}")
     for row in rows:
         if row.what in args.require and row.state == "absent":
             row.state = "missing"
+    status = Status.MISSING if any(row.state == "missing" for row in rows) else Status.DONE
     if args.json:
-        print(json.dumps({"findings": [asdict(row) for row in rows]}))
+        print(json.dumps({"status": status, "findings": [asdict(row) for row in rows]}))
     else:
         for row in rows:
             print(f"{row.state:8} {row.what:13} {row.detail}")
-    return Status.MISSING if any(row.state == "missing" for row in rows) else Status.DONE
+    return status

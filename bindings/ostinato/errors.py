@@ -8,7 +8,9 @@
 """
 
 import enum
+import json
 import re
+import sys
 
 # Below space, DEL, U+0080 to U+009F, separators of lines, marks that turn the direction of writing: as search/files/printable.h.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -23,7 +25,7 @@ class Status(enum.IntEnum):
     USAGE = 2
     BAD_INPUT = 3
     INFEASIBLE = 4
-    STOPPED_AT_LIMIT = 5  # the best plan so far was written
+    STOPPED_AT_LIMIT = 5  # before anything was found or proved; under --strict: before the search ended
     CHECK_FAILED = 6
     MISSING = 7  # a device or library that was asked for is not there
     INTERRUPTED = 130
@@ -50,6 +52,14 @@ def _written_out(character: str, newlines: bool) -> str:
 
 def _with_keywords(message: str) -> str:
     return OPTION.sub(lambda match: match[1].replace("-", "_"), message)
+
+
+def fail(command: str, args: list[str], status: int, message: str) -> int:
+    """Says what went wrong in a command that was given `args`, in JSON too where they ask for it (before a `--`). Returns the status."""
+    print(f"ostinato {command}: {printable(message, newlines=True)}", file=sys.stderr)
+    if "--json" in args[: args.index("--") if "--" in args else None]:
+        print(json.dumps({"status": status, "error": message}))
+    return status
 
 
 class UsageError(Error, ValueError):

@@ -6,14 +6,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from ostinato.errors import Status, printable
+from ostinato.errors import Status, fail, printable
 from ostinato.files import why_not_all, write_text
 from ostinato.trace import RankTrace, TraceError, perfetto, read_traces
 
@@ -60,19 +59,28 @@ def rank_rows(ranks: list[RankTrace]) -> list[dict]:
 
 
 def step(ranks: list[RankTrace]) -> dict:
-    """Seconds: the plan's makespan; the pipeline part of the last step, from its begin to the last end; and the median
-    over the steps of their wall clock, optimizer included, the first step left out."""
+    """Nanoseconds: the plan's makespan; what 1F1B would take instead, where that is known; the pipeline part of the last step, from its
+    begin to the last end; and the median over the steps of their wall clock, optimizer included, the first step left out."""
     slowest = [max(times) for times in zip(*(trace.step_seconds for trace in ranks), strict=False)]
     return {
-        "predicted": ranks[0].makespan / 1e9,
-        "measured_pipeline": max(i.end for trace in ranks for i in trace.instructions) / 1e9,
-        "measured_step": statistics.median(slowest[1:] or slowest),
+        "predicted_ns": ranks[0].makespan,
+        "predicted_1f1b_ns": ranks[0].one_f_one_b or None,
+        "measured_pipeline_ns": max(i.end for trace in ranks for i in trace.instructions),
+        "measured_step_ns": round(statistics.median(slowest[1:] or slowest) * 1e9),
         "steps": len(slowest),
     }
 
 
+def beside(mine: dict, other: dict) -> dict:
+    """Two summaries: what the other run's step took, and how many times as long as mine."""
+    keys = [key for key in mine["step"] if key.endswith("_ns") and mine["step"][key] and other["step"][key]]
+    ratios = {key.removesuffix("_ns"): other["step"][key] / mine["step"][key] for key in keys}
+    return {"plan_sha256": other["plan_sha256"], "step": other["step"], "ratios": ratios}
+
+
 def summary(ranks: list[RankTrace]) -> dict:
     return {
+        "status": Status.DONE,
         "plan_sha256": ranks[0].plan_sha256,
         "step": step(ranks),
         "blocks": blocks(ranks),
@@ -86,6 +94,13 @@ def milliseconds(nanoseconds: int) -> str:
 
 def ratio(measured: float, planned: float) -> str:
     return f"{measured / planned:.2f}" if planned else "–"
+
+
+class Paper(Console):
+    """A closed pipe is the command's to handle."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
@@ -115,12 +130,30 @@ def show(report: dict, console: Console) -> None:
     columns = ["rank", "busy predicted", "busy measured", "bubble predicted", "bubble measured", "peak memory"]
     console.print(table("Ranks (ms of compute; bubble as a share of the step)", columns, rows))
 
-    seconds = report["step"]
+    times = report["step"]
     console.print(
-        f"Step: predicted {seconds['predicted'] * 1e3:.1f} ms; pipeline part of the last step "
-        f"{seconds['measured_pipeline'] * 1e3:.1f} ms ({ratio(seconds['measured_pipeline'], seconds['predicted'])}x); "
-        f"whole step, optimizer included, median of {seconds['steps']}: {seconds['measured_step'] * 1e3:.1f} ms"
+        f"Step: predicted {times['predicted_ns'] / 1e6:.1f} ms; pipeline part of the last step "
+        f"{times['measured_pipeline_ns'] / 1e6:.1f} ms ({ratio(times['measured_pipeline_ns'], times['predicted_ns'])}x); "
+        f"whole step, optimizer included, median of {times['steps']}: {times['measured_step_ns'] / 1e6:.1f} ms"
     )
+    if usual := times["predicted_1f1b_ns"]:
+        longer = f", {ratio(usual, times['predicted_ns'])} times as long" if times["predicted_ns"] else ""
+        console.print(f"1F1B would take {usual / 1e6:.1f} ms{longer} (predicted, too)", highlight=False)
+
+
+def show_against(report: dict, folder: Path, console: Console) -> None:
+    mine, other, ratios = report["step"], report["against"]["step"], report["against"]["ratios"]
+    names = {"predicted": "predicted", "measured_pipeline": "pipeline part of the last step", "measured_step": "whole step, median"}
+    rows = [
+        [name, milliseconds(mine[f"{key}_ns"]), milliseconds(other[f"{key}_ns"]), f"{ratios[key]:.2f}" if key in ratios else "–"]
+        for key, name in names.items()
+    ]
+    made = Table(title=f"Against {printable(str(folder))} (ms; ratio: other to this)", title_justify="left")
+    for column in ("", "this", "other", "ratio"):
+        made.add_column(column, justify="right" if column else "left")
+    for row in rows:
+        made.add_row(*row)
+    console.print(made)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -131,6 +164,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("trace", type=Path, help='the folder that "trace" of the ostinato section names')
     p.add_argument("--perfetto", type=Path, metavar="FILE", help="write the last step as Perfetto/Chrome JSON")
+    p.add_argument("--against", type=Path, metavar="TRACE", help="the trace folder of another run, whose step is put beside this one's")
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
 
@@ -144,11 +178,16 @@ def main(argv: list[str]) -> int:
         ranks = read_traces(args.trace)
         if args.perfetto:
             write_text(args.perfetto, json.dumps(perfetto(ranks)))
+        told = summary(ranks)
+        if args.against:
+            told["against"] = beside(told, summary(read_traces(args.against)))
     except (TraceError, OSError) as error:
-        print(f"ostinato report: {printable(str(error))}", file=sys.stderr)
-        return Status.BAD_INPUT
+        return fail("report", argv, Status.BAD_INPUT, str(error))
     if args.json:
-        print(json.dumps(summary(ranks)))
-    else:
-        show(summary(ranks), Console())
-    return 0
+        print(json.dumps(told))
+        return Status.DONE
+    console = Paper()
+    show(told, console)
+    if args.against:
+        show_against(told, args.against, console)
+    return Status.DONE

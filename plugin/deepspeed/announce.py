@@ -70,5 +70,13 @@ def line(program, relation: str) -> str:
     what = f'ostinato: plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
     if not any(stage.has_backward for stage in program.stages):
         return f"{what}requests: predicted {program.makespan / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
-    against = f"1F1B {program.one_f_one_b / 1e6:.3f} ms" if program.one_f_one_b else "this placement has no 1F1B"
-    return f"{what}micro-batches: predicted step {program.makespan / 1e6:.3f} ms, {against}; {relation}"
+    return f"{what}micro-batches: predicted step {program.makespan / 1e6:.3f} ms{against(program)}; numbers: {relation}"
+
+
+def against(program) -> str:
+    """What 1F1B would take instead; "" where nothing says it."""
+    usual = program.one_f_one_b
+    if not usual:
+        return ""
+    longer = f", {usual / program.makespan:.2f} times as long" if program.makespan else ""
+    return f"; 1F1B would take {usual / 1e6:.3f} ms{longer}"

@@ -177,8 +177,8 @@ def _check_layers(program, stages: list[Stage], specs: list) -> None:
     name = program.placement_name
     if unsaid := [program.stages[stage.index].name for stage in stages if not stage.layers]:
         raise OstinatoError(
-            f'placement "{name}" does not say which layers stage "{unsaid[0]}" holds: give it [[stages]], as '
-            "ostinato plan and ostinato partition do"
+            f'placement "{name}" does not say which layers stage "{unsaid[0]}" holds: ostinato placement --layers '
+            f"{len(specs)} shares them equally, ostinato plan and ostinato partition by what they take, or write [[stages]] by hand"
         )
     count = 1 + max(stage.layers[-1] for stage in stages)
     if count != len(specs):

@@ -12,11 +12,14 @@
 namespace ostinato {
 namespace {
 
-Nanoseconds one_f_one_b(const Placement& placement, int micro_batches) {
+/// That a DeepSpeed user would have is on the best stages, or on an even split of the layers.
+Nanoseconds one_f_one_b(const Plan& plan, const Placement& placement) {
+  for (const Baseline& baseline : plan.baselines)
+    if (baseline.name.starts_with("1f1b")) return baseline.makespan;
   for (const char* name : {"1f1b", "interleaved-1f1b"}) {
-    const NamedSchedule named = named_schedule(name, placement, micro_batches);
+    const NamedSchedule named = named_schedule(name, placement, plan.micro_batches);
     if (!named.orders) continue;
-    const auto schedule = earliest_starts(placement, micro_batches, *named.orders);
+    const auto schedule = earliest_starts(placement, plan.micro_batches, *named.orders);
     if (schedule) return makespan_of(placement, *schedule);
   }
   return 0;
@@ -31,7 +34,7 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
   Program program = lower(lengthened(plan, file.placement, micro_batches), file.placement);
   program.plan_sha256 = sha256(read_file(plan_path, kMaxPlanBytes));
   program.placement_sha256 = file.sha256;
-  program.one_f_one_b = one_f_one_b(placement, plan.micro_batches);
+  program.one_f_one_b = one_f_one_b(plan, placement);
   return program;
 }
 

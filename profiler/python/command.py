@@ -9,12 +9,14 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ostinato import _profiler
-from ostinato.errors import Status, printable
+from ostinato.errors import Status, fail
 from ostinato.files import why_not_all, write_text
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.device import device_of_this_process
@@ -41,18 +43,13 @@ from ostinato.profile.views.table import check_table, show, summary
 AGAIN = "OSTINATO_PROFILE_AGAIN"  # a file that start_again() leaves for the process that it starts
 
 
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
+def at_least(low: int, text: str) -> int:
+    if not re.fullmatch("[0-9]{1,10}", text) or not low <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f'needs a whole number from {low} to {2**31 - 1}, got "{text}"')
+    return int(text)
 
 
-def natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative, got {number}")
-    return number
+positive, natural = partial(at_least, 1), partial(at_least, 0)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,7 +85,19 @@ def parser() -> argparse.ArgumentParser:
     drawn = "ranks that the page and the trace show, each with a stage of about equal time (as --check, else 1)"
     p.add_argument("--draw-ranks", type=positive, metavar="RANKS", help=drawn)
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    p.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is wrong, and JSON where asked for")
     return p
+
+
+def arguments_of(ours: list[str]) -> argparse.Namespace:
+    """Says what to do with arguments that are the script's."""
+    p = parser()
+    args, unknown = p.parse_known_args(ours)
+    if unknown:
+        own = " ".join(ours[: ours.index(unknown[0])])
+        p.error(f"these are not of ostinato profile: {' '.join(unknown)}; the script's own follow --: "
+                f"ostinato profile {own} -- {' '.join(unknown)}")  # fmt: skip
+    return args
 
 
 def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -100,10 +109,10 @@ def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 @contextmanager
-def shown_progress() -> Iterator[Any]:
+def shown_progress(quiet: bool) -> Iterator[Any]:
     """A function for profile_layers(); it shows something on a terminal only."""
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
         tasks: dict[str, Any] = {}
 
         def advance(phase: str, done: int, total: int) -> None:
@@ -163,10 +172,16 @@ def write(result: Result, args: argparse.Namespace, folder: Path) -> list[Path]:
     return [path for path, _ in files]
 
 
+def status_of(profile: Any) -> Status:
+    return Status.DONE if profile.completeness.complete else Status.CHECK_FAILED
+
+
 def report(profile: Any, checks: list[Check], files: list[Path], args: argparse.Namespace) -> None:
     if args.json:
         told = summary(profile, str(args.output)) | {"check": [asdict(check) for check in checks]}
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps({"status": status_of(profile)} | told) + "\n")
+        return
+    if args.quiet:
         return
     console = Console()
     show(profile, console)
@@ -234,12 +249,10 @@ class Work:
             return work()
         except (ProfileError, _profiler.InputError) as error:
             self.output.back()
-            sys.stderr.write(f"ostinato profile: {error}\n")
-            return getattr(error, "status", Status.BAD_INPUT)
+            return fail("profile", self.argv, getattr(error, "status", Status.BAD_INPUT), str(error))
         except KeyboardInterrupt:
             self.output.back()
-            sys.stderr.write("ostinato profile: interrupted, nothing was written\n")
-            return Status.INTERRUPTED
+            return fail("profile", self.argv, Status.INTERRUPTED, "interrupted, nothing was written")
         except Exception as error:  # the script must not go on with it
             self.output.back()
             traceback.print_exception(error)
@@ -251,7 +264,7 @@ class Work:
         """Measures, writes and reports. Returns the exit status."""
         args = self.args
         job.repeats, job.warm_up, job.kind = args.repeats, args.warm_up, args.kind
-        with shown_progress() as progress:
+        with shown_progress(args.quiet) as progress:
             profile = self.layers_of(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []
             drawn = record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
@@ -259,8 +272,9 @@ class Work:
         profile.transfers = measured if measured or args.no_transfers else measure_transfers(args.ranks, job.device)
         self.output.back()
         files = write(Result(profile, checks, drawn), args, self.folder)
-        report(profile, checks, files, args)
-        return Status.DONE if profile.completeness.complete else Status.CHECK_FAILED
+        with contextlib.suppress(BrokenPipeError, SystemExit):  # whoever read has gone; rich tells it so
+            report(profile, checks, files, args)
+        return status_of(profile)
 
     def layers_of(self, job: Job, progress: Any) -> Any:
         """Their profile. Where only the last stage's iterator has labels, rank 0 cannot compute the loss."""
@@ -326,14 +340,12 @@ def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) 
 
 def main(argv: list[str]) -> int:
     ours, script_arguments = split_arguments(argv)
-    args = parser().parse_args(ours)
+    args = arguments_of(ours)
     if args.local_rank is not None:
         script_arguments = [f"--local_rank={device_of_this_process().place.index or 0}", *script_arguments]  # as LOCAL_RANK will be
     try:
         return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:
-        print(f"ostinato profile: {printable(str(error), newlines=True)}", file=sys.stderr)
-        return getattr(error, "status", Status.BAD_INPUT)
+        return fail("profile", ours, getattr(error, "status", Status.BAD_INPUT), str(error))
     except KeyboardInterrupt:
-        print("ostinato profile: interrupted, nothing was written", file=sys.stderr)
-        return Status.INTERRUPTED
+        return fail("profile", ours, Status.INTERRUPTED, "interrupted, nothing was written")

@@ -17,7 +17,7 @@ enum class ExitStatus : int {
   usage = 2,
   bad_input = 3,
   infeasible = 4,
-  stopped_at_limit = 5,  ///< the best plan so far was written
+  stopped_at_limit = 5,  ///< before anything was found or proved; under --strict: before the search ended
   check_failed = 6,
   missing = 7,  ///< a device or library that was asked for is not there
   interrupted = 130,

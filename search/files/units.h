@@ -19,6 +19,17 @@ inline constexpr std::array<Unit, 4> kTimeUnits = {
 inline constexpr std::array<Unit, 4> kMemoryUnits = {
     {{"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}}};
 
+/// As people type amounts: both the powers of 1024 and those of 1000.
+inline constexpr std::array<Unit, 9> kTypedMemoryUnits = {{{"B", 1},
+                                                           {"kB", 1'000},
+                                                           {"KiB", 1 << 10},
+                                                           {"MB", 1'000'000},
+                                                           {"MiB", 1 << 20},
+                                                           {"GB", 1'000'000'000},
+                                                           {"GiB", 1 << 30},
+                                                           {"TB", 1'000'000'000'000},
+                                                           {"TiB", std::int64_t{1} << 40}}};
+
 /// Bytes per second in one GB/s, the unit of bandwidth.
 inline constexpr std::int64_t kGigabyte = 1'000'000'000;
 

@@ -12,7 +12,7 @@
 namespace ostinato {
 namespace {
 
-constexpr int kSignificant = 28;  // 10^28 * 2^30 < 2^127
+constexpr int kSignificant = 26;  // 10^26 * 2^40 < 2^127
 
 /// A decimal number without its sign: digits * 10^exponent.
 struct Magnitude {

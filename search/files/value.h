@@ -43,7 +43,7 @@ struct Value {
 /// `decimal * factor` to the nearest whole number, halves away from zero; computed on the decimal digits, so
 /// that no binary fraction rounds first (0.1 us is 100 ns). False where the text is no finite decimal number
 /// or the result does not fit int64. `decimal`: [+-]digits[.digits][e[+-]digits], with TOML's underscores. 0
-/// < factor <= 2^30; digits beyond the 28th significant one do not count. O(size).
+/// < factor <= 2^40; digits beyond the 26th significant one do not count. O(size).
 bool scale_decimal(std::string_view decimal, std::int64_t factor, std::int64_t& result);
 
 /// The fields of one object or table. Keeps references to its arguments: they must outlive it. Each getter is

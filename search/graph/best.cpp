@@ -205,7 +205,7 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
   helpers.clear();  // joins
   for (GraphSolution& result : results)
     if (result.makespan < best.solution.makespan) best.solution = std::move(result);
-  best.cut_by_limit = limit.reached();
+  best.cut_by_limit = limit.reached() && best.solution.makespan > best.lower_bound;
   return best;
 }
 

@@ -41,7 +41,7 @@ struct GraphBest {
   GraphSolution solution;                  ///< empty assignment where `reason` is not
   Ticks lower_bound = 0;                   ///< proven
   std::vector<GraphCandidate> candidates;  ///< shortest first
-  bool cut_by_limit = false;               ///< by the time limit or an interrupt
+  bool cut_by_limit = false;               ///< by the time limit or an interrupt, above the bound
   std::string reason;                      ///< no assignment was found: memory ran out
   bool infeasible = false;                 ///< and every one was tried
 };

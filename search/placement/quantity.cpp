@@ -55,7 +55,7 @@ std::optional<Nanoseconds> parse_time(std::string_view text, std::string_view un
 }
 
 std::optional<Bytes> parse_memory(std::string_view text, std::string_view unit) {
-  return parse(text, unit, kMemoryUnits);
+  return parse(text, unit, kTypedMemoryUnits);
 }
 
 std::string format_time(Nanoseconds time) { return format(time, kTimeUnits); }

@@ -17,10 +17,11 @@
 namespace ostinato {
 
 /// The unsigned decimal `text` ("12", "0.5") times `factor`, to the nearest whole number (halves up);
-/// nullopt where it is no such number or does not fit 2^63 - 1. 0 < factor <= 2^30.
+/// nullopt where it is no such number or does not fit 2^63 - 1. 0 < factor <= 2^40.
 std::optional<std::int64_t> parse_scaled(std::string_view text, std::int64_t factor);
 
-/// A number with a unit of units.h, or without one: then in `unit`. nullopt where it is neither.
+/// A number with a unit of units.h ("40GiB", and decimal "40GB"), or without one: then in `unit`. nullopt
+/// where it is neither.
 std::optional<Nanoseconds> parse_time(std::string_view text, std::string_view unit);
 std::optional<Bytes> parse_memory(std::string_view text, std::string_view unit);
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/placement/shapes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
 
 #include "search/files/error.h"
 #include "search/files/nearest.h"
@@ -61,6 +65,44 @@ void check(const NamedShape& shape, const ShapeOptions& options) {
   check_list("capacity", options.capacity, devices, kUnlimited);
   check_list("static memory", options.static_memory, devices, kUnlimited);
   check_list("bytes", options.bytes, devices, kMost);
+}
+
+/// Which of the parts that nothing connects each stage belongs to: the number of that part's first stage.
+std::vector<int> copies(const Stages& stages) {
+  std::vector<int> copy(stages.size());
+  std::iota(copy.begin(), copy.end(), 0);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (const int input : stages[s].inputs) {
+      const int low = std::min(copy[s], copy[input]), high = std::max(copy[s], copy[input]);
+      std::replace(copy.begin(), copy.end(), high, low);
+    }
+  }
+  return copy;
+}
+
+/// Layers of the stages of one copy: one of each that is sharded, as equal a share as can be of each other.
+void share_layers(const Stages& stages, const std::vector<int>& copy, int part, int layers,
+                  Placement& placement) {
+  int sharded = 0, whole = 0, done = 0, end = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    if (copy[s] == part) ++(stages[s].shard ? sharded : whole);
+  if (layers < sharded + whole)
+    refuse(fmt::format("{} layers are too few: each of the {} stages needs one at least", layers,
+                       sharded + whole));
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (copy[s] != part) continue;
+    const int first = end;
+    const std::int64_t rest = layers - sharded;
+    end += stages[s].shard ? 1 : static_cast<int>((done + 1) * rest / whole - done * rest / whole);
+    if (!stages[s].shard) ++done;
+    placement.stages.push_back({stages[s].name, first, end, false});
+  }
+}
+
+void share_layers(const Stages& stages, int layers, Placement& placement) {
+  const std::vector<int> copy = copies(stages);
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    if (copy[s] == static_cast<int>(s)) share_layers(stages, copy, copy[s], layers, placement);
 }
 
 /// Unrolls stages into the blocks of one micro-batch: forwards in model order, then backwards in reverse.
@@ -169,6 +211,7 @@ Placement shape(const std::string& name, const ShapeOptions& options) {
     placement.devices.push_back(
         {"device" + std::to_string(d), "", options.capacity[d], options.static_memory[d]});
   }
+  if (options.layers > 0) share_layers(stages, options.layers, placement);
   placement.blocks = Unroll(stages, options, named->shard_keeps).blocks();
   return placement;
 }

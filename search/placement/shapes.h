@@ -50,13 +50,15 @@ struct ShapeOptions {
   Link link = {};        ///< between any two devices
   Bytes bytes = 0;       ///< carried by every edge from one stage to another
   bool training = true;  ///< false: forwards only
+  int layers = 0;        ///< of the model, which the stages then share (Placement::stages); 0: not known
 };
 
 /// "v", "x", "m", "nn", "nn-first", "multimodal", "k", "looped", "wave", "skip", "chains".
 const std::vector<std::string>& shape_names();
 
-/// Throws InputError where the options do not fit the shape: an odd number of devices for X, a list that has
-/// not one value per device.
+/// Layers are shared equally, but for stages on all devices, which get one each; every chain that nothing
+/// connects to another is a copy of the model. Throws InputError where the options do not fit the shape: an
+/// odd number of devices for X, a list that has not one value per device, fewer layers than stages.
 Placement shape(const std::string& name, const ShapeOptions& options);
 
 }  // namespace ostinato

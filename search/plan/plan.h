@@ -69,6 +69,18 @@ struct AnyPlacement {
   friend bool operator==(const AnyPlacement&, const AnyPlacement&) = default;
 };
 
+/// One of the optional `baselines` of a plan: what a usual schedule would take on a placement that was not
+/// searched for the same model and devices. To compare with: nothing proves it.
+struct Baseline {
+  std::string
+      name;  ///< "1f1b": on the best stages, one per device; "1f1b_even_split": as many layers on each
+  Nanoseconds makespan = 0;
+  Nanoseconds value = 0;  ///< of the plan's objective
+  bool fits = false;      ///< the memory
+
+  friend bool operator==(const Baseline&, const Baseline&) = default;
+};
+
 struct Plan {
   std::string placement_name;
   std::string placement_sha256;  ///< of the bytes of the placement file, lower-case hexadecimal
@@ -96,11 +108,12 @@ struct Plan {
   struct {
     std::string method;
     std::uint64_t seed = 0;
-    bool cut_by_limit = false;
+    bool cut_by_limit = false;  ///< more time may find a better plan; never of one that is proved optimal
   } search;
   std::optional<TakenModes> modes;            ///< where the search chose among the modes of the placement
   std::optional<WithinCapacity> capacity;     ///< where the memory was held below that of the placement
   std::optional<AnyPlacement> any_placement;  ///< where placement and schedule were chosen together
+  std::vector<Baseline> baselines;            ///< where `ostinato plan` knew them
   std::vector<ScheduledBlock>
       schedule;  ///< sorted by start, then first device, then block name, then micro-batch
 };

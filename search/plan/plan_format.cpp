@@ -61,6 +61,13 @@ void write_header(std::string& text, const Plan& plan) {
     line("  \"any_placement\": {{ \"devices\": {}, \"sharded\": [{}], \"split\": {}, \"lower_bound\": {} }},",
          any.devices, fmt::join(any.sharded, ", "), any.split, any.lower_bound);
   }
+  std::vector<std::string> baselines;
+  for (const Baseline& b : plan.baselines) {
+    baselines.push_back(
+        fmt::format("{{ \"name\": {}, \"makespan\": {}, \"objective_value\": {}, \"fits\": {} }}",
+                    json_string(b.name), b.makespan, b.value, b.fits));
+  }
+  if (!baselines.empty()) line("  \"baselines\": [{}],", fmt::join(baselines, ", "));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 #include <unordered_map>
 
 #include "search/files/file.h"
@@ -17,6 +18,10 @@ namespace {
 constexpr std::string_view kFormat = "ostinato-plan/1";
 constexpr std::string_view kExhaustion = "exhaustion";
 constexpr std::array kObjectives = {Objective::makespan, Objective::span, Objective::latency};
+const std::initializer_list<std::string_view> kKeys = {
+    "format",       "placement",   "micro_batches", "objective", "makespan",    "span",
+    "steady_state", "lower_bound", "optimal",       "proof",     "peak_memory", "search",
+    "modes",        "capacity",    "any_placement", "baselines", "schedule"};
 constexpr std::int64_t kMaxCount = std::numeric_limits<int>::max();
 
 class PlanReader {
@@ -31,6 +36,7 @@ class PlanReader {
   Plan finish(const Value& root, const std::string& placement_sha256);
 
  private:
+  InputError unknown_block(const std::string& name, int line) const;
   void placement(const Value& value, const std::string& sha256);
   void objective(const Fields& fields);
   void steady_state(const Value& value);
@@ -42,6 +48,7 @@ class PlanReader {
   void capacity(const Fields& fields);
   void any_placement(const Fields& fields);
   void modes(const Value& value);
+  void baselines(const Fields& fields);
   void take_modes(const Value& list);
   void check_micro_batches() const;
 
@@ -49,17 +56,23 @@ class PlanReader {
   const Placement& placement_;
   std::unordered_map<std::string_view, int> index_;  ///< of each block name
   std::vector<int> lines_;                           ///< of each step
+  std::optional<InputError> unknown_;  ///< the first step whose block the placement does not have
   Plan plan_;
 };
+
+InputError PlanReader::unknown_block(const std::string& name, int line) const {
+  std::vector<std::string_view> names;
+  for (const Block& block : placement_.blocks) names.push_back(block.name);
+  return {file_, line, "unknown block " + in_quotes(name) + did_you_mean(name, names)};
+}
 
 void PlanReader::step(const Value& value) {
   const Fields fields(value, file_, "a step of the schedule", {"block", "micro_batch", "start"});
   const std::string& name = fields.text("block");
   const auto found = index_.find(name);
   if (found == index_.end()) {
-    std::vector<std::string_view> names;
-    for (const Block& block : placement_.blocks) names.push_back(block.name);
-    fields.fail(fields.find("block"), "unknown block " + in_quotes(name) + did_you_mean(name, names));
+    if (!unknown_) unknown_ = unknown_block(name, fields.find("block")->line);
+    return;
   }
   plan_.schedule.push_back({.block = found->second,
                             .micro_batch = static_cast<int>(fields.integer("micro_batch", 0, kMaxCount - 1)),
@@ -68,11 +81,9 @@ void PlanReader::step(const Value& value) {
 }
 
 Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) {
-  const Fields fields(
-      root, file_, "a plan",
-      {"format", "placement", "micro_batches", "objective", "makespan", "span", "steady_state", "lower_bound",
-       "optimal", "proof", "peak_memory", "search", "modes", "capacity", "any_placement", "schedule"});
+  const Fields fields(root, file_, "a plan", kKeys);
   placement(fields.need("placement", ValueKind::object), placement_sha256);
+  if (unknown_) throw *unknown_;  // of another placement is said first
   plan_.micro_batches = static_cast<int>(fields.integer("micro_batches", 1, kMaxCount));
   objective(fields);
   plan_.makespan = fields.integer("makespan", 0);
@@ -87,6 +98,7 @@ Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) 
   check_totals(placement_, plan_.micro_batches, file_);
   capacity(fields);
   any_placement(fields);
+  baselines(fields);
   if (const Value* value = fields.find("modes")) modes(*value);
   return std::move(plan_);
 }
@@ -206,10 +218,19 @@ void PlanReader::any_placement(const Fields& fields) {
   claim.devices = static_cast<int>(any.integer("devices", 1, kMaxCount));
   for (const Value& item : any.need("sharded", ValueKind::array).items) {
     const std::int64_t least = claim.sharded.empty() ? 0 : claim.sharded.back() + 1;
-    claim.sharded.push_back(static_cast<int>(integer_in(item, file_, "'sharded'", least, Fields::kLargest)));
+    claim.sharded.push_back(static_cast<int>(integer_in(item, file_, "'sharded'", least, kMaxCount)));
   }
   claim.split = any.boolean("split");
   claim.lower_bound = any.integer("lower_bound", 0);
+}
+
+void PlanReader::baselines(const Fields& fields) {
+  if (fields.find("baselines") == nullptr) return;
+  for (const Value& item : fields.need("baselines", ValueKind::array).items) {
+    const Fields one(item, file_, "a baseline", {"name", "makespan", "objective_value", "fits"});
+    plan_.baselines.push_back({one.text("name"), one.integer("makespan", 0),
+                               one.integer("objective_value", 0), one.boolean("fits")});
+  }
 }
 
 void PlanReader::modes(const Value& value) {
@@ -269,6 +290,15 @@ Plan parse_plan(std::string_view text, const std::string& name, const Placement&
   const Value root =
       read_json(text, name, kFormat, "schedule", [&](const Value& step) { reader.step(step); });
   return reader.finish(root, placement_sha256);
+}
+
+std::string placement_digest(const std::filesystem::path& plan) {
+  const std::string file = plan.string();
+  const Value root =
+      read_json(read_file(plan, kMaxPlanBytes), file, kFormat, "schedule", [](const Value&) {});
+  const Fields fields(root, file, "a plan", kKeys);
+  return Fields(fields.need("placement", ValueKind::object), file, "'placement'", {"name", "sha256"})
+      .text("sha256");
 }
 
 PlanAndPlacement read_plan_and_placement(const std::filesystem::path& plan,

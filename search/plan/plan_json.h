@@ -29,6 +29,9 @@ struct PlanAndPlacement {
 PlanAndPlacement read_plan_and_placement(const std::filesystem::path& plan,
                                          const std::filesystem::path& placement);
 
+/// Of the placement that the plan names; "": it names none. Throws InputError as read_plan().
+std::string placement_digest(const std::filesystem::path& plan);
+
 /// The same plan gives the same bytes. `placement` is with the modes that the plan takes.
 std::string format_plan(const Plan& plan, const Placement& placement);
 

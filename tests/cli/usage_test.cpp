@@ -53,7 +53,49 @@ TEST(Usage, TheExamplesOfTheHelpHaveNoUsageErrors) {
   }
 }
 
-TEST(Usage, VersionIsPrinted) { EXPECT_EQ(ostinato_run({"--version"}).out, "ostinato " + version() + "\n"); }
+TEST(Usage, VersionIsPrinted) {
+  EXPECT_EQ(ostinato_run({"--version"}).out, "ostinato " + version() + "\n");
+  EXPECT_EQ(ostinato_run({"-V"}).out, "ostinato " + version() + "\n");
+}
+
+TEST(Usage, AllThatIsMissingIsToldAtOnce) {
+  EXPECT_NE(ostinato_run({"search"}).err.find("missing: PLACEMENT, --micro-batches N, --output PLAN\n"),
+            std::string::npos);
+  EXPECT_NE(ostinato_run({"verify", "plan.json"}).err.find("missing: PLACEMENT\n"), std::string::npos);
+}
+
+TEST(Usage, WhatIsTooMuchIsTold) {
+  const Result result = ostinato_run({"verify", "plan.json", "placement.toml", "other.toml", "-z"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.err.find("this was not expected: other.toml -z"), std::string::npos) << result.err;
+}
+
+TEST(Usage, QuietLeavesErrorsAndJson) {
+  const TemporaryFolder folder;
+  make_plan(folder, 2);
+  EXPECT_EQ(ostinato_run({"verify", folder / "v.json", folder / "v.toml", "-q"}).out, "");
+  EXPECT_TRUE(ostinato_run({"verify", folder / "v.json", folder / "v.toml", "-q", "--json"}).json()["ok"]);
+  const Result searched = ostinato_run(
+      {"search", folder / "v.toml", "--micro-batches", "2", "--output", folder / "plan.json", "--quiet"});
+  EXPECT_EQ(searched.status, 0);
+  EXPECT_EQ(searched.out + searched.err, "");
+  EXPECT_NE(ostinato_run({"verify", "/no/plan.json", folder / "v.toml", "-q"}).err, "");
+}
+
+TEST(Usage, CompletionKnowsEveryCommandItsOptionsAndTheirChoices) {
+  const std::string script = ostinato_run({"completion", "bash"}).out;
+  for (const std::string& name : command_names()) {
+    EXPECT_NE(script.find(name), std::string::npos);
+    if (is_python(name)) continue;
+    const std::size_t line = script.find("\n    " + name + ") words=\"--");
+    ASSERT_NE(line, std::string::npos) << name;
+    EXPECT_LT(script.find("--json", line), script.find(";;", line)) << name;
+  }
+  EXPECT_NE(script.find("--objective) words=\"makespan span latency\""), std::string::npos);
+  EXPECT_NE(script.find("--strategy"), std::string::npos) << "of the other half of partition";
+  EXPECT_EQ(ostinato_run({"completion", "zsh"}).out.find("autoload"), 0u);
+  EXPECT_EQ(ostinato_run({"completion", "fish"}).status, 2);
+}
 
 TEST(Usage, NothingIsAUsageError) {
   const Result result = ostinato_run({});
@@ -115,6 +157,7 @@ TEST(Usage, MissingAndMalformedArgumentsAreUsageErrors) {
       {"placement", "triangle"},
       {"partition", "p.json", "--devices", "2", "--output", "x", "--device-memory", "40"},
       {"partition", "p.json", "--devices", "0", "--output", "x"},
+      {"partition", "p.json", "--devices", "65537", "--output", "x"},
       {"simulate", "a", "b", "--jitter", "2"},
       {"simulate", "a", "b", "--runs", "0"},
       {"show", "a", "b", "--width", "5"},

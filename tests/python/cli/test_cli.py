@@ -32,7 +32,7 @@ def test_help_lists_both_halves_in_the_order_of_the_pipeline():
     commands = [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ") and line[2].isalpha()]
     assert commands == [
         "profile", "placement", "partition", "search", "plan", "simulate",
-        "verify", "lower", "show", "report", "config", "doctor",
+        "verify", "lower", "show", "compare", "report", "config", "doctor", "completion",
     ]  # fmt: skip
 
 
@@ -113,6 +113,53 @@ def test_a_closed_pipe_ends_the_command_quietly():
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
     assert result.stdout.startswith("format")
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["config"]])
+def test_a_pipe_that_nobody_reads_is_no_error(command):
+    """Both halves end as a program does that a closed pipe ends, and say nothing."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "ostinato", *command]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=300)
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode in (-signal.SIGPIPE, 128 + signal.SIGPIPE)
+
+
+def test_arguments_of_the_script_are_told_where_they_belong(tmp_path):
+    if importlib.util.find_spec("ostinato._profiler") is None:
+        pytest.skip("a build without torch")
+    result = ostinato("profile", "train.py", "--output", "p.json", "--deepspeed_config", "ds.json")
+    assert result.returncode == 2
+    assert "the script's own follow --: ostinato profile train.py --output p.json -- --deepspeed_config ds.json" in result.stderr
+
+
+@pytest.mark.parametrize("number", ["x", "0", "1.5", "-1", "3" * 5000])
+def test_numbers_of_profile_are_refused_with_their_range(number):
+    if importlib.util.find_spec("ostinato._profiler") is None:
+        pytest.skip("a build without torch")
+    result = ostinato("profile", "train.py", f"--repeats={number}")
+    assert result.returncode == 2
+    assert f'--repeats: needs a whole number from 1 to 2147483647, got "{number}"' in result.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="needs bash")
+def test_bash_completes_commands_options_and_choices(tmp_path):
+    script = tmp_path / "completion.bash"
+    script.write_text(ostinato("completion", "bash").stdout)
+
+    def completed(*words):
+        array = " ".join(f"'{word}'" for word in ("ostinato", *words))
+        ask = f"ostinato() {{ {sys.executable} -m ostinato \"$@\"; }}; source {script}; COMP_WORDS=({array}); COMP_CWORD={len(words)}; _ostinato; echo ${{COMPREPLY[*]}}"
+        return subprocess.run(["/bin/bash", "-c", ask], capture_output=True, text=True, timeout=300).stdout.split()
+
+    assert completed("pl") == ["placement", "plan"]
+    assert completed("search", "v.toml", "--ob") == ["--objective"]
+    assert completed("search", "v.toml", "--objective", "la") == ["latency"]
+    assert completed("placement", "wa") == ["wave"]
+    assert completed("search", "--strategy") == []
+    assert completed("doctor", "--req") == ["--require"]  # of the Python half, from its help
 
 
 def wait_until_searching(process, plan):

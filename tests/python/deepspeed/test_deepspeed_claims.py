@@ -75,14 +75,14 @@ def equal(a: dict, b: dict) -> bool:
 def test_nothing_drawn(world2, stock, plans, placement):
     theirs, ours = both(world2, stock, BASE, plans[placement])
     (line,), certain = ours["start"], placement == "stock"
-    assert line.endswith("; equal to 1F1B bit for bit" if certain else ": step 1 will tell")
+    assert line.endswith("; numbers: equal to 1F1B bit for bit" if certain else ": step 1 will tell")
     assert ours["first"] == ([] if certain else ["ostinato: step 1 has shown: equal to 1F1B bit for bit"])
     assert equal(theirs, ours) and not ours["later"]
 
 
 def test_dropout_where_deepspeed_has_it(world2, stock, plans):
     theirs, ours = both(world2, stock, replace(BASE, changed=((1, models.Module), (5, models.Dropping))), plans["stock"])
-    assert ours["start"][0].endswith("; equal to 1F1B bit for bit") and not ours["first"]
+    assert ours["start"][0].endswith("; numbers: equal to 1F1B bit for bit") and not ours["first"]
     assert equal(theirs, ours)
 
 

@@ -22,7 +22,7 @@ def plan(folder, capfd, *options):
     words = ["plan", str(folder / "profile.json"), "--devices", "2", "--micro-batches", "4", "--time-limit", "2", "--json"]
     words += ["--all-devices", "--output", str(folder / "plan.json"), "--placement-output", str(folder / "placement.toml"), *options]
     capfd.readouterr()
-    assert _search.main(words) in (0, 5)
+    assert _search.main(words) == 0
     return json.loads(capfd.readouterr().out)["chosen"], {"plan": str(folder / "plan.json")}
 
 

@@ -78,13 +78,13 @@ def program(**changes):
 
 def test_the_line():
     assert line(program(), Claim(difference(program(), [], False)).before()) == (
-        'ostinato: plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: predicted step 27.000 ms, 1F1B 29.100 ms; '
-        "equal to 1F1B bit for bit"
+        'ostinato: plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: predicted step 27.000 ms; 1F1B would take 29.100 ms, '
+        "1.08 times as long; numbers: equal to 1F1B bit for bit"
     )
 
 
 def test_the_line_without_1f1b():
-    assert "27.000 ms, this placement has no 1F1B; equal" in line(program(one_f_one_b=0), Claim().before())
+    assert "predicted step 27.000 ms; numbers: equal to 1F1B bit for bit" in line(program(one_f_one_b=0), Claim().before())
 
 
 def test_the_line_of_forwards_only():

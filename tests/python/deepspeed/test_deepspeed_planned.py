@@ -106,7 +106,7 @@ def plan(folder, *options) -> dict:
 
     files = ["--output", str(folder / "plan.json"), "--placement-output", str(folder / "placement.toml")]
     words = [*map(str, options), "--micro-batches", str(MICRO_BATCHES), "--time-limit", "5", *files]
-    assert _search.main(["plan", str(folder / "profile.json"), "--all-devices", *words]) in (0, 5)
+    assert _search.main(["plan", str(folder / "profile.json"), "--all-devices", *words]) == 0
     assert _search.main(["verify", files[1], files[3]]) == 0
     return {"plan": files[1]}
 

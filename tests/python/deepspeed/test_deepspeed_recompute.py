@@ -35,7 +35,7 @@ def plan_of(folder, split: bool) -> tuple[str, list[int]]:
     placement, plan = folder / "placement.toml", folder / "plan.json"
     placement.write_text(text + choices(split))
     options = ["--micro-batches", str(MICRO_BATCHES), "--choose", "--time-limit", "2", "--output", str(plan)]
-    assert _search.main(["search", str(placement), *options]) in (0, 5)
+    assert _search.main(["search", str(placement), *options]) == 0
     taken = json.loads(plan.read_text())["modes"]["taken"]
     return str(plan), [int(t["choice"][1:]) for t in taken if t["mode"] == "recompute"]
 

@@ -3,6 +3,7 @@
 
 from dataclasses import replace
 
+import ostinato
 import pytest
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -89,8 +90,14 @@ def test_over_a_group_for_each_direction(world4, stock, tmp_path):
         assert ours["pairs"] == [(0, 2), (0, 2), (1, 3), (1, 3)]
 
 
-def compare(world, stock, layout, options, folder, job=train):
-    plan = make_plan(folder, layout, LAYERS, MICRO_BATCHES)
+@pytest.mark.parametrize("shape", ["v", "wave"])
+def test_named_shapes_share_the_layers_of_a_model(shape, world2, stock, tmp_path):
+    """`ostinato placement SHAPE --layers N` runs without [[stages]] written by hand."""
+    compare(world2, stock, WAVE_2, ADAM_2, tmp_path, text=ostinato.placement(shape, devices=2, layers=LAYERS).text)
+
+
+def compare(world, stock, layout, options, folder, job=train, text=""):
+    plan = make_plan(folder, layout, LAYERS, MICRO_BATCHES, text=text)
     expected = stock(world, options)
     got = world.run(job, replace(options, section={"plan": str(plan)}))
     for ours, theirs in zip(got, expected, strict=True):

@@ -43,7 +43,7 @@ def planned(folder, training: Training, method: str, options: list[str]) -> list
     profiled(training, folder / "profile.json")
     assert _search.main(["partition", str(folder / "profile.json"), "--devices", "2", *options, "--output", str(placement)]) == 0
     words = ["--micro-batches", str(MICRO_BATCHES), "--method", method, "--time-limit", "5", "--output", str(plan)]
-    assert _search.main(["search", str(placement), *words]) in (0, 5)
+    assert _search.main(["search", str(placement), *words]) == 0
     assert _search.main(["verify", str(plan), str(placement)]) == 0
     devices, model = (tomllib.loads(placement.read_text())[key] for key in ("devices", "model"))
     ends = [device["static"] + step for device, step in zip(devices, model["step_memory"], strict=True)]

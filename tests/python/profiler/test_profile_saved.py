@@ -20,7 +20,6 @@ PROGRAM = next((f for p in PLACES if (f := p / "ostinato-profile").exists()), No
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="ostinato-profile is not built")
 
 
-STOPPED_AT_LIMIT = 5  # of `ostinato plan`: its time was up, and the best plan so far is written
 
 
 class Block(nn.Module):
@@ -176,7 +175,7 @@ def test_from_a_saved_program_to_a_plan_that_is_checked(tmp_path):
 
     def ostinato_does(*words):
         done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=300)
-        assert done.returncode in (0, STOPPED_AT_LIMIT), done.stderr
+        assert done.returncode == 0, done.stderr
 
     placement, plan = tmp_path / "placement.toml", tmp_path / "plan.json"
     ostinato_does("partition", tmp_path / "profile.json", "--devices", 2, "--output", placement, "--split-backward")

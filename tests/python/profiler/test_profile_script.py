@@ -57,7 +57,7 @@ def test_a_plain_script_from_start_to_file(tmp_path):
     assert [layer["name"] for layer in layers] == ["0:Linear", "1:ReLU", "2:Linear", "3:tanh"]
     assert layers[0]["parameters"] == (8 * 16 + 16) * 4 and layers[0]["optimizer_state"] == 2 * layers[0]["parameters"]
     assert layers[1]["input_bytes"] == 3 * 16 * 4
-    assert summary["layers"] == 4 and summary["transfers"] == len(written["transfers"]) == 2
+    assert summary["status"] == 0 and summary["layers"] == 4 and summary["transfers"] == len(written["transfers"]) == 2
     assert summary["forward_ns"] == sum(layer["forward"]["median"] for layer in layers)
 
 
@@ -215,6 +215,8 @@ def test_an_exported_program_on_its_own_inputs(tmp_path, capsys):
     assert main([str(tmp_path / "model.pt2"), *options]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["model"] == "model" and told["layers"] == 3 and told["complete"]
+    assert main([str(tmp_path / "model.pt2"), *options[:-1], "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
     assert told["flops"] == 2 * 3 * (4 * 8 + 8 * 2) + 2 * 3 * 4 * 8 + 2 * 2 * 3 * 8 * 2  # the inputs take no gradient
 
 
@@ -229,3 +231,6 @@ def test_other_programs_are_told_what_profiles_them(tmp_path, capsys):
 def test_no_such_script(capsys, tmp_path):
     assert main([str(tmp_path / "none.py")]) == 3
     assert "none.py: no such file" in capsys.readouterr().err
+    assert main([str(tmp_path / "none.py"), "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert told["status"] == 3 and "none.py: no such file" in told["error"]

@@ -4,6 +4,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -66,8 +67,8 @@ def test_progress_is_drawn_on_a_terminal_and_wiped(tmp_path, hard):
         drawn += part
     os.close(reader)
     out, _ = process.communicate(timeout=300)
-    assert process.returncode in (0, 5)  # a fast machine ends by itself
-    assert json.loads(out)["cut_by_limit"] is (process.returncode == 5)
+    assert process.returncode == 0
+    assert json.loads(out)["status"] == 0
     text = drawn.decode()
     for word in ("best", "bound", "gap", " s  "):
         assert word in text
@@ -76,16 +77,40 @@ def test_progress_is_drawn_on_a_terminal_and_wiped(tmp_path, hard):
 
 def test_there_is_no_progress_where_standard_error_is_no_terminal(tmp_path, hard):
     result = ostinato("search", hard, "--micro-batches", 32, "--time-limit", "0.01", "--output", tmp_path / "plan.json")
-    assert result.returncode == 5
+    assert result.returncode == 0
     assert result.stderr == ""
     assert "cut by the limit" in result.stdout
 
 
 def test_a_plan_that_a_limit_cut_says_so_and_holds(tmp_path, hard):
     plan = tmp_path / "plan.json"
-    assert ostinato("search", hard, "--micro-batches", 32, "--time-limit", "0.01", "--output", plan).returncode == 5
+    cut = ["search", hard, "--micro-batches", 32, "--time-limit", "0.01", "--output", plan]
+    assert ostinato(*cut).returncode == 0
+    assert ostinato(*cut, "--strict").returncode == 5
     assert json.loads(plan.read_text())["search"]["cut_by_limit"] is True
     assert ostinato("verify", plan, hard).returncode == 0
+
+
+def test_what_is_proved_is_never_cut(tmp_path, small):
+    """With so little time every search meets its limit, and this one its bound, too."""
+    plan = tmp_path / "plan.json"
+    told = ostinato("search", small, "--micro-batches", 1, "--time-limit", "0.000001", "--output", plan, "--strict")
+    found = json.loads(plan.read_text())
+    assert found["optimal"]["makespan"] and not found["search"]["cut_by_limit"]
+    assert told.returncode == 0
+    assert "optimal (proved)" in told.stdout and "cut by the limit" not in told.stdout
+
+
+def test_a_curve_that_was_cut_names_the_memory_that_was_not_tried(tmp_path, hard):
+    cut = ["search", hard, "--micro-batches", 32, "--time-limit", "0.2", "--pareto", "memory", "--output", tmp_path / "curve"]
+    result = ostinato(*cut)
+    assert result.returncode == 0
+    assert re.search(r"no memory above \S+ \w+ and below \S+ \w+ was tried", result.stdout), result.stdout
+    told = ostinato(*cut, "--strict", "--json")
+    assert told.returncode == 5
+    found = json.loads(told.stdout)
+    assert found["cut_by_limit"] and 0 < found["untried_memory"]["above"] < found["untried_memory"]["below"]
+    assert found["untried_memory"]["above"] == found["least_memory"]["memory"]
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
@@ -98,7 +123,7 @@ def test_a_signal_leaves_the_curve_so_far(tmp_path, hard, number):
     process.send_signal(number)
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 130, errors
-    assert "The search was cut" in out
+    assert "The limit cut the search" in out
     plans = sorted(curve.iterdir())
     assert plans
     for plan in plans:

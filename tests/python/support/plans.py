@@ -76,5 +76,5 @@ def _searched(placement: str, micro_batches: int, method: str, objective: str) -
         path.write_text(placement)
         options = ["--micro-batches", str(micro_batches), "--method", method, "--objective", objective]
         status = _search.main(["search", str(path), *options, "--time-limit", "2", "--output", str(plan)])
-        assert status in (0, 5), f"ostinato search ended with status {status}"
+        assert status == 0, f"ostinato search ended with status {status}"
         return plan.read_bytes()

@@ -98,7 +98,7 @@ def test_from_the_profile_to_answers(world2, profile, objective, tmp_path):
     profile.write(costs)
     words = ["--all-devices", "--inference", "--devices", "2", "--micro-batches", str(torch_jobs.MICRO_BATCHES), "--objective", objective]
     files = ["--time-limit", "2", "--output", plan, "--placement-output", placement]
-    assert _search.main(["plan", costs, *words, *files]) in (0, 5)
+    assert _search.main(["plan", costs, *words, *files]) == 0
     assert _search.main(["verify", plan, placement]) == 0
     assert {step["block"].rpartition(".")[2] for step in json.loads((tmp_path / "plan.json").read_text())["schedule"]} == {"F"}
     blocks = tomllib.loads((tmp_path / "placement.toml").read_text())["blocks"]

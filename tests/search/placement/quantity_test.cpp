@@ -28,8 +28,17 @@ TEST(Quantity, TakesAUnitOrTheGivenOne) {
   EXPECT_EQ(parse_time("2 s", "us"), 2'000'000'000);
   EXPECT_EQ(parse_memory("40GiB", "MiB"), Bytes{40} << 30);
   EXPECT_EQ(parse_memory("40", "MiB"), Bytes{40} << 20);
-  EXPECT_FALSE(parse_memory("40GB", "MiB"));
+  EXPECT_EQ(parse_memory("1.5TiB", "MiB"), Bytes{3} << 39);
+  EXPECT_FALSE(parse_memory("40Gb", "MiB"));  // bits
   EXPECT_FALSE(parse_time("ms", "us"));
+}
+
+TEST(Quantity, DecimalUnitsAreDecimal) {
+  EXPECT_EQ(parse_memory("40GB", "MiB"), 40'000'000'000);
+  EXPECT_EQ(parse_memory("1.5 kB", "MiB"), 1500);
+  EXPECT_EQ(parse_memory("0.5MB", "MiB"), 500'000);
+  EXPECT_EQ(parse_memory("1.000000000001TB", "MiB"), 1'000'000'000'001);
+  EXPECT_FALSE(parse_memory("9223373TB", "MiB"));  // beyond int64
 }
 
 TEST(Quantity, PrintsTheLargestUnitThatFits) {

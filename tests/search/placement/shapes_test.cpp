@@ -273,12 +273,36 @@ std::string refusal(const std::string& name, const ShapeOptions& options) {
   return "";
 }
 
+std::vector<std::string> layers_of(const std::string& name, int devices, int layers) {
+  std::vector<std::string> list;
+  const Placement p = shape(name, {.devices = devices, .layers = layers});
+  for (const StageLayers& s : p.stages)
+    list.push_back(s.name + " " + std::to_string(s.first_layer) + "-" + std::to_string(s.end_layer));
+  return list;
+}
+
+TEST(Shape, SharesTheLayersOfAModelEqually) {
+  using Strings = std::vector<std::string>;
+  EXPECT_EQ(layers_of("v", 4, 10), (Strings{"s0 0-2", "s1 2-5", "s2 5-7", "s3 7-10"}));
+  EXPECT_EQ(layers_of("m", 2, 5), (Strings{"embed 0-1", "s0 1-3", "s1 3-5"}));
+  // Both directions of X are a copy of the model.
+  EXPECT_EQ(layers_of("x", 2, 4), (Strings{"a0 0-2", "a1 2-4", "b0 0-2", "b1 2-4"}));
+  for (const std::string& name : shape_names()) {
+    const Placement p = shape(name, {.devices = 4, .layers = 24});
+    EXPECT_EQ(parse_placement(format_placement(p), "p.toml").placement.stages.size(), p.stages.size())
+        << name;
+    EXPECT_EQ(p.stages.back().end_layer, 24) << name;
+  }
+  EXPECT_TRUE(layers_of("v", 4, 0).empty());
+}
+
 TEST(Shape, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal("x", {.devices = 3}), "shape x needs an even number of devices, got 3");
   EXPECT_EQ(refusal("v", {.devices = 0}), "a placement needs at least 1 device, got 0");
   EXPECT_EQ(refusal("wave", {.chunks = 0}), "shape wave needs at least 1 chunk per device, got 0");
   EXPECT_EQ(refusal("loped", {}), "unknown shape \"loped\": did you mean \"looped\"?");
   EXPECT_NE(refusal("looped", {.devices = 1000000, .chunks = 1000000}), "");
+  EXPECT_EQ(refusal("v", {.layers = 3}), "3 layers are too few: each of the 4 stages needs one at least");
   EXPECT_NE(refusal("v", {.forward = -1}), "");
   EXPECT_NE(refusal("v", {.memory = -1}), "");
   EXPECT_EQ(refusal("v", {.forward = {{1, 2, 3}}}),

@@ -94,6 +94,17 @@ TEST(PlanJsonTest, ReadsWhatItWrites) {
   EXPECT_EQ(format_plan(read, placement()), kText);
 }
 
+TEST(PlanJsonTest, KeepsBaselines) {
+  Plan with = plan();
+  with.baselines = {{"1f1b", 9, 7, true}, {"1f1b_even_split", 11, 8, false}};
+  const std::string text = format_plan(with, placement());
+  EXPECT_NE(text.find("\n  \"baselines\": [{ \"name\": \"1f1b\", \"makespan\": 9, \"objective_value\": 7, "
+                      "\"fits\": true }, {"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(parse_plan(text, "plan.json", placement(), "").baselines, with.baselines);
+}
+
 TEST(PlanJsonTest, MembersMayStandInAnyOrder) {
   std::string text = replaced("  \"format\": \"ostinato-plan/1\",\n", "");
   text.replace(text.rfind("\n  ]\n}"), 6, "\n  ],\n\"format\": \"ostinato-plan/1\"}");
@@ -103,6 +114,15 @@ TEST(PlanJsonTest, MembersMayStandInAnyOrder) {
 TEST(PlanJsonTest, AnEmptyDigestFitsEveryPlacement) {
   EXPECT_EQ(refusal(replaced(kDigest, ""), std::string(64, 'b')), "accepted");
   EXPECT_EQ(refusal(kText), "accepted");
+}
+
+TEST(PlanJsonTest, OfAnotherPlacementIsSaidBeforeItsUnknownBlocks) {
+  const std::string other = replaced("{ \"block\": \"a.F\"", "{ \"block\": \"z.F\"");
+  EXPECT_NE(refusal(other, std::string(64, 'b')).find("plan.json:3: the plan was made for another placement"),
+            std::string::npos)
+      << refusal(other, std::string(64, 'b'));
+  EXPECT_NE(refusal(other, kDigest).find("unknown block 'z.F'"), std::string::npos)
+      << refusal(other, kDigest);
 }
 
 struct Refusal {
@@ -145,6 +165,17 @@ INSTANTIATE_TEST_SUITE_P(
                 "6: unknown key 'makspan' in a plan; did you mean 'makespan'?"},
         Refusal{"unknown_in_step", replaced("\"start\": 2 ", "\"begin\": 2 "),
                 "15: unknown key 'begin' in a step of the schedule"},
+        Refusal{"unknown_in_baseline",
+                replaced("  \"schedule\"", "  \"baselines\": [{ \"nam\": \"1f1b\" }],\n  \"schedule\""),
+                "13: unknown key 'nam' in a baseline; did you mean 'name'?"},
+        Refusal{
+            "sharded_beyond_a_count",
+            replaced("  \"schedule\"",
+                     "  \"any_placement\": { \"devices\": 2, \"sharded\": [4294967296], \"split\": false, "
+                     "\"lower_bound\": 1 },\n  \"schedule\""),
+            "13: 'sharded' is 4294967296, out of range: from 0 to 2147483647"},
+        Refusal{"baselines_type", replaced("  \"schedule\"", "  \"baselines\": 7,\n  \"schedule\""),
+                "13: 'baselines' must be a list, not a whole number"},
         Refusal{"unknown_in_search", replaced("\"seed\"", "\"sed\""),
                 "12: unknown key 'sed' in 'search'; did you mean 'seed'?"},
         Refusal{"duplicate_key", replaced("\"span\": 6,", "\"span\": 6,\n\"span\": 6,"),

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bindings/cli/command.h"
+#include "bindings/cli/command_line.h"
+#include "bindings/cli/plan_files.h"
+#include "bindings/core/plan_summary.h"
+#include "search/checker/checker.h"
+#include "search/files/printable.h"
+#include "search/placement/quantity.h"
+#include "search/plan/plan_json.h"
+
+namespace ostinato::cli {
+namespace {
+
+/// Devices whose memory has a row of its own.
+constexpr std::size_t kMostDeviceRows = 16;
+
+struct Side {
+  std::string path, placement_path;
+  Plan plan;
+  Placement placement;  ///< with the modes that the plan takes
+
+  /// Share of the devices' time until the makespan in which they run nothing.
+  double bubble() const {
+    __int128 busy = 0;
+    for (const ScheduledBlock& step : plan.schedule) {
+      const Block& block = placement.blocks[static_cast<std::size_t>(step.block)];
+      busy += static_cast<__int128>(block.time) * static_cast<std::int64_t>(block.devices.size());
+    }
+    const __int128 all =
+        static_cast<__int128>(plan.makespan) * static_cast<std::int64_t>(placement.devices.size());
+    return all > 0 ? 1 - static_cast<double>(busy) / static_cast<double>(all) : 0;
+  }
+};
+
+Side read_side(const std::string& path, const std::vector<std::string>& placements) {
+  const std::string placement = placement_of(path, placements).string();
+  auto [file, plan, as_planned] = read_plan_and_placement(path, placement);
+  refuse_unless_it_runs(plan, file.placement, path, placement);
+  return {path, placement, std::move(plan), std::move(as_planned)};
+}
+
+using Cell = std::function<std::string(const Side&)>;
+
+/// Names in the first column, a plan in each of the others.
+class Table {
+ public:
+  explicit Table(const std::vector<Side>& sides) : sides_(sides) {}
+
+  void add(const std::string& name, const Cell& cell) {
+    std::vector<std::string> row = {name};
+    for (const Side& side : sides_) row.push_back(cell(side));
+    rows_.push_back(std::move(row));
+  }
+
+  std::string text() const {
+    std::vector<std::size_t> widths(sides_.size() + 1, 0);
+    for (const auto& row : rows_)
+      for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+    std::string text;
+    for (const auto& row : rows_) {
+      text += fmt::format("{:<{}}", row[0], widths[0]);
+      for (std::size_t c = 1; c < row.size(); ++c) text += fmt::format("  {:>{}}", row[c], widths[c]);
+      text += '\n';
+    }
+    return text;
+  }
+
+ private:
+  const std::vector<Side>& sides_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+double ratio(const Side& side, const Side& first) {
+  return first.plan.makespan > 0
+             ? static_cast<double>(side.plan.makespan) / static_cast<double>(first.plan.makespan)
+             : 0;
+}
+
+std::string bound_text(const Side& side) {
+  if (side.plan.lower_bound.makespan <= 0) return "none";
+  return format_time(side.plan.lower_bound.makespan) + (side.plan.optimal.makespan ? ", met" : "");
+}
+
+/// Of one micro-batch, so that repetends of several compare with those of one.
+std::string period_text(const Side& side) {
+  const SteadyState& steady = side.plan.steady_state;
+  return steady.count == 0 ? "none" : format_time(steady.period / steady.unroll);
+}
+
+std::string memory_text(const Side& side, std::size_t device) {
+  return device < side.plan.peak_memory.size() ? format_memory(side.plan.peak_memory[device]) : "-";
+}
+
+std::string text_of(const std::vector<Side>& sides) {
+  Table table(sides);
+  table.add("", [](const Side& s) { return printable(s.path); });
+  table.add("placement", [](const Side& s) { return printable(s.placement.name); });
+  table.add("devices", [](const Side& s) { return fmt::format("{}", s.placement.devices.size()); });
+  table.add("micro-batches", [](const Side& s) { return fmt::format("{}", s.plan.micro_batches); });
+  table.add("makespan", [](const Side& s) { return format_time(s.plan.makespan); });
+  table.add("  to the first", [&](const Side& s) { return fmt::format("{:.3f}", ratio(s, sides.front())); });
+  table.add("  per micro-batch",
+            [](const Side& s) { return format_time(s.plan.makespan / s.plan.micro_batches); });
+  table.add("proven bound", bound_text);
+  table.add("period per micro-batch", period_text);
+  table.add("bubble", [](const Side& s) { return fmt::format("{:.1f} %", 100 * s.bubble()); });
+  table.add("peak memory", [](const Side& s) {
+    return format_memory(*std::max_element(s.plan.peak_memory.begin(), s.plan.peak_memory.end()));
+  });
+  std::size_t devices = 0;
+  for (const Side& side : sides) devices = std::max(devices, side.placement.devices.size());
+  for (std::size_t d = 0; d < devices && devices <= kMostDeviceRows; ++d)
+    table.add(fmt::format("  device {}", d), [d](const Side& s) { return memory_text(s, d); });
+  return table.text();
+}
+
+Json json_of(const Side& side, const Side& first) {
+  const Plan& plan = side.plan;
+  return {{"plan", side.path},
+          {"placement", side.placement_path},
+          {"name", side.placement.name},
+          {"devices", side.placement.devices.size()},
+          {"micro_batches", plan.micro_batches},
+          {"makespan_ns", plan.makespan},
+          {"ratio", ratio(side, first)},
+          {"lower_bound_ns", plan.lower_bound.makespan},
+          {"optimal", plan.optimal.makespan},
+          {"period_ns", plan.steady_state.period},
+          {"unroll", plan.steady_state.unroll},
+          {"bubble", side.bubble()},
+          {"peak_memory", plan.peak_memory}};
+}
+
+}  // namespace
+
+int compare_command(const std::vector<std::string>& args, Io& io) {
+  CommandLine line(
+      "compare", "Puts plans side by side. Each is checked; its placement is found beside it by its digest.",
+      "compare plan.json other/plan.json");
+  std::vector<std::string> plans, placements;
+  line.texts("plan", plans, "Plan files (JSON), two or more").required().type_name("PLAN ...");
+  line.texts("--placement", placements, "A placement (TOML) that lies elsewhere; may be given again")
+      .type_name("FILE");
+  if (!line.parse(args, io)) return 0;
+  if (plans.size() < 2) throw UsageError("one plan alone compares with nothing: give two or more");
+  std::vector<Side> sides;
+  for (const std::string& path : plans) sides.push_back(read_side(path, placements));
+  if (!line.json) {
+    io.out << text_of(sides);
+    return 0;
+  }
+  Json list = Json::array();
+  for (const Side& side : sides) list.push_back(json_of(side, sides.front()));
+  print_json({{"status", 0}, {"plans", std::move(list)}}, io);
+  return 0;
+}
+
+}  // namespace ostinato::cli

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans side by side, each with the placement that it names.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/cli/support/cli_run.h"
+
+namespace ostinato::cli::test {
+namespace {
+
+/// F = B = 1 ms on two devices: "v.toml", and plans of it by 1F1B and one micro-batch after the other.
+void make_plans(const TemporaryFolder& folder) {
+  ASSERT_EQ(ostinato_run({"placement", "v", "--devices", "2", "--forward", "1ms", "--backward", "1ms",
+                          "--output", folder / "v.toml"})
+                .status,
+            0);
+  for (const std::string method : {"1f1b", "gpipe"})
+    ASSERT_EQ(ostinato_run({"search", folder / "v.toml", "--micro-batches", "4", "--method", method,
+                            "--output", folder / (method + ".json")})
+                  .status,
+              0);
+}
+
+TEST(CompareCommand, PutsPlansSideBySide) {
+  const TemporaryFolder folder;
+  make_plans(folder);
+  const Result result = ostinato_run({"compare", folder / "1f1b.json", folder / "gpipe.json", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const nlohmann::json plans = result.json()["plans"];
+  ASSERT_EQ(plans.size(), 2u);
+  // Four micro-batches of 2 ms on each device, and a bubble of 2 ms: 10 ms, of which 8 are work.
+  for (const nlohmann::json& plan : plans) {
+    EXPECT_EQ(plan["makespan_ns"], 10'000'000);
+    EXPECT_NEAR(plan["bubble"].get<double>(), 0.2, 1e-12);
+    EXPECT_EQ(plan["placement"], folder / "v.toml");
+  }
+  EXPECT_EQ(plans[0]["peak_memory"], nlohmann::json({2 << 20, 1 << 20}));
+  EXPECT_EQ(plans[1]["peak_memory"], nlohmann::json({4 << 20, 4 << 20}));
+  const std::string text = ostinato_run({"compare", folder / "1f1b.json", folder / "gpipe.json"}).out;
+  EXPECT_NE(text.find("10 ms"), std::string::npos) << text;
+  EXPECT_NE(text.find("20.0 %"), std::string::npos) << text;
+}
+
+TEST(CompareCommand, FindsPlacementsByTheirDigest) {
+  const TemporaryFolder folder;
+  make_plans(folder);
+  const TemporaryFolder other;
+  std::filesystem::rename(folder / "v.toml", other / "moved.toml");
+  const std::vector<std::string> args = {"compare", folder / "1f1b.json", folder / "gpipe.json"};
+  const Result none = ostinato_run(args);
+  EXPECT_EQ(none.status, 3);
+  EXPECT_NE(none.err.find("its placement does not lie beside it: --placement FILE names"), std::string::npos)
+      << none.err;
+  std::vector<std::string> given = args;
+  given.insert(given.begin() + 1, {"--placement", other / "moved.toml"});
+  EXPECT_EQ(ostinato_run(given).status, 0);
+}
+
+TEST(CompareCommand, OnePlanIsAUsageError) {
+  const Result result = ostinato_run({"compare", "plan.json"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.err.find("give two or more"), std::string::npos) << result.err;
+}
+
+TEST(CompareCommand, RefusesWhatVerifyRefuses) {
+  const TemporaryFolder folder;
+  make_plans(folder);
+  std::string text = read_text(folder / "gpipe.json");
+  const std::size_t step = text.find("\"start\": 1000000");
+  ASSERT_NE(step, std::string::npos);
+  folder.write("bad.json", text.replace(step, 16, "\"start\": 1"));
+  EXPECT_EQ(ostinato_run({"compare", folder / "1f1b.json", folder / "bad.json"}).status, 3);
+}
+
+}  // namespace
+}  // namespace ostinato::cli::test
