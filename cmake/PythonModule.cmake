@@ -19,7 +19,7 @@ function(ostinato_python_module name component)
   install(TARGETS ${name} LIBRARY DESTINATION ostinato COMPONENT ${component})
 endfunction()
 
-if(SKBUILD_PROJECT_NAME STREQUAL "ostinato-deepspeed")  # whose folder has no licences for license-files to name
+if(SKBUILD_PROJECT_NAME STREQUAL "ostinato_deepspeed")  # whose folder has no licences for license-files to name
   install(FILES LICENSE NOTICE DESTINATION "${SKBUILD_METADATA_DIR}/licenses" COMPONENT torch)
   install(DIRECTORY third_party DESTINATION "${SKBUILD_METADATA_DIR}/licenses" COMPONENT torch
           FILES_MATCHING PATTERN "LICENSE*")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the build asks of a machine (cmake/Requirements.cmake). Nothing is compiled: these configurations lack a compiler."""
+"""What the build asks of a machine (cmake/Requirements.cmake), and what is said where it was without torch. Nothing is compiled:
+these configurations lack a compiler."""
 
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import venv
 from pathlib import Path
 
+import ostinato
 import pytest
 import torch
 
@@ -61,3 +63,11 @@ def test_an_old_torch_is_named(bare, tmp_path):
     assert f"torch 2.9 or newer: {old} is 2.8.0+cpu" in " ".join(lacks(tmp_path / "build", f"-DOSTINATO_TORCH_DIR={old}").split())
     (old / "version.py").write_text(f"__version__ = '{torch.__version__}'\n")
     assert "torch 2.9" not in lacks(tmp_path / "build", f"-DPython_EXECUTABLE={bare}", f"-DOSTINATO_TORCH_DIR={old}")
+
+
+@pytest.mark.parametrize("name", ["_plugin", "_profiler"])
+def test_what_was_not_built_is_said(name, monkeypatch):
+    monkeypatch.delattr(ostinato, name, raising=False)
+    monkeypatch.setitem(sys.modules, f"ostinato.{name}", None)
+    with pytest.raises(ImportError, match="built for one torch: install torch and then ostinato again"):
+        getattr(ostinato, name)

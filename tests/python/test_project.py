@@ -72,6 +72,17 @@ def test_versions_agree():
     assert {"cff-version", "message", "title", "authors"} <= cited.keys()
 
 
+def test_the_second_wheel_goes_with_the_first():
+    """What is compiled for one torch says which, and needs the very version of the rest."""
+    first = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    second = tomllib.loads((ROOT / "bindings/deepspeed-wheel/pyproject.toml").read_text())
+    assert second["build-system"] == first["build-system"] and second["project"]["version"] == VERSION
+    assert second["project"]["requires-python"] == first["project"]["requires-python"]
+    release = re.search(r"^torch==(\d+\.\d+)\.", (ROOT / "script/requirements.txt").read_text(), re.M)[1]
+    wanted = {f"ostinato=={VERSION}", f"torch=={release}.*", *first["project"]["optional-dependencies"]["deepspeed"]}
+    assert set(second["project"]["dependencies"]) == wanted
+
+
 def test_the_image_takes_the_versions_of_setup():
     image, pinned = (ROOT / "Dockerfile").read_text(), (ROOT / "script/requirements.txt").read_text()
     for name in ("torch", "deepspeed"):
