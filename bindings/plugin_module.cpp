@@ -23,7 +23,7 @@ void check_torch_version() {
   const std::string here = py::str(py::module_::import("torch").attr("__version__"));
   if (release(built) != release(here)) {
     throw py::import_error("ostinato was built for torch " + built + ", but this is torch " + here +
-                           ": build it again (pip install --no-build-isolation .)");
+                           ": install ostinato again (pip install .)");
   }
 }
 

@@ -9,14 +9,6 @@ if(OSTINATO_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_SLOPPINESS=pch_defines,time_macros "${OSTINATO_CCACHE}")
 endif()
 
-# A message that names the package when a library is missing (there are no downloads from code hosts).
-function(ostinato_need_header header package out)
-  find_path(OSTINATO_${out}_INCLUDE "${header}")
-  if(NOT OSTINATO_${out}_INCLUDE)
-    message(FATAL_ERROR "${header} was not found: install ${package} (Debian), or run script/setup")
-  endif()
-endfunction()
-
 # ostinato_precompile(name header...): headers that most files of the target include, compiled once. System headers
 # only, so that no edit of ours compiles all. ostinato_precompiled_of(name other): takes those of another target, whose
 # flags are the same but for -O and for definitions that the other has not (else -Winvalid-pch says so, an error).
@@ -40,10 +32,10 @@ function(ostinato_compile_quickly name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
-# ostinato_target(name): warnings as errors, sanitizers, link-time checks, includes by room ("search/plan/plan.h").
+# ostinato_target(name): warnings (errors with OSTINATO_WERROR), sanitizers, link-time checks, includes by room ("search/plan/plan.h").
 function(ostinato_target name)
   target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
-  target_compile_options(${name} PRIVATE -Wall -Wextra -Werror)
+  target_compile_options(${name} PRIVATE -Wall -Wextra $<$<BOOL:${OSTINATO_WERROR}>:-Werror>)
   if(OSTINATO_LTO)
     target_compile_options(${name} PRIVATE -flto=auto)
     # Not -Werror: what else is said when linking are GCC 12's false alarms about std::string.

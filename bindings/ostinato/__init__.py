@@ -31,7 +31,21 @@ def __getattr__(name: str) -> object:
         from ostinato import core, errors
 
         return getattr(errors if hasattr(errors, name) else core, name)
+    if name in ("_plugin", "_profiler"):
+        return _built_with_torch(f"ostinato.{name}")
     raise AttributeError(f"module 'ostinato' has no attribute {name!r}")
+
+
+def _built_with_torch(name: str) -> object:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        advice = "install torch and then ostinato again (pip install .), or the wheel ostinato-deepspeed"
+        raise ImportError(f"profiler and plugin are not here, which are built for one torch: {advice}") from None
 
 
 def __dir__() -> list[str]:

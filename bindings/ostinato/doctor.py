@@ -39,7 +39,7 @@ def check_torch() -> list[Finding]:
 
         built = Finding("torch", "ok", f"{torch.__version__}, the one that the plugin was built for")
     except ImportError as error:
-        built = Finding("torch", "missing", f"{torch.__version__}: {error}; run pip install . again")
+        built = Finding("torch", "missing", f"{torch.__version__}: {error}")
     backends = [name for name in ("gloo", "nccl") if getattr(torch.distributed, f"is_{name}_available")()]
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return [
@@ -82,7 +82,7 @@ def check_compiler() -> Finding:
 def findings() -> list[Finding]:
     rows = [Finding("python", "ok", sys.version.split()[0])]
     if importlib.util.find_spec("torch") is None:
-        return [*rows, Finding("torch", "missing", "pip install torch")]
+        return [*rows, Finding("torch", "missing", "profiler and plugin need it: pip install torch, then ostinato again (pip install .)")]
     return [*rows, *check_torch(), check_cupti(), check_deepspeed(), check_activation(), check_compiler()]
 
 

@@ -87,9 +87,9 @@ def near_ranks(group, timeout_s: float):
     """
     if dist.get_world_size(group) == 1 or dist.get_backend(group) != "gloo":
         return None
-    from ostinato._plugin import NearRanks
+    from ostinato import _plugin
 
-    near = NearRanks(group, timeout_s)
+    near = _plugin.NearRanks(group, timeout_s)
     shared = torch.tensor([near.are_near()], dtype=torch.uint8)
     dist.all_reduce(shared, dist.ReduceOp.MIN, group=group)
     return near if shared.item() else None

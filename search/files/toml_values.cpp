@@ -4,7 +4,7 @@
 // toml++ 3.3 asserts that a key follows "[", before it finds that none does and refuses the text properly: a
 // user's mistake must not end in its assertion.
 #define TOML_ASSERT(expr) static_assert(true)
-#include <toml++/toml.h>
+#include <toml++/toml.hpp>
 
 #include <cmath>
 

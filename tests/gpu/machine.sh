@@ -47,7 +47,7 @@ log "packages in $site"
 if has build; then
   command -v g++ >/dev/null || { log "no g++ on this machine"; exit 4; }
   dev=$kit/dev/usr; options=()
-  [ -d "$dev" ] && options+=(-DCMAKE_PREFIX_PATH="$dev" -Dfmt_DIR="$dev/lib/x86_64-linux-gnu/cmake/fmt" -DGTest_DIR="$dev/lib/x86_64-linux-gnu/cmake/GTest")
+  [ -d "$dev" ] && options+=(-DCMAKE_PREFIX_PATH="$dev" -DGTest_DIR="$dev/lib/x86_64-linux-gnu/cmake/GTest")
   "$PYTHON" -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
     || options+=(-DPython_INCLUDE_DIR="$kit/dev/python3.12")
   command -v ninja >/dev/null || export PATH="$("$PYTHON" -c 'import ninja; print(ninja.BIN_DIR)'):$PATH"
@@ -64,7 +64,6 @@ fi
 export PYTHONPATH=$build/python:$PYTHONPATH
 # cupti_tests has no torch in its process, so it would look for libcupti on the loader's path alone: name torch's.
 cupti=$(sed -n 's/^loaded:.* \(\S*libcupti\S*\).*/\1/p' "$OUT/env.txt" | head -1); [ -n "$cupti" ] && export OSTINATO_CUPTI=$cupti
-export LD_LIBRARY_PATH=$kit/dev/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}    # libfmt.so.9
 timeout 100 "$PYTHON" -m ostinato doctor > "$OUT/doctor.txt" 2>&1; log "doctor: status $?"; cat "$OUT/doctor.txt"
 
 # ---- the tests, as `ninja gpu` runs them

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .gpu/ in the repository's root (ignored by git): all that a GPU machine without a network lacks for the build and the GPU tests.
 #   tests/gpu/prepare.sh        # on Debian with the packages of script/setup, and a Python 3.12
-# About 11 MiB: wheels, headers (toml++, nlohmann, CLI11, fmt, gtest, gmock), their libraries, Python 3.12 headers.
+# About 11 MiB: wheels, GoogleTest, Python 3.12 headers.
 # Then, on the GPU machine, with .gpu/ carried along: tests/gpu/machine.sh [build|tests]
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd); kit=$root/.gpu
@@ -14,12 +14,11 @@ platforms=(); for p in manylinux_2_28 manylinux_2_27 manylinux_2_17 manylinux201
 # DeepSpeed is on PyPI as source only: a wheel without compiled operators, made where torch is (its setup.py imports it).
 if [ -n "${DEEPSPEED_WHEEL:-}" ]; then cp "$DEEPSPEED_WHEEL" "$kit/whl/"; else
   DS_BUILD_OPS=0 ${TORCH_PYTHON:-python3} -m pip wheel -q --no-deps --no-build-isolation -w "$kit/whl" deepspeed==0.19.8; fi
-# Headers and libraries of the build, in the folders that their CMake files expect.
-for package in libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libfmt-dev libfmt9 libgtest-dev libgmock-dev; do
-  dpkg -L "$package" | grep -E '^/usr/(include/|lib/x86_64-linux-gnu/(cmake/(fmt|GTest)/|libfmt|libgtest|libgmock)|src/)' | while read -r f; do
+# GoogleTest, in the folders that its CMake files expect.
+for package in libgtest-dev libgmock-dev; do
+  dpkg -L "$package" | grep -E '^/usr/(include/|lib/x86_64-linux-gnu/(cmake/GTest/|libgtest|libgmock)|src/)' | while read -r f; do
     [ -d "$f" ] || install -D "$f" "$kit/dev$f"; done
 done
-cp -a /usr/lib/x86_64-linux-gnu/libfmt.so* "$kit/dev/usr/lib/x86_64-linux-gnu/"
 rm -rf "$kit/dev/usr/src"
 # Used only where the machine's Python has no headers (same minor version).
 cp -r "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')" "$kit/dev/python3.12"

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the build asks of a machine (cmake/Requirements.cmake), and what is said where it was without torch. Nothing is compiled:
+these configurations lack a compiler."""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import ostinato
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+cmake = pytest.importorskip("cmake", reason="cmake is no package of this Python")
+CMAKE = Path(cmake.CMAKE_BIN_DIR) / "cmake"  # not the script of that name, which is Python
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory) -> Path:
+    """A Python without any package."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, symlinks=True)
+    return folder / "bin" / "python"
+
+
+def lacks(folder: Path, *options: str, **variables: str) -> str:
+    words = [str(CMAKE), "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), *options]
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CXX")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # ninja
+    done = subprocess.run(words, env=clean | {"CXX": "/no/compiler", "PATH": path} | variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0, done.stdout
+    assert "the build lacks:" in done.stderr and "a C++20 compiler" in done.stderr, done.stderr
+    return done.stderr
+
+
+def test_all_that_is_missing_is_said_at_once(bare, tmp_path):
+    said = lacks(tmp_path, f"-DPython_EXECUTABLE={bare}", "-DOSTINATO_TORCH=ON")
+    assert "torch: pip install torch" in said
+
+
+def test_without_torch_only_pybind11_is_asked_for(bare, tmp_path):
+    said = lacks(tmp_path, f"-DPython_EXECUTABLE={bare}")
+    assert "pybind11" in said and "pip install torch" not in said
+
+
+def test_torch_that_an_isolated_build_hides_is_found(tmp_path):
+    """pip hides what is installed with a sitecustomize of its own, which PYTHONPATH leads to."""
+    hiding = tmp_path / "hiding"
+    hiding.mkdir()
+    (hiding / "sitecustomize.py").write_text("import sys\nsys.path[:] = [word for word in sys.path if 'site-packages' not in word]\n")
+    hidden = subprocess.run([sys.executable, "-c", "import torch"], env=os.environ | {"PYTHONPATH": str(hiding)}, capture_output=True)
+    assert hidden.returncode != 0
+    said = lacks(tmp_path / "build", f"-DPython_EXECUTABLE={sys.executable}", "-DOSTINATO_TORCH=ON", PYTHONPATH=str(hiding))
+    assert "torch: pip install" not in said and "torch 2.9" not in said
+
+
+def test_an_old_torch_is_named(bare, tmp_path):
+    old = tmp_path / "torch"
+    (old / "include" / "torch").mkdir(parents=True)
+    (old / "version.py").write_text("__version__ = '2.8.0+cpu'\n")
+    assert f"torch 2.9 or newer: {old} is 2.8.0+cpu" in " ".join(lacks(tmp_path / "build", f"-DOSTINATO_TORCH_DIR={old}").split())
+    (old / "version.py").write_text(f"__version__ = '{torch.__version__}'\n")
+    assert "torch 2.9" not in lacks(tmp_path / "build", f"-DPython_EXECUTABLE={bare}", f"-DOSTINATO_TORCH_DIR={old}")
+
+
+@pytest.mark.parametrize("name", ["_plugin", "_profiler"])
+def test_what_was_not_built_is_said(name, monkeypatch):
+    monkeypatch.delattr(ostinato, name, raising=False)
+    monkeypatch.setitem(sys.modules, f"ostinato.{name}", None)
+    with pytest.raises(ImportError, match="built for one torch: install torch and then ostinato again"):
+        getattr(ostinato, name)
