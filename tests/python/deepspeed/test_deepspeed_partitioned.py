@@ -62,7 +62,7 @@ def test_several_chunks(world2, stock, tmp_path, capfd):
 def test_recomputation_is_enforced(world2, stock, tmp_path, capfd):
     """Memory for the activations of one micro-batch at most: a stage that recomputes runs its layers twice."""
     write_profile(tmp_path / "profile.json", [USUAL] * LAYERS, kept=1 << 20)
-    chosen, section = plan(tmp_path, capfd, "--device-memory", f"{4 * 2**20 + 8192}B", "--max-chunks", "1")
+    chosen, section = plan(tmp_path, capfd, "--device-memory", f"{4 * 2**20 + 8192}B", "--without", "chunks,moves")
     assert chosen == "1 chunk per device, recompute"
     assert "recompute = true" in (tmp_path / "placement.toml").read_text()
     options = training.Options(steps=5, checkpoint_interval=0)
@@ -78,7 +78,7 @@ def test_sharded_layers(world2, stock, tmp_path, capfd, slow):
     """An embedding, or an embedding and a head, that are too long for one device."""
     times = [SLOW if index in slow else USUAL for index in range(vocabulary_model.LAYERS)]
     write_profile(tmp_path / "profile.json", times, shardable=slow)
-    chosen, section = plan(tmp_path, capfd)
+    chosen, section = plan(tmp_path, capfd, "--without", "moves")
     assert chosen.endswith("sharded") and chosen.count("Layer") == len(slow)
     options = training.Options(model="vocabulary", optimizer="SGD", steps=5)
     for ours, theirs in zip(world2.run(training.train, replace(options, section=section)),
