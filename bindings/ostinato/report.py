@@ -73,8 +73,8 @@ def step(ranks: list[RankTrace]) -> dict:
 
 def beside(mine: dict, other: dict) -> dict:
     """Two summaries: what the other run's step took, and how many times as long as mine."""
-    keys = [key for key in mine["step"] if key.endswith("_ns") and mine["step"][key] and other["step"][key]]
-    ratios = {key.removesuffix("_ns"): other["step"][key] / mine["step"][key] for key in keys}
+    keys = [key for key in mine["step"] if key.rpartition("_")[2] == "ns" and mine["step"][key] and other["step"][key]]
+    ratios = {key.rpartition("_")[0]: other["step"][key] / mine["step"][key] for key in keys}
     return {"plan_sha256": other["plan_sha256"], "step": other["step"], "ratios": ratios}
 
 
