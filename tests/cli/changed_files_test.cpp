@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -130,8 +131,9 @@ class ChangedFilesTest : public testing::TestWithParam<Files> {
     const Result verified = ostinato_run({"verify", plan, placement, "--json"});
     bool runs = verified.status == 0;
     if (verified.status == 6) {
-      runs = true;
-      for (const std::string failure : verified.json()["failures"]) runs = runs && is_claim(failure);
+      const nlohmann::json json = verified.json();
+      runs = std::all_of(json["failures"].begin(), json["failures"].end(),
+                         [](const auto& failure) { return is_claim(failure.template get<std::string>()); });
     }
     int count = 0;
     for (const std::vector<std::string>& rest :

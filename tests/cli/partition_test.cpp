@@ -228,6 +228,8 @@ std::string names_of_candidates(const std::vector<std::string>& options) {
                                     folder / "p.toml",
                                     "--output",
                                     folder / "p.json",
+                                    "--time-limit",
+                                    "100",
                                     "--json"};
   words.insert(words.end(), options.begin(), options.end());
   const Result result = ostinato_run(words);
