@@ -43,7 +43,7 @@ def test_emulated_stages_run_several_chunks_a_rank_as_planned(tmp_path):
     predicted = summary["emulated"]["makespan_seconds"]
     assert predicted["ostinato"] < predicted["1f1b"]
     chunks = (tmp_path / "emulated" / "placement.toml").read_text().count("[[stages]]")
-    assert chunks in (8, 12, 16)  # on 4 ranks; which is shortest is as measured
+    assert chunks > 4  # on 4 ranks; how many are shortest is as measured
 
 
 @pytest.mark.parametrize("arguments", [["--job", "gtp"], ["--steps", "x"]])
