@@ -190,8 +190,8 @@ def main():
     args = arguments()
     out = args.out.resolve()
     jobs = {
-        "gpt": Job("gpt", "byte-level GPT", [], args.steps, out),
-        "emulated": Job("emulated", "emulated stage times", [], args.steps, out / "emulated"),
+        "gpt": Job("gpt", "byte-level GPT", ["--exact-losses"], args.steps, out),
+        "emulated": Job("emulated", "emulated stage times", ["--exact-losses"], args.steps, out / "emulated"),
     }
     results = {name: go(jobs[name]) for name in args.job or jobs}
     summary = {**results.get("gpt", {}), **({"emulated": results["emulated"]} if "emulated" in results else {})}
