@@ -271,7 +271,7 @@ std::size_t cut_candidates(const JointChoice& choice) {
   return static_cast<std::size_t>(
       std::count_if(choice.candidates.begin(), choice.candidates.end(), [&](const Candidate& c) {
         if (c.infeasible || c.no_shorter || c.bound >= best) return false;
-        return c.plan ? c.plan->search.cut_by_limit : c.why_not == "not tried: the time limit";
+        return c.plan ? c.plan->search.cut_by_limit : c.too_late;
       }));
 }
 

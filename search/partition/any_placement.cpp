@@ -16,8 +16,6 @@ constexpr long kWorkOfOne = 200'000, kWork = 3'000'000;
 /// Of memory times time: rounding to less keeps products within 128 bits.
 constexpr __int128 kMostHeld = __int128{1} << 50;
 
-Nanoseconds share(Nanoseconds whole, int parts) { return (whole + parts - 1) / parts; }
-
 class AnyPlacementBound {
  public:
   AnyPlacementBound(const Profile& profile, const JointOptions& options)
@@ -120,13 +118,14 @@ class AnyPlacementBound {
     const LayerCost& cost = model_.on_kind.front()[layer];
     const bool both = !model_.inference && !model_.split && model_.graph.is_chain();
     const Nanoseconds time = cost.forward.median + (both ? cost.backward.median : 0);
-    return divided_[layer] ? share(time, devices_) : time;
+    return divided_[layer] ? chain::share(time, devices_) : time;
   }
 
   /// What is kept of layer l is held from its forward to its backward: while the layers that read from it,
   /// and those that read from them, run both.
   void add_held() {
     if (options_.search.objective != Objective::makespan) return;
+    const std::vector<Bytes> kept = least_kept();
     std::vector<Nanoseconds> behind(works_.size(), 0);
     held_.resize(works_.size());
     for (std::size_t l = works_.size(); l-- > 0;) {
@@ -135,7 +134,7 @@ class AnyPlacementBound {
                                             there_and_back(static_cast<std::size_t>(reader)));
       const Nanoseconds path = behind[l] + there_and_back(l);
       path_ = std::max(path_, path);
-      held_[l] = static_cast<__int128>(least_kept(l)) * path;
+      held_[l] = static_cast<__int128>(kept[l]) * path;
     }
     const __int128 most = *std::max_element(held_.begin(), held_.end());
     while (most / unit_ > kMostHeld) unit_ *= 2;
@@ -148,19 +147,23 @@ class AnyPlacementBound {
       const Nanoseconds whole = cost.backward.median;
       return cost.forward.median + (model_.split ? std::min(whole, cost.backward_input.median) : whole);
     });
-    return divided_[layer] ? share(time, devices_) : time;
+    return divided_[layer] ? chain::share(time, devices_) : time;
   }
 
   /// Without what the last layer of a stage gives back of it.
-  Bytes least_kept(std::size_t layer) const {
-    Bytes kept = least_over_kinds([&](std::size_t kind) { return model_.on_kind[kind][layer].kept; });
-    Bytes released = 0;
+  std::vector<Bytes> least_kept() const {
+    std::vector<Bytes> released(works_.size(), 0), kept;
     for (const std::vector<LayerCost>& layers : model_.on_kind) {
       for (const LayerCost& cost : layers)
         for (const LayerInput& part : cost.released)
-          if (part.layer == static_cast<int>(layer)) released = std::max(released, part.bytes);
+          released[static_cast<std::size_t>(part.layer)] =
+              std::max(released[static_cast<std::size_t>(part.layer)], part.bytes);
     }
-    return std::max<Bytes>(0, kept - released);
+    for (std::size_t l = 0; l < works_.size(); ++l) {
+      const Bytes least = least_over_kinds([&](std::size_t kind) { return model_.on_kind[kind][l].kept; });
+      kept.push_back(std::max<Bytes>(0, least - released[l]));
+    }
+    return kept;
   }
 
   /// Of all devices together, for what is kept; -1: without limit.
@@ -184,21 +187,20 @@ class AnyPlacementBound {
     const __int128 free = room();
     if (model_.inference || held_.empty() || free < 0) return 0;
     const __int128 steps = options_.search.micro_batches, capacity = (free + unit_ - 1) / unit_;
+    std::vector<__int128> forward;  // of each layer, where that is least
+    for (std::size_t l = 0; l < held_.size(); ++l)
+      forward.push_back(
+          least_over_kinds([&](std::size_t kind) { return model_.on_kind[kind][l].forward.median; }));
     __int128 best = 0;
     for (std::size_t price = 0; price < held_.size(); ++price) {
-      const __int128 time = forward_of(price), memory = held_[price];
+      const __int128 time = forward[price], memory = held_[price];
       if (memory == 0) continue;
       __int128 needed = static_cast<__int128>(sum_) * memory;
-      for (std::size_t l = 0; l < held_.size(); ++l)
-        needed += std::min(forward_of(l) * memory, time * held_[l]);
+      for (std::size_t l = 0; l < held_.size(); ++l) needed += std::min(forward[l] * memory, time * held_[l]);
       const __int128 offered = devices_ * memory + time * capacity;
       best = std::max(best, (steps * needed + offered - 1) / offered);
     }
     return static_cast<Nanoseconds>(std::min<__int128>(best, std::numeric_limits<Nanoseconds>::max()));
-  }
-
-  __int128 forward_of(std::size_t layer) const {
-    return least_over_kinds([&](std::size_t kind) { return model_.on_kind[kind][layer].forward.median; });
   }
 
   /// No step of this length.

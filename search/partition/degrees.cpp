@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "search/files/error.h"
 #include "search/partition/any_placement.h"
+#include "search/partition/stage_cost.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato {
@@ -128,30 +130,20 @@ class DegreeChooser {
   Nanoseconds all_reduce_of(const Degree& degree) const {
     if (degree.replicas == 1 || options_.partition.inference) return 0;
     const LinkTable links(profile_, all_);
-    const Candidate& winner = degree.winner();
     std::vector<Bytes> gradients(static_cast<std::size_t>(degree.pipeline), 0);
-    for (const ModelStage& stage : winner.cuts->stages) {
-      const auto parts = static_cast<Bytes>(stage.devices.size());
+    for (const ModelStage& stage : degree.winner().cuts->stages) {
       for (const int l : stage.layers)
         for (const int d : stage.devices)
-          gradients[static_cast<std::size_t>(d)] +=
-              (profile_.layers[static_cast<std::size_t>(l)].gradients + parts - 1) / parts;
+          gradients[static_cast<std::size_t>(d)] += chain::share(
+              profile_.layers[static_cast<std::size_t>(l)].gradients, static_cast<int>(stage.devices.size()));
     }
     Nanoseconds longest = 0;
-    for (int d = 0; d < degree.pipeline; ++d)
-      longest = std::max(
-          longest, ring(links, d * degree.replicas, degree.replicas, gradients[static_cast<std::size_t>(d)]));
-    return longest;
-  }
-
-  static Nanoseconds ring(const LinkTable& links, int first, int ranks, Bytes bytes) {
-    if (bytes == 0) return 0;
-    Nanoseconds slowest = 0;
-    for (int k = 0; k < ranks; ++k) {
-      const Link& link = links.between(first + k, first + (k + 1) % ranks);
-      slowest = std::max(slowest, link.time((bytes + ranks - 1) / ranks));
+    std::vector<int> ranks(static_cast<std::size_t>(degree.replicas));
+    for (int d = 0; d < degree.pipeline; ++d) {
+      std::iota(ranks.begin(), ranks.end(), d * degree.replicas);
+      longest = std::max(longest, chain::all_reduce(links, ranks, gradients[static_cast<std::size_t>(d)]));
     }
-    return 2 * (ranks - 1) * slowest;
+    return longest;
   }
 
   std::size_t shortest() const {

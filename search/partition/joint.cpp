@@ -92,9 +92,10 @@ class Chooser {
     }
   }
 
-  std::string why_not_placed(const Candidate& candidate) {
+  std::string why_not_placed(Candidate& candidate) {
     if (stopped()) return "not tried: interrupted";
-    if (late(0.5)) return "not tried: the time limit";
+    candidate.too_late = late(0.5);
+    if (candidate.too_late) return "not tried: the time limit";
     if (candidate.options.chunks <= kUsualChunks) return "";
     const Candidate* fewer = nullptr;  // chunks, the most of the same kind
     for (const Candidate& other : list()) {

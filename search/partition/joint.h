@@ -73,6 +73,7 @@ struct Candidate {
   std::string why_not;
   bool infeasible = false;  ///< `why_not` is a proof that nothing fits
   bool no_shorter = false;  ///< `why_not` is a proof that it is no shorter than another one
+  bool too_late = false;    ///< `why_not` is the time limit
 
   int devices() const;        ///< that it is made for
   Nanoseconds value() const;  ///< the plan's objective; only where there is one

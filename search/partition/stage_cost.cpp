@@ -90,21 +90,6 @@ Bytes of_layers(const std::vector<LayerInput>& parts, const std::vector<int>& la
   return bytes;
 }
 
-template <typename Number>
-Number share(Number whole, int parts) {
-  return (whole + parts - 1) / parts;
-}
-
-Nanoseconds all_reduce(const LinkTable& links, const std::vector<int>& devices, Bytes bytes) {
-  const int parts = static_cast<int>(devices.size());
-  Nanoseconds slowest = 0;
-  for (int i = 0; i < parts; ++i) {
-    const Link& link = links.between(devices[i], devices[(i + 1) % parts]);
-    slowest = std::max(slowest, link.time(share(bytes, parts)));
-  }
-  return bytes > 0 ? 2 * (parts - 1) * slowest : 0;
-}
-
 void take_larger(StageCost& cost, const StageCost& other) {
   const auto take = [&](auto StageCost::*field) { cost.*field = std::max(cost.*field, other.*field); };
   for (const auto field :
@@ -116,6 +101,16 @@ void take_larger(StageCost& cost, const StageCost& other) {
 }
 
 }  // namespace
+
+Nanoseconds all_reduce(const LinkTable& links, const std::vector<int>& devices, Bytes bytes) {
+  const int parts = static_cast<int>(devices.size());
+  Nanoseconds slowest = 0;
+  for (int i = 0; i < parts; ++i) {
+    const Link& link = links.between(devices[i], devices[(i + 1) % parts]);
+    slowest = std::max(slowest, link.time(share(bytes, parts)));
+  }
+  return bytes > 0 ? 2 * (parts - 1) * slowest : 0;
+}
 
 Model::Model(const Profile& of, const PartitionOptions& options)
     : profile(of),

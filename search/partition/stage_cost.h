@@ -61,6 +61,15 @@ struct Model {
   }
 };
 
+/// What each of `parts` takes of a whole, rounded up.
+template <typename Number>
+Number share(Number whole, int parts) {
+  return (whole + parts - 1) / parts;
+}
+
+/// Of `bytes` over a ring of these devices, at least two.
+Nanoseconds all_reduce(const LinkTable& links, const std::vector<int>& devices, Bytes bytes);
+
 /// The cost of these layers on one device of this kind. O(layers + edges).
 StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& layers);
 

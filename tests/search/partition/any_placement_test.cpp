@@ -9,6 +9,7 @@
 #include "search/partition/any_placement.h"
 #include "search/partition/packing.h"
 #include "search/partition/stages.h"
+#include "tests/search/partition/joint_options.h"
 #include "tests/search/partition/partition_profiles.h"
 
 namespace ostinato {
@@ -16,6 +17,7 @@ namespace {
 
 using partition::Fits;
 using partition::Packing;
+using test::joint_options;
 using test::profile_of;
 using test::random_profile;
 
@@ -58,19 +60,10 @@ TEST(Packing, SaysSoWhereItsWorkIsSpent) {
   EXPECT_EQ(work, 0);
 }
 
-JointOptions options_for(int devices, int micro_batches) {
-  JointOptions options;
-  options.partition.devices = devices;
-  options.partition.micro_batches = options.search.micro_batches = micro_batches;
-  options.search.time_limit_seconds = 0;
-  options.search.effort = 10;
-  return options;
-}
-
 TEST(AnyPlacement, CountsThatLayersCannotBeCut) {
   // 41 layers of 3 on 4 devices: one has 11 of them, and the sum alone would say 10.25.
   const Profile profile = profile_of(std::vector<Nanoseconds>(41, 1));
-  const AnyPlacement any = bound_any_placement(profile, options_for(4, 100), 1'000'000);
+  const AnyPlacement any = bound_any_placement(profile, joint_options(4, 100), 1'000'000);
   EXPECT_GE(any.lower_bound, 11 * 3 * 100);
   EXPECT_LE(any.lower_bound, 11 * 3 * 100 + 3 * 3);
   EXPECT_EQ(any.devices, 4);
@@ -84,7 +77,7 @@ TEST(AnyPlacement, CountsThatMemoryIsShort) {
     layer.kept = 100;
     layer.parameters = layer.gradients = layer.optimizer_state = 0;
   }
-  JointOptions options = options_for(4, 1300);
+  JointOptions options = joint_options(4, 1300);
   const Nanoseconds unlimited = bound_any_placement(profile, options, 1'000'000).lower_bound;
   options.partition.device_memory = 100;
   const AnyPlacement any = bound_any_placement(profile, options, 1'000'000);
@@ -139,7 +132,7 @@ TEST(AnyPlacement, IsBelowEveryPlacementAndOftenTheBestOfThem) {
   int tight = 0;
   for (int round = 0; round < 40; ++round) {
     Profile profile = random_profile(random, 4);
-    JointOptions options = options_for(2, 1 + static_cast<int>(random() % 5));
+    JointOptions options = joint_options(2, 1 + static_cast<int>(random() % 5));
     options.partition.inference = round % 4 == 3;
     if (round % 4 == 1) options.partition.device_memory = 60 + static_cast<Bytes>(random() % 60);
     const Nanoseconds best = Shortest(profile, options).find();
@@ -169,7 +162,7 @@ TEST(AnyPlacement, IsProvedAgainByTheChecker) {
     Profile profile = random_profile(random, 6);
     profile.layers[0].shardable = round % 3 == 0;
     JointOptions options =
-        options_for(1 + static_cast<int>(random() % 4), 1 + static_cast<int>(random() % 6));
+        joint_options(1 + static_cast<int>(random() % 4), 1 + static_cast<int>(random() % 6));
     options.shardable = shardable_layers(profile);
     options.partition.inference = round % 5 == 4;
     if (round % 2) options.search.objective = Objective::span;
@@ -194,7 +187,7 @@ TEST(AnyPlacement, IsProvedAgainByTheChecker) {
 
 TEST(AnyPlacement, IsRefusedWithFilesOfAnother) {
   const Profile profile = profile_of({2, 2, 2, 2});
-  auto [plan, file] = claimed(profile, options_for(2, 4));
+  auto [plan, file] = claimed(profile, joint_options(2, 4));
   const auto failures = [&](const Profile& with, int devices) {
     return check_any_placement(plan, file, with, alike(devices, kUnlimited)).failures;
   };

@@ -6,6 +6,7 @@
 
 #include "search/files/error.h"
 #include "search/partition/degrees.h"
+#include "tests/search/partition/joint_options.h"
 #include "tests/search/partition/partition_profiles.h"
 
 namespace ostinato {
@@ -15,12 +16,8 @@ using test::profile_of;
 using testing::HasSubstr;
 
 JointOptions options_for(int devices, int micro_batches, int replicas = kAnyReplicas) {
-  JointOptions options;
-  options.partition.devices = devices;
-  options.partition.micro_batches = options.search.micro_batches = micro_batches;
+  JointOptions options = test::joint_options(devices, micro_batches);
   options.replicas = replicas;
-  options.search.time_limit_seconds = 0;
-  options.search.effort = 10;
   options.max_chunks = 2;
   return options;
 }

@@ -9,6 +9,7 @@
 #include "search/partition/even_split.h"
 #include "search/partition/joint.h"
 #include "tests/search/checked.h"
+#include "tests/search/partition/joint_options.h"
 #include "tests/search/partition/partition_profiles.h"
 
 namespace ostinato {
@@ -18,11 +19,7 @@ using test::profile_of;
 using test::random_profile;
 
 JointOptions options_for(int devices, int micro_batches) {
-  JointOptions options;
-  options.partition.devices = devices;
-  options.partition.micro_batches = options.search.micro_batches = micro_batches;
-  options.search.time_limit_seconds = 0;
-  options.search.effort = 10;
+  JointOptions options = test::joint_options(devices, micro_batches);
   options.max_chunks = 2;
   return options;
 }
