@@ -23,8 +23,8 @@ class GroupMap:
         self._put: dict[torch.Tensor, int | None] = {}
 
     def options(self) -> list[str]:
-        """Per group, what is set beside its parameters, comparable between ranks."""
-        return [repr(sorted((k, v) for k, v in g.items() if k != "params")) for g in self._groups]
+        """Per group, as comparable() says."""
+        return [comparable(group) for group in self._groups]
 
     def group_of(self, parameter: torch.Tensor) -> int | None:
         return self._of.get(parameter)
@@ -89,6 +89,11 @@ def refuse_uneven(engine) -> None:
             f"{counts.index(max(counts))} of {max(counts)}: ZeRO sums norms group by group over all of them, and DeepSpeed would wait for ever. "
             "Use another placement, one group, or no ZeRO"
         )
+
+
+def comparable(group: dict) -> str:
+    """What is set beside its parameters, comparable between ranks."""
+    return repr(sorted((key, value) for key, value in group.items() if key != "params"))
 
 
 def position(options: str, index: int, have: list[str]) -> int | None:

@@ -14,7 +14,7 @@ import copy
 from typing import Any
 
 from .errors import OstinatoError
-from .parameter_groups import position
+from .parameter_groups import comparable, position
 
 STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 ITS_OWN = ("batch_fn",)  # DeepSpeed's attributes that a script sets
@@ -69,7 +69,7 @@ class ScriptChanges:
         for old, changed in zip(self._groups, self._changed, strict=True):
             if old is group:
                 return changed
-        at = position(_comparable(group), index, [_comparable(options) for options in self._options])
+        at = position(comparable(group), index, [comparable(options) for options in self._options])
         if at is not None:
             return self._changed[at]
         if any(self._changed):
@@ -89,10 +89,6 @@ def _plain(optimizer: Any) -> Any:
 
 def _groups(engine) -> list[dict]:
     return getattr(engine.optimizer, "param_groups", [])
-
-
-def _comparable(group: dict) -> str:
-    return repr(sorted((key, value) for key, value in group.items() if key != "params"))
 
 
 def _options(engine) -> list[dict]:
