@@ -99,11 +99,15 @@ void set_device(Profile& profile, const std::string& name, const std::string& ki
 }
 
 void bind_profile(py::module_& m) {
-  py::class_<RankCost>(m, "RankCost", "What a rank that trains holds, whichever layers it has.")
+  py::class_<RankCost>(m, "RankCost",
+                       "What a rank that trains holds and spends beside its layers, whichever it has.")
       .def(py::init<>())
       .def_readwrite("held", &RankCost::held)
       .def_readwrite("step", &RankCost::step)
-      .def_readwrite("buffers", &RankCost::buffers);
+      .def_readwrite("buffers", &RankCost::buffers)
+      .def_readwrite("forward", &RankCost::forward)
+      .def_readwrite("backward", &RankCost::backward)
+      .def_readwrite("read", &RankCost::read);
   py::class_<Completeness>(m, "Completeness")
       .def_readwrite("complete", &Completeness::complete)
       .def_readwrite("expected", &Completeness::expected)

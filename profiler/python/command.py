@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import re
+import statistics
 import sys
 import tempfile
 import traceback
@@ -27,6 +28,7 @@ from ostinato import _profiler
 from ostinato.errors import Status, fail
 from ostinato.files import why_not_all, write_text
 from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.block_time import can_measure, measure_blocks
 from ostinato.profile.machine.device import device_of_this_process
 from ostinato.profile.machine.launched import Part, file_of_kind, meet, world
 from ostinato.profile.machine.transfers import measure_transfers
@@ -77,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--ranks", type=positive, default=2, help=ranks)
     kind = "kind of the device that is measured, as a placement's devices name it ($OSTINATO_DEVICE_KIND, else the GPU's name, or cpu)"
     p.add_argument("--kind", default=os.environ.get("OSTINATO_DEVICE_KIND"), help=kind)
-    p.add_argument("--no-transfers", action="store_true", help="do not measure transfers")
+    p.add_argument("--no-transfers", action="store_true", help="measure neither transfers nor what a block costs beside its layers")
     again = "measure the model once more as STAGES stages, and print it beside what the profile predicts"
     p.add_argument("--check", type=positive, metavar="STAGES", help=again)
     p.add_argument("--html", type=Path, metavar="PAGE", help="a flame chart of a micro-batch, its memory, its layers")
@@ -225,6 +227,14 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
+def with_blocks(profile: Any, job: Job) -> None:
+    """What blocks cost beside their layers, with messages of the size that most borders have. Not of an archive: it is not trained here."""
+    if job.config and can_measure(job.device):
+        rank = profile.rank
+        rank.forward, rank.backward = measure_blocks(statistics.median_low(row.output_bytes for row in profile.layers))
+        profile.rank = rank
+
+
 class Work:
     """Profiles what the script trains at its first step, from inside that step, and ends the process there: a script may catch every
     exception, and go on."""
@@ -269,7 +279,9 @@ class Work:
             checks = check_profile(job, profile, args.check, progress) if args.check else []
             drawn = record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
         measured = self.part.transfers()
-        profile.transfers = measured if measured or args.no_transfers else measure_transfers(args.ranks, job.device)
+        if not args.no_transfers:
+            profile.transfers = measured or measure_transfers(args.ranks, job.device)
+            with_blocks(profile, job)
         self.output.back()
         files = write(Result(profile, checks, drawn), args, self.folder)
         with contextlib.suppress(BrokenPipeError, SystemExit):  # whoever read has gone; rich tells it so

@@ -174,7 +174,8 @@ class Proof {
     std::vector<Wide> rooms;
     for (std::size_t d = 0; d < cluster_.devices.size(); ++d) {
       const Wide wait = begins ? waits[std::min(d, waits.size() - 1)] : 0;
-      const Wide time = std::max<Wide>(0, length - wait) / plan_.micro_batches;
+      const Wide blocks = Wide{profile_.rank.forward} + (trains_ ? profile_.rank.backward : 0);
+      const Wide time = std::max<Wide>(0, std::max<Wide>(0, length - wait) / plan_.micro_batches - blocks);
       rooms.push_back(in_quickest_time(time, static_cast<std::size_t>(cluster_.devices[d].kind)));
     }
     std::sort(rooms.rbegin(), rooms.rend());

@@ -209,8 +209,10 @@ class AnyPlacementBound {
     __int128 together = 0;
     for (int d = 0; d < devices_; ++d) {
       const Nanoseconds time = std::max<Nanoseconds>(0, length - idle_[static_cast<std::size_t>(d)]);
+      const Nanoseconds blocks = model_.rank.forward + model_.rank.backward;  // one of each at least
+      const Nanoseconds own = std::max<Nanoseconds>(0, time / options_.search.micro_batches - blocks);
       const Slowness& slow = slowness_[static_cast<std::size_t>(model_.kind_of(d))];
-      const auto room = static_cast<__int128>(time / options_.search.micro_batches) * slow.per / slow.times;
+      const auto room = static_cast<__int128>(own) * slow.per / slow.times;
       rooms.push_back(static_cast<std::int64_t>(std::min<__int128>(room, sum_)));
       together += rooms.back();
     }

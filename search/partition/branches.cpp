@@ -157,7 +157,7 @@ Nanoseconds GraphCutter::critical_path() const {
     if (std::binary_search(options_.sharded.begin(), options_.sharded.end(), l)) continue;
     Nanoseconds own = std::numeric_limits<Nanoseconds>::max();
     for (std::size_t k = 0; k < model_.on_kind.size(); ++k)
-      own = std::min(own, time_of(cost_on_kind(model_, static_cast<int>(k), {l})));
+      own = std::min(own, time_of(cost_of_run(model_, static_cast<int>(k), {l})));
     for (const LayerInput& input : model_.graph.inputs(l)) until[l] = std::max(until[l], until[input.layer]);
     until[l] += own;
     longest = std::max(longest, until[l]);
@@ -213,7 +213,7 @@ std::optional<Fit> GraphCutter::fitting(const StageSet& set, int behind, int cap
   const int shards = static_cast<int>(shards_.size());
   for (const bool recompute : {false, true}) {
     if (options_.recompute == (recompute ? Recompute::never : Recompute::always)) continue;
-    Nanoseconds time = time_of(cost) + (recompute ? cost.forward : 0);
+    Nanoseconds time = time_of(cost) + (recompute ? cost.forward - model_.rank.forward : 0);
     Bytes held = cost.in_flight(recompute) * std::min(most, behind + shards), messages = cost.messages;
     Bytes workspace = cost.workspace() + (recompute ? cost.kept : 0);
     Bytes fixed = cost.fixed, together = cost.step_together, alone = cost.step_alone;

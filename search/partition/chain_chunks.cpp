@@ -26,8 +26,10 @@ Nanoseconds simple_bound(const Problem& problem) {
   };
   Nanoseconds longest = 0;
   for (int i = 0; i < layers; ++i) longest = std::max(longest, time(i, i + 1));
-  const Nanoseconds mean = (time(0, layers) + problem.devices() - 1) / problem.devices();
-  return std::max(mean, longest) + problem.costs.shard_time();
+  const Nanoseconds blocks = problem.model.blocks();
+  const Nanoseconds all = time(0, layers) + problem.stages() * blocks;
+  const Nanoseconds mean = (all + problem.devices() - 1) / problem.devices();
+  return std::max(mean, longest + blocks) + problem.costs.shard_time();
 }
 
 /// Stages of about the same time each, cut where the sum of the times says.

@@ -14,7 +14,7 @@ Load Problem::add(Load load, int device, int stage, int first, int end, bool rec
   const LayerSums& on = sums(device);
   const Bytes kept = on.kept(first, end);
   const Bytes workspace = on.workspace(first, end) + (recompute ? kept : 0);
-  load.time += on.time(first, end) + (recompute ? on.forward(first, end) : 0);
+  load.time += on.time(first, end) + model.blocks() + (recompute ? on.forward(first, end) : 0);
   load.fixed += on.fixed(first, end);
   load.together += on.step_together(first, end);
   load.alone = std::max(load.alone, on.step_alone(first, end));
@@ -26,7 +26,7 @@ Load Problem::add(Load load, int device, int stage, int first, int end, bool rec
 
 Load Problem::add_forward(Load load, int device, int first, int end) const {
   const LayerSums& on = sums(device);
-  load.time += on.time(first, end);
+  load.time += on.time(first, end) + model.blocks();
   load.fixed += on.fixed(first, end) + messages_ahead(on.input(first), costs.sent_by(end));
   load.workspace = std::max(load.workspace, on.input(first) + on.workspace(first, end));
   return load;
@@ -68,7 +68,7 @@ std::optional<Problem::Fitting> Problem::fitting(int device, int stage, int firs
 
 bool Problem::beyond(int device, int stage, int first, int end, Nanoseconds limit) const {
   const LayerSums& on = sums(device);
-  Nanoseconds time = costs.shard_time() + on.time(first, end);
+  Nanoseconds time = costs.shard_time() + on.time(first, end) + model.blocks();
   if (!may_keep) time += on.forward(first, end);
   if (time > limit || costs.splits(first, end)) return true;
   if (memory(device) == kUnlimited) return false;
@@ -103,7 +103,7 @@ Nanoseconds longest_load(const Problem& problem) {
     const int layers = on.layers();
     longest = std::max(longest, on.time(0, layers) + (problem.may_recompute ? on.forward(0, layers) : 0));
   }
-  return longest + problem.costs.shard_time();
+  return longest + problem.stages() * problem.model.blocks() + problem.costs.shard_time();
 }
 
 std::vector<Load> loads_of(const Problem& problem, const Ends& ends) {

@@ -82,7 +82,8 @@ Ends balanced(const Problem& problem, Nanoseconds limit) {
 /// The busiest device takes an equal share at least, were each layer where it is quickest.
 Nanoseconds least_load(const Problem& problem) {
   const Nanoseconds total = problem.costs.least_time(0, problem.costs.layers(), !problem.may_keep);
-  return (total + problem.stages() - 1) / problem.stages() + problem.costs.shard_time();
+  return (total + problem.stages() - 1) / problem.stages() + problem.model.blocks() +
+         problem.costs.shard_time();
 }
 
 Found solve_in_order(const Problem& problem) {

@@ -194,6 +194,8 @@ Nanoseconds simple_bound(const Profile& profile, const Candidate& candidate, int
     total += quickest;
     longest = std::max(longest, quickest);
   }
+  total += static_cast<Nanoseconds>(candidate.options.chunks) * model.devices() * model.blocks();
+  longest += model.blocks();
   const Nanoseconds busiest = std::max((total + model.devices() - 1) / model.devices(), longest) + shards;
   const __int128 all_batches = static_cast<__int128>(busiest) * micro_batches;
   return static_cast<Nanoseconds>(std::min<__int128>(all_batches, std::numeric_limits<Nanoseconds>::max()));

@@ -65,7 +65,7 @@ class Converter {
   }
 
  private:
-  StageCost cost(int layer, int kind) const { return cost_on_kind(model_, kind, {layer}); }
+  StageCost cost(int layer, int kind) const { return cost_of_run(model_, kind, {layer}); }
   Nanoseconds backward(const StageCost& cost) const {
     return model_.split ? cost.backward_input + cost.backward_weight : cost.backward;
   }

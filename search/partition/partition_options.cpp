@@ -43,6 +43,7 @@ void check_sums(const Profile& profile, int micro_batches) {
     for (const Spread* spread :
          {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
       time += spread->median;
+    time += static_cast<__int128>(profile.rank.forward) + 2 * static_cast<__int128>(profile.rank.backward);
     for (const Bytes part : {layer.kept, layer.waiting, layer.labels, layer.sent, layer.forward_workspace,
                              layer.backward_workspace, layer.weight_workspace, layer.input_bytes})
       bytes += static_cast<__int128>(part) * micro_batches;
@@ -52,6 +53,7 @@ void check_sums(const Profile& profile, int micro_batches) {
       bytes += part;
     bytes += static_cast<__int128>(profile.rank.buffers) * (layer.input_bytes + layer.output_bytes);
   }
+  time += static_cast<__int128>(2) * profile.rank.read;
   bytes += static_cast<__int128>(profile.rank.held) + profile.rank.step;
   if (time > most) refuse("the times of all layers together are beyond int64 nanoseconds");
   if (bytes > most) refuse("the memory of all layers and micro-batches together is beyond int64 bytes");

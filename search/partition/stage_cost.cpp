@@ -120,7 +120,7 @@ Model::Model(const Profile& of, const PartitionOptions& options)
       links(options.transfers ? LinkTable(of, cluster) : LinkTable()),
       split(options.split_backward),
       inference(options.inference),
-      rank(inference ? RankCost{} : of.rank) {}
+      rank(inference ? RankCost{.forward = of.rank.forward} : of.rank) {}
 
 namespace {
 
@@ -168,9 +168,18 @@ void add_messages(StageCost& cost, Bytes output) {
 
 }  // namespace
 
-StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& layers) {
+StageCost cost_of_run(const Model& model, int kind, const std::vector<int>& layers) {
   StageCost cost = cost_of_layers(model, kind, layers);
   if (model.inference) add_messages(cost, output_of(model, layers));
+  return cost;
+}
+
+StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& layers) {
+  StageCost cost = cost_of_run(model, kind, layers);
+  cost.forward += model.rank.forward;
+  cost.backward += model.rank.backward;
+  cost.backward_input += model.rank.backward;
+  cost.backward_weight += model.rank.backward;
   return cost;
 }
 
@@ -183,9 +192,10 @@ StageCost cost_of_shard(const Model& model, const std::vector<int>& layers, cons
   // The halves of its backward are not run apart: every device would have to join in both.
   if (model.split) cost.backward = cost.backward_input + cost.backward_weight;
   const Bytes output = output_of(model, layers);
-  cost.forward = share(cost.forward, parts) + all_reduce(model.links, devices, output);
+  cost.forward = share(cost.forward, parts) + all_reduce(model.links, devices, output) + model.rank.forward;
   if (!model.inference)
-    cost.backward = share(cost.backward, parts) + all_reduce(model.links, devices, cost.input);
+    cost.backward =
+        share(cost.backward, parts) + all_reduce(model.links, devices, cost.input) + model.rank.backward;
   cost.backward_input = cost.backward_weight = 0;
   cost.kept = share(cost.kept, parts);
   cost.forward_workspace = share(cost.forward_workspace, parts) + output;
@@ -204,8 +214,9 @@ StageCost cost_of_stage(const Model& model, const ModelStage& stage) {
                        ? cost_of_shard(model, stage.layers, stage.devices)
                        : cost_on_kind(model, model.kind_of(stage.devices.front()), stage.layers);
   if (stage.recompute) {
-    cost.backward += cost.forward;
-    cost.backward_input += cost.forward;
+    const Nanoseconds again = cost.forward - model.rank.forward;
+    cost.backward += again;
+    cost.backward_input += again;
     cost.backward_workspace = cost.workspace() + cost.kept;  // which the second forward makes anew
     cost.forward_workspace = std::max<Bytes>(0, cost.forward_peak - cost.sent);
   }

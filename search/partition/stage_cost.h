@@ -17,7 +17,8 @@
 
 namespace ostinato::chain {
 
-/// Sums over layers; of workspaces the peak above what the whole stage keeps.
+/// Sums over layers, and of whole stages what each block takes beside them; of workspaces the peak above what
+/// the whole stage keeps.
 struct StageCost {
   Nanoseconds forward = 0, backward = 0, backward_input = 0, backward_weight = 0;
   Bytes kept = 0;   ///< from the forward to the end of the backward, without the input and what was sent
@@ -49,11 +50,13 @@ struct Model {
                                                       ///< without halves is all in its input half
   const LinkTable links;                              ///< empty where transfers do not count
   const bool split, inference;
-  const RankCost rank;  ///< all 0 for an inference
+  const RankCost rank;  ///< for an inference: no memory, no backward
 
   int devices() const { return static_cast<int>(cluster.devices.size()); }
   int kind_of(int device) const { return cluster.devices[device].kind; }
   Bytes memory_of(int device) const { return cluster.kinds[kind_of(device)].memory; }
+  /// Of a stage for one micro-batch, beside its layers.
+  Nanoseconds blocks() const { return rank.forward + (split ? 2 : 1) * rank.backward; }
   /// What the end of a step takes on a device above what it always holds. `together`, `alone`: LayerCost,
   /// over all its layers.
   Bytes end_of_step(Bytes together, Bytes alone) const {
@@ -70,13 +73,16 @@ Number share(Number whole, int parts) {
 /// Of `bytes` over a ring of these devices, at least two.
 Nanoseconds all_reduce(const LinkTable& links, const std::vector<int>& devices, Bytes bytes);
 
-/// The cost of these layers on one device of this kind. O(layers + edges).
+/// The cost of these layers alone on one device of this kind, without blocks. O(layers + edges).
+StageCost cost_of_run(const Model& model, int kind, const std::vector<int>& layers);
+
+/// Of a stage of these layers.
 StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& layers);
 
 /// The cost of a sharded stage on each of `devices`, at least two: that of the slowest kind among them.
 StageCost cost_of_shard(const Model& model, const std::vector<int>& layers, const std::vector<int>& devices);
 
-/// Either of these, and the forward once more in the backward where the stage recomputes.
+/// Either of the last two, and the layers' forwards once more in the backward where the stage recomputes.
 StageCost cost_of_stage(const Model& model, const ModelStage& stage);
 
 }  // namespace ostinato::chain

@@ -126,6 +126,17 @@ void LinkTable::write(Placement& placement) const {
   placement.links = others_;
 }
 
+namespace {
+
+/// Whoever runs the first layer reads the inputs of a batch; whoever runs the last reads its labels.
+void add_reading(std::vector<LayerCost>& layers, Nanoseconds time) {
+  if (layers.empty()) return;
+  layers.front().forward.median += time;
+  if (layers.size() > 1) layers.back().forward.median += time;
+}
+
+}  // namespace
+
 std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile) {
   if (kind.profile) check_same_model(kind, profile);
   std::vector<LayerCost> layers = kind.profile ? kind.profile->layers : profile.layers;
@@ -133,11 +144,13 @@ std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile)
     layers[l].input_bytes = profile.layers[l].input_bytes;
     layers[l].output_bytes = profile.layers[l].output_bytes;
   }
-  if (kind.speed == kUsualSpeed) return layers;
-  for (LayerCost& layer : layers) {
-    for (Spread* spread : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
-      slow_down(*spread, kind.speed);
+  if (kind.speed != kUsualSpeed) {
+    for (LayerCost& layer : layers) {
+      for (Spread* spread : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
+        slow_down(*spread, kind.speed);
+    }
   }
+  add_reading(layers, profile.rank.read);
   return layers;
 }
 

@@ -72,7 +72,8 @@ class LinkTable {
 };
 
 /// The layers as a kind of device runs them: its own profile where it has one, else `profile`; times divided
-/// by the speed, rounded up. Throws InputError where its profile is of another model.
+/// by the speed, rounded up, and with the time to read a batch in the forwards of the first and the last.
+/// Throws InputError where its profile is of another model.
 std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile);
 
 }  // namespace ostinato

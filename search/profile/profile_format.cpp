@@ -79,6 +79,14 @@ Json json(const Completeness& completeness) {
           {"reason", completeness.reason}};
 }
 
+Json json(const RankCost& rank) {
+  Json object = {{"held", rank.held}, {"step", rank.step}, {"buffers", rank.buffers}};
+  for (const auto& [key, time] :
+       {std::pair{"forward", rank.forward}, {"backward", rank.backward}, {"read", rank.read}})
+    if (time > 0) object[key] = time;
+  return object;
+}
+
 void add(std::string& text, const char* key, const Json& value) {
   text += std::string("  \"") + key + "\": " + value.text() + ",\n";
 }
@@ -115,9 +123,7 @@ std::string format_profile(const Profile& profile) {
   add(text, "micro_batch_size", profile.micro_batch_size);
   add(text, "completeness", json(profile.completeness));
   if (const std::string noise = noise_of(profile); !noise.empty()) add(text, "noise", noise);
-  const RankCost& rank = profile.rank;
-  if (rank != RankCost{})
-    add(text, "rank", {{"held", rank.held}, {"step", rank.step}, {"buffers", rank.buffers}});
+  if (profile.rank != RankCost{}) add(text, "rank", json(profile.rank));
   add_rows(text, "layers", profile.layers);
   text += ",\n";
   add_rows(text, "operators", profile.operators);

@@ -134,13 +134,15 @@ TEST(PlanCommand, IsNoWorseThanAnyCandidateOrBaseline) {
 
 TEST(PlanCommand, WhatTheLimitCutIsWrittenAndToldOf) {
   const TemporaryFolder folder;
-  const std::string profile = folder.write("profile.json", profile_text(kUneven));
+  std::vector<Nanoseconds> times;  // more than any machine searches in the time
+  for (int l = 0; l < 64; ++l) times.push_back(1000 + 137 * (l * l % 31));
+  const std::string profile = folder.write("profile.json", profile_text(times));
   std::vector<std::string> args = {"plan",
                                    profile,
                                    "--devices",
-                                   "4",
+                                   "8",
                                    "--micro-batches",
-                                   "32",
+                                   "64",
                                    "--time-limit",
                                    "0.0001",
                                    "--placement-output",

@@ -30,6 +30,7 @@ from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.machine.wire import TIMEOUT, joined
 
 WARM_UP, REPEATS = 3, 15
+PROGRAM = "ostinato.profile.machine.transfers"
 
 
 def measure_pair(wire: Any, rank: int, pair: tuple[int, int]) -> list[tuple[int, int]]:
@@ -70,13 +71,14 @@ def fitted(pairs: list[Any]) -> list[Any]:
 
 
 @contextmanager
-def processes(ranks: int, folder: Path, device: Any) -> Iterator[list[subprocess.Popen]]:
-    """Each on a device of its own, as far as there are so many of this kind."""
+def processes(ranks: int, folder: Path, device: Any, program: str = PROGRAM, *arguments: str) -> Iterator[list[subprocess.Popen]]:
+    """Each on a device of its own, as far as there are so many of this kind. `program`: a module, which is given its rank, their
+    number and the folder first."""
     started: list[subprocess.Popen] = []
     environment = os.environ | ({"DS_ACCELERATOR": "cpu"} if isinstance(device, Cpu) else {})
     try:
         for rank in range(ranks):
-            command = [sys.executable, "-m", "ostinato.profile.machine.transfers", str(rank), str(ranks), str(folder)]
+            command = [sys.executable, "-m", program, str(rank), str(ranks), str(folder), *arguments]
             with (folder / f"{rank}.log").open("w") as log:
                 started.append(
                     subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment | {"LOCAL_RANK": str(rank)})
@@ -88,16 +90,16 @@ def processes(ranks: int, folder: Path, device: Any) -> Iterator[list[subprocess
             process.wait()
 
 
-def wait_for(started: list[subprocess.Popen], folder: Path) -> None:
+def wait_for(started: list[subprocess.Popen], folder: Path, what: str = "the transfer measurement") -> None:
     deadline = time.monotonic() + TIMEOUT
     for rank, process in enumerate(started):
         try:
             status = process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired as error:
-            raise ProfileError(f"transfers took more than {TIMEOUT} s: use --no-transfers") from error
+            raise ProfileError(f"{what} took more than {TIMEOUT} s: use --no-transfers") from error
         if status:
             lines = (folder / f"{rank}.log").read_text().strip().splitlines() or ["no message"]
-            raise ProfileError(f"rank {rank} of the transfer measurement failed: {lines[-1]}", Status.MISSING)
+            raise ProfileError(f"rank {rank} of {what} failed: {lines[-1]}", Status.MISSING)
 
 
 def measure_transfers(ranks: int = 2, device: Any = None) -> list[Any]:

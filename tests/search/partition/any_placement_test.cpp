@@ -20,6 +20,7 @@ using partition::Packing;
 using test::joint_options;
 using test::profile_of;
 using test::random_profile;
+using test::some_block_times;
 
 /// Every way to put these items into bins of these sizes, one item after the other.
 bool fits_by_trial(const std::vector<std::int64_t>& items, std::vector<std::int64_t>& rooms, std::size_t i) {
@@ -128,10 +129,11 @@ class Shortest {
 };
 
 TEST(AnyPlacement, IsBelowEveryPlacementAndOftenTheBestOfThem) {
-  std::mt19937 random(5);
+  std::mt19937 random(5), blocks(7);
   int tight = 0;
   for (int round = 0; round < 40; ++round) {
     Profile profile = random_profile(random, 4);
+    if (round % 2) profile.rank = some_block_times(blocks);
     JointOptions options = joint_options(2, 1 + static_cast<int>(random() % 5));
     options.partition.inference = round % 4 == 3;
     if (round % 4 == 1) options.partition.device_memory = 60 + static_cast<Bytes>(random() % 60);
@@ -157,10 +159,11 @@ Claimed claimed(const Profile& profile, const JointOptions& options) {
 }
 
 TEST(AnyPlacement, IsProvedAgainByTheChecker) {
-  std::mt19937 random(6);
+  std::mt19937 random(6), blocks(8);
   for (int round = 0; round < 20; ++round) {
     Profile profile = random_profile(random, 6);
     profile.layers[0].shardable = round % 3 == 0;
+    if (round % 3 == 1) profile.rank = some_block_times(blocks);
     JointOptions options =
         joint_options(1 + static_cast<int>(random() % 4), 1 + static_cast<int>(random() % 6));
     options.shardable = shardable_layers(profile);

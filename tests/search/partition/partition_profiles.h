@@ -49,6 +49,12 @@ inline Profile random_profile(std::mt19937& random, int layers) {
   return profile;
 }
 
+/// What blocks and reading a batch take beside layers.
+inline RankCost some_block_times(std::mt19937& random) {
+  std::uniform_int_distribution<Nanoseconds> upto(0, 4);
+  return {.forward = upto(random), .backward = upto(random), .read = upto(random)};
+}
+
 /// Layers read memory of earlier ones that no backward needs, and show what later ones alone need.
 inline void share_memory(std::mt19937& random, Profile& profile) {
   std::uniform_int_distribution<int> upto(0, 9);

@@ -105,6 +105,14 @@ TEST(ProfileJsonTest, ReadsWhatItWrites) {
   EXPECT_TRUE(read.completeness.complete);
 }
 
+TEST(ProfileJsonTest, WhatARankSpendsIsOptional) {
+  Profile p = profile();
+  p.rank = {.held = 1, .step = 2, .buffers = 3};
+  EXPECT_NE(format_profile(p).find(R"("rank": {"held":1,"step":2,"buffers":3})"), std::string::npos);
+  p.rank.forward = 4, p.rank.backward = 5, p.rank.read = 6;
+  EXPECT_EQ(parse_profile(format_profile(p), "profile.json").rank, p.rank);
+}
+
 TEST(ProfileJsonTest, TheBackendOfATransferIsOptional) {
   const std::string text = replaced("\"residual\":0.125", "\"residual\":0.125,\"backend\":\"nccl\"");
   const Profile read = parse_profile(text, "profile.json");

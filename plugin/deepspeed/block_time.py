@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a block costs beside its layers: the engine's own code, and sending what it made.
+
+    python -m ostinato.deepspeed.block_time RANK RANKS FOLDER BYTES      # one rank; leaves FOLDER/RANK.json
+
+Every rank trains a chain of layers that hardly compute, under a plan that gives it several stages, with messages of BYTES. A block's
+cost is from its start until what it made has been sent, less what its layer takes by itself. `ostinato profile` starts it
+(ostinato/profile/machine/block_time.py), for a profile's `rank`.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+STAGES, MICRO_BATCHES = 4, 8  # of each rank; of a step
+WARM_UP, STEPS = 3, 5
+
+
+class Scaled(nn.Module):
+    """Does next to nothing in a forward and a backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, values):
+        return values * self.scale
+
+
+def plan_in(folder: Path, ranks: int) -> dict:
+    """The section of a plan that has many borders and no waiting; written once, by rank 0."""
+    import ostinato
+
+    made = ostinato.placement("looped", devices=ranks, chunks=STAGES, layers=ranks * STAGES)
+    placement, plan = folder / "placement.toml", folder / "plan.json"
+    if torch.distributed.get_rank() == 0:
+        made.save(placement)
+        ostinato.search(made, micro_batches=MICRO_BATCHES, method="interleaved-1f1b").save(plan)
+    torch.distributed.barrier()
+    return {"plan": str(plan), "placement": str(placement)}
+
+
+def alone(values: torch.Tensor) -> dict[str, int]:
+    """Nanoseconds of a layer's forward and backward by themselves."""
+    layer, times = Scaled(), {"F": [], "B": []}
+    for _ in range(MICRO_BATCHES * STEPS):
+        given = values.clone().requires_grad_()
+        begin = time.perf_counter_ns()
+        made = layer(given)
+        times["F"].append(time.perf_counter_ns() - begin)
+        gradient = torch.ones_like(made)
+        begin = time.perf_counter_ns()
+        torch.autograd.backward(made, gradient)
+        times["B"].append(time.perf_counter_ns() - begin)
+    return {kind: int(statistics.median(of_kind)) for kind, of_kind in times.items()}
+
+
+def costs(instructions: list, records: list[tuple[int, int, int]]) -> Iterator[tuple[str, int]]:
+    """(kind, nanoseconds) of each block that sends: to the start of the instruction after it has sent."""
+    for (block, start, _), (sending, _, _), (_, after, _) in zip(records, records[1:], records[2:], strict=False):
+        if instructions[block].action in "FB" and instructions[sending].action == f"SEND_{instructions[block].action}":
+            yield instructions[block].action, after - start
+
+
+def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
+    """Nanoseconds of a forward and of a backward block, medians over the steps. All ranks must call it."""
+    import deepspeed
+    from deepspeed.pipe import LayerSpec, PipelineModule
+
+    values = torch.ones(1, max(1, size // 4))
+    model = PipelineModule(
+        [LayerSpec(Scaled) for _ in range(ranks * STAGES)],
+        num_stages=ranks,
+        loss_fn=lambda made, _: made.mean(),
+        partition_method="uniform",
+        activation_checkpoint_interval=0,
+    )
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": MICRO_BATCHES,
+        "steps_per_print": 10**9,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.0}},
+        "ostinato": plan_in(folder, ranks),
+    }
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
+    run = engine._ostinato
+    instructions = list(run.program.instructions(engine.stage_id))
+    found: dict[str, list[int]] = {"F": [], "B": []}
+    for step in range(WARM_UP + STEPS):
+        engine.train_batch(iter([(values, values)] * MICRO_BATCHES))
+        if step >= WARM_UP:
+            for kind, cost in costs(instructions, run.executor.records()):
+                found[kind].append(cost)
+    own = alone(values)
+    return {kind: max(0, int(statistics.median(times)) - own[kind]) for kind, times in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One rank of the measurement of what a block costs.")
+    parser.add_argument("rank", type=int)
+    parser.add_argument("ranks", type=int)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("bytes", type=int)
+    args = parser.parse_args()
+    os.environ |= {"RANK": str(args.rank), "LOCAL_RANK": str(args.rank), "WORLD_SIZE": str(args.ranks)}
+    import deepspeed
+    import ostinato.deepspeed  # noqa: F401  # heeds the section, whether torch has loaded ostinato or not
+    from deepspeed.ops import __compatible_ops__ as operators
+
+    operators["deepspeed_shm_comm"] = False  # else it is compiled, for a minute
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{args.folder / 'store'}", rank=args.rank, world_size=args.ranks)
+    deepspeed.init_distributed("gloo")
+    result = measured(args.folder, args.ranks, args.bytes)
+    (args.folder / f"{args.rank}.json").write_text(json.dumps(result))
+    torch.distributed.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # the threads of DeepSpeed's groups may abort a usual end
+
+
+if __name__ == "__main__":
+    main()

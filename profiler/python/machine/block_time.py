@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forward and a backward block cost on this machine beside their layers, in DeepSpeed's engine under a plan.
+
+    forward, backward = measure_blocks(196608)       # ns; messages of so many bytes
+
+Two ranks train layers that hardly compute (ostinato.deepspeed.block_time, known here by its name only: the plugin is built
+on the profiler). On an accelerator nothing is measured: the host runs ahead of the device there, which hides it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ostinato.profile.machine.device import Cpu
+from ostinato.profile.machine.transfers import processes, wait_for
+
+RANKS = 2
+PROGRAM = "ostinato.deepspeed.block_time"
+LARGEST = 1 << 24  # bytes of a message, beyond which sending takes as long as computing
+
+
+def can_measure(device: Any) -> bool:
+    """Ranks that share a core would tell how long they wait for it."""
+    return isinstance(device, Cpu) and importlib.util.find_spec("deepspeed") is not None and len(os.sched_getaffinity(0)) >= RANKS
+
+
+def measure_blocks(size: int) -> tuple[int, int]:
+    """Nanoseconds; medians of the ranks, and their mean. Takes some seconds. Raises ProfileError where a rank fails."""
+    with tempfile.TemporaryDirectory(prefix="ostinato-blocks-") as name:
+        folder = Path(name)
+        with processes(RANKS, folder, Cpu(), PROGRAM, str(min(size, LARGEST))) as started:
+            wait_for(started, folder, "the measurement of blocks")
+        found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    forward, backward = (sum(of_rank[kind] for of_rank in found) // RANKS for kind in "FB")
+    return forward, backward
