@@ -12,12 +12,15 @@ function strengthOf(step) {
 // ---- axis
 function drawAxis(pen, frame) {
   pen.box(0, 0, frame.width, axisHeight, colours.paper);
-  const seen = view.to - view.from, room = (frame.right - frame.left) / 90;
-  const tick = niceTick(seen / Math.max(1, Math.min(room, 12)));
+  const tick = niceTick((view.to - view.from) / Math.max(1, Math.min((frame.right - frame.left) / 70, 14)));
+  let written = 0;  // up to which x there is text
   for (let t = Math.ceil(view.from / tick) * tick; t <= view.to; t += tick) {
     const x = xOf(frame, t), text = tickText(t, tick);
     pen.box(x, axisHeight - 5, 1, frame.height - axisHeight + 5, colours.line);
-    if (x + 3 + widthOf(text, 11) < frame.right + 8) pen.text(x + 3, axisHeight / 2 - 1, text, colours.soft, { size: 11 });
+    const fits = x + 3 + widthOf(text, 11) < frame.width;
+    if (!fits && x - 8 - widthOf(text, 11) < written) continue;
+    pen.text(fits ? x + 3 : x - 3, axisHeight / 2 - 1, text, colours.soft, { size: 11, align: fits ? "left" : "right" });
+    written = x + 3 + widthOf(text, 11);
   }
 }
 /// In the unit of the whole time, with as many digits as tell neighbours apart.
@@ -35,11 +38,9 @@ function drawSteps(pen, frame, lane) {
   if (last <= first) return;
   const begin = clampX(frame, xOf(frame, row[first].start)), end = clampX(frame, xOf(frame, row[last - 1].end));
   if ((end - begin) / (last - first) < 1.6) return drawCells(pen, frame, lane, begin, end);
+  for (let i = first; i < last; ++i) drawStep(pen, frame, row[i], y, lane.height);
   let labelled = -Infinity;
-  for (let i = first; i < last; ++i) {
-    drawStep(pen, frame, row[i], y, lane.height);
-    labelled = drawLabel(pen, frame, row[i], y, lane.height, labelled, row[i + 1]);
-  }
+  for (let i = first; i < last; ++i) labelled = drawLabel(pen, frame, row[i], y, lane.height, labelled);
 }
 function boxOf(frame, step) {
   const x0 = clampX(frame, xOf(frame, step.start)), x1 = clampX(frame, xOf(frame, step.end));
@@ -76,29 +77,32 @@ function drawMark(pen, frame, step, y, height) {
 
 const chunkLetter = (step) => step.plan.chunks > 1 ? String.fromCharCode(97 + step.block.chunk % 26) : "";
 const shortLabel = (step) => letters[step.block.kind] + step.microBatch + chunkLetter(step);
-/// The longest label that fits; every so often one beyond the block where none does. Returns where it ends.
-function drawLabel(pen, frame, step, y, height, labelled, next) {
+/// The longest label that fits into the block; where none does, now and then one beyond it, behind a mark at the
+/// block's begin. Returns where the last label ends.
+function drawLabel(pen, frame, step, y, height, labelled) {
   const size = Math.min(12, Math.floor(height - 3));
   if (size < 7) return labelled;
-  const [x, width] = boxOf(frame, step), alpha = Math.max(0.45, strengthOf(step));
-  const long = `${step.block.name} ${step.microBatch} · ${time(step.block.time)}`;
-  const short = shortLabel(step);
-  const found = [long, short, letters[step.block.kind] + step.microBatch, String(step.microBatch)]
-    .find((text) => widthOf(text, size) < width - 3);
-  if (found !== undefined) {
-    const at = x + Math.min(4, (width - widthOf(found, size)) / 2);
-    pen.text(at, y + height / 2, found, colours.label, { size, alpha });
+  const [x, width] = boxOf(frame, step), strength = strengthOf(step), alpha = Math.max(0.45, strength);
+  const labels = labelsOf(step, width), fits = (text, size) => widthOf(text, size) < width - 3;
+  const found = labels.find((text) => fits(text, size)), small = Math.min(size, 9);
+  const label = found !== undefined ? found : fits(labels.at(-1), small) ? labels.at(-1) : undefined;
+  if (label !== undefined && x > labelled) {
+    const used = found !== undefined ? size : small;
+    pen.text(x + Math.min(4, (width - widthOf(label, used)) / 2), y + height / 2, label, colours.label, { size: used, alpha });
     return x + width;
   }
-  const room = widthOf(short, size);
-  const clear = !next || clampX(frame, xOf(frame, next.end)) - x < 26;  // a neighbour would not have one of its own
-  if (height < 14 || x < labelled + 34 || !clear || x + room + 2 > frame.right || strengthOf(step) < 1) return labelled;
-  const [colour, shade] = lookOf(step);
-  pen.box(x, y + 1, 1.5, height - 2, colours.label, 0.7);
-  pen.box(x + 1.5, y + height / 2 - size / 2 - 1, room + 3, size + 2, colours.paper);
-  pen.box(x + 1.5, y + height / 2 - size / 2 - 1, room + 3, size + 2, colour, Math.max(shade, 0.7));
-  pen.text(x + 3, y + height / 2, short, colours.label, { size, alpha });
-  return x + room + 4;
+  const text = shortLabel(step), room = widthOf(text, 9) + 4;
+  if (label !== undefined || width > 24 || height < 14 || x < labelled + 30 || x + room > frame.right || strength < 1) return labelled;
+  pen.box(x, y + 1, 1.5, height - 2, colours.label, 0.8);
+  pen.box(x + 1.5, y + height - 13, room, 12, colours.paper, 0.8);
+  pen.text(x + 3, y + height - 7, text, colours.ink, { size: 9 });
+  return x + room;
+}
+function labelsOf(step, width) {
+  const short = shortLabel(step), labels = [short, letters[step.block.kind] + step.microBatch, String(step.microBatch)];
+  if (width < 60) return labels;
+  const named = `${step.block.name} ${step.microBatch}`;
+  return [`${named} · ${time(step.block.time)}`, named, ...labels];
 }
 
 // ---- what was measured
@@ -166,9 +170,9 @@ function drawTitle(pen, frame, lane) {
   }
 }
 function comparedWith(plan) {
-  const first = shownPlans[0];
-  if (plan === first || first.makespan <= 0) return "";
-  return `, ${(plan.makespan / first.makespan).toFixed(2)} times the first`;
+  const { makespan } = shownPlans[0], over = plan.devices.some((device) => device.memory !== null && device.peak > device.memory);
+  const times = plan !== shownPlans[0] && makespan > 0 ? `, ${(plan.makespan / makespan).toFixed(2)} times the first` : "";
+  return times + (over ? ", over the memory" : "");
 }
 
 /// Two lines down the rows, where the repetend begins and ends on each device, and the names of the phases.
@@ -188,9 +192,8 @@ function drawPhases(pen, frame, plan) {
     ? points.reduce((sum, [x]) => sum + x, 0) / points.length : NaN;
   const [begin, end] = bounds.map(middle), y = yOf(frame, lane) + titleHeight / 2;
   if (!(end > begin)) return;
-  const count = Math.max(...plan.devices.map((device) => device.repetend ? device.repetend[2] : 0));
-  const period = `repetend: ${count} × ${time(plan.period)}`, indent = shownPlans.length > 1 ? titleWidth(plan) : 0;
-  for (const [text, from, to] of [["warm-up", frame.left, begin], [period, begin, end], [period.split(":")[0], begin, end],
+  const period = `repetend, every ${time(plan.period)}`, indent = shownPlans.length > 1 ? titleWidth(plan) : 0;
+  for (const [text, from, to] of [["warm-up", frame.left, begin], [period, begin, end], ["repetend", begin, end],
                                   ["cool-down", end, xOf(frame, plan.makespan)]]) {
     const x0 = Math.max(from, frame.left, indent), x1 = Math.min(to, frame.right), room = x1 - x0 - 8;
     if (widthOf(text, 11) > room || (text === "repetend" && widthOf(period, 11) <= room)) continue;

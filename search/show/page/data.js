@@ -19,11 +19,10 @@ const memory = (bytes) => bytes === null ? "unlimited" : scaled(bytes, memoryUni
 const percent = (part, whole) => whole > 0 ? (100 * part / whole).toFixed(1) + " %" : "–";
 const words = (name) => name.replaceAll("_", " ");
 
-/// The largest 1, 2 or 5 times a power of ten that is at most `length`; at least 1.
+/// The smallest 1, 2 or 5 times a power of ten that is at least `length`; at least 1.
 function niceTick(length) {
-  let tick = Math.pow(10, Math.floor(Math.log10(Math.max(length, 1))));
-  for (const factor of [5, 2]) if (tick * factor <= length) return tick * factor;
-  return Math.max(tick, 1);
+  const power = Math.pow(10, Math.floor(Math.log10(Math.max(length, 1))));
+  return power * ([1, 2, 5].find((factor) => power * factor >= length) || 10);
 }
 
 // ---- searching in what is sorted

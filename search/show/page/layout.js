@@ -76,13 +76,20 @@ function lookOf(step) {
   return [stageColour(step.plan, step.block.stage), step.block.kind === "forward" ? 1 : 0.7];
 }
 
-// ---- the width of a text, about: as wide in any font that a page may have
-const narrow = new Set("iljtfr.,:;|!'()[] I1");
-const widthOf = (text, size) => {
+// ---- the width of a text: of its letters, each measured once
+const letterWidths = new Map(), ruler = document.createElement("canvas").getContext("2d");
+function letterWidth(letter) {
+  if (!letterWidths.has(letter)) {
+    ruler.font = "100px " + fontFamily;
+    letterWidths.set(letter, ruler.measureText(letter).width / 100);
+  }
+  return letterWidths.get(letter);
+}
+function widthOf(text, size) {
   let sum = 0;
-  for (const c of text) sum += narrow.has(c) ? 0.36 : c >= "A" && c <= "Z" ? 0.7 : c > "\u02ff" ? 1 : 0.58;
+  for (const letter of text) sum += letterWidth(letter);
   return sum * size;
-};
+}
 function cut(text, size, room) {
   if (widthOf(text, size) <= room) return text;
   let end = text.length;
