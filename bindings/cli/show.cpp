@@ -58,7 +58,8 @@ struct Asked {
 Nanoseconds time_of(const std::string& option, const std::string& text) {
   const auto time = parse_time(text, "ns");
   if (!time)
-    throw UsageError(fmt::format("{} needs a time with a unit, as 12.5ms, got \"{}\"", option, printable(text)));
+    throw UsageError(
+        fmt::format("{} needs a time with a unit, as 12.5ms, got \"{}\"", option, printable(text)));
   return *time;
 }
 
@@ -84,7 +85,8 @@ std::vector<int> devices_of(const std::string& text, int count) {
     const std::string part = text.substr(begin, end - begin);
     const std::size_t dash = std::min(part.find('-'), part.size());
     const std::string first = part.substr(0, dash), last = dash < part.size() ? part.substr(dash + 1) : first;
-    if (!core::is_whole_number(first, 0, count - 1) || !core::is_whole_number(last, 0, count - 1)) throw wrong();
+    if (!core::is_whole_number(first, 0, count - 1) || !core::is_whole_number(last, 0, count - 1))
+      throw wrong();
     if (std::stoi(last) < std::stoi(first)) throw wrong();
     for (int d = std::stoi(first); d <= std::stoi(last); ++d) devices.push_back(d);
     begin = end + 1;
@@ -126,7 +128,8 @@ Beside beside(const std::string& what, const Asked& asked, const Plan& plan, con
   if (std::error_code error; !std::filesystem::exists(what, error)) {
     std::string list;
     for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
-    throw UsageError(fmt::format("--against {}: neither a plan's file nor a schedule ({})", printable(what), list));
+    throw UsageError(
+        fmt::format("--against {}: neither a plan's file nor a schedule ({})", printable(what), list));
   }
   const std::string file = placement_of(what, asked.placements).string();
   auto [written, other, as_planned] = read_plan_and_placement(what, file);
@@ -139,17 +142,18 @@ MeasuredStep measured_step(const std::string& folder, const std::string& plan_pa
   MeasuredStep step = read_trace(folder);
   const std::string digest = sha256(read_file(plan_path, kMaxPlanBytes));
   if (!step.plan_sha256.empty() && step.plan_sha256 != digest)
-    throw InputError(folder, 0,
-                     fmt::format("is the trace of another plan: its sha256 begins with {}, that of {} with {}",
-                                 printable(step.plan_sha256.substr(0, 12)), printable(plan_path),
-                                 digest.substr(0, 12)));
+    throw InputError(
+        folder, 0,
+        fmt::format("is the trace of another plan: its sha256 begins with {}, that of {} with {}",
+                    printable(step.plan_sha256.substr(0, 12)), printable(plan_path), digest.substr(0, 12)));
   if (step.makespan != plan.makespan)
     throw InputError(folder, 0,
                      fmt::format("ran for {}, the plan takes {}: it ran another number of micro-batches",
                                  format_time(step.makespan), format_time(plan.makespan)));
   if (step.devices.size() > placement.devices.size())
-    throw InputError(folder, 0,
-                     fmt::format("has {} devices, the placement {}", step.devices.size(), placement.devices.size()));
+    throw InputError(
+        folder, 0,
+        fmt::format("has {} devices, the placement {}", step.devices.size(), placement.devices.size()));
   return step;
 }
 
@@ -171,9 +175,10 @@ void declare(CommandLine& line, Asked& asked) {
   line.text("--to", asked.to, "Its end").type_name("TIME");
   line.text("--devices", asked.devices, "Its devices by position, as 0-7 or 0-3,12").type_name("LIST");
   line.text("--html", asked.html, "Page to write").type_name("FILE");
-  line.texts("--against", asked.against,
-             "On the page: another plan below it, or a named schedule of its placement, as 1f1b; may be given "
-             "again")
+  line.texts(
+          "--against", asked.against,
+          "On the page: another plan below it, or a named schedule of its placement, as 1f1b; may be given "
+          "again")
       .type_name("PLAN");
   line.texts("--placement", asked.placements, "The placement of --against, where it does not lie beside it")
       .type_name("FILE");

@@ -83,7 +83,8 @@ const char* word(Binding binding) {
 Json critical_of(const std::vector<CriticalStep>& chain) {
   Json list = Json::array();
   for (const CriticalStep& c : chain)
-    list.push_back({c.step.block, c.step.micro_batch, word(c.binding), c.device, c.transfer, c.idle, c.missing});
+    list.push_back(
+        {c.step.block, c.step.micro_batch, word(c.binding), c.device, c.transfer, c.idle, c.missing});
   return list;
 }
 

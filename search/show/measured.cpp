@@ -28,9 +28,9 @@ struct RankTrace {
 };
 
 MeasuredInstruction instruction_of(const Value& value, const std::string& file) {
-  const Fields fields(value, file, "an instruction",
-                      {"text", "action", "stage", "micro_batch", "planned_start", "planned_end", "start",
-                       "end"});
+  const Fields fields(
+      value, file, "an instruction",
+      {"text", "action", "stage", "micro_batch", "planned_start", "planned_end", "start", "end"});
   MeasuredInstruction made;
   made.action = fields.text("action");
   if (std::find(kActions.begin(), kActions.end(), made.action) == kActions.end())
@@ -48,9 +48,9 @@ MeasuredInstruction instruction_of(const Value& value, const std::string& file) 
 RankTrace read_rank(const fs::path& path) {
   RankTrace trace;
   trace.file = path.string();
-  const Value root = read_json(
-      read_file(path, kMostBytes), trace.file, "ostinato-trace/1", "instructions",
-      [&](const Value& value) { trace.instructions.push_back(instruction_of(value, trace.file)); });
+  const Value root =
+      read_json(read_file(path, kMostBytes), trace.file, "ostinato-trace/1", "instructions",
+                [&](const Value& value) { trace.instructions.push_back(instruction_of(value, trace.file)); });
   const Fields fields(root, trace.file, "the trace",
                       {"format", "rank", "device", "step", "plan_sha256", "makespan", "instructions",
                        "step_seconds", "peak_memory", "one_f_one_b"});
@@ -88,7 +88,8 @@ MeasuredStep read_trace(const fs::path& folder) {
       step.plan_sha256 = trace.plan_sha256;
       step.makespan = trace.makespan;
     } else if (trace.plan_sha256 != step.plan_sha256 || trace.makespan != step.makespan) {
-      throw InputError(trace.file, 0, "is of another plan than the files before it: several runs are mixed here");
+      throw InputError(trace.file, 0,
+                       "is of another plan than the files before it: several runs are mixed here");
     }
     const auto place = by_device.find(trace.device);
     if (place == by_device.end() || trace.rank < place->second.rank)

@@ -23,7 +23,7 @@ struct MeasuredInstruction {
 };
 
 struct MeasuredStep {
-  std::string plan_sha256;  ///< of the plan's file; empty where the plan came from none
+  std::string plan_sha256;   ///< of the plan's file; empty where the plan came from none
   Nanoseconds makespan = 0;  ///< the plan's
   int ranks = 0;             ///< files that were read
   std::vector<std::vector<MeasuredInstruction>> devices;  ///< of the lowest rank that runs on each device

@@ -69,7 +69,7 @@ class Transfers {
     const std::string way =
         fmt::format("{} to {}", placement_.devices[route.from].name, placement_.devices[route.to].name);
     ++count_;
-    Json begin = {{"ph", "b"},   {"pid", route.to},   {"tid", 0},
+    Json begin = {{"ph", "b"},    {"pid", route.to},   {"tid", 0},
                   {"id", count_}, {"cat", "transfer"}, {"name", name}};
     Json end = begin;
     begin["ts"] = microseconds(sent);
@@ -83,7 +83,8 @@ class Transfers {
     add_arrow("f", route.to, to.start, receiver.time, name);
   }
 
-  void add_arrow(const char* phase, int device, Nanoseconds start, Nanoseconds time, const std::string& name) {
+  void add_arrow(const char* phase, int device, Nanoseconds start, Nanoseconds time,
+                 const std::string& name) {
     Json event = {{"ph", phase},  {"pid", device},     {"tid", 0},
                   {"id", count_}, {"cat", "transfer"}, {"name", name}};
     event["ts"] = microseconds(start) + microseconds(time) / 2;

@@ -41,8 +41,8 @@ RepetendSpan span_of(const std::vector<Series>& all, Nanoseconds period) {
     latest_first = std::max(latest_first, series.first);
     horizon = std::min(horizon, series.last + period);
   }
-  // Each window of a period's length that begins after `latest_first - period` and ends by `horizon` holds one
-  // start of every series.
+  // Each window of a period's length that begins after `latest_first - period` and ends by `horizon` holds
+  // one start of every series.
   if (all.empty() || horizon < latest_first) return {};
   RepetendSpan span{std::numeric_limits<Nanoseconds>::max(), 0, 0};
   for (const Series& series : all) {

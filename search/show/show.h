@@ -21,11 +21,11 @@
 namespace ostinato {
 
 struct ShowOptions {
-  int width = 100;           ///< columns of a line, at least 40
-  bool color = false;        ///< ANSI colours
-  Nanoseconds from = 0;      ///< the time of the first column
-  Nanoseconds to = -1;       ///< that behind the last one, above `from`; -1: the makespan
-  std::vector<int> devices;  ///< those that have a line, by index; empty: all
+  int width = 100;                ///< columns of a line, at least 40
+  bool color = false;             ///< ANSI colours
+  Nanoseconds from = 0;           ///< the time of the first column
+  Nanoseconds to = -1;            ///< that behind the last one, above `from`; -1: the makespan
+  std::vector<int> devices = {};  ///< those that have a line, by index; empty: all
 };
 
 /// One line a device. A block is drawn over its share of the columns: its kind and micro-batch at the left

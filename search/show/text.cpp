@@ -74,8 +74,7 @@ class Line {
   Nanoseconds busy() const { return busy_; }
 
   void paint(const Block& block, int micro_batch, int chunk, Nanoseconds start) {
-    const Nanoseconds seen =
-        std::min(start + block.time, scale_.to()) - std::max(start, scale_.from());
+    const Nanoseconds seen = std::min(start + block.time, scale_.to()) - std::max(start, scale_.from());
     if (seen <= 0) return;
     busy_ += seen;
     const int first = scale_.column(start);
