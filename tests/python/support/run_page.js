@@ -18,7 +18,7 @@ function pliable(known = {}) {
 const elements = new Map();
 function element(id) {
   const made = {
-    id, style: {}, dataset: {}, children: [], textContent: "", clientWidth: 1000, offsetWidth: 100, offsetHeight: 20,
+    id, style: { setProperty: (name, value) => { made.style[name] = value; } }, dataset: {}, scrollLeft: 0, children: [], textContent: "", clientWidth: 1000, offsetWidth: 100, offsetHeight: 20,
     namespaceURI: "http://www.w3.org/2000/svg", handlers: {},
     getBoundingClientRect: () => ({ left: 0, top: 0, right: 1000, bottom: 800, width: 1000, height: 800 }),
     appendChild: (child) => { made.children.push(child); return child; },
@@ -35,8 +35,10 @@ const byId = (id) => elements.get(id) || elements.set(id, element(id)).get(id);
 
 const [, , file, expression] = process.argv;
 const page = fs.readFileSync(file, "utf8");
-byId("data").textContent = /<script type="application\/json" id="data">(.*?)<\/script>/s.exec(page)[1];
-const script = /<script>\n"use strict";\n(.*)<\/script>/s.exec(page)[1];
+const found = (pattern) => (pattern.exec(page) || [])[1];
+byId("data").textContent = found(/<script type="application\/json" id="data">(.*?)<\/script>/s);
+byId("plots").dataset.total = found(/id="plots"[^>]* data-total="(\d+)"/);
+const script = found(/<script>\s*"use strict";\n(.*)<\/script>/s);
 const root = element("");
 const world = {
   document: { getElementById: byId, createElement: () => element(""), documentElement: root, body: element("") },
