@@ -262,7 +262,9 @@ function draw(pen, frame) {
   const seen = visibleLanes(frame), plot = [frame.left, axisHeight, frame.right - frame.left, frame.height - axisHeight];
   let note = "";
   for (const lane of seen) {
-    if (lane.what === "steps") pen.box(frame.left, yOf(frame, lane) + 1, frame.right - frame.left, lane.height - 2, colours.lane);
+    if (lane.what !== "steps") continue;
+    const begin = clampX(frame, xOf(frame, 0)), end = clampX(frame, xOf(frame, lane.plan.makespan));
+    pen.box(begin, yOf(frame, lane) + 1, end - begin, lane.height - 2, colours.lane);
   }
   drawAxis(pen, frame);
   pen.clip(...plot, () => {

@@ -4,9 +4,8 @@ const view = {
   from: 0, to: total,
   rowHeight: 28, memory: true, phases: true, critical: false, transfers: "none", colours: "kind",
 };
-const axisHeight = 24, titleHeight = 24, mostSteps = 3e5;
+const axisHeight = 24, titleHeight = 24;
 const shownPlans = data.plans;
-const most = Math.max(...shownPlans.map((plan) => plan.devices.length));
 const lanesOfAll = shownPlans.reduce((sum, plan) => sum + plan.devices.length, 0);
 view.rowHeight = Math.max(9, Math.min(30, Math.floor(620 / lanesOfAll)));
 view.memory = lanesOfAll <= 64;
@@ -42,7 +41,8 @@ function layOut() {
 /// How a picture lies on its paper: `left`: where `view.from` is; `top`: the lanes' y at the paper's `axisHeight`.
 function frameOf(width, top, height) {
   const names = Math.max(...shownPlans.flatMap((plan) => plan.devices.map((device) => device.name.length)));
-  const left = Math.round(Math.min(14 + 7 * Math.min(names, 24), Math.max(46, 0.24 * width)));
+  const wanted = Math.max(14 + 7 * Math.min(names, 24), view.memory || measured ? 64 : 0);
+  const left = Math.round(Math.min(wanted, Math.max(64, 0.24 * width)));
   return { width, height, top, left, right: width - 2 };
 }
 const xOf = (frame, t) => frame.left + (t - view.from) / (view.to - view.from) * (frame.right - frame.left);
