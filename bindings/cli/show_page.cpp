@@ -48,9 +48,9 @@ Beside named(const std::string& name, const Plan& plan, const Placement& placeme
     }
     why = "its order contradicts the placement";
   }
-  throw UsageError(
-      fmt::format("--against {}: this placement has none: {}; a plan of another placement can be named instead",
-                  name, why));
+  throw UsageError(fmt::format(
+      "--against {}: this placement has none: {}; a plan of another placement can be named instead", name,
+      why));
 }
 
 Beside beside(const std::string& what, const PageRequest& asked, const Plan& plan,

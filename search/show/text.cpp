@@ -167,14 +167,17 @@ std::string draw(const std::vector<Cell>& cells, bool color) {
   return text;
 }
 
-/// "|0         |5 us      |10 us": a label at each tick.
+/// "|0         |5 us      |10 us": a label at each tick that has room.
 std::string axis(const Scale& scale) {
   std::string text(static_cast<std::size_t>(scale.width()), ' ');
   const Nanoseconds tick = tick_length(scale.to() - scale.from());
+  std::size_t free = 0;  // behind the last label
   for (Nanoseconds time = (scale.from() + tick - 1) / tick * tick; time <= scale.to(); time += tick) {
     const std::string label = fmt::format("|{}", tick_label(time, tick));
     const auto column = static_cast<std::size_t>(scale.column(time));
-    if (column + label.size() <= text.size()) text.replace(column, label.size(), label);
+    if (column < free || column + label.size() > text.size()) continue;
+    text.replace(column, label.size(), label);
+    free = column + label.size();
   }
   text.erase(text.find_last_not_of(' ') + 1);
   return text;

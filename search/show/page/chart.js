@@ -36,8 +36,9 @@ function drawSteps(pen, frame, lane) {
   const first = firstIndex(row.length, (i) => row[i].end > view.from);
   const last = firstIndex(row.length, (i) => row[i].start >= view.to);
   if (last <= first) return;
-  const begin = clampX(frame, xOf(frame, row[first].start)), end = clampX(frame, xOf(frame, row[last - 1].end));
-  if ((end - begin) / (last - first) < 1.6) return drawCells(pen, frame, lane, begin, end);
+  if (lane.plan.usualTime / (view.to - view.from) * (frame.right - frame.left) < 1.6) {
+    return drawCells(pen, frame, lane, clampX(frame, xOf(frame, row[first].start)), clampX(frame, xOf(frame, row[last - 1].end)));
+  }
   for (let i = first; i < last; ++i) drawStep(pen, frame, row[i], y, lane.height);
   let labelled = -Infinity;
   for (let i = first; i < last; ++i) labelled = drawLabel(pen, frame, row[i], y, lane.height, labelled);

@@ -38,7 +38,7 @@ function firstIndex(count, holds) {
 
 // ---- steps
 /// Adds to a plan of the page: `table` (steps by micro-batch and block), `rows` (steps of each device by start),
-/// `users` (by block: blocks that take its output), `chain` (steps that bind, in order).
+/// `usualTime` (the average of its blocks), `chain` (steps that bind, in order).
 function complete(plan) {
   const count = plan.blocks.length;
   plan.table = new Array(count * plan.micro_batches);
@@ -50,8 +50,7 @@ function complete(plan) {
     for (const device of b.devices) plan.rows[device].push(step);
   }
   for (const row of plan.rows) row.sort((a, b) => a.start - b.start || a.end - b.end);
-  plan.users = plan.blocks.map(() => []);
-  plan.blocks.forEach((b, index) => b.after.forEach(([from]) => plan.users[from].push(index)));
+  plan.usualTime = plan.blocks.reduce((sum, b) => sum + b.time, 0) / plan.blocks.length;
   plan.chain = plan.critical.map(([block, microBatch, why, device, transfer, idle, missing]) => {
     const step = stepOf(plan, block, microBatch);
     step.link = { why, device, transfer, idle, missing };

@@ -26,7 +26,8 @@ function writeFigures() {
   if (first.method) figure("method", first.method);
   for (const plan of shownPlans.slice(1)) figure(plan.title, time(plan.makespan) + comparedWith(plan).replace(" the first", ""));
   for (const base of first.baselines) figure(base.name.replace("1f1b", "1F1B").replaceAll("_", " ") + (base.fits ? "" : ", does not fit"), time(base.makespan));
-  if (measured) figure("measured", time(Math.max(...measured.map(lastEnd))));
+  const replicas = measured && data.measured.ranks > data.measured.devices.length ? ", of the first replica" : "";
+  if (measured) figure("measured" + replicas, time(Math.max(...measured.map(lastEnd))));
   for (const line of first.words) element(byId("words"), "li", line);
 }
 

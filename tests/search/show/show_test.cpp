@@ -140,6 +140,13 @@ TEST(ShowText, ShowsAWindow) {
   EXPECT_EQ(lines[2], "             |2 us    |3 us    |4 us    |5 us    |6 us    |7 us");
 }
 
+TEST(ShowText, LeavesOutTicksWithoutRoom) {
+  const Placement placement = v(1, 1'500'000'000'000, 4'000'000'000'000);
+  const auto lines = lines_of(show_text(plan_of("1f1b", placement, 400), placement, {.width = 90}));
+  EXPECT_EQ(lines[2],
+            "             |0 ns  |200000 s     |600000 s     |1000000 s    |1400000 s    |1800000 s");
+}
+
 TEST(ShowText, AWindowsShareIsOfItsOwnTime) {
   const Placement placement = v(2);
   const auto lines =
