@@ -37,7 +37,8 @@ function drawSteps(pen, frame, lane) {
   const last = firstIndex(row.length, (i) => row[i].start >= view.to);
   if (last <= first) return;
   if (lane.plan.usualTime / (view.to - view.from) * (frame.right - frame.left) < 1.6) {
-    return drawCells(pen, frame, lane, clampX(frame, xOf(frame, row[first].start)), clampX(frame, xOf(frame, row[last - 1].end)));
+    const edge = (t) => clampX(frame, xOf(frame, t));
+    return drawCells(pen, frame, lane, edge(row[first].start), edge(row[last - 1].end));
   }
   for (let i = first; i < last; ++i) drawStep(pen, frame, row[i], y, lane.height);
   let labelled = -Infinity;
@@ -67,9 +68,9 @@ function drawCells(pen, frame, lane, begin, end) {
               focus() ? 0.35 : 1);
     });
   }
-  if (focus()) for (const step of row) {
-    if (step.microBatch === focus().microBatch && step.end > view.from && step.start < view.to) drawMark(pen, frame, step, y, height - 2);
-  }
+  if (!focus()) return;
+  const looked = row.filter((step) => step.microBatch === focus().microBatch && step.end > view.from && step.start < view.to);
+  for (const step of looked) drawMark(pen, frame, step, y, height - 2);
 }
 function drawMark(pen, frame, step, y, height) {
   const x = xOf(frame, step.start);
@@ -93,7 +94,8 @@ function drawLabel(pen, frame, step, y, height, labelled) {
     return x + width;
   }
   const text = shortLabel(step), room = widthOf(text, 9) + 4;
-  if (label !== undefined || width > 24 || height < 14 || x < labelled + 30 || x + room > frame.right || strength < 1) return labelled;
+  const clear = x >= labelled + 30 && x + room <= frame.right && strength === 1;
+  if (label !== undefined || width > 24 || height < 14 || !clear) return labelled;
   pen.box(x, y + 1, 1.5, height - 2, colours.label, 0.8);
   pen.box(x + 1.5, y + height - 13, room, 12, colours.paper, 0.8);
   pen.text(x + 3, y + height - 7, text, colours.ink, { size: 9 });
@@ -141,7 +143,9 @@ function drawMemory(pen, frame, lane) {
   for (let x = frame.left; i < times.length && times[i] < last;) {
     const column = Math.floor(clampX(frame, xOf(frame, times[i])));
     let highest = bytes[i];  // of all changes that fall on this column of pixels
-    for (++i; i < times.length && times[i] < last && xOf(frame, times[i]) < column + 1; ++i) highest = Math.max(highest, bytes[i]);
+    for (++i; i < times.length && times[i] < last && xOf(frame, times[i]) < column + 1; ++i) {
+      highest = Math.max(highest, bytes[i]);
+    }
     x = Math.max(x, column);
     points.push([x, points.at(-1)[1]], [x, level(highest)]);
     const after = bytes[i - 1];
@@ -150,15 +154,18 @@ function drawMemory(pen, frame, lane) {
   const end = clampX(frame, xOf(frame, last));
   points.push([end, points.at(-1)[1]], [end, base]);
   pen.area(points, colours.memory, 0.75);
-  if (limit !== null) pen.line([[frame.left, level(limit)], [frame.right, level(limit)]], colours.limit, { dash: [4, 3], alpha: 0.9 });
+  const edge = limit === null ? [] : [[frame.left, level(limit)], [frame.right, level(limit)]];
+  if (edge.length) pen.line(edge, colours.limit, { dash: [4, 3], alpha: 0.9 });
 }
 
 // ---- names and phases
 function drawName(pen, frame, lane) {
   const size = Math.max(6, Math.min(12, lane.height - 1)), y = yOf(frame, lane) + lane.height / 2;
-  if (lane.what === "steps") pen.text(4, y, cut(lane.plan.devices[lane.device].name, size, frame.left - 8), colours.ink, { size });
-  const small = Math.min(10, lane.height - 1);
-  const note = (text) => small >= 7 && pen.text(frame.left - 4, y, cut(text, small, frame.left - 8), colours.soft, { size: small, align: "right" });
+  const room = frame.left - 8, small = Math.min(10, lane.height - 1);
+  if (lane.what === "steps") pen.text(4, y, cut(lane.plan.devices[lane.device].name, size, room), colours.ink, { size });
+  const note = (text) => {
+    if (small >= 7) pen.text(frame.left - 4, y, cut(text, small, room), colours.soft, { size: small, align: "right" });
+  };
   if (lane.what === "measured") note("measured");
   if (lane.what === "memory") note(memory(lane.plan.devices[lane.device].peak));
 }
@@ -171,9 +178,9 @@ function drawTitle(pen, frame, lane) {
   }
 }
 function comparedWith(plan) {
-  const { makespan } = shownPlans[0], over = plan.devices.some((device) => device.memory !== null && device.peak > device.memory);
+  const { makespan } = shownPlans[0], isOver = (device) => device.memory !== null && device.peak > device.memory;
   const times = plan !== shownPlans[0] && makespan > 0 ? `, ${(plan.makespan / makespan).toFixed(2)} times the first` : "";
-  return times + (over ? ", over the memory" : "");
+  return times + (plan.devices.some(isOver) ? ", over the memory" : "");
 }
 
 /// Two lines down the rows, where the repetend begins and ends on each device, and the names of the phases.
@@ -216,7 +223,8 @@ function drawTransfer(pen, frame, { from, to, devices, arrival }, alpha) {
 function transfersToDraw(frame) {
   const looked = focus(), found = [];
   if (view.transfers === "none" || (view.transfers === "pointed" && !looked)) return found;
-  const seen = (way) => way.to.start >= view.from && way.from.end <= view.to && way.devices.some((d) => isSeen(frame, laneAt.get(way.to.plan)[d]));
+  const seen = ({ from, to, devices }) => to.start >= view.from && from.end <= view.to &&
+    devices.some((device) => isSeen(frame, laneAt.get(to.plan)[device]));
   if (looked) {
     for (const plan of shownPlans) {
       if (looked.plan !== plan || looked.microBatch >= plan.micro_batches) continue;
@@ -251,8 +259,9 @@ function drawChain(pen, frame, plan) {
     else pen.box(x, y + lane.height - 3, width, 3, colours.bind);
     const before = plan.chain[i - 1];
     if (!before || step.block.devices.includes(before.link.device)) return;
-    const device = step.link.device, from = laneAt.get(plan)[before.block.devices.includes(device) ? device : before.link.device];
-    pen.curve(xOf(frame, before.end), middleOf(frame, from), xOf(frame, step.start), y + lane.height / 2, colours.bind, { width: 2 });
+    const from = before.block.devices.includes(step.link.device) ? lane : laneOf(before);
+    const [x0, x1] = [xOf(frame, before.end), xOf(frame, step.start)];
+    pen.curve(x0, middleOf(frame, from), x1, y + lane.height / 2, colours.bind, { width: 2 });
   });
 }
 

@@ -25,7 +25,9 @@ function writeFigures() {
   figure("objective", first.objective);
   if (first.method) figure("method", first.method);
   for (const plan of shownPlans.slice(1)) figure(plan.title, time(plan.makespan) + comparedWith(plan).replace(" the first", ""));
-  for (const base of first.baselines) figure(base.name.replace("1f1b", "1F1B").replaceAll("_", " ") + (base.fits ? "" : ", does not fit"), time(base.makespan));
+  for (const base of first.baselines) {
+    figure(words(base.name).replace("1f1b", "1F1B") + (base.fits ? "" : ", does not fit"), time(base.makespan));
+  }
   const replicas = measured && data.measured.ranks > data.measured.devices.length ? ", of the first replica" : "";
   if (measured) figure("measured" + replicas, time(Math.max(...measured.map(lastEnd))));
   for (const line of first.words) element(byId("words"), "li", line);
@@ -44,7 +46,7 @@ function legendRows() {
     }
     if (first.chunks > shades.length) rows.push({ text: `shades repeat from chunk ${shades.length} on` });
   } else {
-    const stages = [...new Set(shownPlans.flatMap((plan) => plan.stages.map((stage) => stage)))];
+    const stages = [...new Set(shownPlans.flatMap((plan) => plan.stages))];
     for (const stage of stages.slice(0, 24)) {
       const plan = shownPlans.find((p) => p.stages.includes(stage));
       rows.push({ colour: stageColour(plan, stage), alpha: 1, text: stage });
@@ -53,13 +55,19 @@ function legendRows() {
     rows.push({ text: "paler: backward" });
   }
   rows.push({ colour: colours.lane, alpha: 1, text: "bubble" });
+  const devices = shownPlans.flatMap((plan) => plan.devices);
   if (view.memory) {
     rows.push({ colour: colours.memory, alpha: 0.75, text: "memory" });
-    if (shownPlans.some((plan) => plan.devices.some((d) => d.memory !== null))) rows.push({ line: colours.limit, text: "its limit" });
+    if (devices.some((device) => device.memory !== null)) rows.push({ line: colours.limit, text: "its limit" });
   }
-  if (view.phases && shownPlans.some((plan) => plan.devices.some((d) => d.repetend))) rows.push({ line: colours.repetend, text: "begin and end of the repetend" });
+  if (view.phases && devices.some((device) => device.repetend)) {
+    rows.push({ line: colours.repetend, text: "begin and end of the repetend" });
+  }
   if (view.critical) rows.push({ line: colours.bind, text: "what binds" });
-  if (measured) rows.push({ colour: colours.bind, alpha: 0.6, text: "measured: receives" }, { colour: colours.repetend, alpha: 0.6, text: "sends" });
+  if (measured) {
+    rows.push({ colour: colours.bind, alpha: 0.6, text: "measured: receives" });
+    rows.push({ colour: colours.repetend, alpha: 0.6, text: "sends" });
+  }
   return rows;
 }
 function writeLegend() {

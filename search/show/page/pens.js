@@ -4,7 +4,7 @@
 //   pen.line([[x, y], ...], color, { width, dash, alpha })
 //   pen.curve(x0, y0, x1, y1, color, { width, alpha })   leaves and arrives level
 //   pen.area([[x, y], ...], color, alpha)
-//   pen.text(x, y, text, color, { size, align, alpha, halo, bold })     y: the middle
+//   pen.text(x, y, text, color, { size, align, alpha, bold })     y: the middle
 //   pen.clip(x, y, width, height, draw)
 
 const fontFamily = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
@@ -48,18 +48,11 @@ class CanvasPen {
     this.context.fillStyle = color;
     this.context.fill();
   }
-  text(x, y, text, color, { size = 12, align = "left", alpha = 1, halo = null, bold = false } = {}) {
+  text(x, y, text, color, { size = 12, align = "left", alpha = 1, bold = false } = {}) {
     this.context.font = (bold ? "600 " : "") + size + "px " + fontFamily;
     this.context.textAlign = align;
     this.context.textBaseline = "middle";
     this.context.globalAlpha = alpha;
-    if (halo) {
-      this.context.strokeStyle = halo;
-      this.context.lineWidth = 3;
-      this.context.setLineDash([]);
-      this.context.lineJoin = "round";
-      this.context.strokeText(text, x, y);
-    }
     this.context.fillStyle = color;
     this.context.fillText(text, x, y);
   }
@@ -109,12 +102,10 @@ class SvgPen {
   area(points, color, alpha = 1) {
     this.add("polygon", { points: this.points(points), fill: color, "fill-opacity": alpha < 1 ? alpha : null });
   }
-  text(x, y, text, color, { size = 12, align = "left", alpha = 1, halo = null, bold = false } = {}) {
+  text(x, y, text, color, { size = 12, align = "left", alpha = 1, bold = false } = {}) {
     const anchor = { left: null, center: "middle", right: "end" }[align];
-    const look = { x, y: y + 0.35 * size, "font-size": size, "text-anchor": anchor, "font-weight": bold ? "600" : null,
-                   "fill-opacity": alpha < 1 ? alpha : null };
-    if (halo) this.add("text", { ...look, fill: halo, stroke: halo, "stroke-width": 3, "stroke-linejoin": "round" }, text);
-    this.add("text", { ...look, fill: color }, text);
+    this.add("text", { x, y: y + 0.35 * size, "font-size": size, "text-anchor": anchor, "font-weight": bold ? "600" : null,
+                       fill: color, "fill-opacity": alpha < 1 ? alpha : null }, text);
   }
   clip(x, y, width, height, draw) {
     const box = [x, y, width, height].map((value) => this.round(value));

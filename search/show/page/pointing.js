@@ -1,6 +1,6 @@
 // Mouse, fingers and keys: moving, zooming, and the details of what is pointed at.
 
-const canvas = document.getElementById("canvas"), chart = document.getElementById("chart"), tip = document.getElementById("tip");
+const [canvas, chart, tip] = ["canvas", "chart", "tip"].map((id) => document.getElementById(id));
 
 /// The page scrolls the rows: the canvas stays in the window, and shows that part of the chart which is there.
 function frameOnPage() {
@@ -36,7 +36,8 @@ function stepUnder(event) {
 const sentences = {
   begin: () => "binds: the chain of what binds begins here",
   device: (link, plan) => `binds: waits for ${plan.devices[link.device].name}, which works until then`,
-  memory: (link, plan) => `binds: waits for memory of ${plan.devices[link.device].name}, which lacks ${memory(link.missing)} before`,
+  memory: (link, plan) =>
+    `binds: waits for memory of ${plan.devices[link.device].name}, which lacks ${memory(link.missing)} before`,
   dependency: () => "binds: waits for its input, which is computed until then",
   transfer: (link) => `binds: waits for its input, on its way for ${time(link.transfer)}`,
   none: (link) => `binds, though nothing holds it up: it could start ${time(link.idle)} earlier`,
@@ -62,15 +63,16 @@ function describePlanned(step) {
   return lines.join("\n");
 }
 function describeMeasured(step) {
-  const planned = step.planned, lines = [`measured: ${planned ? planned.block.name : step.action + " of stage " + step.stage}, micro-batch ${step.microBatch}`];
+  const planned = step.planned, name = planned ? planned.block.name : `${step.action} of stage ${step.stage}`;
+  const lines = [`measured: ${name}, micro-batch ${step.microBatch}`];
   lines.push(`${time(step.start)} – ${time(step.end)}  (${planned ? beside(step) : time(step.end - step.start)})`);
   if (planned) lines.push(`planned ${time(planned.start)} – ${time(planned.end)}  (${time(planned.block.time)})`);
   return lines.join("\n");
 }
 function beside(ran) {
   const took = ran.end - ran.start, meant = ran.planned.end - ran.planned.start;
-  const late = ran.start - ran.planned.start;
-  return time(took) + (meant > 0 ? `, ${(took / meant).toFixed(2)} of the plan` : "") + `, starts ${time(Math.abs(late))} ${late < 0 ? "early" : "late"}`;
+  const late = ran.start - ran.planned.start, share = meant > 0 ? `, ${(took / meant).toFixed(2)} of the plan` : "";
+  return `${time(took)}${share}, starts ${time(Math.abs(late))} ${late < 0 ? "early" : "late"}`;
 }
 const listed = (names) => names.length > 8 ? `${names.slice(0, 8).join(", ")} and ${names.length - 8} more` : names.join(", ");
 
@@ -78,9 +80,9 @@ function tell(step, event) {
   tip.hidden = step === null;
   if (step === null) return;
   tip.textContent = describe(step);
-  const x = event.clientX + 14, y = event.clientY + 14;
+  const x = event.clientX + 14, y = event.clientY + 14, above = event.clientY - tip.offsetHeight - 14;
   tip.style.left = Math.max(4, Math.min(x, window.innerWidth - tip.offsetWidth - 8)) + "px";
-  tip.style.top = Math.max(4, y + tip.offsetHeight + 8 > window.innerHeight ? event.clientY - tip.offsetHeight - 14 : y) + "px";
+  tip.style.top = Math.max(4, y + tip.offsetHeight + 8 > window.innerHeight ? above : y) + "px";
 }
 function point(event) {
   const step = stepUnder(event);
@@ -143,7 +145,8 @@ canvas.addEventListener("wheel", (event) => {
   const sideways = event.shiftKey && !event.deltaX ? event.deltaY : event.deltaX;
   if (event.ctrlKey || event.metaKey) {
     event.preventDefault();
-    zoom(Math.exp(event.deltaY * 0.004), timeAt(frame, Math.max(frame.left, event.clientX - canvas.getBoundingClientRect().left)));
+    const x = event.clientX - canvas.getBoundingClientRect().left;
+    zoom(Math.exp(event.deltaY * 0.004), timeAt(frame, Math.max(frame.left, x)));
   } else if (Math.abs(sideways) > Math.abs(event.deltaY) || event.shiftKey) {
     event.preventDefault();
     const shift = sideways / (frame.right - frame.left) * length;

@@ -5,18 +5,15 @@ import hashlib
 import json
 import random
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from support.pages import evaluate, look
 
-RUN_PAGE = Path(__file__).parents[1] / "support" / "run_page.js"
 SVG = "{http://www.w3.org/2000/svg}"
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WORDS_OF_MARKUP = '</script><b>&"\\'
 
 
@@ -32,17 +29,6 @@ def make(folder, shape, micro_batches, *options, method=("--time-limit", "2")):
     ostinato("placement", shape, *options, "--output", placement)
     ostinato("search", placement, "--micro-batches", micro_batches, *method, "--output", plan)
     return plan, placement
-
-
-def evaluate(page, expression):
-    """In Node; a promise that nothing on the page was missing."""
-    if not shutil.which("node"):
-        pytest.skip("no node")
-    done = subprocess.run(["node", RUN_PAGE, page, expression], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    assert made["drawn"] == "yes"
-    return made["result"]
 
 
 @pytest.fixture(scope="module")
@@ -187,12 +173,18 @@ def test_names_that_look_like_markup_stay_names(tmp_path):
     assert name == WORDS_OF_MARKUP and any(text.startswith(WORDS_OF_MARKUP[:8]) for text in texts) and WORDS_OF_MARKUP in told
 
 
-def test_many_devices_and_blocks_draw_only_what_is_seen(tmp_path):
-    """256 devices with 131,072 blocks: as many shapes as the window has room for, not as there are blocks."""
-    plan, placement = make(tmp_path, "v", 256, "--devices", "256", method=("--method", "1f1b"))
-    page = tmp_path / "page.html"
-    ostinato("show", plan, placement, "--html", page)
-    shapes = evaluate(page, """[[0, total], [total / 2, total / 2 + 9000]].map(([begin, end]) => {
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """256 devices with 131,072 blocks."""
+    folder = tmp_path_factory.mktemp("many")
+    plan, placement = make(folder, "v", 256, "--devices", "256", method=("--method", "1f1b"))
+    ostinato("show", plan, placement, "--html", folder / "page.html")
+    return folder / "page.html"
+
+
+def test_many_devices_and_blocks_draw_only_what_is_seen(many):
+    """As many shapes as the window has room for, not as there are blocks."""
+    shapes = evaluate(many, """[[0, total], [total / 2, total / 2 + 9000]].map(([begin, end]) => {
       show(begin, end);
       const frame = frameOnPage(), pen = new SvgPen(1000, 800, "");
       draw(pen, frame);
@@ -201,31 +193,21 @@ def test_many_devices_and_blocks_draw_only_what_is_seen(tmp_path):
     assert 1000 < shapes[0] < 90_000 and 100 < shapes[1] < 5000
 
 
-LOOK = """<script>
+INK = """(() => {
   const inked = new Set(), ink = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   for (let i = 0; i < ink.length; i += 4) inked.add(ink[i] << 16 | ink[i + 1] << 8 | ink[i + 2]);
-  const found = { colours: inked.size, wide: document.documentElement.scrollWidth, window: innerWidth, note: byId("note").textContent };
-  document.body.append(Object.assign(document.createElement("output"), { textContent: JSON.stringify(found) }));
-</script></html>"""
+  const { scrollWidth } = document.documentElement;
+  const named = (name) => parseInt(colours[name].slice(1), 16);
+  return { shown: ["forward", "lane", "paper"].filter((name) => inked.has(named(name))), paper: colours.paper,
+           over: Math.max(0, scrollWidth - innerWidth), tall: canvas.clientHeight <= innerHeight, note: byId("note").textContent };
+})()"""
 
 
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("dark", [False, True])
-def test_in_a_browser(wave, tmp_path, width, dark):
-    """It draws with the colours of its kinds, no wider than the window, and no error is heard of."""
-    if BROWSER is None:
-        pytest.skip("no browser")
-    page = tmp_path / "page.html"
-    page.write_text(wave.read_text().replace("</html>", LOOK))
-    words = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--window-size={width},900"]
-    words += [f"--user-data-dir={tmp_path / 'browser'}", *(["--force-dark-mode"] if dark else []), "--dump-dom", page.as_uri()]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    except subprocess.TimeoutExpired:
-        pytest.skip("the browser does not start here")
-    if done.returncode or "<output>" not in done.stdout and "CONSOLE" not in done.stderr:
-        pytest.skip("the browser does not start here")
-    assert "CONSOLE" not in done.stderr, done.stderr
-    found = json.loads(re.search(r"<output>(.*?)</output>", done.stdout)[1])
-    assert 'data-drawn="yes"' in done.stdout
-    assert found["colours"] > 20 and found["wide"] <= found["window"] and found["note"] == ""
+@pytest.mark.parametrize("which", ["wave", "many"])
+def test_in_a_browser(request, which, width, dark):
+    """With 4 and with 256 devices it draws in the colours of the day, no wider and no taller than the window, and no error is heard of."""
+    found = look(request.getfixturevalue(which), INK, width=width, dark=dark)
+    paper = {False: "#fdfdfc", True: "#14171b"}[dark]
+    assert found == {"shown": ["forward", "lane", "paper"], "paper": paper, "over": 0, "tall": True, "note": ""}

@@ -3,12 +3,9 @@
 
 import json
 import re
-import shutil
-import subprocess
 from collections import Counter
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +16,7 @@ from ostinato.profile.views.page import html
 from ostinato.profile.views.perfetto import perfetto
 from ostinato.profile.views.table import size
 from ostinato.profile.views.timeline import ranks_of, runs_of
+from support.pages import evaluate, look
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +81,31 @@ def test_the_legend_ends_where_colours_are_no_longer_told_apart():
 
 
 def test_zooming_keeps_what_is_pointed_at(profile, tmp_path):
-    if not shutil.which("node"):
-        pytest.skip("no node")
     page = tmp_path / "page.html"
     page.write_text(html(profile))
-    run = Path(__file__).parents[1] / "support" / "run_page.js"
-    asked = """(() => { const marks = () => axis.children.map((mark) => [mark.style.left, mark.textContent]);
-      const whole = marks(); zoomTo(8, 250); const at = plots.scrollLeft; const close = marks(); zoomTo(0.1); return [whole, at, close, zoom]; })()"""
-    done = subprocess.run(["node", run, page, asked], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    whole, at, close, least = told["result"]
-    assert told["drawn"] == "yes" and least == 1
-    assert at + 250 == 0.25 * 8000  # a quarter of the time stays 250 pixels from the left
+    whole, at, close, least = evaluate(page, """(() => {
+      const marks = () => axis.children.map((mark) => [mark.style.left, mark.textContent]), whole = marks();
+      zoomTo(8, 250);
+      const at = plots.scrollLeft, close = marks();
+      zoomTo(0.1);
+      return [whole, at, close, zoom];
+    })()""")  # fmt: skip
+    assert least == 1 and at + 250 == 0.25 * 8000  # a quarter of the time stays 250 pixels from the left
     assert len({text for _, text in close}) == len(close) > len(whole) > 3
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_in_a_browser(profile, tmp_path, width):
+    """No wider than the window; the bars are where the axis says; zoomed, the plots scroll."""
+    page = tmp_path / "page.html"
+    page.write_text(html(profile, 2))
+    over, ends, zoomed = look(page, """(() => {
+      const right = (query) => Math.max(...[...document.querySelectorAll(query)].map((part) => part.getBoundingClientRect().right));
+      const over = Math.max(0, document.documentElement.scrollWidth - innerWidth), ends = [right(".flame div"), right("rect"), right("#plots")];
+      zoomTo(4);
+      return [over, ends, plots.scrollWidth / plots.clientWidth];
+    })()""", width=width, dark=True)  # fmt: skip
+    assert over == 0 and ends == pytest.approx([ends[2]] * 3, abs=2) and zoomed == pytest.approx(4, abs=0.1)
 
 
 def test_the_trace_adds_up(profile):
