@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/show/show.h"
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/command_line.h"
 #include "bindings/cli/plan_files.h"
+#include "bindings/cli/show_page.h"
+#include "bindings/core/numbers.h"
+#include "bindings/core/usage_error.h"
 #include "search/files/file.h"
+#include "search/files/printable.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato::cli {
 namespace {
@@ -32,6 +40,92 @@ bool wants_color(const Io& io) {
          std::string_view(terminal) != "dumb";
 }
 
+/// What is asked for besides the plan itself.
+struct Asked {
+  ShowOptions timeline;
+  std::string from, to, devices;
+  PageRequest page;
+  std::string svg, perfetto;
+};
+
+/// "12ms", or a bare number of nanoseconds. Throws UsageError.
+Nanoseconds time_of(const std::string& option, const std::string& text) {
+  const auto time = parse_time(text, "ns");
+  if (!time)
+    throw UsageError(
+        fmt::format("{} needs a time with a unit, as 12.5ms, got \"{}\"", option, printable(text)));
+  return *time;
+}
+
+void set_window(ShowOptions& options, const Asked& asked, Nanoseconds makespan) {
+  if (!asked.from.empty()) options.from = time_of("--from", asked.from);
+  if (!asked.to.empty()) options.to = std::min(time_of("--to", asked.to), makespan);
+  if (options.from > 0 && options.from >= makespan)
+    throw UsageError(fmt::format("--from {} is behind the plan, which ends at {}", printable(asked.from),
+                                 format_time(makespan)));
+  if (options.to >= 0 && options.to <= options.from)
+    throw UsageError(fmt::format("--to {} is not behind --from", printable(asked.to)));
+}
+
+/// "0-3,7": positions in the placement. Throws UsageError.
+std::vector<int> devices_of(const std::string& text, int count) {
+  const auto wrong = [&] {
+    return UsageError(fmt::format("--devices needs positions from 0 to {}, as 0-3,7; got \"{}\"", count - 1,
+                                  printable(text)));
+  };
+  std::vector<int> devices;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    const std::size_t dash = std::min(part.find('-'), part.size());
+    const std::string first = part.substr(0, dash), last = dash < part.size() ? part.substr(dash + 1) : first;
+    if (!core::is_whole_number(first, 0, count - 1) || !core::is_whole_number(last, 0, count - 1))
+      throw wrong();
+    if (std::stoi(last) < std::stoi(first)) throw wrong();
+    for (int d = std::stoi(first); d <= std::stoi(last); ++d) devices.push_back(d);
+    begin = end + 1;
+  }
+  return devices;
+}
+
+void declare(CommandLine& line, Asked& asked) {
+  line.whole_number("--width", asked.timeline.width, {40, 10'000},
+                    "Columns of the timeline (default: the terminal's, else 100)")
+      .type_name("W");
+  line.text("--from", asked.from, "Begin of the timeline, as 12.5ms").type_name("TIME");
+  line.text("--to", asked.to, "Its end").type_name("TIME");
+  line.text("--devices", asked.devices, "Its devices by position, as 0-7 or 0-3,12").type_name("LIST");
+  line.text("--html", asked.page.file, "Page to write").type_name("FILE");
+  line.texts(
+          "--against", asked.page.against,
+          "On the page: another plan below it, or a named schedule of its placement, as 1f1b; may be given "
+          "again")
+      .type_name("PLAN");
+  line.texts("--placement", asked.page.placements,
+             "The placement of --against, where it does not lie beside it")
+      .type_name("FILE");
+  line.text("--trace", asked.page.trace, "On the page: the step that a run with this \"trace\" measured")
+      .type_name("FOLDER");
+  line.text("--svg", asked.svg, "Image to write, for light and dark pages").type_name("FILE");
+  line.text("--perfetto", asked.perfetto, "Trace to write, Chrome JSON").type_name("FILE");
+}
+
+void refuse_what_needs_the_page(const CommandLine& line, const Asked& asked) {
+  for (const char* option : {"--against", "--trace"})
+    if (line.given(option) && asked.page.file.empty())
+      throw UsageError(fmt::format("{} is drawn on the page: give --html FILE, too", option));
+  if (line.given("--placement") && asked.page.against.empty())
+    throw UsageError("--placement is that of a plan that --against names, which is missing");
+}
+
+Json written(const Asked& asked) {
+  Json json = Json::object();
+  if (!asked.page.file.empty()) json["html"] = asked.page.file;
+  if (!asked.svg.empty()) json["svg"] = asked.svg;
+  if (!asked.perfetto.empty()) json["perfetto"] = asked.perfetto;
+  return json;
+}
+
 }  // namespace
 
 int show_command(const std::vector<std::string>& args, Io& io) {
@@ -39,35 +133,32 @@ int show_command(const std::vector<std::string>& args, Io& io) {
       "show",
       "Draws a plan: a timeline in the terminal, and where asked for a page for the browser that needs no\n"
       "network, an image, and a trace for ui.perfetto.dev.",
-      "show plan.json placement.toml --html plan.html --svg plan.svg --perfetto plan.perfetto.json");
+      "show plan.json placement.toml --html plan.html --against 1f1b --svg plan.svg");
   const PlanArguments files(line);
-  ShowOptions options;
-  std::string html, svg, perfetto;
-  line.whole_number("--width", options.width, {40, 10'000},
-                    "Columns of the timeline (default: the terminal's, else 100)")
-      .type_name("W");
-  line.text("--html", html, "Page to write").type_name("FILE");
-  line.text("--svg", svg, "Image to write, for light and dark pages").type_name("FILE");
-  line.text("--perfetto", perfetto, "Trace to write, Chrome JSON").type_name("FILE");
+  Asked asked;
+  declare(line, asked);
   if (!line.parse(args, io)) return 0;
+  refuse_what_needs_the_page(line, asked);
   const auto [file, plan, placement] = files.read_checked();
-  if (!html.empty()) write_file(html, show_html(plan, placement));
-  if (!svg.empty()) write_file(svg, show_svg(plan, placement));
-  if (!perfetto.empty()) write_file(perfetto, show_perfetto(plan, placement));
+  ShowOptions& options = asked.timeline;
+  set_window(options, asked, plan.makespan);
+  if (line.given("--devices"))
+    options.devices = devices_of(asked.devices, static_cast<int>(placement.devices.size()));
+  if (!asked.page.file.empty()) write_page(asked.page, files.plan, plan, placement);
+  if (!asked.svg.empty()) write_file(asked.svg, show_svg(plan, placement));
+  if (!asked.perfetto.empty()) write_file(asked.perfetto, show_perfetto(plan, placement));
   if (line.json) {
     Json json = {{"status", 0}, {"makespan", plan.makespan}};
-    if (!html.empty()) json["html"] = html;
-    if (!svg.empty()) json["svg"] = svg;
-    if (!perfetto.empty()) json["perfetto"] = perfetto;
+    json.update(written(asked));
     print_json(json, io);
     return 0;
   }
   if (!line.given("--width")) options.width = io.out_is_terminal ? terminal_width() : kUsualWidth;
   options.color = wants_color(io);
   io.out << show_text(plan, placement, options);
-  if (!html.empty()) io.out << "page: " << html << '\n';
-  if (!svg.empty()) io.out << "image: " << svg << '\n';
-  if (!perfetto.empty()) io.out << "trace: " << perfetto << '\n';
+  if (!asked.page.file.empty()) io.out << "page: " << asked.page.file << '\n';
+  if (!asked.svg.empty()) io.out << "image: " << asked.svg << '\n';
+  if (!asked.perfetto.empty()) io.out << "trace: " << asked.perfetto << '\n';
   return 0;
 }
 

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -122,14 +123,78 @@ def _read(path: Path) -> RankTrace:
         raise TraceError(f"{path}: not a trace: {str(error).splitlines()[0]}") from error
 
 
+KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+MEASURED, PLANNED = 0, 2  # tracks of a rank; transfers have 1, and 3 and more where they overlap
+
+
 def perfetto(ranks: list[RankTrace]) -> dict:
-    """Chrome/Perfetto JSON of the last step: a process a rank, with what was planned under what was measured."""
+    """Chrome/Perfetto JSON of the last step: a process a rank, with what was planned under what was measured, and arrows from sends to
+    receives. What runs once a micro-batch has one name and one category."""
     events = TraceEvents()
-    for trace in ranks:
-        events.process(trace.rank, f"rank {trace.rank}", ("measured", "measured transfers", "planned"))
-        for i in trace.instructions:
-            about = {"category": i.action, "stage": i.stage, "micro_batch": i.micro_batch, "planned_us": i.planned / 1e3}
-            events.slice(trace.rank, 0 if i.is_compute else 1, i.text, start=i.start, time=i.measured, **about)
-            if i.is_compute:
-                events.slice(trace.rank, 2, i.text, start=i.planned_start, time=i.planned, **about)
+    transfers: list[Transfer] = []
+    for trace, replica in zip(ranks, replicas(ranks), strict=True):
+        own = on_tracks([i for i in trace.instructions if not i.is_compute])
+        more = ["measured transfers"] * (max((track for track, _ in own), default=1) - PLANNED)
+        events.process(trace.rank, f"rank {trace.rank}", ("measured", "measured transfers", "planned", *more))
+        for i in (i for i in trace.instructions if i.is_compute):
+            add(events, trace.rank, MEASURED, i, i.start, i.measured, KINDS[i.action])
+            add(events, trace.rank, PLANNED, i, i.planned_start, i.planned, KINDS[i.action])
+        for track, i in own:
+            add(events, trace.rank, track, i, i.start, i.measured, "transfer")
+            transfers.append(Transfer(trace.rank, replica, track, i))
+    for number, (sent, received) in enumerate(pairs(transfers)):
+        events.arrow(number, sent.name, sent.middle, received.middle)
     return events.to_dict()
+
+
+def add(events: TraceEvents, rank: int, track: int, i: TracedInstruction, start: int, time: int, category: str) -> None:
+    about = {"instruction": i.text, "stage": i.stage, "micro_batch": i.micro_batch, "planned_us": i.planned / 1e3}
+    events.slice(rank, track, f"{i.stage}{i.action}", start=start, time=time, category=category, **about)
+
+
+def on_tracks(transfers: list[TracedInstruction]) -> list[tuple[int, TracedInstruction]]:
+    """Each with a track on which none overlaps another, as the format asks of slices."""
+    free: dict[int, int] = {}  # track: when it is free again
+    placed = []
+    for i in sorted(transfers, key=lambda i: (i.start, i.end)):
+        track = next((t for t, end in free.items() if end <= i.start), None)
+        if track is None:
+            track = 1 if not free else PLANNED + len(free)
+        free[track] = i.end
+        placed.append((track, i))
+    return placed
+
+
+def replicas(ranks: list[RankTrace]) -> list[int]:
+    """Which of the pipelines each rank is in: its place among the ranks of its device."""
+    return [sum(other.device == trace.device for other in ranks[:place]) for place, trace in enumerate(ranks)]
+
+
+class Transfer(NamedTuple):
+    rank: int
+    replica: int
+    track: int
+    instruction: TracedInstruction
+
+    @property
+    def name(self) -> str:
+        return f"{self.instruction.stage}{self.instruction.action}"
+
+    @property
+    def middle(self) -> tuple[int, int, float]:
+        return self.rank, self.track, self.instruction.start + self.instruction.measured / 2
+
+
+def pairs(transfers: list[Transfer]) -> Iterator[tuple[Transfer, Transfer]]:
+    """Sends with their receives. A trace names no peers; both sides of a transfer have the same micro-batch and planned times. Several that
+    are alike are paired where they leave one rank or arrive at one, else left out: nobody knows which is whose."""
+    alike: dict[tuple, dict[str, list[Transfer]]] = {}
+    for transfer in transfers:
+        i = transfer.instruction
+        side, _, direction = i.action.partition("_")
+        key = (direction, transfer.replica, i.micro_batch, i.planned_start, i.planned_end)
+        alike.setdefault(key, {}).setdefault(side, []).append(transfer)
+    for sides in alike.values():
+        sent, received = sides.get("SEND", []), sides.get("RECV", [])
+        if len(sent) == len(received) and 1 in (len({t.rank for t in sent}), len({t.rank for t in received})):
+            yield from zip(sent, received, strict=True)

@@ -27,6 +27,13 @@ class TraceEvents:
         place = {"ph": "X", "pid": rank, "tid": track, "name": name, "cat": category}
         self._events.append({**place, "ts": start / 1e3, "dur": time / 1e3, "args": args})
 
+    def arrow(self, number: int, name: str, sent: tuple[int, int, float], received: tuple[int, int, float]) -> None:
+        """From a slice to another, each given by rank, track and an instant within it; `number`: unique among arrows."""
+        for phase, (rank, track, at) in (("s", sent), ("f", received)):
+            enclosing = {"bp": "e"} if phase == "f" else {}  # the slice around the instant, not the next one
+            place = {"ph": phase, "id": number, "pid": rank, "tid": track, "name": name, "cat": "transfer"}
+            self._events.append({**place, **enclosing, "ts": at / 1e3})
+
     def counter(self, rank: int, name: str, at: float, values: Mapping[str, int]) -> None:
         """A viewer keeps the last of a value that is left out: name all of them each time."""
         self._events.append({"ph": "C", "pid": rank, "name": name, "ts": at / 1e3, "args": dict(values)})

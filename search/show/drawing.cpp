@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "search/files/printable.h"
+#include "search/files/units.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato {
@@ -42,6 +43,14 @@ Nanoseconds tick_length(Nanoseconds makespan) {
     if (power > makespan / 50) break;
   }
   return tick;
+}
+
+std::string tick_label(Nanoseconds time, Nanoseconds tick) {
+  std::string label = format_time(time);
+  if (format_time(time + tick) != label) return label;
+  for (const Unit& unit : kTimeUnits)
+    if (tick % unit.factor == 0) label = fmt::format("{} {}", time / unit.factor, unit.name);
+  return label;
 }
 
 std::vector<int> chunks_of_blocks(const Placement& placement) {

@@ -23,6 +23,10 @@ std::vector<Nanoseconds> busy_times(const Plan& plan, const Placement& placement
 /// The largest 1, 2 or 5 times a power of ten that is at most a fifth of the time; at least 1.
 Nanoseconds tick_length(Nanoseconds makespan);
 
+/// A time on an axis whose marks are `tick` apart: as format_time() writes it, or in a unit so small that its
+/// neighbours read otherwise.
+std::string tick_label(Nanoseconds time, Nanoseconds tick);
+
 /// The place of each block's stage among the stages of its first device (0: the first chunk), by block index.
 std::vector<int> chunks_of_blocks(const Placement& placement);
 

@@ -1,27 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "search/files/json.h"
 #include "search/show/drawing.h"
 #include "search/show/page.h"
+#include "search/show/repetend_spans.h"
+#include "search/show/routes.h"
 #include "search/show/show.h"
+#include "search/simulate/simulate.h"
 
 namespace ostinato {
 namespace {
 
 Json devices_of(const Plan& plan, const Placement& placement) {
   const std::vector<Nanoseconds> busy = busy_times(plan, placement);
+  const std::vector<RepetendSpan> spans = repetend_spans(plan, placement);
   Json list = Json::array();
   for (std::size_t d = 0; d < placement.devices.size(); ++d) {
     const Device& device = placement.devices[d];
-    const Json capacity = device.memory == kUnlimited ? Json() : Json(device.memory);
-    const Bytes peak = d < plan.peak_memory.size() ? plan.peak_memory[d] : 0;
+    const RepetendSpan& span = spans[d];
+    Json repetend;
+    if (span.count > 0) repetend = {span.begin, span.end, span.count};
     list.push_back({{"name", device.name},
-                    {"memory", capacity},
+                    {"memory", device.memory == kUnlimited ? Json() : Json(device.memory)},
                     {"static", device.static_memory},
-                    {"peak", peak},
-                    {"busy", busy[d]}});
+                    {"peak", d < plan.peak_memory.size() ? plan.peak_memory[d] : 0},
+                    {"busy", busy[d]},
+                    {"repetend", std::move(repetend)}});
+  }
+  return list;
+}
+
+Json inputs_of(const Placement& placement, int b) {
+  Json list = Json::array();
+  for (const Dependency& input : placement.blocks[static_cast<std::size_t>(b)].after) {
+    Json routes = Json::array();
+    for (const Route& route : routes_of(placement, input, b))
+      routes.push_back({route.from, route.to, route.time});
+    list.push_back({input.block, input.bytes, std::move(routes)});
   }
   return list;
 }
@@ -38,15 +56,52 @@ Json blocks_of(const Placement& placement) {
                     {"devices", block.devices},
                     {"time", block.time},
                     {"memory", block.memory},
-                    {"workspace", block.workspace}});
+                    {"workspace", block.workspace},
+                    {"after", inputs_of(placement, static_cast<int>(b))}});
   }
   return list;
 }
 
-Json page_plan(const Plan& plan, const Placement& placement) {
+const char* word(Binding binding) {
+  switch (binding) {
+    case Binding::begin:
+      return "begin";
+    case Binding::device:
+      return "device";
+    case Binding::memory:
+      return "memory";
+    case Binding::dependency:
+      return "dependency";
+    case Binding::transfer:
+      return "transfer";
+    case Binding::none:
+      return "none";
+  }
+  return "none";
+}
+
+Json critical_of(const std::vector<CriticalStep>& chain) {
+  Json list = Json::array();
+  for (const CriticalStep& c : chain)
+    list.push_back(
+        {c.step.block, c.step.micro_batch, word(c.binding), c.device, c.transfer, c.idle, c.missing});
+  return list;
+}
+
+Json baselines_of(const Plan& plan) {
+  Json list = Json::array();
+  for (const Baseline& b : plan.baselines)
+    list.push_back({{"name", b.name}, {"makespan", b.makespan}, {"fits", b.fits}});
+  return list;
+}
+
+Json data_of(const ShownPlan& shown) {
+  const Plan& plan = shown.plan;
+  const std::vector<CriticalStep> chain = critical_chain(shown.placement, plan.micro_batches, plan.schedule);
   Json steps = Json::array();
   for (const ScheduledBlock& s : plan.schedule) steps.push_back({s.block, s.micro_batch, s.start});
-  return {{"name", placement.name},
+  return {{"title", shown.title},
+          {"name", shown.placement.name},
           {"micro_batches", plan.micro_batches},
           {"makespan", plan.makespan},
           {"bound", plan.lower_bound.makespan},
@@ -55,15 +110,30 @@ Json page_plan(const Plan& plan, const Placement& placement) {
           {"optimal", plan.optimal.makespan},
           {"method", plan.search.method},
           {"objective", to_string(plan.objective)},
-          {"devices", devices_of(plan, placement)},
-          {"blocks", blocks_of(placement)},
-          {"steps", std::move(steps)}};
+          {"baselines", baselines_of(plan)},
+          {"devices", devices_of(plan, shown.placement)},
+          {"blocks", blocks_of(shown.placement)},
+          {"steps", std::move(steps)},
+          {"critical", critical_of(chain)},
+          {"words", Json(explain(shown.placement, chain))}};
+}
+
+Json data_of(const MeasuredStep& measured) {
+  Json devices = Json::array();
+  for (const auto& instructions : measured.devices) {
+    Json list = Json::array();
+    for (const MeasuredInstruction& i : instructions)
+      list.push_back({i.action, i.stage, i.micro_batch, i.planned_start, i.start, i.end});
+    devices.push_back(std::move(list));
+  }
+  return {{"ranks", measured.ranks}, {"devices", std::move(devices)}};
 }
 
 /// JSON that may stand in a script element: no "</script>" and no "<!--" can occur in it.
 std::string script_safe(const Json& json) {
   const std::string text = json.text();
   std::string safe;
+  safe.reserve(text.size());
   for (const char c : text) {
     if (c == '<') {
       safe += "\\u003c";
@@ -93,16 +163,28 @@ std::string html_safe(const std::string& text) {
 
 }  // namespace
 
-std::string show_html(const Plan& plan, const Placement& placement) {
-  const std::size_t title = kShowPage.find(kShowPageTitle);
-  const std::size_t after_title = title + kShowPageTitle.size();
-  const std::size_t data = kShowPage.find(kShowPagePlan);
-  std::string page(kShowPage.substr(0, title));
-  page += html_safe(placement.name) + " – ostinato";
-  page += kShowPage.substr(after_title, data - after_title);
-  page += script_safe(page_plan(plan, placement));
-  page += kShowPage.substr(data + kShowPagePlan.size());
+std::string show_html(const std::vector<ShownPlan>& plans, const std::optional<MeasuredStep>& measured) {
+  Json data = {{"plans", Json::array()}, {"measured", measured ? data_of(*measured) : Json()}};
+  for (const ShownPlan& shown : plans) data["plans"].push_back(data_of(shown));
+  std::string page;
+  std::size_t done = 0;
+  // Only the page itself is looked through: what is filled in may hold a mark, too.
+  const auto fill = [&](std::string_view mark, std::string_view text) {
+    const std::size_t at = kShowPage.find(mark, done);
+    page += kShowPage.substr(done, at - done);
+    page += text;
+    done = at + mark.size();
+  };
+  fill(kShowPageTitle, html_safe(plans.front().placement.name) + " – ostinato");
+  fill(kShowPageStyle, kShowStyle);
+  fill(kShowPageData, script_safe(data));
+  fill(kShowPageScript, kShowScript);
+  page += kShowPage.substr(done);
   return page;
+}
+
+std::string show_html(const Plan& plan, const Placement& placement) {
+  return show_html({{placement.name, plan, placement}});
 }
 
 }  // namespace ostinato

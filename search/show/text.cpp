@@ -41,23 +41,27 @@ struct Cell {
   int kind = -1;
 };
 
-/// Columns in which times are drawn: column c covers [c, c + 1) * makespan / width.
+/// Columns in which times are drawn: column c covers [c, c + 1) * (to - from) / width, from `from` on.
 class Scale {
  public:
-  Scale(Nanoseconds makespan, int width) : makespan_(std::max<Nanoseconds>(makespan, 1)), width_(width) {}
+  Scale(Nanoseconds from, Nanoseconds to, int width)
+      : from_(from), length_(std::max<Nanoseconds>(to - from, 1)), width_(width) {}
 
   int width() const { return width_; }
+  Nanoseconds from() const { return from_; }
+  Nanoseconds to() const { return from_ + length_; }
   int column(Nanoseconds time) const {  ///< the nearest boundary between columns, within the width
-    const __int128 nearest =
-        (static_cast<__int128>(time) * width_ * 2 + makespan_) / (2 * static_cast<__int128>(makespan_));
-    return static_cast<int>(std::clamp<__int128>(nearest, 0, width_));
+    const __int128 doubled = static_cast<__int128>(time - from_) * width_ * 2;
+    if (doubled <= 0) return 0;
+    const __int128 nearest = (doubled + length_) / (2 * static_cast<__int128>(length_));
+    return static_cast<int>(std::min<__int128>(nearest, width_));
   }
   Nanoseconds time(int column) const {
-    return static_cast<Nanoseconds>(static_cast<__int128>(makespan_) * column / width_);
+    return from_ + static_cast<Nanoseconds>(static_cast<__int128>(length_) * column / width_);
   }
 
  private:
-  Nanoseconds makespan_;
+  Nanoseconds from_, length_;
   int width_;
 };
 
@@ -66,7 +70,13 @@ class Line {
  public:
   explicit Line(const Scale& scale) : scale_(scale), cells_(scale.width()), shares_(scale.width()) {}
 
+  /// Time at work within the scale.
+  Nanoseconds busy() const { return busy_; }
+
   void paint(const Block& block, int micro_batch, int chunk, Nanoseconds start) {
+    const Nanoseconds seen = std::min(start + block.time, scale_.to()) - std::max(start, scale_.from());
+    if (seen <= 0) return;
+    busy_ += seen;
     const int first = scale_.column(start);
     const int end = scale_.column(start + block.time);
     add_shares(block, start);
@@ -78,15 +88,18 @@ class Line {
     }
   }
 
-  /// Fills the columns that no block of its own covers with the kind that takes most of each.
+  /// Fills the columns that no block of its own covers. Each kind, and the bubble, has as many of them as its
+  /// share of the time: what a column owes to one is carried over to the next ones that it is in.
   const std::vector<Cell>& finish() {
+    std::array<Nanoseconds, 6> owed{};  // the last: bubble
     for (int c = 0; c < scale_.width(); ++c) {
-      if (cells_[c].kind >= 0) continue;
-      const auto most = std::max_element(shares_[c].begin(), shares_[c].end());
-      const Nanoseconds length = scale_.time(c + 1) - scale_.time(c);
-      if (*most == 0 || 2 * total(c) < length) continue;
-      const int kind = static_cast<int>(most - shares_[c].begin());
-      cells_[c] = {look(static_cast<Kind>(kind)).letter, kind};
+      if (cells_[c].kind >= 0) {
+        owed.fill(0);
+        continue;
+      }
+      const auto taken = pick(c, owed);
+      if (taken == kBubble) continue;
+      cells_[c] = {look(static_cast<Kind>(taken)).letter, static_cast<int>(taken)};
     }
     return cells_;
   }
@@ -103,10 +116,26 @@ class Line {
     return letter;
   }
 
-  Nanoseconds total(int column) const {
-    Nanoseconds sum = 0;
-    for (const Nanoseconds share : shares_[column]) sum += share;
-    return sum;
+  static constexpr std::size_t kBubble = 5;
+
+  /// What the column shows: of all that is in it the one that it owes most. Pays for that.
+  std::size_t pick(int column, std::array<Nanoseconds, 6>& owed) const {
+    const Nanoseconds length = scale_.time(column + 1) - scale_.time(column);
+    std::array<Nanoseconds, 6> inside{};
+    Nanoseconds idle = length;
+    for (std::size_t k = 0; k < kBubble; ++k) {
+      inside[k] = shares_[column][k];
+      idle -= inside[k];
+    }
+    inside[kBubble] = std::max<Nanoseconds>(idle, 0);
+    std::size_t taken = inside.size();
+    for (std::size_t k = 0; k < inside.size(); ++k) {
+      owed[k] += inside[k];
+      if (inside[k] > 0 && (taken == inside.size() || owed[k] > owed[taken])) taken = k;
+    }
+    if (taken == inside.size()) return kBubble;  // a column of no time
+    owed[taken] -= length;
+    return taken;
   }
 
   void add_shares(const Block& block, Nanoseconds start) {
@@ -118,6 +147,7 @@ class Line {
   }
 
   const Scale& scale_;
+  Nanoseconds busy_ = 0;
   std::vector<Cell> cells_;
   std::vector<std::array<Nanoseconds, 5>> shares_;  ///< per column: time of each kind
 };
@@ -137,14 +167,17 @@ std::string draw(const std::vector<Cell>& cells, bool color) {
   return text;
 }
 
-/// "|0         |5 us      |10 us": a label at each tick.
-std::string axis(const Scale& scale, Nanoseconds makespan) {
+/// "|0         |5 us      |10 us": a label at each tick that has room.
+std::string axis(const Scale& scale) {
   std::string text(static_cast<std::size_t>(scale.width()), ' ');
-  const Nanoseconds tick = tick_length(makespan);
-  for (Nanoseconds time = 0; time <= makespan; time += tick) {
-    const std::string label = fmt::format("|{}", format_time(time));
+  const Nanoseconds tick = tick_length(scale.to() - scale.from());
+  std::size_t free = 0;  // behind the last label
+  for (Nanoseconds time = (scale.from() + tick - 1) / tick * tick; time <= scale.to(); time += tick) {
+    const std::string label = fmt::format("|{}", tick_label(time, tick));
     const auto column = static_cast<std::size_t>(scale.column(time));
-    if (column + label.size() <= text.size()) text.replace(column, label.size(), label);
+    if (column < free || column + label.size() > text.size()) continue;
+    text.replace(column, label.size(), label);
+    free = column + label.size();
   }
   text.erase(text.find_last_not_of(' ') + 1);
   return text;
@@ -172,10 +205,14 @@ std::string share(Nanoseconds part, Nanoseconds whole) {
 }  // namespace
 
 std::string show_text(const Plan& plan, const Placement& placement, const ShowOptions& options) {
+  std::vector<int> devices = options.devices;
+  for (int d = 0; options.devices.empty() && d < static_cast<int>(placement.devices.size()); ++d)
+    devices.push_back(d);
   std::size_t names = 0;
-  for (const Device& device : placement.devices) names = std::max(names, printable(device.name).size());
+  for (const int d : devices) names = std::max(names, printable(placement.devices[d].name).size());
   const int margin = static_cast<int>(names) + 6;
-  const Scale scale(plan.makespan, std::max(options.width, 40) - margin);
+  const Scale scale(options.from, options.to < 0 ? plan.makespan : options.to,
+                    std::max(options.width, 40) - margin);
   const std::vector<int> chunks = chunks_of_blocks(placement);
   const bool several = std::any_of(chunks.begin(), chunks.end(), [](int c) { return c > 0; });
   std::vector<Line> lines(placement.devices.size(), Line(scale));
@@ -184,13 +221,13 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
     for (const int d : block.devices)
       lines[d].paint(block, s.micro_batch, several ? chunks[s.block] : -1, s.start);
   }
-  const std::vector<Nanoseconds> busy = busy_times(plan, placement);
   std::string text = headline(plan, placement) + "\n";
-  for (std::size_t d = 0; d < lines.size(); ++d) {
+  for (const int d : devices) {
     text += fmt::format("{:<{}} {:>4} {}\n", printable(placement.devices[d].name), names,
-                        share(busy[d], plan.makespan), draw(lines[d].finish(), options.color));
+                        share(lines[d].busy(), scale.to() - scale.from()),
+                        draw(lines[d].finish(), options.color));
   }
-  text += std::string(static_cast<std::size_t>(margin), ' ') + axis(scale, plan.makespan) + "\n";
+  text += std::string(static_cast<std::size_t>(margin), ' ') + axis(scale) + "\n";
   return text + legend(placement, several, options.color) + "; the share is of time at work\n";
 }
 

@@ -269,44 +269,6 @@ TEST(LowerCommand, PrintsARowARank) {
   EXPECT_EQ(ostinato_run({"lower", folder / "v.json", folder / "v.toml", "--rank", "4"}).status, 2);
 }
 
-TEST(ShowCommand, DrawsAndWritesFiles) {
-  const TemporaryFolder folder;
-  make_plan(folder, 4);
-  const Result result =
-      ostinato_run({"show", folder / "v.json", folder / "v.toml", "--width", "80", "--html",
-                    folder / "v.html", "--svg", folder / "v.svg", "--perfetto", folder / "v.trace.json"});
-  ASSERT_EQ(result.status, 0) << result.err;
-  EXPECT_NE(result.out.find("device3"), std::string::npos);
-  EXPECT_EQ(result.out.find('\x1b'), std::string::npos) << "no terminal, no colours";
-  EXPECT_NE(read_text(folder / "v.html").find("<canvas"), std::string::npos);
-  EXPECT_NE(read_text(folder / "v.svg").find("<svg "), std::string::npos);
-  EXPECT_FALSE(nlohmann::json::parse(read_text(folder / "v.trace.json"))["traceEvents"].empty());
-}
-
-TEST(ShowCommand, AndWhatReplaysOrRunsAPlanRefusesOneThatDoesNotHold) {
-  const TemporaryFolder folder;
-  make_plan(folder, 4);
-  std::string text = read_text(folder / "v.json");
-  const std::string key = "\"makespan\": ";
-  text.replace(text.find(key), key.size(), key + "1");  // ten times as long, and more
-  const std::string changed = folder.write("changed.json", text);
-  for (const char* command : {"show", "simulate", "lower"}) {
-    const Result result = ostinato_run({command, changed, folder / "v.toml"});
-    EXPECT_EQ(result.status, 3) << command;
-    EXPECT_NE(result.err.find("changed.json: the plan does not hold for "), std::string::npos) << result.err;
-  }
-}
-
-TEST(ShowCommand, WithJsonOnlyNamesWhatItWrote) {
-  const TemporaryFolder folder;
-  make_plan(folder, 4);
-  const nlohmann::json json = ostinato_run({"show", folder / "v.json", folder / "v.toml", "--html",
-                                            folder / "v.html", "--svg", folder / "v.svg", "--json"})
-                                  .json();
-  EXPECT_EQ(json["html"], folder / "v.html");
-  EXPECT_EQ(json["svg"], folder / "v.svg");
-}
-
 TEST(SearchCommand, ExplainTellsWhatEachTechniqueBrought) {
   const TemporaryFolder folder;
   const std::string path = folder / "p.toml", plan = folder / "p.json";

@@ -3,36 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from ostinato.profile.measure.owners import GRADIENTS, OPTIMIZER, PARAMETERS, RECEIVED, WORKSPACE, Recording
 from ostinato.profile.views.table import milliseconds, size
 from ostinato.profile.views.timeline import PHASES, LayerRun, Rank, Slice, ranks_of, runs_of
 
-STYLE = """
-:root { color-scheme: light dark; --paper: #fdfdfc; --ink: #1d2126; --soft: #667080; --line: #d8dce2; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171b; --ink: #e4e7eb; --soft: #98a2b0; --line: #343b44; } }
-body { margin: 0; padding: 24px; background: var(--paper); color: var(--ink);
-       font: 14px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-h1 { font-size: 20px; margin: 0 0 4px; } h2 { font-size: 15px; margin: 24px 0 6px; } p { color: var(--soft); margin: 0; }
-.flame { position: relative; height: 78px; border-bottom: 1px solid var(--line); }
-.flame div { position: absolute; height: 24px; overflow: hidden; white-space: nowrap; font-size: 11px; padding-left: 2px;
-             box-sizing: border-box; border-right: 1px solid var(--paper); color: #10151b; border-radius: 2px; }
-.forward { background: #6aa2e6; } .backward { background: #6cba7c; } .operator { background: #e2b04a; }
-svg { width: 100%; height: 160px; border-bottom: 1px solid var(--line); }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid var(--line); font-weight: normal; }
-th:first-child, td:first-child { text-align: left; } th { color: var(--soft); }
-"""
+HERE = Path(__file__).parent
+TICKS = 10  # of the axis before anybody zooms, at most
 
 
 def bar(part: Slice, level: int, kind: str, total: int, note: str) -> str:
     left, width = 100 * part.start / total, 100 * part.time / total
     title = escape(f"{part.name}: {part.time / 1e6:.3f} ms{note}")
     place = f"left:{left:.4f}%;width:{width:.4f}%;top:{26 * level}px"
-    return f'<div class="{kind}" style="{place}" title="{title}">{escape(part.name)}</div>'
+    return f'<div class="{kind}" style="{place}" title="{title}"><span>{escape(part.name)}</span></div>'
 
 
 def flame(runs: list[LayerRun], total: int) -> Iterator[str]:
@@ -50,12 +38,55 @@ def flame(runs: list[LayerRun], total: int) -> Iterator[str]:
 
 COLOURS = {WORKSPACE: "#9aa4b2", RECEIVED: "#c3a16b", PARAMETERS: "#4b5a70", GRADIENTS: "#6f7f96", OPTIMIZER: "#8797ad"}
 OTHER = "#b58ac0"
+LAYERS_IN_LEGEND = 16
+
+
+def colours_of(rows: Sequence[Any]) -> dict[str, str]:
+    """By owner: of what every rank has, and of layers."""
+    return COLOURS | {row.name: f"hsl({47 * row.index % 360} 55% 60%)" for row in rows}
+
+
+def nice(length: float) -> int:
+    """The smallest 1, 2 or 5 times a power of ten that is at least the length, and at least 1."""
+    power = 1
+    while True:
+        for factor in (1, 2, 5):
+            if power * factor >= length:
+                return power * factor
+        power *= 10
+
+
+def axis(total: int) -> Iterator[str]:
+    """Marks of time; the script draws others where one zooms."""
+    tick = nice(total / TICKS)
+    digits = max(0, 7 - len(str(tick)))  # of milliseconds, so that neighbours read otherwise
+    for time in range(0, total + 1, tick):
+        yield f'<span style="left:{100 * time / total:.4f}%">{time / 1e6:.{digits}f} ms</span>'
+
+
+def legend(entries: Iterable[tuple[str, str]]) -> str:
+    swatches = (f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for colour, name in entries)
+    return f'<p class="legend">{"".join(swatches)}</p>'
+
+
+def owners_legend(ranks: Sequence[Rank]) -> str:
+    """Owners that are drawn: what every rank has, then layers in model order, as many as one can tell apart."""
+    seen = {owner for rank in ranks for moment in rank.moments() for owner, kept in moment.held if kept}
+    colours = colours_of([row for rank in ranks for row in rank.rows])
+    layers = [owner for owner in colours if owner in seen and owner not in COLOURS]
+    named = [owner for owner in COLOURS if owner in seen] + layers[:LAYERS_IN_LEGEND]
+    entries = [(colours[owner], owner) for owner in named]
+    if len(layers) > LAYERS_IN_LEGEND:
+        entries.append(("transparent", f"and {len(layers) - LAYERS_IN_LEGEND} more layers"))
+    if seen - set(colours):
+        entries.append((OTHER, "other"))
+    return legend(entries)
 
 
 def memory(rank: Rank) -> Iterator[str]:
     """Stacked: what is always in use at the bottom, then layers in model order, then what they received and workspace."""
     highest = max(1, rank.peak())
-    colours = COLOURS | {row.name: f"hsl({47 * row.index % 360} 55% 60%)" for row in rank.rows}
+    colours = colours_of(rank.rows)
     for moment in (moment for moment in rank.moments() if moment.time):
         base, x, width = 100.0, 1000 * moment.start / rank.total, 1000 * moment.time / rank.total
         for owner, kept in moment.held:
@@ -77,10 +108,12 @@ def source_of(rank: Rank) -> str:
 def memory_of_rank(rank: Rank) -> Iterator[str]:
     layers = f"layers {rank.rows[0].index} to {rank.rows[-1].index}"
     owners = ", ".join(f"{owner} {size(held)}B" for owner, held in rank.static) or "nothing"
-    yield f"<p>Rank {rank.number}, {layers}: at most {size(rank.peak())}B; always in use: {owners}; {source_of(rank)}</p>"
-    yield '<svg viewBox="0 0 1000 100" preserveAspectRatio="none">'
+    highest = rank.peak()
+    yield f"<p>Rank {rank.number}, {layers}: at most {size(highest)}B; always in use: {owners}; {source_of(rank)}</p>"
+    yield '<div class="memory"><svg viewBox="0 0 1000 100" preserveAspectRatio="none">'
     yield from memory(rank)
-    yield "</svg>"
+    levels = "".join(f'<span style="bottom:{share}%">{size(highest * share // 100)}B</span>' for share in (0, 50, 100))
+    yield f'</svg><div class="levels">{levels}</div></div>'
 
 
 def layer_rows(profile: Any) -> Iterator[str]:
@@ -92,22 +125,31 @@ def layer_rows(profile: Any) -> Iterator[str]:
         yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
+PHASE_LEGEND = [("var(--forward)", "forward"), ("var(--backward)", "backward"), ("var(--operator)", "operators")]
+
+
 def html(profile: Any, ranks: int = 1, recordings: Sequence[Recording | None] = ()) -> str:
     runs = list(runs_of(profile))
     total = max(1, sum(run.slice.time for run in runs))
-    on_ranks = (line for rank in ranks_of(profile, ranks, recordings) for line in memory_of_rank(rank))
+    drawn = ranks_of(profile, ranks, recordings)
     state = profile.completeness
     complete = "complete" if state.complete else f"NOT complete: {state.reason}"
     about = f"{profile.device_name}, a micro-batch of {profile.micro_batch_size}, timer {profile.timer}, {complete}"
     return "\n".join([
         "<!doctype html>", '<html lang="en">', '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(profile.model)} – profile</title>", f"<style>{STYLE}</style>",
+        f"<title>{escape(profile.model)} – profile</title>", f"<style>{(HERE / 'page.css').read_text()}</style>",
         f"<h1>{escape(profile.model)}</h1>", f"<p>{escape(about)}</p>",
         f"<h2>One micro-batch: {total / 1e6:.3f} ms</h2>",
-        "<p>Phase, layers, and in each layer its operators by falling self time. Point at a bar for its figures.</p>",
+        "<p>Phase, layers, and in each layer its operators by falling self time; below, the memory of each rank by owner over "
+        "the same time. Point at a bar or a box, or tap it, for its figures. Ctrl and the wheel, +, &minus; and two fingers zoom.</p>",
+        '<p class="tools"><button type="button" id="in">+</button> <button type="button" id="out">&minus;</button> '
+        '<button type="button" id="all">all</button> <output id="told"></output></p>',
+        legend(PHASE_LEGEND), owners_legend(drawn),
+        f'<div id="plots" tabindex="0" data-total="{total}"><div id="wide">',
+        '<div class="axis" id="axis">', *axis(total), "</div>",
         '<div class="flame">', *flame(runs, total), "</div>",
-        "<h2>Memory of that micro-batch</h2>",
-        "<p>By owner, over the same time. Point at a box for its figure.</p>", *on_ranks,
-        "<h2>Layers</h2>", "<table>", *layer_rows(profile), "</table>", "</html>", "",
+        *(line for rank in drawn for line in memory_of_rank(rank)), "</div></div>",
+        "<h2>Layers</h2>", '<div class="scroll"><table>', *layer_rows(profile), "</table></div>",
+        f"<script>{(HERE / 'page.js').read_text()}</script>", "</html>", "",
     ])  # fmt: skip

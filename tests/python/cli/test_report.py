@@ -53,9 +53,50 @@ def test_blocks_ranks_and_step_are_compared(tmp_path):
 
 def test_perfetto_has_planned_beside_measured(tmp_path):
     events = perfetto(read_traces(write(tmp_path, trace(0))))["traceEvents"]
-    spans = [(e["name"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
-    assert ("0F0", 0, 0.0, 0.11) in spans and ("0F0", 2, 0.0, 0.1) in spans
-    assert ("0SEND_F0", 1, 0.11, 0.01) in spans
+    spans = [(e["name"], e["cat"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert ("0F", "forward", 0, 0.0, 0.11) in spans and ("0F", "forward", 2, 0.0, 0.1) in spans
+    assert ("0SEND_F", "transfer", 1, 0.11, 0.01) in spans
+
+
+def transfers(rank, *rows):
+    """Rows (action, stage, micro-batch, planned, measured)."""
+    made = [{**instruction("", action, planned, measured, m), "stage": stage} for action, stage, m, planned, measured in rows]
+    return trace(rank, instructions=made)
+
+
+def arrows(events):
+    """(rank, track) of the slice in which each begins, and of that in which it ends."""
+    found = {}
+    for event in events:
+        if event["ph"] in "sf":
+            inside = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == (event["pid"], event["tid"])
+                      and e["ts"] < event["ts"] < e["ts"] + e["dur"]]  # fmt: skip
+            found.setdefault(event["id"], []).append([(e["name"], e["args"]["micro_batch"], e["pid"]) for e in inside])
+    return sorted(tuple(slice for slices in ends for slice in slices) for ends in found.values())
+
+
+def test_arrows_lead_from_sends_to_receives(tmp_path):
+    there, back = ((100, 110), (300, 310)), ((200, 210), (400, 410))
+    first = transfers(0, ("SEND_F", 0, 0, there[0], (100, 130)), ("SEND_F", 0, 1, there[1], (120, 140)), ("RECV_B", 0, 0, back[0], (250, 260)))
+    second = transfers(1, ("RECV_F", 1, 0, there[0], (90, 135)), ("RECV_F", 1, 1, there[1], (95, 145)), ("SEND_B", 1, 0, back[0], (240, 255)))
+    events = perfetto(read_traces(write(tmp_path, first, second)))["traceEvents"]
+    assert arrows(events) == [
+        (("0SEND_F", 0, 0), ("1RECV_F", 0, 1)), (("0SEND_F", 1, 0), ("1RECV_F", 1, 1)), (("1SEND_B", 0, 1), ("0RECV_B", 0, 0)),
+    ]  # fmt: skip
+    slices = [e for e in events if e["ph"] == "X"]
+    for one in slices:  # none overlaps another of its track
+        for other in slices:
+            if one is not other and (one["pid"], one["tid"]) == (other["pid"], other["tid"]):
+                assert one["ts"] >= other["ts"] + other["dur"] or other["ts"] >= one["ts"] + one["dur"]
+
+
+def test_arrows_of_replicas_stay_in_theirs_and_what_is_not_clear_has_none(tmp_path):
+    there = (100, 110)
+    ranks = [transfers(r, (action, r // 2, 0, there, (100 + r, 130 + r))) for r, action in enumerate(["SEND_F", "SEND_F", "RECV_F", "RECV_F"])]
+    in_replicas = [{**made, "device": made["rank"] // 2} for made in ranks]
+    found = arrows(perfetto(read_traces(write(tmp_path, *in_replicas)))["traceEvents"])
+    assert found == [(("0SEND_F", 0, 0), ("1RECV_F", 0, 2)), (("0SEND_F", 0, 1), ("1RECV_F", 0, 3))]
+    assert arrows(perfetto(read_traces(write(tmp_path, *ranks)))["traceEvents"]) == []  # one pipeline: whose is whose?
 
 
 def test_command_prints_json_alone_and_writes_perfetto(tmp_path, capsys):

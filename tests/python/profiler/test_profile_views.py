@@ -2,6 +2,7 @@
 """A profile as a page and as a trace: every figure in it is the profile's."""
 
 import json
+import re
 from collections import Counter
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -13,7 +14,9 @@ from torch import nn
 from ostinato.profile import Job, profile_layers
 from ostinato.profile.views.page import html
 from ostinato.profile.views.perfetto import perfetto
+from ostinato.profile.views.table import size
 from ostinato.profile.views.timeline import ranks_of, runs_of
+from support.pages import evaluate, look
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +51,61 @@ def test_the_page_has_every_layer_and_asks_nothing_of_the_network(profile):
     page = Page()
     text = html(profile)
     page.feed(text)
-    assert page.links == [] and page.tags["script"] == 0 and "http" not in text
+    assert page.links == [] and page.tags["script"] == 1 and "http" not in text and "url(" not in text
     assert "a &lt;b&gt; &amp; c" in text and "<b>" not in text
     assert page.tags["tr"] == 1 + len(profile.layers)
     for row in profile.layers:
         assert sum(title.startswith(f"{row.name}:") for title in page.titles) == 2  # forward and backward
+
+
+def test_the_page_has_axes_and_a_legend(profile):
+    text = html(profile, 2)
+    total = sum(row.forward.median + row.backward.median for row in profile.layers)
+    marks = re.findall(r'<span style="left:([\d.]+)%">([\d.]+) ms</span>', text)
+    assert 3 <= len(marks) <= 11 and marks[0] == ("0.0000", marks[0][1])
+    for left, milliseconds in marks:
+        assert float(milliseconds) * 1e6 == pytest.approx(float(left) / 100 * total, abs=total / 1000)
+    assert len({milliseconds for _, milliseconds in marks}) == len(marks)
+    peaks = [f"{size(rank.peak())}B" for rank in ranks_of(profile, 2)]
+    assert re.findall(r'<span style="bottom:100%">(.*?)</span>', text) == peaks
+    named = re.findall(r'<i style="background:.*?"></i>(.*?)</span>', text)
+    kept = [row.name for row in profile.layers if row.kept]
+    assert named[:3] == ["forward", "backward", "operators"] and "parameters" in named and [n for n in named if n in kept] == kept
+
+
+def test_the_legend_ends_where_colours_are_no_longer_told_apart():
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)) for _ in range(20)]
+    many = profile_layers(Job(layers=layers, inputs=torch.randn(4, 8), repeats=1, warm_up=0))
+    named = re.findall(r'<i style="background:.*?"></i>(.*?)</span>', html(many))
+    assert all(row.kept for row in many.layers) and "and 4 more layers" in named
+
+
+def test_zooming_keeps_what_is_pointed_at(profile, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text(html(profile))
+    whole, at, close, least = evaluate(page, """(() => {
+      const marks = () => axis.children.map((mark) => [mark.style.left, mark.textContent]), whole = marks();
+      zoomTo(8, 250);
+      const at = plots.scrollLeft, close = marks();
+      zoomTo(0.1);
+      return [whole, at, close, zoom];
+    })()""")  # fmt: skip
+    assert least == 1 and at + 250 == 0.25 * 8000  # a quarter of the time stays 250 pixels from the left
+    assert len({text for _, text in close}) == len(close) > len(whole) > 3
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_in_a_browser(profile, tmp_path, width):
+    """No wider than the window; the bars are where the axis says; zoomed, the plots scroll."""
+    page = tmp_path / "page.html"
+    page.write_text(html(profile, 2))
+    over, ends, zoomed = look(page, """(() => {
+      const right = (query) => Math.max(...[...document.querySelectorAll(query)].map((part) => part.getBoundingClientRect().right));
+      const over = Math.max(0, document.documentElement.scrollWidth - innerWidth), ends = [right(".flame div"), right("rect"), right("#plots")];
+      zoomTo(4);
+      return [over, ends, plots.scrollWidth / plots.clientWidth];
+    })()""", width=width, dark=True)  # fmt: skip
+    assert over == 0 and ends == pytest.approx([ends[2]] * 3, abs=2) and zoomed == pytest.approx(4, abs=0.1)
 
 
 def test_the_trace_adds_up(profile):

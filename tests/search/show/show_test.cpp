@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "search/named/named.h"
 #include "search/placement/shapes.h"
 #include "search/plan/orders.h"
+#include "search/show/drawing.h"
 
 namespace ostinato {
 namespace {
@@ -106,9 +109,61 @@ TEST(ShowText, TakesAnEmptyTime) {
   EXPECT_NE(show_text(plan_of("gpipe", placement, 1), placement, {}), "");
 }
 
+TEST(ShowText, SharesColumnsByTime) {
+  const Placement placement =
+      v(1, 1000, 3000);  // one micro-batch after another: F, then three times as long B
+  const auto lines = lines_of(show_text(plan_of("1f1b", placement, 1000), placement, {.width = 113}));
+  const std::string row = lines[1].substr(13);
+  EXPECT_EQ(std::count(row.begin(), row.end(), 'F'), 25) << row;
+  EXPECT_EQ(std::count(row.begin(), row.end(), 'B'), 75) << row;
+  EXPECT_EQ(row.find("FF"), std::string::npos) << "spread evenly: " << row;
+}
+
+TEST(ShowText, LeavesTheBubbleItsShareOfColumns) {
+  const Placement placement = v(2, 1000, 1000);
+  Plan plan = plan_of("gpipe", placement, 1);
+  plan.schedule.clear();  // 1 us of work, then 3 of nothing, a hundred times
+  for (int i = 0; i < 100; ++i) plan.schedule.push_back({0, i, 4000 * i});
+  plan.micro_batches = 100;
+  plan.makespan = 400'000;
+  const std::string row = lines_of(show_text(plan, placement, {.width = 113}))[1].substr(13);
+  EXPECT_EQ(std::count(row.begin(), row.end(), 'F'), 25) << row;
+}
+
+TEST(ShowText, ShowsAWindow) {
+  const Placement placement = v(2);
+  // Of 18 us those from 2 to 8: 9 columns a microsecond.
+  const auto lines = lines_of(show_text(plan_of("1f1b", placement, 2), placement,
+                                        {.width = 54 + 13, .from = 2000, .to = 8000, .devices = {1}}));
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[1], "device1 100% F0----------------B0==================================");
+  EXPECT_EQ(lines[2], "             |2 us    |3 us    |4 us    |5 us    |6 us    |7 us");
+}
+
+TEST(ShowText, LeavesOutTicksWithoutRoom) {
+  const Placement placement = v(1, 1'500'000'000'000, 4'000'000'000'000);
+  const auto lines = lines_of(show_text(plan_of("1f1b", placement, 400), placement, {.width = 90}));
+  EXPECT_EQ(lines[2],
+            "             |0 ns  |200000 s     |600000 s     |1000000 s    |1400000 s    |1800000 s");
+}
+
+TEST(ShowText, AWindowsShareIsOfItsOwnTime) {
+  const Placement placement = v(2);
+  const auto lines =
+      lines_of(show_text(plan_of("1f1b", placement, 2), placement, {.from = 4000, .to = 8000}));
+  EXPECT_EQ(lines[1].substr(0, 12), "device0   0%");
+  EXPECT_EQ(lines[2].substr(0, 12), "device1 100%");
+}
+
+TEST(ShowText, TellsTheTicksOfAShortWindowApart) {
+  EXPECT_EQ(tick_label(2'000'000, 1'000'000), "2 ms");
+  EXPECT_EQ(tick_label(1'234'567'890, 10), "1234567890 ns");
+  EXPECT_EQ(tick_label(1'234'568'000, 1'000), "1234568 us");
+}
+
 /// The JSON that the page carries.
 Json page_data(const std::string& page) {
-  const std::string begin = R"(<script type="application/json" id="plan">)";
+  const std::string begin = R"(<script type="application/json" id="data">)";
   const std::size_t at = page.find(begin) + begin.size();
   return Json::parse(page.substr(at, page.find("</script>", at) - at));
 }
@@ -117,12 +172,47 @@ TEST(ShowHtml, CarriesTheWholePlan) {
   const Placement placement = v(4);
   const Plan plan = plan_of("1f1b", placement, 8);
   const Json data = page_data(show_html(plan, placement));
-  EXPECT_EQ(data["makespan"], plan.makespan);
-  EXPECT_EQ(data["steps"].size(), plan.schedule.size());
-  EXPECT_EQ(data["devices"].size(), 4u);
-  EXPECT_EQ(data["devices"][0]["peak"], 4);
-  EXPECT_TRUE(data["devices"][0]["memory"].is_null());
-  EXPECT_EQ(data["devices"][0]["busy"], 8 * 6000);
+  EXPECT_TRUE(data["measured"].is_null());
+  ASSERT_EQ(data["plans"].size(), 1u);
+  const Json& shown = data["plans"][0];
+  EXPECT_EQ(shown["makespan"], plan.makespan);
+  EXPECT_EQ(shown["steps"].size(), plan.schedule.size());
+  EXPECT_EQ(shown["devices"].size(), 4u);
+  EXPECT_EQ(shown["devices"][0]["peak"], 4);
+  EXPECT_TRUE(shown["devices"][0]["memory"].is_null());
+  EXPECT_EQ(shown["devices"][0]["busy"], 8 * 6000);
+}
+
+TEST(ShowHtml, CarriesTransfersAndWhatBinds) {
+  Placement placement = v(2);
+  placement.link = {.latency = 500, .bytes_per_second = 0};
+  const Json data = page_data(show_html(plan_of("1f1b", placement, 2), placement))["plans"][0];
+  for (const Json& block : data["blocks"]) {
+    if (block["name"] != "s1.F") continue;
+    ASSERT_EQ(block["after"].size(), 1u);
+    EXPECT_EQ(data["blocks"][block["after"][0][0].get<int>()]["name"], "s0.F");
+    EXPECT_EQ(block["after"][0][2], Json::parse("[[0, 1, 500]]"));
+  }
+  Nanoseconds at = 0;  // the chain has no holes: each step begins where the one before lets it
+  for (const Json& link : data["critical"]) {
+    const Json& block = data["blocks"][link[0].get<int>()];
+    at += link[4].get<Nanoseconds>() + link[5].get<Nanoseconds>() + block["time"].get<Nanoseconds>();
+  }
+  EXPECT_EQ(at, data["makespan"]);
+  EXPECT_EQ(data["words"][0].get<std::string>().substr(0, 12), "The makespan");
+}
+
+TEST(ShowHtml, PutsPlansOneBelowAnother) {
+  const Placement placement = v(2);
+  const Plan one = plan_of("1f1b", placement, 3), other = plan_of("gpipe", placement, 3);
+  MeasuredStep step;
+  step.ranks = 1;
+  step.devices = {{{"F", 0, 0, 0, 2000, 100, 2300}}};
+  const Json data = page_data(show_html({{"a.json", one, placement}, {"gpipe", other, placement}}, step));
+  ASSERT_EQ(data["plans"].size(), 2u);
+  EXPECT_EQ(data["plans"][1]["title"], "gpipe");
+  EXPECT_EQ(data["plans"][1]["makespan"], other.makespan);
+  EXPECT_EQ(data["measured"]["devices"], Json::parse(R"([[["F", 0, 0, 0, 100, 2300]]])"));
 }
 
 TEST(ShowHtml, RefersToNothingOutside) {
@@ -131,8 +221,8 @@ TEST(ShowHtml, RefersToNothingOutside) {
   for (const char* forbidden : {"http:", "https:", "src=", "@import", "url("}) {
     EXPECT_EQ(page.find(forbidden), std::string::npos) << forbidden;
   }
-  EXPECT_EQ(page.find("@PLAN@"), std::string::npos);
-  EXPECT_EQ(page.find("@TITLE@"), std::string::npos);
+  for (const char* mark : {"@TITLE@", "@STYLE@", "@DATA@", "@SCRIPT@"})
+    EXPECT_EQ(page.find(mark), std::string::npos) << mark;
 }
 
 TEST(ShowHtml, TakesNamesThatLookLikeMarkup) {
@@ -141,9 +231,22 @@ TEST(ShowHtml, TakesNamesThatLookLikeMarkup) {
   placement.blocks[0].name = "<!--";
   const std::string page = show_html(plan_of("1f1b", placement, 1), placement);
   const Json data = page_data(page);
-  EXPECT_EQ(data["name"], placement.name);
-  EXPECT_EQ(data["blocks"][0]["name"], "<!--");
+  EXPECT_EQ(data["plans"][0]["name"], placement.name);
+  EXPECT_EQ(data["plans"][0]["blocks"][0]["name"], "<!--");
   EXPECT_NE(page.find("<title>&lt;/script>&lt;b>&amp;"), std::string::npos);
+}
+
+TEST(ShowHtml, TakesNamesThatLookLikeItsOwnMarks) {
+  Placement placement = v(1);
+  const Plan plan = plan_of("1f1b", placement, 1);
+  placement.name = "@DATA@";
+  placement.blocks[0].stage = "@SCRIPT@";
+  const std::string page = show_html({{"@STYLE@", plan, placement}});
+  const Json data = page_data(page)["plans"][0];
+  EXPECT_EQ(data["name"], "@DATA@");
+  EXPECT_EQ(data["title"], "@STYLE@");
+  EXPECT_EQ(data["blocks"][0]["stage"], "@SCRIPT@");
+  EXPECT_NE(page.find("<title>@DATA@ "), std::string::npos);
 }
 
 std::size_t count(const std::string& text, const std::string& part) {
@@ -219,6 +322,48 @@ TEST(ShowPerfetto, HasASliceABlockAndDevice) {
     EXPECT_LE(event["ts"].get<double>() + event["dur"].get<double>(), plan.makespan / 1000.0);
   }
   EXPECT_EQ(slices, 3u * (4 + 4 + 4 + 4));
+}
+
+TEST(ShowPerfetto, ABlockHasOneNameAndOneCategory) {
+  const Placement placement = v(2);
+  const Json trace = Json::parse(show_perfetto(plan_of("1f1b", placement, 4), placement));
+  std::map<std::string, std::set<std::string>> categories;
+  std::set<int> micro_batches;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    categories[event["name"]].insert(event["cat"].get<std::string>());
+    micro_batches.insert(event["args"]["micro_batch"].get<int>());
+  }
+  EXPECT_EQ(categories.size(), placement.blocks.size());
+  for (const auto& [name, list] : categories) EXPECT_EQ(list.size(), 1u) << name;
+  EXPECT_EQ(micro_batches, (std::set<int>{0, 1, 2, 3}));
+}
+
+TEST(ShowPerfetto, ArrowsLeadFromSendersToReceivers) {
+  Placement placement = v(2);
+  placement.link = {.latency = 500, .bytes_per_second = 0};
+  const Json trace = Json::parse(show_perfetto(plan_of("1f1b", placement, 3), placement));
+  std::map<int, std::map<std::string, Json>> transfers;  // by id and phase
+  for (const Json& event : trace["traceEvents"])
+    if (event.contains("cat") && event["cat"] == "transfer")
+      transfers[event["id"].get<int>()][event["ph"].get<std::string>()] = event;
+  EXPECT_EQ(transfers.size(), 3u * 2);  // of each micro-batch one forward and one backward
+  const auto slice_at = [&](const Json& arrow) {
+    for (const Json& event : trace["traceEvents"])
+      if (event["ph"] == "X" && event["pid"] == arrow["pid"] && event["ts"] < arrow["ts"] &&
+          event["ts"].get<double>() + event["dur"].get<double>() > arrow["ts"])
+        return event;
+    return Json();
+  };
+  for (auto& [id, phases] : transfers) {
+    const Json from = slice_at(phases["s"]), to = slice_at(phases["f"]);
+    EXPECT_EQ(phases["b"]["name"], from["name"].get<std::string>() + " to " + to["name"].get<std::string>());
+    EXPECT_EQ(from["args"]["micro_batch"], to["args"]["micro_batch"]);
+    EXPECT_NE(from["pid"], to["pid"]);
+    EXPECT_EQ(phases["b"]["ts"], from["ts"].get<double>() + from["dur"].get<double>());
+    EXPECT_EQ(phases["e"]["ts"].get<double>() - phases["b"]["ts"].get<double>(), 0.5);
+    EXPECT_LE(phases["e"]["ts"], to["ts"]);
+  }
 }
 
 TEST(ShowPerfetto, CountsTheMemoryUpToThePeakAndBack) {

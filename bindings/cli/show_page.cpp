@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/cli/show_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "bindings/cli/plan_files.h"
+#include "bindings/core/usage_error.h"
+#include "search/checker/checker.h"
+#include "search/files/file.h"
+#include "search/files/printable.h"
+#include "search/files/sha256.h"
+#include "search/named/named.h"
+#include "search/placement/quantity.h"
+#include "search/plan/orders.h"
+#include "search/plan/plan_json.h"
+#include "search/show/show.h"
+
+namespace ostinato::cli {
+namespace {
+
+/// A plan for the page, with what its ShownPlan refers to.
+struct Beside {
+  std::string title;
+  Plan plan;
+  Placement placement;
+};
+
+/// The named schedule of the plan's own placement and micro-batches. Throws UsageError where it admits none.
+Beside named(const std::string& name, const Plan& plan, const Placement& placement) {
+  const NamedSchedule found = named_schedule(name, placement, plan.micro_batches);
+  std::string why = found.why_not;
+  if (found.orders) {
+    if (auto schedule = earliest_starts(placement, plan.micro_batches, *found.orders)) {
+      Plan made;
+      made.placement_name = plan.placement_name;
+      made.micro_batches = plan.micro_batches;
+      made.objective = plan.objective;
+      made.schedule = std::move(*schedule);
+      made.makespan = makespan_of(placement, made.schedule);
+      made.peak_memory = peak_memory(placement, made.schedule);
+      made.search.method = name;
+      return {name, std::move(made), placement};
+    }
+    why = "its order contradicts the placement";
+  }
+  throw UsageError(fmt::format(
+      "--against {}: this placement has none: {}; a plan of another placement can be named instead", name,
+      why));
+}
+
+Beside beside(const std::string& what, const PageRequest& asked, const Plan& plan,
+              const Placement& placement) {
+  const auto& names = named_schedules();
+  if (std::find(names.begin(), names.end(), what) != names.end()) return named(what, plan, placement);
+  if (std::error_code error; !std::filesystem::exists(what, error)) {
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+    throw UsageError(
+        fmt::format("--against {}: neither a plan's file nor a schedule ({})", printable(what), list));
+  }
+  const std::string file = placement_of(what, asked.placements).string();
+  auto [written, other, as_planned] = read_plan_and_placement(what, file);
+  refuse_unless_it_runs(other, written.placement, what, file);
+  return {what, std::move(other), std::move(as_planned)};
+}
+
+MeasuredStep measured_step(const std::string& folder, const std::string& plan_path, const Plan& plan,
+                           const Placement& placement) {
+  MeasuredStep step = read_trace(folder);
+  const std::string digest = sha256(read_file(plan_path, kMaxPlanBytes));
+  if (!step.plan_sha256.empty() && step.plan_sha256 != digest)
+    throw InputError(
+        folder, 0,
+        fmt::format("is the trace of another plan: its sha256 begins with {}, that of {} with {}",
+                    printable(step.plan_sha256.substr(0, 12)), printable(plan_path), digest.substr(0, 12)));
+  if (step.makespan != plan.makespan)
+    throw InputError(folder, 0,
+                     fmt::format("ran for {}, the plan takes {}: it ran another number of micro-batches",
+                                 format_time(step.makespan), format_time(plan.makespan)));
+  if (step.devices.size() > placement.devices.size())
+    throw InputError(
+        folder, 0,
+        fmt::format("has {} devices, the placement {}", step.devices.size(), placement.devices.size()));
+  return step;
+}
+
+}  // namespace
+
+void write_page(const PageRequest& asked, const std::string& path, const Plan& plan,
+                const Placement& placement) {
+  std::vector<Beside> others;
+  for (const std::string& what : asked.against) others.push_back(beside(what, asked, plan, placement));
+  std::optional<MeasuredStep> step;
+  if (!asked.trace.empty()) step = measured_step(asked.trace, path, plan, placement);
+  std::vector<ShownPlan> shown = {{path, plan, placement}};
+  for (const Beside& other : others) shown.push_back({other.title, other.plan, other.placement});
+  write_file(asked.file, show_html(shown, step));
+}
+
+}  // namespace ostinato::cli

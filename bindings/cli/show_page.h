@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The page of `ostinato show --html`: the plan, what --against puts below it, and the step of --trace.
+//
+//   write_page({.file = "plan.html", .against = {"1f1b"}}, "plan.json", plan, placement);
+
+#include <string>
+#include <vector>
+
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
+
+namespace ostinato::cli {
+
+struct PageRequest {
+  std::string file = {};                     ///< to write; empty: no page
+  std::vector<std::string> against = {};     ///< plan files, or names of schedules
+  std::vector<std::string> placements = {};  ///< where those of `against` may lie, too
+  std::string trace = {};                    ///< folder of a measured step; empty: none
+};
+
+/// Throws UsageError where nothing is called like one of `against`, or the placement has no such schedule,
+/// and InputError where a file is wrong or the trace is of another plan. `path`: the file of `plan`.
+void write_page(const PageRequest& asked, const std::string& path, const Plan& plan,
+                const Placement& placement);
+
+}  // namespace ostinato::cli

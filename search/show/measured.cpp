@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/show/measured.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <string_view>
+
+#include "search/files/file.h"
+#include "search/files/json_values.h"
+
+namespace ostinato {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // of a file, as `ostinato report` has it
+constexpr std::int64_t kMostDevices = 1 << 16;
+
+constexpr std::array<std::string_view, 8> kActions = {"F",      "B",      "I",      "W",
+                                                      "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
+
+struct RankTrace {
+  std::string file, plan_sha256;
+  int rank = 0, device = 0;
+  Nanoseconds makespan = 0;
+  std::vector<MeasuredInstruction> instructions;
+};
+
+MeasuredInstruction instruction_of(const Value& value, const std::string& file) {
+  const Fields fields(
+      value, file, "an instruction",
+      {"text", "action", "stage", "micro_batch", "planned_start", "planned_end", "start", "end"});
+  MeasuredInstruction made;
+  made.action = fields.text("action");
+  if (std::find(kActions.begin(), kActions.end(), made.action) == kActions.end())
+    fields.fail(fields.find("action"), "no instruction is called " + in_quotes(made.action));
+  constexpr std::int64_t most = std::numeric_limits<int>::max();
+  made.stage = static_cast<int>(fields.integer("stage", 0, most));
+  made.micro_batch = static_cast<int>(fields.integer("micro_batch", 0, most));
+  made.planned_start = fields.integer("planned_start", 0);
+  made.planned_end = fields.integer("planned_end", made.planned_start);
+  made.start = fields.integer("start", 0);
+  made.end = fields.integer("end", made.start);
+  return made;
+}
+
+RankTrace read_rank(const fs::path& path) {
+  RankTrace trace;
+  trace.file = path.string();
+  const Value root =
+      read_json(read_file(path, kMostBytes), trace.file, "ostinato-trace/1", "instructions",
+                [&](const Value& value) { trace.instructions.push_back(instruction_of(value, trace.file)); });
+  const Fields fields(root, trace.file, "the trace",
+                      {"format", "rank", "device", "step", "plan_sha256", "makespan", "instructions",
+                       "step_seconds", "peak_memory", "one_f_one_b"});
+  trace.rank = static_cast<int>(fields.integer("rank", 0, std::numeric_limits<int>::max()));
+  trace.device = static_cast<int>(fields.integer("device", 0, kMostDevices - 1));
+  trace.plan_sha256 = fields.text("plan_sha256");
+  trace.makespan = fields.integer("makespan", 0);
+  std::stable_sort(trace.instructions.begin(), trace.instructions.end(),
+                   [](const auto& a, const auto& b) { return a.start < b.start; });
+  return trace;
+}
+
+std::vector<fs::path> files_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("rank-") && name.ends_with(".json")) files.push_back(entry.path());
+  }
+  if (files.empty())
+    throw InputError(folder.string(), 0,
+                     "no rank-*.json here; a run leaves them where \"trace\" of its ostinato section points");
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+MeasuredStep read_trace(const fs::path& folder) {
+  MeasuredStep step;
+  std::map<int, RankTrace> by_device;
+  for (const fs::path& path : files_in(folder)) {
+    RankTrace trace = read_rank(path);
+    if (step.ranks++ == 0) {
+      step.plan_sha256 = trace.plan_sha256;
+      step.makespan = trace.makespan;
+    } else if (trace.plan_sha256 != step.plan_sha256 || trace.makespan != step.makespan) {
+      throw InputError(trace.file, 0,
+                       "is of another plan than the files before it: several runs are mixed here");
+    }
+    const auto place = by_device.find(trace.device);
+    if (place == by_device.end() || trace.rank < place->second.rank)
+      by_device[trace.device] = std::move(trace);
+  }
+  step.devices.resize(static_cast<std::size_t>(by_device.rbegin()->first) + 1);
+  for (auto& [device, trace] : by_device)
+    step.devices[static_cast<std::size_t>(device)] = std::move(trace.instructions);
+  return step;
+}
+
+}  // namespace ostinato

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of `ostinato show --html`: its script runs, in Node and in a browser where there is one, and what it computes is right."""
+
+import hashlib
+import json
+import random
+import re
+import subprocess
+import sys
+import tomllib
+from xml.etree import ElementTree
+
+import pytest
+from support.pages import evaluate, look
+
+SVG = "{http://www.w3.org/2000/svg}"
+WORDS_OF_MARKUP = '</script><b>&"\\'
+
+
+def ostinato(*words):
+    done = subprocess.run([sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def make(folder, shape, micro_batches, *options, method=("--time-limit", "2")):
+    """Paths of a plan and its placement."""
+    plan, placement = folder / "plan.json", folder / "placement.toml"
+    ostinato("placement", shape, *options, "--output", placement)
+    ostinato("search", placement, "--micro-batches", micro_batches, *method, "--output", plan)
+    return plan, placement
+
+
+@pytest.fixture(scope="module")
+def wave(tmp_path_factory):
+    """A plan with chunks, halves of backwards, transfers and a limit, zb-v below it, and a measured step that took 1.1 times as long."""
+    folder = tmp_path_factory.mktemp("wave")
+    options = ("--devices", "4", "--weight", "1", "--latency", "0.2", "--bytes", "1", "--capacity", "9", "--workspace", "0.5")
+    plan, placement = make(folder, "wave", 10, *options)
+    write_trace(folder / "trace", plan, placement, 1.1)
+    ostinato("show", plan, placement, "--html", folder / "page.html", "--against", "zb-v", "--trace", folder / "trace")
+    return folder / "page.html"
+
+
+def write_trace(folder, plan, placement, factor):
+    """As a run leaves one that took `factor` times as long in everything."""
+    folder.mkdir()
+    text, of = plan.read_bytes(), tomllib.loads(placement.read_text())
+    blocks, unit = {b["name"]: b for b in of["blocks"]}, {"ns": 1, "us": 1000}[of["time_unit"]]
+    letters = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
+    ranks = {}
+    for step in json.loads(text)["schedule"]:
+        block = blocks[step["block"]]
+        begin, length = step["start"], round(unit * block["time"])
+        for device in block["devices"]:
+            ranks.setdefault(device, []).append({
+                "text": "", "action": letters[block["kind"]], "stage": 0, "micro_batch": step["micro_batch"],
+                "planned_start": begin, "planned_end": begin + length,
+                "start": int(begin * factor), "end": int((begin + length) * factor),
+            })  # fmt: skip
+    head = {"format": "ostinato-trace/1", "step": 1, "step_seconds": [1.0], "makespan": json.loads(text)["makespan"]}
+    for rank, instructions in ranks.items():
+        about = {"rank": rank, "device": rank, "plan_sha256": hashlib.sha256(text).hexdigest(), "instructions": instructions}
+        (folder / f"rank-{rank}.json").write_text(json.dumps(head | about))
+
+
+EVERY_VIEW = """(() => {
+  const images = [];
+  for (const colours of ["kind", "stage"]) for (const transfers of ["none", "pointed", "all"]) for (const critical of [false, true]) {
+    Object.assign(view, { colours, transfers, critical });
+    layAndStyle();
+    for (const looked of [null, shownPlans[0].rows[0][5]]) {
+      held = looked;
+      for (const [begin, end] of [[0, total], [total / 3, total / 3 + 50], [total * 0.9, total]]) {
+        show(begin, end);
+        images.push(svgText());
+      }
+    }
+  }
+  savePng();
+  return images;
+})()"""
+
+
+def test_every_view_is_drawn_and_is_an_image(wave):
+    images = evaluate(wave, EVERY_VIEW)
+    assert len(images) == 72
+    for image in images:
+        root = ElementTree.fromstring(image)
+        assert root.tag == f"{SVG}svg" and "NaN" not in image and "undefined" not in image
+        assert {"device0", "device3"} <= {text.text for text in root.iter(f"{SVG}text")}
+
+
+def test_memory_rises_to_the_peak_that_the_plan_says(wave):
+    pairs = evaluate(wave, "data.plans.flatMap((plan) => plan.devices.map((d, i) => [memoryCurve(plan, i).peak, d.peak]))")
+    assert len(pairs) == 8 and all(drawn == said > 0 for drawn, said in pairs)
+
+
+def test_cells_share_the_time_rightly(wave):
+    """Where blocks are narrower than pixels: of any stretch of time, what each kind takes of it."""
+    random.seed(5)
+    plan = json.loads(re.search(r'id="data">(.*?)</script>', wave.read_text())[1])["plans"][0]
+    stretches = sorted(random.sample(range(plan["makespan"]), 60))
+    windows = [*zip(stretches[::2], stretches[1::2], strict=True), (0, plan["makespan"])]
+    shares = evaluate(wave, f"""{json.dumps(windows)}.map(([a, b]) => {{
+      const sums = workSums(shownPlans[0], 1, "kind", colourKey);
+      return Object.fromEntries(workWithin(shownPlans[0].rows[1], sums, a, b, colourKey).map((work, c) => [sums.colours[c], work]));
+    }})""")  # fmt: skip
+    for (begin, end), found in zip(windows, shares, strict=True):
+        expected = dict.fromkeys(found, 0)
+        for block, _, start in plan["steps"]:
+            row = plan["blocks"][block]
+            if 1 in row["devices"]:
+                expected[row["kind"]] += max(0, min(end, start + row["time"]) - max(begin, start))
+        assert found == expected
+
+
+def test_what_binds_leads_from_the_begin_to_the_end(wave):
+    chains = evaluate(wave, "data.plans.map((plan) => [plan.makespan, plan.chain.map((s) => [s.start, s.end, s.link.transfer + s.link.idle])])")
+    for makespan, chain in chains:
+        assert chain[0][0] == 0 and chain[-1][1] == makespan
+        for (_, end, _), (start, _, between) in zip(chain, chain[1:], strict=False):
+            assert end + between == start
+
+
+def test_measured_steps_find_their_plan(wave):
+    found = evaluate(wave, "measured.flatMap((row) => row.computes.map((s) => [s.start, s.planned.start, s.planned.microBatch - s.microBatch]))")
+    assert len(found) == 10 * 24
+    assert all(start == int(planned * 1.1) and other == 0 for start, planned, other in found)
+    told = evaluate(wave, "describe(shownPlans[0].rows[2][7])")
+    assert "measured " in told and "1.10 of the plan" in told
+
+
+def test_pointing_finds_the_block_under_it(wave):
+    """In the middle of every step of a device."""
+    missed = evaluate(wave, """shownPlans.flatMap((plan) => plan.rows[3].filter((step) => {
+      const frame = frameOnPage(), lane = laneAt.get(plan)[3];
+      const event = { clientX: xOf(frame, (step.start + step.end) / 2), clientY: yOf(frame, lane) + lane.height / 2 };
+      return stepUnder(event) !== step;
+    }).map((step) => step.block.name))""")  # fmt: skip
+    assert missed == []
+
+
+def test_fingers_and_keys_move_and_zoom(wave):
+    """Two fingers that part double the scale around their middle; one moves; 0 shows all."""
+    spans = evaluate(wave, """(() => {
+      const { pointerdown, pointermove, pointerup, keydown } = canvas.handlers, seen = [];
+      const finger = (id, x) => ({ pointerId: id, clientX: x, clientY: 300, pointerType: "touch" });
+      pointerdown(finger(1, 400)); pointerdown(finger(2, 600));
+      pointermove(finger(1, 300)); pointermove(finger(2, 700));
+      seen.push(total / (view.to - view.from));
+      pointerup(finger(2, 700)); pointerup(finger(1, 300));
+      const before = view.from;
+      pointerdown(finger(1, 500)); pointermove(finger(1, 450)); pointerup(finger(1, 450));
+      seen.push(view.from > before, held);
+      keydown({ key: "0", preventDefault() {} });
+      seen.push(view.from, view.to - total);
+      return seen;
+    })()""")  # fmt: skip
+    assert spans == [2, True, None, 0, 0]
+
+
+def test_names_that_look_like_markup_stay_names(tmp_path):
+    plan, placement = make(tmp_path, "v", 3, "--devices", "2")
+    quoted = json.dumps(WORDS_OF_MARKUP)
+    placement.write_text(placement.read_text().replace('"v-shape-2"', quoted).replace('"device0"', quoted).replace('"s0"', quoted))
+    ostinato("search", placement, "--micro-batches", 3, "--output", plan)
+    page = tmp_path / "page.html"
+    ostinato("show", plan, placement, "--html", page)
+    assert "<b>" not in page.read_text()
+    image, name, told = evaluate(page, "[svgText(), first.devices[0].name, describe(first.rows[0][0])]")
+    texts = [text.text for text in ElementTree.fromstring(image).iter(f"{SVG}text")]
+    assert name == WORDS_OF_MARKUP and any(text.startswith(WORDS_OF_MARKUP[:8]) for text in texts) and WORDS_OF_MARKUP in told
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """256 devices with 131,072 blocks."""
+    folder = tmp_path_factory.mktemp("many")
+    plan, placement = make(folder, "v", 256, "--devices", "256", method=("--method", "1f1b"))
+    ostinato("show", plan, placement, "--html", folder / "page.html")
+    return folder / "page.html"
+
+
+def test_many_devices_and_blocks_draw_only_what_is_seen(many):
+    """As many shapes as the window has room for, not as there are blocks."""
+    shapes = evaluate(many, """[[0, total], [total / 2, total / 2 + 9000]].map(([begin, end]) => {
+      show(begin, end);
+      const frame = frameOnPage(), pen = new SvgPen(1000, 800, "");
+      draw(pen, frame);
+      return pen.shapes.length;
+    })""")  # fmt: skip
+    assert 1000 < shapes[0] < 90_000 and 100 < shapes[1] < 5000
+
+
+INK = """(() => {
+  const inked = new Set(), ink = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  for (let i = 0; i < ink.length; i += 4) inked.add(ink[i] << 16 | ink[i + 1] << 8 | ink[i + 2]);
+  const { scrollWidth } = document.documentElement;
+  const named = (name) => parseInt(colours[name].slice(1), 16);
+  return { shown: ["forward", "lane", "paper"].filter((name) => inked.has(named(name))), paper: colours.paper,
+           over: Math.max(0, scrollWidth - innerWidth), tall: canvas.clientHeight <= innerHeight, note: byId("note").textContent };
+})()"""
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("which", ["wave", "many"])
+def test_in_a_browser(request, which, width, dark):
+    """With 4 and with 256 devices it draws in the colours of the day, no wider and no taller than the window, and no error is heard of."""
+    found = look(request.getfixturevalue(which), INK, width=width, dark=dark)
+    paper = {False: "#fdfdfc", True: "#14171b"}[dark]
+    assert found == {"shown": ["forward", "lane", "paper"], "paper": paper, "over": 0, "tall": True, "note": ""}
