@@ -7,6 +7,8 @@ Then the step runs, under the plan, with the same data. Nothing was updated by t
 forwards change in layers are as initialize() and the script left them, so every loss is what the same plan gives from the start.
 """
 
+import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +19,8 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.block_time import border_bytes, can_measure, measure_blocks
 from ostinato.profile.machine.device import host_timed
 from ostinato.profile.measure.rows import rank_cost
 from ostinato.profile.measure.samples import rounds
@@ -85,10 +89,10 @@ class AutoEngine:
         if data_iter is not None:
             self.set_dataiterator(data_iter)
         loader, iterator = self.training_dataloader, self.data_iterator
-        batches = list(islice(iterator, self.micro_batches)) if iterator is not None else []
+        batches, read = _read(iterator, self.micro_batches) if iterator is not None else ([], 0)
         self._ostinato_auto.changes.note()
         with random_state_kept():
-            profile = _measure(self, batches)
+            profile = _measure(self, batches, read)
             _switch(self, profile)
         if iterator is not None:
             self.training_dataloader, self.data_iterator = loader, chain(batches, iterator)
@@ -100,8 +104,19 @@ class AutoEngine:
         return super().load_checkpoint(*args, **kwargs)
 
 
-def _measure(engine, batches: list) -> str:
-    """Runs forwards and backwards of the step; the profile on rank 0. The model is afterwards what it was before."""
+def _read(iterator, count: int) -> tuple[list, int]:
+    """The batches of a step, and the nanoseconds that one of them takes."""
+    batches, times = [], [0]
+    begin = time.perf_counter_ns()
+    for batch in islice(iterator, count):
+        batches.append(batch)
+        times.append(time.perf_counter_ns() - begin)
+        begin = time.perf_counter_ns()
+    return batches, statistics.median_low(times[2:] or times)  # the first waits for what reads ahead to start
+
+
+def _measure(engine, batches: list, read: int) -> str:
+    """Runs forwards and backwards of the step; the profile on rank 0. The model is afterwards what it was before. `read`: ns for a batch."""
     model = engine.module
     state = ForwardState({**dict(enumerate(model.forward_funcs, model._local_start)), "loss": model.loss_fn})
     offset, before = model.micro_offset, state.now()
@@ -119,7 +134,7 @@ def _measure(engine, batches: list) -> str:
     for parameter in model.parameters():
         parameter.grad = None
     model.micro_offset = offset
-    return _profile(engine, clock)
+    return _profile(engine, clock, max(everyones(read)))
 
 
 def _run_step(engine, clock: LayerClock) -> None:
@@ -132,7 +147,7 @@ def _run_step(engine, clock: LayerClock) -> None:
         clock.backward(run) if isinstance(command, schedule.BackwardPass) else run()
 
 
-def _profile(engine, clock: LayerClock) -> str:
+def _profile(engine, clock: LayerClock, read: int) -> str:
     """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere."""
     settings = read_settings(engine._config._param_dict, engine.client_optimizer, torch.device(engine.device).type != "cpu")
     everyone = everyones(clock.measured(settings))
@@ -146,8 +161,18 @@ def _profile(engine, clock: LayerClock) -> str:
     profile.layers = _rows([layers[index] for index in sorted(layers)], engine.module._layer_specs)
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.completeness.complete = True
-    profile.rank = rank_cost(settings)
+    profile.rank = _rank_cost(settings, torch.device(engine.device), profile.layers, read)
     return profile.json()
+
+
+def _rank_cost(settings, device: torch.device, rows: list, read: int) -> Any:
+    cost = rank_cost(settings, read if device.type == "cpu" else 0)
+    if can_measure(host_timed(device)):
+        try:
+            cost.forward, cost.backward = measure_blocks(border_bytes(rows))
+        except ProfileError as error:
+            print(f"ostinato: auto: what a block costs beside its layers is not counted: {error}", flush=True)
+    return cost
 
 
 def _rows(layers: list[Measured], specs: list) -> list[Any]:

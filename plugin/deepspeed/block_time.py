@@ -37,13 +37,13 @@ class Scaled(nn.Module):
 
 def plan_in(folder: Path, ranks: int) -> dict:
     """The section of a plan that has many borders and no waiting; written once, by rank 0."""
-    import ostinato
+    from ostinato import core
 
-    made = ostinato.placement("looped", devices=ranks, chunks=STAGES, layers=ranks * STAGES)
+    made = core.placement("looped", devices=ranks, chunks=STAGES, layers=ranks * STAGES)
     placement, plan = folder / "placement.toml", folder / "plan.json"
     if torch.distributed.get_rank() == 0:
         made.save(placement)
-        ostinato.search(made, micro_batches=MICRO_BATCHES, method="interleaved-1f1b").save(plan)
+        core.search(made, micro_batches=MICRO_BATCHES, method="interleaved-1f1b").save(plan)
     torch.distributed.barrier()
     return {"plan": str(plan), "placement": str(placement)}
 

@@ -10,7 +10,6 @@ import json
 import multiprocessing
 import os
 import re
-import statistics
 import sys
 import tempfile
 import traceback
@@ -28,7 +27,7 @@ from ostinato import _profiler
 from ostinato.errors import Status, fail
 from ostinato.files import why_not_all, write_text
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.machine.block_time import can_measure, measure_blocks
+from ostinato.profile.machine.block_time import border_bytes, can_measure, measure_blocks
 from ostinato.profile.machine.device import device_of_this_process
 from ostinato.profile.machine.launched import Part, file_of_kind, meet, world
 from ostinato.profile.machine.transfers import measure_transfers
@@ -231,7 +230,7 @@ def with_blocks(profile: Any, job: Job) -> None:
     """What blocks cost beside their layers, with messages of the size that most borders have. Not of an archive: it is not trained here."""
     if job.config and can_measure(job.device):
         rank = profile.rank
-        rank.forward, rank.backward = measure_blocks(statistics.median_low(row.output_bytes for row in profile.layers))
+        rank.forward, rank.backward = measure_blocks(border_bytes(profile.layers))
         profile.rank = rank
 
 

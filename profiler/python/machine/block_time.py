@@ -12,7 +12,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,11 @@ LARGEST = 1 << 24  # bytes of a message, beyond which sending takes as long as c
 def can_measure(device: Any) -> bool:
     """Ranks that share a core would tell how long they wait for it."""
     return isinstance(device, Cpu) and importlib.util.find_spec("deepspeed") is not None and len(os.sched_getaffinity(0)) >= RANKS
+
+
+def border_bytes(rows: Sequence[Any]) -> int:
+    """Of what most borders between stages carry. `rows`: of a profile, at least one."""
+    return statistics.median_low(row.output_bytes for row in rows)
 
 
 def measure_blocks(size: int) -> tuple[int, int]:

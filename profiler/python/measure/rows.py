@@ -74,9 +74,11 @@ def with_labels(rows: list[Any], job: Job) -> list[Any]:
     return rows
 
 
-def rank_cost(settings: Settings) -> Any:
-    """What each rank holds under the plugin, whichever layers it has: DeepSpeed's buckets, and the executor's buffers."""
+def rank_cost(settings: Settings, read: int = 0) -> Any:
+    """What each rank holds under the plugin, whichever layers it has: DeepSpeed's buckets, and the executor's buffers. `read`: ns
+    for a batch. What blocks cost is measured elsewhere (machine/block_time.py)."""
     cost = _profiler.RankCost()
+    cost.read = read
     cost.held, cost.step = settings.bucket_bytes()
     cost.buffers = RECEIVE_BUFFERS
     return cost

@@ -24,6 +24,7 @@ class Job:
     config: dict = field(default_factory=dict)  # DeepSpeed's: optimizer, precision, micro-batch size
     optimizer: Any = None  # one that the script made itself
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
+    read: int = 0  # ns that a batch takes to read
     device: Any = field(default_factory=Cpu)  # Cpu or Cuda of machine/device.py: layers and inputs are moved there
     name: str = "model"
     kind: str = "cpu"  # of the device, as a placement's devices name it

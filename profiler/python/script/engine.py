@@ -8,13 +8,16 @@ layers, the loss and one micro-batch to the host, and does not return.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
 import math
 import os
 import shutil
+import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
@@ -27,6 +30,9 @@ from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.job import Job
 from ostinato.profile.script.left import Types, built, layers_as_left, local, states_of, twin, types_of
 from ostinato.profile.script.world import World
+
+
+READS = 3  # batches, beside the one that is profiled
 
 
 class Host(Protocol):
@@ -181,7 +187,9 @@ class Takeover:
             if data_iter is not None:
                 engine.set_dataiterator(data_iter)
             engine.module.train()
-            self.host.take(self._job_of(engine, engine._next_batch()))
+            job = self._job_of(engine, engine._next_batch())
+            job.read = time_to_read(engine)
+            self.host.take(job)
 
         @patched(PipelineEngine, "_next_batch", made)
         def next_batch(stock: Callable, engine: Any) -> Any:
@@ -252,6 +260,18 @@ class Takeover:
         job = Job(module=module, inputs=named or inputs, config=engine._config._param_dict, optimizer=own_optimizer(engine))
         release(engine, [])
         return job
+
+
+def time_to_read(engine: Any) -> int:
+    """Nanoseconds for a batch, of those that the rest of a step would read; 0: there are no more."""
+    times = [0]
+    with contextlib.suppress(Exception):  # the script's iterator has ended, or whatever else it may do
+        for _ in range(min(READS, engine.micro_batches - 1)):
+            begin = time.perf_counter_ns()
+            batch = engine._next_batch()
+            if batch is not None:
+                times.append(time.perf_counter_ns() - begin)
+    return int(statistics.median_low(times[1:] or times))
 
 
 def ranks_asked(topology: Any, stages: int | None, size: int) -> int:

@@ -119,6 +119,17 @@ def transfer_lines(profile: Any) -> list[str]:
     return lines
 
 
+def block_lines(profile: Any) -> list[str]:
+    """What is beside the layers; nothing where it was not measured."""
+    rank = profile.rank
+    lines = []
+    if rank.forward or rank.backward:
+        lines.append(f"a block takes {rank.forward / 1e3:.0f} us forward and {rank.backward / 1e3:.0f} us backward beside its layers")
+    if rank.read:
+        lines.append(f"a batch takes {rank.read / 1e3:.0f} us to read")
+    return lines
+
+
 def unrest_lines(profile: Any) -> list[str]:
     """Where the machine was too busy for the times to be trusted."""
     return [profile.noise_warning] if profile.noise else []
@@ -182,7 +193,7 @@ def check_table(profile: Any, checks: Sequence[Check]) -> Table:
 def show(profile: Any, console: Console) -> None:
     console.print(layer_table(profile))
     console.print(operator_table(profile))
-    notes = transfer_lines(profile) + unrest_lines(profile) + launch_lines(profile) + timer_lines(profile)
+    notes = transfer_lines(profile) + block_lines(profile) + unrest_lines(profile) + launch_lines(profile) + timer_lines(profile)
     for line in (*notes, completeness_line(profile)):
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -204,6 +215,9 @@ def summary(profile: Any, path: str) -> dict[str, Any]:
         "flops": sum(times * flops_of_layers(profile).get(index, 0) for index, times in weight_of_layers(profile).items()),
         "operators": len(profile.operators),
         "transfers": len(profile.transfers),
+        "block_forward_ns": profile.rank.forward,
+        "block_backward_ns": profile.rank.backward,
+        "read_ns": profile.rank.read,
         "timer": profile.timer,
         "noise": profile.noise,
         "complete": profile.completeness.complete,

@@ -11,7 +11,7 @@ from ostinato import _profiler
 from ostinato.cli import run_cpp
 from ostinato.profile import Job, profile_layers
 from ostinato.profile.measure.check import Check, Figures
-from ostinato.profile.views.table import check_table, completeness_line, launch_lines, show, size, summary, unrest_lines
+from ostinato.profile.views.table import block_lines, check_table, completeness_line, launch_lines, show, size, summary, unrest_lines
 
 
 def profile():
@@ -51,6 +51,18 @@ def test_flops_are_those_of_every_layer():
     assert flops == {(0, "forward"): product, (0, "backward"): product, (1, "forward"): product, (1, "backward"): 2 * product}
     assert {row.flops for row in result.operators if row.name == "aten::tanh"} == {None}
     assert summary(result, "p.json")["flops"] == (2 + 2 * 3) * product
+
+
+def test_what_is_beside_the_layers_is_said():
+    result = profile()
+    assert block_lines(result) == []
+    rank = result.rank
+    rank.forward, rank.backward, rank.read = 201_000, 114_000, 3_000
+    result.rank = rank
+    assert block_lines(result) == [
+        "a block takes 201 us forward and 114 us backward beside its layers", "a batch takes 3 us to read",
+    ]  # fmt: skip
+    assert summary(result, "p.json")["block_forward_ns"] == 201_000
 
 
 def test_what_is_missing_is_said():

@@ -187,7 +187,7 @@ def train_with_costs(options: Options, profile: str, job=train) -> dict:
     from ostinato.deepspeed import auto
 
     measured = auto._profile
-    auto._profile = lambda engine, clock: measured(engine, clock) and profile
+    auto._profile = lambda *given: measured(*given) and profile
     try:
         return job(options)
     finally:

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a block costs beside its layers, and a batch to read: measured, written, planned with."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from ostinato.deepspeed.block_time import costs
+from ostinato.profile import ProfileError
+from ostinato.profile.machine import block_time
+from ostinato.profile.machine.device import Cpu
+from ostinato.profile.script.engine import READS, time_to_read
+
+NEEDS_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+
+
+def instruction(action):
+    return SimpleNamespace(action=action)
+
+
+def test_a_block_costs_until_what_it_made_is_sent():
+    actions = [instruction(action) for action in ("RECV_F", "F", "SEND_F", "F", "B", "SEND_B", "RECV_B")]
+    records = [(i, 10 * i, 10 * i + 5) for i in range(len(actions))]
+    assert list(costs(actions, records)) == [("F", 20), ("B", 20)]  # the F that sends nothing does not count
+
+
+@NEEDS_CORES
+def test_blocks_are_measured_in_a_training_of_two_ranks():
+    forward, backward = block_time.measure_blocks(4096)
+    assert 0 < forward < 10**9 and 0 <= backward < 10**9
+
+
+@NEEDS_CORES
+def test_a_rank_that_fails_says_why(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    (tmp_path / "deepspeed.py").write_text("raise SystemExit('no DeepSpeed today')")
+    with pytest.raises(ProfileError, match="rank 0 of the measurement of blocks failed: no DeepSpeed today"):
+        block_time.measure_blocks(4096)
+
+
+def test_nothing_is_measured_where_it_would_say_nothing(monkeypatch):
+    assert not block_time.can_measure(object())  # an accelerator, which the host runs ahead of
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert not block_time.can_measure(Cpu())
+
+
+def test_borders_carry_what_most_layers_put_out():
+    rows = [SimpleNamespace(output_bytes=size) for size in (8, 8, 8, 4096)]
+    assert block_time.border_bytes(rows) == 8
+
+
+def reader(batches, micro_batches=9):
+    iterator = iter(batches)
+    return SimpleNamespace(micro_batches=micro_batches, _next_batch=lambda: next(iterator))
+
+
+def test_reading_is_timed_within_one_step():
+    left = iter(range(100))
+    assert time_to_read(SimpleNamespace(micro_batches=9, _next_batch=lambda: next(left))) > 0
+    assert next(left) == READS
+    assert time_to_read(SimpleNamespace(micro_batches=2, _next_batch=lambda: next(left))) > 0
+    assert next(left) == READS + 2
+    assert time_to_read(reader(range(9), micro_batches=1)) == 0  # the next would be another step's
+
+
+def test_an_iterator_that_ends_is_no_error():
+    assert time_to_read(reader([])) == 0
+    assert time_to_read(reader([None] * 9)) == 0  # a rank that reads nothing
+
+
+def test_a_profile_keeps_them(tmp_path):
+    from ostinato import _profiler
+
+    profile = _profiler.Profile()
+    rank = profile.rank
+    rank.forward, rank.backward, rank.read = 200, 100, 300
+    profile.rank = rank
+    assert json.loads(profile.json())["rank"] == {"held": 0, "step": 0, "buffers": 0, "forward": 200, "backward": 100, "read": 300}
