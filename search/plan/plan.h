@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "search/placement/placement.h"
+#include "search/plan/sizes.h"
 
 namespace ostinato {
 
@@ -85,6 +86,9 @@ struct Plan {
   std::string placement_name;
   std::string placement_sha256;  ///< of the bytes of the placement file, lower-case hexadecimal
   int micro_batches = 0;
+  /// Optional: the micro-batches differ, and each has its own times and memory; empty: all are as the placement
+  /// says. Then modes, capacity and any_placement are absent, and nothing repeats.
+  std::vector<MicroBatch> sizes;
   Objective objective = Objective::makespan;
   Nanoseconds makespan = 0;
   Nanoseconds span = 0;

@@ -70,6 +70,25 @@ void write_header(std::string& text, const Plan& plan) {
   if (!baselines.empty()) line("  \"baselines\": [{}],", fmt::join(baselines, ", "));
 }
 
+/// What a micro-batch has as the placement says is left out, but for the times.
+void write_sizes(std::string& text, const Plan& plan, const Placement& placement) {
+  const MicroBatch written = as_written(placement);
+  const char* separator = "  \"sizes\": [\n";
+  for (const MicroBatch& one : plan.sizes) {
+    fmt::format_to(std::back_inserter(text), "{}    {{ \"times\": [{}]", separator, fmt::join(one.times, ", "));
+    const auto list = [&](const char* key, const auto& values, const auto& usual) {
+      if (values != usual)
+        fmt::format_to(std::back_inserter(text), ", \"{}\": [{}]", key, fmt::join(values, ", "));
+    };
+    list("memory", one.memory, written.memory);
+    list("workspace", one.workspace, written.workspace);
+    list("bytes", one.bytes, written.bytes);
+    text += " }";
+    separator = ",\n";
+  }
+  text += "\n  ],\n";
+}
+
 }  // namespace
 
 std::string format_plan(const Plan& plan, const Placement& placement) {
@@ -79,6 +98,7 @@ std::string format_plan(const Plan& plan, const Placement& placement) {
 
   std::string text;
   write_header(text, plan);
+  if (!plan.sizes.empty()) write_sizes(text, plan, placement);
   text += "  \"schedule\": [";
   const char* separator = "\n";
   for (const ScheduledBlock& step : plan.schedule) {

@@ -21,7 +21,7 @@ constexpr std::array kObjectives = {Objective::makespan, Objective::span, Object
 const std::initializer_list<std::string_view> kKeys = {
     "format",       "placement",   "micro_batches", "objective", "makespan",    "span",
     "steady_state", "lower_bound", "optimal",       "proof",     "peak_memory", "search",
-    "modes",        "capacity",    "any_placement", "baselines", "schedule"};
+    "modes",        "capacity",    "any_placement", "baselines", "sizes",       "schedule"};
 constexpr std::int64_t kMaxCount = std::numeric_limits<int>::max();
 
 class PlanReader {
@@ -49,6 +49,9 @@ class PlanReader {
   void any_placement(const Fields& fields);
   void modes(const Value& value);
   void baselines(const Fields& fields);
+  void sizes(const Fields& fields);
+  std::vector<std::int64_t> figures(const Fields& fields, std::string_view key, std::int64_t low,
+                                    const std::vector<std::int64_t>& absent) const;
   void take_modes(const Value& list);
   void check_micro_batches() const;
 
@@ -100,6 +103,7 @@ Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) 
   any_placement(fields);
   baselines(fields);
   if (const Value* value = fields.find("modes")) modes(*value);
+  sizes(fields);
   return std::move(plan_);
 }
 
@@ -243,6 +247,41 @@ void PlanReader::modes(const Value& value) {
     modes.taken.push_back({taken.text("choice"), taken.text("mode")});
   }
   take_modes(list);
+}
+
+std::vector<std::int64_t> PlanReader::figures(const Fields& fields, std::string_view key, std::int64_t low,
+                                              const std::vector<std::int64_t>& absent) const {
+  if (fields.find(key) == nullptr) return absent;
+  std::vector<std::int64_t> list;
+  for (const Value& item : fields.need(key, ValueKind::array).items)
+    list.push_back(integer_in(item, file_, "'" + std::string(key) + "'", low, Fields::kLargest));
+  return list;
+}
+
+/// What is absent of a micro-batch is as the placement says.
+void PlanReader::sizes(const Fields& fields) {
+  if (fields.find("sizes") == nullptr) return;
+  const Value& list = fields.need("sizes", ValueKind::array);
+  for (const char* other : {"modes", "capacity", "any_placement"})
+    if (const Value* value = fields.find(other))
+      fields.fail(value, fmt::format("a plan with 'sizes' has no '{}'", other));
+  const MicroBatch written = as_written(placement_);
+  for (const Value& item : list.items) {
+    const Fields one(item, file_, "a micro-batch of 'sizes'", {"times", "memory", "workspace", "bytes"});
+    one.need("times", ValueKind::array);
+    plan_.sizes.push_back({figures(one, "times", 0, written.times),
+                           figures(one, "memory", -Fields::kLargest, written.memory),
+                           figures(one, "workspace", 0, written.workspace),
+                           figures(one, "bytes", 0, written.bytes)});
+  }
+  if (static_cast<int>(plan_.sizes.size()) != plan_.micro_batches)
+    throw InputError(file_, list.line, fmt::format("'sizes' has {} micro-batches; the plan has {}",
+                                                   plan_.sizes.size(), plan_.micro_batches));
+  try {
+    check_sizes(placement_, plan_.sizes);
+  } catch (const InputError& error) {
+    throw InputError(file_, list.line, error.what());
+  }
 }
 
 /// The steps were read by the blocks of the placement as it is written; from here on they are those that the

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A plan whose micro-batches have sizes of their own, as one micro-batch of a larger placement: what replays,
+// checks and explains plans then needs nothing more.
+//
+//   const OneBatch all = as_one_batch(plan, placement);
+//   simulate(all.placement, all.plan.micro_batches, all.plan.schedule, options);
+
+#include "search/plan/plan.h"
+
+namespace ostinato {
+
+struct OneBatch {
+  Placement placement;  ///< unrolled(): block i * blocks + b is block b of micro-batch i
+  Plan plan;            ///< one micro-batch of it; the figures are those of the plan
+};
+
+/// A copy of both where the plan has no sizes. `placement` is with the modes that the plan takes. O(steps).
+OneBatch as_one_batch(const Plan& plan, const Placement& placement);
+
+}  // namespace ostinato

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/plan/sizes_toml.h"
+
+#include "search/files/file.h"
+#include "search/files/toml_values.h"
+#include "search/files/unit_field.h"
+#include "search/files/units.h"
+
+namespace ostinato {
+namespace {
+
+constexpr std::string_view kFormat = "ostinato-sizes/1";
+
+class SizesReader {
+ public:
+  SizesReader(const std::string& file, const Placement& placement) : file_(file), placement_(placement) {}
+
+  void root(const Value& root) {
+    check_format(root, file_, kFormat);
+    const Fields fields(root, file_, "a file of sizes",
+                        {"format", "size", "time_unit", "memory_unit", "micro_batches"});
+    if (fields.find("size") != nullptr) of_ = fields.integer("size", 1);
+    time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
+    memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
+  }
+
+  void micro_batch(const Value& value) {
+    const Fields fields(value, file_, "[[micro_batches]]", {"size", "times", "memory", "workspace"});
+    if (fields.find("size") == nullptr && fields.find("times") == nullptr)
+      fields.fail(nullptr, "a micro-batch has a 'size' or 'times'");
+    MicroBatch one = as_written(placement_);
+    if (fields.find("size") != nullptr) {
+      if (of_ == 0)
+        fields.fail(fields.find("size"),
+                    "'size' needs the size that the placement is for: size = ... at the top of the file");
+      one = scaled(placement_, fields.integer("size", 0), of_);
+    }
+    figures(fields, "times", time_factor_, 0, one.times);
+    figures(fields, "memory", memory_factor_, -Fields::kLargest, one.memory);
+    figures(fields, "workspace", memory_factor_, 0, one.workspace);
+    sizes_.push_back(std::move(one));
+    lines_.push_back(value.line);
+  }
+
+  std::vector<MicroBatch> finish() {
+    try {
+      check_sizes(placement_, sizes_);
+    } catch (const InputError& error) {
+      throw InputError(file_, lines_.empty() ? 0 : lines_.front(), error.what());
+    }
+    return std::move(sizes_);
+  }
+
+ private:
+  /// "s0.F" = 12.5, ...: of the blocks that are named.
+  void figures(const Fields& fields, std::string_view key, std::int64_t factor, std::int64_t low,
+               std::vector<std::int64_t>& into) const {
+    if (fields.find(key) == nullptr) return;
+    const Value& table = fields.need(key, ValueKind::object);
+    for (std::size_t k = 0; k < table.keys.size(); ++k) {
+      const int block = placement_.find_block(table.keys[k]);
+      if (block < 0) {
+        std::vector<std::string_view> names;
+        for (const Block& one : placement_.blocks) names.push_back(one.name);
+        fields.fail(&table.items[k],
+                    "unknown block " + in_quotes(table.keys[k]) + did_you_mean(table.keys[k], names));
+      }
+      Value one;  // the getters of Fields have the wording of every refusal
+      one.kind = ValueKind::object;
+      one.line = table.items[k].line;
+      one.keys = {std::string(key)};
+      one.items = {table.items[k]};
+      into[static_cast<std::size_t>(block)] =
+          Fields(one, file_, in_quotes(table.keys[k]), {key}).scaled(key, factor, low);
+    }
+  }
+
+  const std::string& file_;
+  const Placement& placement_;
+  std::int64_t of_ = 0;  ///< size of the micro-batch that the placement describes; 0: not said
+  std::int64_t time_factor_ = 1, memory_factor_ = 1;
+  std::vector<MicroBatch> sizes_;
+  std::vector<int> lines_;
+};
+
+}  // namespace
+
+std::vector<MicroBatch> read_sizes(const std::filesystem::path& path, const Placement& placement) {
+  return parse_sizes(read_file(path, kMaxSizesBytes), path.string(), placement);
+}
+
+std::vector<MicroBatch> parse_sizes(std::string_view text, const std::string& name,
+                                    const Placement& placement) {
+  SizesReader reader(name, placement);
+  read_toml(
+      text, name, "micro_batches", [&](const Value& root) { reader.root(root); },
+      [&](const Value& one) { reader.micro_batch(one); });
+  return reader.finish();
+}
+
+}  // namespace ostinato

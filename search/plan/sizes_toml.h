@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Reading ostinato-sizes/1 (TOML): the micro-batches of one step, each with a size or with times of its own
+// (docs/formats.md).
+//
+//   const Placement p = read_placement("v-shape-4.toml").placement;
+//   const std::vector<MicroBatch> sizes = read_sizes("step.toml", p);
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "search/plan/sizes.h"
+
+namespace ostinato {
+
+/// Throws InputError with file:line as docs/formats.md asks.
+std::vector<MicroBatch> read_sizes(const std::filesystem::path& path, const Placement& placement);
+std::vector<MicroBatch> parse_sizes(std::string_view text, const std::string& name,
+                                    const Placement& placement);
+
+inline constexpr std::size_t kMaxSizesBytes = std::size_t{256} << 20;
+
+}  // namespace ostinato

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/unequal/enter.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+namespace ostinato::unequal {
+namespace {
+
+class Dispatcher {
+ public:
+  Dispatcher(const Jobs& jobs, const std::vector<int>& entry, const Rule& rule)
+      : jobs_(jobs), entry_(entry), rule_(rule), rank_(entry.size()) {
+    for (std::size_t k = 0; k < entry.size(); ++k) rank_[static_cast<std::size_t>(entry[k])] = static_cast<int>(k);
+    const auto steps = static_cast<std::size_t>(jobs.steps());
+    arrival_.assign(steps, 0);
+    missing_.resize(steps);
+    for (int s = 0; s < jobs.steps(); ++s)
+      missing_[static_cast<std::size_t>(s)] = static_cast<int>(jobs.inputs(s).size());
+    left_.assign(entry.size(), jobs.blocks());
+    free_.assign(static_cast<std::size_t>(jobs.devices()), 0);
+    used_.assign(free_.size(), 0);
+  }
+
+  std::vector<int> run() {
+    enter();
+    while (static_cast<int>(order_.size()) < jobs_.steps()) {
+      const int at = choose();
+      if (at < 0) return {};
+      commit(at);
+    }
+    return std::move(order_);
+  }
+
+ private:
+  void enter() {
+    if (entered_ == entry_.size() || waiting_) return;
+    if (rule_.in_flight > 0 && unfinished_ >= rule_.in_flight) return;
+    const int i = entry_[entered_++];
+    ++unfinished_;
+    waiting_ = true;
+    for (int b = 0; b < jobs_.blocks(); ++b) {
+      const int s = i * jobs_.blocks() + b;
+      if (missing_[static_cast<std::size_t>(s)] == 0) ready_.push_back(s);
+    }
+  }
+
+  bool fits(int s) const {
+    for (const int d : jobs_.devices_of(s))
+      if (used_[static_cast<std::size_t>(d)] + std::max<Bytes>(jobs_.memory(s), 0) + jobs_.workspace(s) >
+          jobs_.room(d))
+        return false;
+    return true;
+  }
+
+  Nanoseconds could_start(int s) const {
+    Nanoseconds start = arrival_[static_cast<std::size_t>(s)];
+    for (const int d : jobs_.devices_of(s)) start = std::max(start, free_[static_cast<std::size_t>(d)]);
+    return start;
+  }
+
+  /// Less is earlier.
+  std::tuple<Nanoseconds, Nanoseconds, Nanoseconds, int> key(int s) const {
+    const Nanoseconds start = could_start(s);
+    const int rank = rank_[static_cast<std::size_t>(jobs_.micro_batch(s))];
+    switch (rule_.first) {
+      case Rule::oldest:
+        return {start, rank, jobs_.tail(s), s};
+      case Rule::longest:
+        return {start, -jobs_.tail(s), rank, s};
+      default:
+        return {start, left_share(s), rank, s};
+    }
+  }
+
+  /// Of the longest path through the step, in 1024ths, what follows it.
+  Nanoseconds left_share(int s) const {
+    const Nanoseconds path = jobs_.head(s) + jobs_.time(s) + jobs_.tail(s);
+    return jobs_.tail(s) / std::max<Nanoseconds>(1, path / 1024);
+  }
+
+  int choose() const {
+    int best = -1;
+    std::tuple<Nanoseconds, Nanoseconds, Nanoseconds, int> least;
+    for (std::size_t k = 0; k < ready_.size(); ++k) {
+      if (!fits(ready_[k])) continue;
+      const auto value = key(ready_[k]);
+      if (best < 0 || value < least) best = static_cast<int>(k), least = value;
+    }
+    return best;
+  }
+
+  void commit(int at) {
+    const int s = ready_[static_cast<std::size_t>(at)];
+    ready_.erase(ready_.begin() + at);
+    const Nanoseconds end = could_start(s) + jobs_.time(s);
+    for (const int d : jobs_.devices_of(s)) {
+      free_[static_cast<std::size_t>(d)] = end;
+      used_[static_cast<std::size_t>(d)] += jobs_.memory(s);
+    }
+    order_.push_back(s);
+    for (const Jobs::Input& out : jobs_.followers(s)) {
+      const auto next = static_cast<std::size_t>(out.step);
+      arrival_[next] = std::max(arrival_[next], end + out.transfer);
+      if (--missing_[next] == 0) ready_.push_back(out.step);
+    }
+    const auto i = static_cast<std::size_t>(jobs_.micro_batch(s));
+    if (static_cast<std::size_t>(rank_[i]) + 1 == entered_) waiting_ = false;
+    if (--left_[i] == 0) --unfinished_;
+    enter();
+  }
+
+  const Jobs& jobs_;
+  const std::vector<int>& entry_;
+  const Rule& rule_;
+  std::vector<int> rank_, missing_, left_, ready_, order_;
+  std::vector<Nanoseconds> arrival_, free_;
+  std::vector<Bytes> used_;
+  std::size_t entered_ = 0;
+  int unfinished_ = 0;
+  bool waiting_ = false;  ///< the last one to enter has not begun
+};
+
+/// Work of each micro-batch on all devices together, or on one.
+std::vector<Nanoseconds> work_of(const Jobs& jobs, int device) {
+  std::vector<Nanoseconds> work(static_cast<std::size_t>(jobs.micro_batches()), 0);
+  for (int s = 0; s < jobs.steps(); ++s)
+    for (const int d : jobs.devices_of(s))
+      if (device < 0 || d == device) work[static_cast<std::size_t>(jobs.micro_batch(s))] += jobs.time(s);
+  return work;
+}
+
+/// Every second one to the front, the others behind them from the end: small, ..., large, ..., small.
+std::vector<int> heaped(const std::vector<int>& rising) {
+  std::vector<int> front, back;
+  for (std::size_t k = 0; k < rising.size(); ++k) (k % 2 == 0 ? front : back).push_back(rising[k]);
+  front.insert(front.end(), back.rbegin(), back.rend());
+  return front;
+}
+
+}  // namespace
+
+std::vector<int> dispatch(const Jobs& jobs, const std::vector<int>& entry, const Rule& rule) {
+  return Dispatcher(jobs, entry, rule).run();
+}
+
+std::vector<std::vector<int>> usual_entries(const Jobs& jobs) {
+  std::vector<int> given(static_cast<std::size_t>(jobs.micro_batches()));
+  std::iota(given.begin(), given.end(), 0);
+  const std::vector<Nanoseconds> work = work_of(jobs, -1);
+  const auto by = [&](auto less) {
+    std::vector<int> entry = given;
+    std::stable_sort(entry.begin(), entry.end(), less);
+    return entry;
+  };
+  const auto at = [](const std::vector<Nanoseconds>& list, int i) { return list[static_cast<std::size_t>(i)]; };
+  std::vector<std::vector<int>> entries = {given};
+  entries.push_back(by([&](int i, int j) { return at(work, i) < at(work, j); }));
+  entries.push_back(by([&](int i, int j) { return at(work, i) > at(work, j); }));
+  entries.push_back(heaped(entries[1]));
+  const std::vector<Nanoseconds> first = work_of(jobs, 0), last = work_of(jobs, jobs.devices() - 1);
+  entries.push_back(by([&](int i, int j) {
+    const bool front_i = at(first, i) < at(last, i), front_j = at(first, j) < at(last, j);
+    if (front_i != front_j) return front_i;
+    return front_i ? at(first, i) < at(first, j) : at(last, i) > at(last, j);
+  }));
+  std::vector<std::vector<int>> different;
+  for (std::vector<int>& entry : entries)
+    if (std::find(different.begin(), different.end(), entry) == different.end())
+      different.push_back(std::move(entry));
+  return different;
+}
+
+}  // namespace ostinato::unequal

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/unequal/improve.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace ostinato::unequal {
+namespace {
+
+/// About an exponential variable of mean 1.44, in 256ths: -log2 of a uniform number, straight between powers.
+Nanoseconds exponential(Random& random) {
+  const std::uint64_t drawn = random.next() | 1;
+  const int zeros = std::countl_zero(drawn);
+  const std::uint64_t fraction = zeros >= 55 ? 0 : (drawn << (zeros + 1)) >> 56;
+  return static_cast<Nanoseconds>(zeros + 1) * 256 - static_cast<Nanoseconds>(fraction);
+}
+
+class Walk {
+ public:
+  Walk(const Jobs& jobs, Sequence& now, const Effort& effort)
+      : jobs_(jobs), now_(now), effort_(effort), random_(effort.seed) {}
+
+  bool run() {
+    best_ = now_.order();
+    least_ = now_.makespan();
+    const std::int64_t begin = now_.work(), end = begin + effort_.work;
+    stale_ = true;
+    for (int turn = 0; now_.work() < end && least_ > effort_.enough; ++turn) {
+      if (effort_.stop && turn % 64 == 63 && effort_.stop()) return finish(true);
+      const Nanoseconds left = (end - now_.work()) * 1024 / effort_.work;
+      // Heat falls with the square of what is left.
+      const Nanoseconds heat = effort_.heat * left / 1024 * left / 1024;
+      step(now_.makespan() + heat * exponential(random_) / 256);
+      if (now_.makespan() < least_) {
+        least_ = now_.makespan();
+        best_ = now_.order();
+      }
+    }
+    return finish(false);
+  }
+
+ private:
+  bool finish(bool stopped) {
+    if (now_.makespan() > least_) now_.load(best_);
+    return stopped;
+  }
+
+  void step(Nanoseconds limit) {
+    if (stale_ || ++tried_ > 8) {
+      pairs_ = &now_.critical(random_);
+      tried_ = 0;
+      stale_ = false;
+    }
+    if (pairs_->empty()) {
+      stale_ = true;
+      if (!exchange(limit)) return;
+      return;
+    }
+    if (jobs_.micro_batches() > 1 && random_.below(4) == 0) {
+      stale_ = exchange(limit);
+      return;
+    }
+    stale_ = now_.shift(pick(), limit);
+  }
+
+  bool exchange(Nanoseconds limit) {
+    if (jobs_.micro_batches() < 2) return false;
+    const int i = random_.below(jobs_.micro_batches());
+    const int j = (i + 1 + random_.below(jobs_.micro_batches() - 1)) % jobs_.micro_batches();
+    return now_.exchange(i, j, limit);
+  }
+
+  /// A pair, or the ends of a part of the run that it lies in. Pairs are listed from the end of the schedule.
+  Sequence::Shift pick() {
+    const auto& pairs = *pairs_;
+    const int at = random_.below(static_cast<int>(pairs.size()));
+    int early = at;  // pairs[early].before is the first of the part
+    const bool right = random_.below(2) == 0;
+    if (random_.below(2) == 0) {
+      while (early + 1 < static_cast<int>(pairs.size()) && pairs[static_cast<std::size_t>(early) + 1].joined &&
+             random_.below(4) != 0)
+        ++early;
+    }
+    return {pairs[static_cast<std::size_t>(early)].before, pairs[static_cast<std::size_t>(at)].after, right};
+  }
+
+  const Jobs& jobs_;
+  Sequence& now_;
+  const Effort& effort_;
+  Random random_;
+  std::vector<int> best_;
+  Nanoseconds least_ = kNever;
+  const std::vector<Sequence::Pair>* pairs_ = nullptr;
+  bool stale_ = true;
+  int tried_ = 0;
+};
+
+}  // namespace
+
+bool improve(const Jobs& jobs, Sequence& now, const Effort& effort) { return Walk(jobs, now, effort).run(); }
+
+}  // namespace ostinato::unequal

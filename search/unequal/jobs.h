@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The steps of unequal micro-batches as the search walks them: flat arrays, times and memory of each.
+//
+//   const Jobs jobs(placement, sizes);
+//   for (const Jobs::Input& in : jobs.inputs(s)) start = std::max(start, end[in.step] + in.transfer);
+//
+// A step is micro_batch * blocks + block. Micro-batches differ, so none of what rests on identical jobs holds
+// here: they have no order of their own, and nothing repeats.
+
+#include <span>
+#include <vector>
+
+#include "search/placement/instance.h"
+#include "search/plan/sizes.h"
+
+namespace ostinato::unequal {
+
+class Jobs {
+ public:
+  /// The other end of a dependency; the transfer is of this micro-batch's bytes.
+  struct Input {
+    int step;
+    Nanoseconds transfer;
+  };
+
+  /// `sizes` has what docs/formats.md asks of it (check_sizes). O(steps * inputs).
+  Jobs(const Placement& placement, const std::vector<MicroBatch>& sizes);
+
+  int steps() const { return static_cast<int>(time_.size()); }
+  int blocks() const { return blocks_; }
+  int micro_batches() const { return micro_batches_; }
+  int devices() const { return static_cast<int>(room_.size()); }
+  int block(int s) const { return s % blocks_; }
+  int micro_batch(int s) const { return s / blocks_; }
+
+  Nanoseconds time(int s) const { return time_[static_cast<std::size_t>(s)]; }
+  Bytes memory(int s) const { return memory_[static_cast<std::size_t>(s)]; }
+  /// 0 for a step that takes no time: it runs at no instant.
+  Bytes workspace(int s) const { return workspace_[static_cast<std::size_t>(s)]; }
+  std::span<const int> devices_of(int s) const { return devices_of_[block(s)]; }
+  std::span<const int> blocks_on(int d) const { return blocks_on_[d]; }
+  std::span<const Input> inputs(int s) const { return inputs_[s]; }
+  std::span<const Input> followers(int s) const { return followers_[s]; }
+  /// Blocks of one micro-batch, inputs first.
+  const std::vector<int>& topological() const { return topological_; }
+  /// A path leads from block a to block b, or they are the same.
+  bool reaches(int a, int b) const {
+    return reaches_[static_cast<std::size_t>(a) * static_cast<std::size_t>(blocks_) +
+                    static_cast<std::size_t>(b)];
+  }
+
+  /// Capacity beyond static memory; kUnlimited where the device is not limited.
+  Bytes room(int d) const { return room_[static_cast<std::size_t>(d)]; }
+  bool limited(int d) const { return room(d) != kUnlimited; }
+
+  Nanoseconds head(int s) const { return head_[static_cast<std::size_t>(s)]; }  ///< longest path to its start
+  Nanoseconds tail(int s) const { return tail_[static_cast<std::size_t>(s)]; }  ///< and from its end
+  Nanoseconds load(int d) const { return load_[static_cast<std::size_t>(d)]; }  ///< all work on d
+
+ private:
+  void connect(const Placement& placement, const std::vector<MicroBatch>& sizes);
+  void measure();
+
+  int blocks_;
+  int micro_batches_;
+  std::vector<Nanoseconds> time_, head_, tail_, load_;
+  std::vector<Bytes> memory_, workspace_, room_;
+  Lists<int> devices_of_, blocks_on_;
+  Lists<Input> inputs_, followers_;
+  std::vector<int> topological_;
+  std::vector<char> reaches_;
+};
+
+}  // namespace ostinato::unequal
