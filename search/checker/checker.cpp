@@ -9,8 +9,10 @@
 #include "search/checker/modes.h"
 #include "search/checker/prove.h"
 #include "search/checker/schedule.h"
+#include "search/checker/unequal.h"
 #include "search/files/error.h"
 #include "search/plan/modes.h"
+#include "search/plan/one_batch.h"
 
 namespace ostinato {
 namespace checker {
@@ -71,12 +73,7 @@ bool repetends_overlap(const Timetable& table) {
   return latest <= earliest;
 }
 
-void check_makespan_claims(const Timetable& table, const Bounds& bounds, std::int64_t most_work,
-                           Report& report) {
-  const Plan& plan = table.plan();
-  const Claim claim = {"lower_bound.makespan", Objective::makespan, table.micro_batches(),
-                       plan.lower_bound.makespan, plan.makespan};
-  const Bound proved = prove(bounds, claim, most_work, report);
+void judge_makespan(const Plan& plan, const Bound& proved, Report& report) {
   if (proved.value < plan.lower_bound.makespan) {
     report.fail(fmt::format("lower_bound.makespan is {} ns, but only {} ns are proved ({})",
                             plan.lower_bound.makespan, to_text(proved.value), proved.why));
@@ -89,6 +86,15 @@ void check_makespan_claims(const Timetable& table, const Bounds& bounds, std::in
   } else if (plan.optimal.makespan && proved.value >= plan.makespan) {
     report.pass(fmt::format("the makespan of {} ns is optimal", plan.makespan));
   }
+}
+
+void check_makespan_claims(const Timetable& table, const Bounds& bounds, std::int64_t most_work,
+                           Report& report) {
+  const Plan& plan = table.plan();
+  const Claim claim = {"lower_bound.makespan", Objective::makespan, table.micro_batches(),
+                       plan.lower_bound.makespan, plan.makespan};
+  const Bound proved = prove(bounds, claim, most_work, report);
+  judge_makespan(plan, proved, report);
 }
 
 /// The span or the latency, where that was minimised.
@@ -156,16 +162,55 @@ void check_claims(const Timetable& table, bool repeats, std::int64_t most_work, 
   if (repeats) check_period_claims(table, bounds, report);
 }
 
+/// Of a plan with sizes: they go with the placement, and what it may not claim it does not.
+bool sizes_hold(const Plan& plan, const Placement& placement, Report& report) {
+  if (plan.sizes.empty()) return true;
+  const std::size_t before = report.failures();
+  try {
+    check_sizes(placement, plan.sizes);
+  } catch (const InputError& error) {
+    report.fail(error.what());
+  }
+  if (static_cast<int>(plan.sizes.size()) != plan.micro_batches)
+    report.fail(fmt::format("there are {} sizes, but {} micro-batches", plan.sizes.size(), plan.micro_batches));
+  if (plan.modes || plan.capacity || plan.any_placement || plan.objective != Objective::makespan ||
+      plan.steady_state.count != 0 || plan.lower_bound.period != 0 || plan.optimal.period)
+    report.fail("micro-batches of sizes of their own go with no modes, capacity, any_placement, steady state or "
+                "other objective than the makespan");
+  for (const ScheduledBlock& step : plan.schedule)
+    if (step.block < 0 || step.block >= static_cast<int>(placement.blocks.size()) || step.micro_batch < 0 ||
+        step.micro_batch >= plan.micro_batches)
+      report.fail(fmt::format("a step names block {} of micro-batch {}; there are {} blocks and {} micro-batches",
+                              step.block, step.micro_batch, placement.blocks.size(), plan.micro_batches));
+  return report.failures() == before;
+}
+
+/// docs/bounds.md, U, of a plan with sizes; what they do not prove may be shown by trying all schedules.
+void check_unequal_claims(const Timetable& table, const Placement& placement,
+                          const std::vector<MicroBatch>& sizes, std::int64_t most_work, Report& report) {
+  const Plan& plan = table.plan();
+  Bound proved = UnequalBounds(placement, sizes).makespan();
+  if (proved.value < plan.lower_bound.makespan && plan.by_exhaustion.makespan) {
+    const Bounds bounds(table.placement());
+    const Claim claim = {"lower_bound.makespan", Objective::makespan, 1, plan.lower_bound.makespan, plan.makespan};
+    proved = prove(bounds, claim, most_work, report);
+  }
+  judge_makespan(plan, proved, report);
+}
+
 /// What the plan does, and where that can be told, `claims(table, repeats, report)`: whether the repeating
-/// part is what the plan says.
+/// part is what the plan says. Micro-batches of their own sizes are one micro-batch of a larger placement.
 template <typename Claims>
-CheckResult check(const Plan& plan, const Placement& written, Claims claims) {
-  const Placement placement = as_planned(written, plan);
+CheckResult check(const Plan& planned, const Placement& written, Claims claims) {
+  const Placement of_plan = as_planned(written, planned);
   Report report;
-  same_names(plan, placement, report);
+  same_names(planned, of_plan, report);
+  if (!sizes_hold(planned, of_plan, report)) return report.take();
+  const auto [placement, plan] = as_one_batch(planned, of_plan);
   const Timetable table(plan, placement, report);
   if (!table.complete()) return report.take();
   check_schedule(table, report);
+  check_listing(planned, of_plan, report);
   check_figures(table, report);
   const std::size_t before = report.failures();
   check_steady_state(table, report);
@@ -178,6 +223,8 @@ CheckResult check(const Plan& plan, const Placement& written, Claims claims) {
 
 CheckResult check_plan(const Plan& plan, const Placement& written, std::int64_t most_work) {
   return checker::check(plan, written, [&](const checker::Timetable& table, bool repeats, auto& report) {
+    if (!plan.sizes.empty())
+      return checker::check_unequal_claims(table, as_planned(written, plan), plan.sizes, most_work, report);
     checker::check_claims(table, repeats, most_work, report);
     checker::check_choice_claims(plan, written, most_work, report);
   });

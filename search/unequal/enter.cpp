@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <tuple>
 
 namespace ostinato::unequal {
 namespace {
@@ -23,17 +22,25 @@ class Dispatcher {
     used_.assign(free_.size(), 0);
   }
 
-  std::vector<int> run() {
+  std::vector<int> run(std::int64_t& work) {
+    order_.reserve(arrival_.size());
     enter();
     while (static_cast<int>(order_.size()) < jobs_.steps()) {
       const int at = choose();
-      if (at < 0) return {};
+      if (at < 0) break;
       commit(at);
     }
+    work += work_;
+    if (static_cast<int>(order_.size()) < jobs_.steps()) return {};
     return std::move(order_);
   }
 
  private:
+  struct Ready {
+    int step;
+    Nanoseconds priority;
+  };
+
   void enter() {
     if (entered_ == entry_.size() || waiting_) return;
     if (rule_.in_flight > 0 && unfinished_ >= rule_.in_flight) return;
@@ -42,7 +49,7 @@ class Dispatcher {
     waiting_ = true;
     for (int b = 0; b < jobs_.blocks(); ++b) {
       const int s = i * jobs_.blocks() + b;
-      if (missing_[static_cast<std::size_t>(s)] == 0) ready_.push_back(s);
+      if (missing_[static_cast<std::size_t>(s)] == 0) ready_.push_back({s, priority_of(s)});
     }
   }
 
@@ -60,40 +67,42 @@ class Dispatcher {
     return start;
   }
 
-  /// Less is earlier.
-  std::tuple<Nanoseconds, Nanoseconds, Nanoseconds, int> key(int s) const {
-    const Nanoseconds start = could_start(s);
-    const int rank = rank_[static_cast<std::size_t>(jobs_.micro_batch(s))];
-    switch (rule_.first) {
-      case Rule::oldest:
-        return {start, rank, jobs_.tail(s), s};
-      case Rule::longest:
-        return {start, -jobs_.tail(s), rank, s};
-      default:
-        return {start, left_share(s), rank, s};
-    }
-  }
-
-  /// Of the longest path through the step, in 1024ths, what follows it.
-  Nanoseconds left_share(int s) const {
+  /// Less is earlier, among steps that could start at one time.
+  Nanoseconds priority_of(int s) const {
+    if (rule_.first == Rule::oldest) return rank_[static_cast<std::size_t>(jobs_.micro_batch(s))];
+    if (rule_.first == Rule::longest) return -jobs_.tail(s);
+    // Of the longest path through the step, in 1024ths, what follows it.
     const Nanoseconds path = jobs_.head(s) + jobs_.time(s) + jobs_.tail(s);
     return jobs_.tail(s) / std::max<Nanoseconds>(1, path / 1024);
   }
 
-  int choose() const {
+  bool goes_before(const Ready& x, const Ready& y) const {
+    if (x.priority != y.priority) return x.priority < y.priority;
+    const int rank_x = rank_[static_cast<std::size_t>(jobs_.micro_batch(x.step))];
+    const int rank_y = rank_[static_cast<std::size_t>(jobs_.micro_batch(y.step))];
+    if (rank_x != rank_y) return rank_x < rank_y;
+    if (jobs_.tail(x.step) != jobs_.tail(y.step)) return jobs_.tail(x.step) < jobs_.tail(y.step);
+    return x.step < y.step;
+  }
+
+  int choose() {
+    work_ += static_cast<std::int64_t>(ready_.size()) + 4;
     int best = -1;
-    std::tuple<Nanoseconds, Nanoseconds, Nanoseconds, int> least;
+    Nanoseconds least = 0;
     for (std::size_t k = 0; k < ready_.size(); ++k) {
-      if (!fits(ready_[k])) continue;
-      const auto value = key(ready_[k]);
-      if (best < 0 || value < least) best = static_cast<int>(k), least = value;
+      const Nanoseconds start = could_start(ready_[k].step);
+      if (best >= 0 && start > least) continue;
+      if (!fits(ready_[k].step)) continue;
+      if (best < 0 || start < least || goes_before(ready_[k], ready_[static_cast<std::size_t>(best)]))
+        best = static_cast<int>(k), least = start;
     }
     return best;
   }
 
   void commit(int at) {
-    const int s = ready_[static_cast<std::size_t>(at)];
-    ready_.erase(ready_.begin() + at);
+    const int s = ready_[static_cast<std::size_t>(at)].step;
+    ready_[static_cast<std::size_t>(at)] = ready_.back();
+    ready_.pop_back();
     const Nanoseconds end = could_start(s) + jobs_.time(s);
     for (const int d : jobs_.devices_of(s)) {
       free_[static_cast<std::size_t>(d)] = end;
@@ -103,7 +112,7 @@ class Dispatcher {
     for (const Jobs::Input& out : jobs_.followers(s)) {
       const auto next = static_cast<std::size_t>(out.step);
       arrival_[next] = std::max(arrival_[next], end + out.transfer);
-      if (--missing_[next] == 0) ready_.push_back(out.step);
+      if (--missing_[next] == 0) ready_.push_back({out.step, priority_of(out.step)});
     }
     const auto i = static_cast<std::size_t>(jobs_.micro_batch(s));
     if (static_cast<std::size_t>(rank_[i]) + 1 == entered_) waiting_ = false;
@@ -114,9 +123,11 @@ class Dispatcher {
   const Jobs& jobs_;
   const std::vector<int>& entry_;
   const Rule& rule_;
-  std::vector<int> rank_, missing_, left_, ready_, order_;
+  std::vector<int> rank_, missing_, left_, order_;
+  std::vector<Ready> ready_;
   std::vector<Nanoseconds> arrival_, free_;
   std::vector<Bytes> used_;
+  std::int64_t work_ = 0;
   std::size_t entered_ = 0;
   int unfinished_ = 0;
   bool waiting_ = false;  ///< the last one to enter has not begun
@@ -141,8 +152,9 @@ std::vector<int> heaped(const std::vector<int>& rising) {
 
 }  // namespace
 
-std::vector<int> dispatch(const Jobs& jobs, const std::vector<int>& entry, const Rule& rule) {
-  return Dispatcher(jobs, entry, rule).run();
+std::vector<int> dispatch(const Jobs& jobs, const std::vector<int>& entry, const Rule& rule,
+                          std::int64_t& work) {
+  return Dispatcher(jobs, entry, rule).run(work);
 }
 
 std::vector<std::vector<int>> usual_entries(const Jobs& jobs) {

@@ -2,7 +2,7 @@
 #pragma once
 // Schedules to begin with: unequal micro-batches enter in a given order, and a rule says what runs.
 //
-//   const std::vector<int> order = dispatch(jobs, {2, 0, 1}, {.in_flight = 4});   // empty: memory led nowhere
+//   const std::vector<int> order = dispatch(jobs, {2, 0, 1}, {.in_flight = 4}, work);   // empty: a deadlock
 //
 // `entry` lists the micro-batches in the order in which they enter.
 
@@ -24,8 +24,9 @@ struct Rule {
 };
 
 /// Whenever a device is free it starts a ready step that fits the memory, by the rule. All steps by start, or
-/// none where memory leads into a deadlock. O(steps * micro-batches in flight).
-std::vector<int> dispatch(const Jobs& jobs, const std::vector<int>& entry, const Rule& rule);
+/// none where memory leads into a deadlock. Adds to `work` the steps looked at. O(steps * ready steps).
+std::vector<int> dispatch(const Jobs& jobs, const std::vector<int>& entry, const Rule& rule,
+                          std::int64_t& work);
 
 /// Orders of entry that others use, without repetition: as given, by rising and by falling work, and small ones
 /// at both ends with the large ones between. Then Johnson's rule (1954) between the first and the last device.

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/unequal/unequal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "search/files/error.h"
+#include "search/named/named.h"
+#include "search/plan/one_batch.h"
+#include "search/plan/orders.h"
+#include "search/portfolio/search_options.h"
+#include "search/unequal/bounds.h"
+#include "search/unequal/enter.h"
+#include "search/unequal/improve.h"
+
+namespace ostinato {
+namespace unequal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How much of the work may be spent on beginnings, and how much then on the order of entry, in percent.
+constexpr std::int64_t kStarts = 30, kEntry = 35;
+
+/// The schedules of search/named that are cheap to make and that others use; "1f1b" first: whatever the work
+/// allows, the plan is no worse.
+constexpr const char* kTemplates[] = {"1f1b",   "interleaved-1f1b", "1f1b+", "zb-h1",   "zb-h2", "interleaved-zb",
+                                      "hanayo", "chimera",          "zb-v",  "v-half", "gpipe"};
+
+class Search {
+ public:
+  Search(const Placement& placement, const std::vector<MicroBatch>& sizes, const UnequalOptions& options)
+      : placement_(placement),
+        sizes_(sizes),
+        options_(options),
+        jobs_(placement, sizes),
+        trial_(jobs_),
+        until_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                  std::chrono::duration<double>(options.time_limit_seconds))) {}
+
+  Plan run() {
+    if (const int s = step_that_cannot_fit(jobs_); s >= 0)
+      throw InfeasibleError(fmt::format("block '{}' of micro-batch {} alone needs more memory than its device has",
+                                        placement_.blocks[static_cast<std::size_t>(jobs_.block(s))].name,
+                                        jobs_.micro_batch(s)));
+    bound_ = least_makespan(jobs_);
+    begin();
+    if (best_.empty())
+      throw UndecidedError("no order of these micro-batches was found that fits the memory: the usual schedules, and "
+                           "one micro-batch after another, in sorted orders");
+    order_of_entry();
+    anneal();
+    return plan();
+  }
+
+ private:
+  struct Dispatched {
+    std::vector<int> entry;
+    Rule rule;
+    Nanoseconds makespan = kNever;
+  };
+
+  bool stopped() {
+    cut_ = cut_ || (options_.stop != nullptr && *options_.stop) ||
+           (options_.time_limit_seconds > 0 && Clock::now() >= until_);
+    return cut_;
+  }
+  std::int64_t spent() const { return dispatched_ + trial_.work(); }
+  bool done(std::int64_t percent) {
+    return least_ <= bound_ || spent() >= options_.work / 100 * percent || stopped();
+  }
+
+  /// Takes it where it is shorter than the best.
+  bool offer(const std::vector<int>& order, const std::string& method) {
+    if (order.empty() || !trial_.load(order, least_ == kNever ? kNever : least_ - 1)) return false;
+    least_ = trial_.makespan();
+    best_ = trial_.order();
+    method_ = method;
+    return true;
+  }
+
+  /// A named schedule, its k-th micro-batch being entry[k].
+  std::vector<int> filled(const std::vector<ScheduledBlock>& named, const std::vector<int>& entry) const {
+    std::vector<int> order;
+    for (const ScheduledBlock& step : named)
+      order.push_back(entry[static_cast<std::size_t>(step.micro_batch)] * jobs_.blocks() + step.block);
+    return order;
+  }
+
+  void begin() {
+    const std::vector<std::vector<int>> entries = usual_entries(jobs_);
+    const Chains chains(placement_);
+    for (const char* name : kTemplates) {
+      const bool usual = std::string(name).find("1f1b") != std::string::npos;
+      if (!usual && done(kStarts)) break;
+      const NamedSchedule named = named_schedule(name, placement_, jobs_.micro_batches(), chains);
+      if (!named.orders) continue;
+      const auto schedule = earliest_starts(placement_, jobs_.micro_batches(), *named.orders);
+      if (!schedule) continue;
+      for (const std::vector<int>& entry : entries) offer(filled(*schedule, entry), name);
+    }
+    dispatch_all(entries);
+    if (best_.empty()) one_after_another(entries.front());
+  }
+
+  /// Rules in the order of their use; without any work left, those that always fit come last.
+  void dispatch_all(const std::vector<std::vector<int>>& entries) {
+    const int p = jobs_.devices();
+    for (const Rule::First first : {Rule::deepest, Rule::oldest, Rule::longest})
+      for (const int in_flight : {0, 2 * p, p + 1, p, (p + 1) / 2, 2})
+        for (const std::vector<int>& entry : entries) {
+          if (done(kStarts) && !best_.empty()) return;
+          offer_dispatched(entry, {first, in_flight});
+        }
+  }
+
+  bool offer_dispatched(const std::vector<int>& entry, const Rule& rule) {
+    const std::vector<int> order = dispatch(jobs_, entry, rule, dispatched_);
+    if (order.empty() || !trial_.load(order, from_.makespan)) return false;
+    from_ = {entry, rule, trial_.makespan()};
+    if (trial_.makespan() < least_) {
+      least_ = trial_.makespan();
+      best_ = trial_.order();
+      method_ = "dispatch";
+    }
+    return true;
+  }
+
+  void one_after_another(const std::vector<int>& entry) {
+    for (const Rule::First first : {Rule::deepest, Rule::oldest, Rule::longest})
+      offer_dispatched(entry, {first, 1});
+  }
+
+  /// Of the best dispatched schedule two micro-batches change places, or one goes elsewhere.
+  void order_of_entry() {
+    const int n = jobs_.micro_batches();
+    Random random(options_.seed);
+    while (n > 1 && from_.makespan != kNever && !done(kStarts + kEntry)) {
+      std::vector<int> entry = from_.entry;
+      const int i = random.below(n);
+      const int j = (i + 1 + random.below(n - 1)) % n;
+      if (random.below(2) == 0) {
+        std::swap(entry[static_cast<std::size_t>(i)], entry[static_cast<std::size_t>(j)]);
+      } else {
+        const int moved = entry[static_cast<std::size_t>(i)];
+        entry.erase(entry.begin() + i);
+        entry.insert(entry.begin() + j, moved);
+      }
+      offer_dispatched(entry, from_.rule);
+    }
+  }
+
+  void anneal() {
+    for (std::uint64_t round = 0; !done(100); ++round) {
+      trial_.load(best_);
+      Effort effort;
+      effort.enough = bound_;
+      effort.work = std::max<std::int64_t>((options_.work - spent()) / 2, jobs_.steps() * 16);
+      effort.seed = mixed(options_.seed) + round;
+      effort.heat = least_ >> (round % 2 == 0 ? 9 : 6);
+      effort.stop = [this] { return stopped(); };
+      improve(jobs_, trial_, effort);
+      if (trial_.makespan() >= least_) continue;
+      least_ = trial_.makespan();
+      best_ = trial_.order();
+      method_ = "local search";
+    }
+  }
+
+  Plan plan() {
+    trial_.load(best_);
+    Plan plan;
+    plan.placement_name = placement_.name;
+    plan.micro_batches = jobs_.micro_batches();
+    plan.sizes = sizes_;
+    for (const int s : best_) plan.schedule.push_back({jobs_.block(s), jobs_.micro_batch(s), trial_.start(s)});
+    sort_schedule(placement_, plan.schedule);
+    const OneBatch all = as_one_batch(plan, placement_);
+    plan.makespan = least_;
+    plan.span = span_of(all.placement, all.plan.schedule);
+    plan.peak_memory = peak_memory(all.placement, all.plan.schedule);
+    plan.lower_bound.makespan = bound_;
+    plan.optimal.makespan = least_ == bound_;
+    plan.search = {method_, options_.seed, cut_ && least_ > bound_};
+    return plan;
+  }
+
+  const Placement& placement_;
+  const std::vector<MicroBatch>& sizes_;
+  const UnequalOptions& options_;
+  Jobs jobs_;
+  Sequence trial_;
+  Clock::time_point until_;
+  std::int64_t dispatched_ = 0;
+  Nanoseconds bound_ = 0, least_ = kNever;
+  std::vector<int> best_;
+  std::string method_;
+  Dispatched from_;  ///< the best that was dispatched
+  bool cut_ = false;
+};
+
+}  // namespace
+}  // namespace unequal
+
+Plan search_unequal(const Placement& placement, const std::vector<MicroBatch>& sizes,
+                    const UnequalOptions& options) {
+  check_sizes(placement, sizes);
+  return unequal::Search(placement, sizes, options).run();
+}
+
+std::vector<UsualSchedule> usual_schedules(const Placement& placement, const std::vector<MicroBatch>& sizes) {
+  check_sizes(placement, sizes);
+  Placement unlimited = placement;
+  for (Device& device : unlimited.devices) device.memory = kUnlimited;
+  const unequal::Jobs jobs(placement, sizes), free(unlimited, sizes);
+  const Chains chains(placement);
+  const int n = jobs.micro_batches();
+  std::vector<UsualSchedule> usual;
+  for (const std::string& name : named_schedules()) {
+    const NamedSchedule named = named_schedule(name, placement, n, chains);
+    const auto schedule = named.orders ? earliest_starts(placement, n, *named.orders) : std::nullopt;
+    if (!schedule) continue;
+    std::vector<int> order;
+    for (const ScheduledBlock& step : *schedule) order.push_back(step.micro_batch * jobs.blocks() + step.block);
+    unequal::Sequence within(jobs), without(free);
+    if (without.load(order)) usual.push_back({name, without.makespan(), within.load(order)});
+  }
+  return usual;
+}
+
+}  // namespace ostinato
