@@ -51,16 +51,22 @@ class Walk {
       tried_ = 0;
       stale_ = false;
     }
-    if (pairs_->empty()) {
-      stale_ = true;
-      if (!exchange(limit)) return;
-      return;
-    }
-    if (jobs_.micro_batches() > 1 && random_.below(4) == 0) {
+    const int drawn = random_.below(8);
+    if (drawn < 2)
       stale_ = exchange(limit);
-      return;
-    }
-    stale_ = now_.shift(pick(), limit);
+    else if (drawn == 2 || pairs_->empty())
+      stale_ = now_.shift(anywhere(), limit);
+    else
+      stale_ = now_.shift(pick(), limit);
+  }
+
+  /// Off the critical path: memory may have to be made before a move on it fits.
+  Sequence::Shift anywhere() {
+    const auto& order = now_.order();
+    const int steps = static_cast<int>(order.size());
+    const int at = random_.below(steps);
+    const int to = std::min(steps - 1, at + 1 + random_.below(std::min(steps, 2 * jobs_.devices() + 2)));
+    return {order[static_cast<std::size_t>(at)], order[static_cast<std::size_t>(to)], random_.below(2) == 0};
   }
 
   bool exchange(Nanoseconds limit) {
