@@ -28,13 +28,16 @@
 #include "search/pareto.h"
 #include "search/placement/placement_toml.h"
 #include "search/plan/modes.h"
+#include "search/plan/one_batch.h"
 #include "search/plan/plan_json.h"
 #include "search/plan/proved.h"
+#include "search/plan/sizes_toml.h"
 #include "search/profile/cluster_toml.h"
 #include "search/profile/profile_json.h"
 #include "search/profile/profile_noise.h"
 #include "search/show/show.h"
 #include "search/simulate/simulate.h"
+#include "search/unequal/unequal.h"
 
 namespace py = pybind11;
 
@@ -155,14 +158,17 @@ Columns columns(const HeldPlan& held) {
   Columns columns;
   auto& [blocks, stages, kinds, devices, micro_batches, starts, ends] = columns;
   for (const ScheduledBlock& step : checked(held).plan.schedule) {
-    const Block& block = held.placement.blocks[static_cast<std::size_t>(step.block)];
+    const auto b = static_cast<std::size_t>(step.block);
+    const Block& block = held.placement.blocks[b];
+    const Nanoseconds time =
+        held.plan.sizes.empty() ? block.time : held.plan.sizes[static_cast<std::size_t>(step.micro_batch)].times[b];
     blocks.push_back(block.name);
     stages.push_back(block.stage);
     kinds.emplace_back(to_string(block.kind));
     devices.push_back(block.devices);
     micro_batches.push_back(step.micro_batch);
     starts.push_back(step.start);
-    ends.push_back(step.start + block.time);
+    ends.push_back(step.start + time);
   }
   return columns;
 }
@@ -181,7 +187,11 @@ void bind_plan(py::module_& m) {
       .def_property_readonly("peak_memory", [](const HeldPlan& p) { return p.plan.peak_memory; })
       .def_property_readonly("cut_by_limit", [](const HeldPlan& p) { return p.plan.search.cut_by_limit; })
       .def("columns", &columns)
-      .def("html", [](const HeldPlan& p) { return show_html(checked(p).plan, p.placement); })
+      .def("html",
+           [](const HeldPlan& p) {
+             const OneBatch drawn = as_drawn(checked(p).plan, p.placement);
+             return show_html(drawn.plan, drawn.placement);
+           })
       .def("summary",
            [](const HeldPlan& p) {
              return core::summary(checked(p).plan, p.placement, -1, p.written->file.model.step_memory);
@@ -211,13 +221,14 @@ void bind_plan(py::module_& m) {
     const SimulateOptions options = core::simulate_options(options_of({"simulate"}, settings));
     checked(held);
     const py::gil_scoped_release release;
-    return simulate(held.placement, held.plan.micro_batches, held.plan.schedule, options).makespans;
+    const OneBatch all = as_one_batch(held.plan, held.placement);
+    return simulate(all.placement, all.plan.micro_batches, all.plan.schedule, options).makespans;
   });
   m.def("explain", [](const HeldPlan& held) {
     checked(held);
-    const Placement limited =
-        held.plan.capacity ? within_capacity(held.placement, held.plan.capacity->memory) : held.placement;
-    return explain(limited, critical_chain(limited, held.plan.micro_batches, held.plan.schedule));
+    const auto [placement, plan] = as_one_batch(held.plan, held.placement);
+    const Placement limited = plan.capacity ? within_capacity(placement, plan.capacity->memory) : placement;
+    return explain(limited, critical_chain(limited, plan.micro_batches, plan.schedule));
   });
   m.def("lower", [](const HeldPlan& held, bool transfers) {
     checked(held);
@@ -272,6 +283,24 @@ void bind_profile(py::module_& m) {
   });
 }
 
+/// One micro-batch of its own size: as the placement says, times `size` / `of`, and the blocks that are named with
+/// figures of their own. Throws InputError.
+MicroBatch micro_batch(const Placement& placement, std::int64_t size, std::int64_t of,
+                       const std::map<std::string, Nanoseconds>& times, const std::map<std::string, Bytes>& memory) {
+  if (size < 0 || of < 1) throw core::UsageError("a size is 0 or more, and that of the placement 1 or more");
+  MicroBatch one = scaled(placement, size, of);
+  const auto put = [&](const std::map<std::string, std::int64_t>& figures, std::vector<std::int64_t>& into) {
+    for (const auto& [name, figure] : figures) {
+      const int block = placement.find_block(name);
+      if (block < 0) throw core::UsageError("the placement has no block '" + name + "'");
+      into[static_cast<std::size_t>(block)] = figure;
+    }
+  };
+  put(times, one.times);
+  put(memory, one.memory);
+  return one;
+}
+
 /// What search and pareto are asked for, checked.
 struct Asked {
   SearchOptions search;
@@ -294,6 +323,16 @@ struct Asked {
 };
 
 void bind_search(py::module_& m) {
+  py::class_<MicroBatch>(m, "MicroBatch")
+      .def_readonly("times", &MicroBatch::times)
+      .def_readonly("memory", &MicroBatch::memory)
+      .def_readonly("workspace", &MicroBatch::workspace)
+      .def_readonly("bytes", &MicroBatch::bytes);
+  m.def("micro_batch", [](const HeldPlacement& placement, std::int64_t size, std::int64_t of,
+                          const std::map<std::string, Nanoseconds>& times,
+                          const std::map<std::string, Bytes>& memory) {
+    return micro_batch(placement.file.placement, size, of, times, memory);
+  });
   m.def("search", [](std::shared_ptr<HeldPlacement> placement, int micro_batches, const Settings& settings,
                      const py::object& progress) {
     Asked asked(*placement, settings, micro_batches);
@@ -304,6 +343,19 @@ void bind_search(py::module_& m) {
       return asked.choose ? search_modes(written, asked.search) : search(written, asked.search);
     });
     return std::pair(held_plan(std::move(placement), std::move(plan)), aside.interrupted());
+  });
+  m.def("sizes_file", [](const HeldPlacement& placement, const std::string& path) {
+    return read_sizes(path, placement.file.placement);
+  });
+  m.def("search_sizes", [](std::shared_ptr<HeldPlacement> placement, const std::vector<MicroBatch>& sizes,
+                           const Settings& settings) {
+    const Asked asked(*placement, settings, 1);
+    Plan plan;
+    {
+      const py::gil_scoped_release release;
+      plan = search_unequal(placement->file.placement, sizes, core::unequal_options(asked.search));
+    }
+    return held_plan(std::move(placement), std::move(plan));
   });
   m.def("pareto", [](const std::shared_ptr<HeldPlacement>& placement, int micro_batches,
                      const Settings& settings, const py::object& progress) {

@@ -14,6 +14,7 @@
 #include "search/checker/checker.h"
 #include "search/files/printable.h"
 #include "search/placement/quantity.h"
+#include "search/plan/one_batch.h"
 #include "search/plan/plan_json.h"
 
 namespace ostinato::cli {
@@ -25,7 +26,7 @@ constexpr std::size_t kMostDeviceRows = 16;
 struct Side {
   std::string path, placement_path;
   Plan plan;
-  Placement placement;  ///< with the modes that the plan takes
+  Placement placement;  ///< with the modes and the sizes that the plan takes
 
   /// Share of the devices' time until the makespan in which they run nothing.
   double bubble() const {
@@ -44,7 +45,8 @@ Side read_side(const std::string& path, const std::vector<std::string>& placemen
   const std::string placement = placement_of(path, placements).string();
   auto [file, plan, as_planned] = read_plan_and_placement(path, placement);
   refuse_unless_it_runs(plan, file.placement, path, placement);
-  return {path, placement, std::move(plan), std::move(as_planned)};
+  auto [blocks, steps] = as_drawn(plan, as_planned);
+  return {path, placement, std::move(steps), std::move(blocks)};
 }
 
 using Cell = std::function<std::string(const Side&)>;

@@ -6,6 +6,7 @@
 #include "bindings/cli/progress.h"
 #include "bindings/core/requests.h"
 #include "search/mode_search.h"
+#include "search/unequal/unequal.h"
 
 namespace ostinato::cli {
 namespace {
@@ -39,6 +40,17 @@ Searched run_search_modes(const Placement& placement, SearchOptions options, con
   Searched searched;
   searched.plan = timed(placement, options, guard, "modes", io, searched.seconds,
                         [&] { return search_modes(placement, options); });
+  return searched;
+}
+
+Searched run_search_unequal(const Placement& placement, const std::vector<MicroBatch>& sizes,
+                            const SearchOptions& options, const InterruptGuard& guard) {
+  UnequalOptions wanted = unequal_options(options);
+  wanted.stop = guard.flag();
+  Searched searched;
+  const auto began = std::chrono::steady_clock::now();
+  searched.plan = search_unequal(placement, sizes, wanted);
+  searched.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return searched;
 }
 

@@ -32,6 +32,10 @@ Searched run_search(const Placement& placement, SearchOptions options, const Int
 Searched run_search_modes(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
                           Io& io);
 
+/// The same for micro-batches of sizes of their own; effort and time limit of `options` count.
+Searched run_search_unequal(const Placement& placement, const std::vector<MicroBatch>& sizes,
+                            const SearchOptions& options, const InterruptGuard& guard);
+
 /// The same for every point of the curve.
 SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points, bool choose,
                          const InterruptGuard& guard, Io& io);

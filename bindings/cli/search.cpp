@@ -18,13 +18,14 @@
 #include "bindings/core/requests.h"
 #include "search/placement/placement_toml.h"
 #include "search/plan/modes.h"
+#include "search/plan/sizes_toml.h"
 
 namespace ostinato::cli {
 namespace {
 
 /// What the command line asks for.
 struct Wanted {
-  std::string placement, output, pareto;
+  std::string placement, output, pareto, sizes;
   int micro_batches = 0;
   bool steady_state = false, explain = false;
   SearchOptions search;
@@ -33,12 +34,17 @@ struct Wanted {
   bool json = false, strict = false;
 };
 
-/// `plan_wanted`: not only --steady-state.
-void declare(CommandLine& line, Wanted& wanted, bool plan_wanted) {
+/// What of the command line says which options are needed.
+struct Given {
+  bool steady_state, sizes;
+};
+
+void declare(CommandLine& line, Wanted& wanted, const Given& given) {
+  const bool plan_wanted = !given.steady_state;
   line.text("placement", wanted.placement, "Placement file (TOML)").required().type_name("PLACEMENT");
   line.whole_number("--micro-batches", wanted.micro_batches, {1, kMostMicroBatches},
-                    "Micro-batches of a step")
-      .required(plan_wanted)
+                    "Micro-batches of a step; with --sizes as many as its file has")
+      .required(plan_wanted && !given.sizes)
       .type_name("N");
   line.text("--output", wanted.output, "Plan file to write (JSON); with --pareto a folder of them")
       .required(plan_wanted)
@@ -46,6 +52,10 @@ void declare(CommandLine& line, Wanted& wanted, bool plan_wanted) {
   line.flag("--steady-state", wanted.steady_state,
             "Only report the repeating part: its least period, the least memory at that period, and "
             "what of it is proved; no plan");
+  line.text("--sizes", wanted.sizes,
+            "The micro-batches of one step, each with a size or times of its own (TOML): which enters when is "
+            "searched too")
+      .type_name("FILE");
   line.flag("--explain", wanted.explain, "Tell what each technique of the search cost and brought");
   line.text("--pareto", wanted.pareto,
             "memory: the curve of makespan over memory, from the placement's memory down to the least that "
@@ -57,14 +67,27 @@ void declare(CommandLine& line, Wanted& wanted, bool plan_wanted) {
 
 void resolve(OptionSet& options, Wanted& wanted) {
   options.resolve();
-  wanted.search = search_options(options, wanted.steady_state ? 1 : wanted.micro_batches);
+  wanted.search = search_options(options, std::max(1, wanted.micro_batches));
   wanted.choose = options.flag("choose");
   if (!wanted.pareto.empty()) check_choice("--pareto", wanted.pareto, {"memory"});
   wanted.points = static_cast<int>(options.integer("points"));
   if (wanted.search.method != "auto" && (wanted.choose || !wanted.pareto.empty()))
     throw UsageError("--choose and --pareto search; leave --method out");
+  if (!wanted.sizes.empty() &&
+      (wanted.choose || !wanted.pareto.empty() || wanted.steady_state || wanted.explain ||
+       wanted.search.method != "auto" || wanted.search.objective != Objective::makespan))
+    throw UsageError("--sizes searches the makespan of one step: leave --choose, --pareto, --steady-state, --explain, "
+                     "--method and --objective out");
   if (wanted.explain && (wanted.choose || !wanted.pareto.empty() || wanted.search.method != "auto"))
     throw UsageError("--explain tells of one search: leave --choose, --pareto and --method out");
+}
+
+Searched search_plan(const Wanted& wanted, const SearchOptions& options, const PlacementFile& file,
+                     const InterruptGuard& guard, Io& io) {
+  if (!wanted.sizes.empty())
+    return run_search_unequal(file.placement, read_sizes(wanted.sizes, file.placement), options, guard);
+  return wanted.choose ? run_search_modes(file.placement, options, guard, io)
+                       : run_search(file.placement, options, guard, "", io);
 }
 
 int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
@@ -73,8 +96,10 @@ int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
   std::vector<Contribution> contributions;
   SearchOptions options = wanted.search;
   if (wanted.explain) options.contributions = &contributions;
-  Searched searched = wanted.choose ? run_search_modes(file.placement, options, guard, io)
-                                    : run_search(file.placement, options, guard, "", io);
+  Searched searched = search_plan(wanted, options, file, guard, io);
+  if (wanted.micro_batches > 0 && wanted.micro_batches != searched.plan.micro_batches)
+    throw InputError(wanted.sizes, 0, fmt::format("has {} micro-batches, but --micro-batches is {}; leave it out",
+                                                  searched.plan.micro_batches, wanted.micro_batches));
   Plan& plan = searched.plan;
   plan.placement_sha256 = file.sha256;
   const Placement placement = as_planned(file.placement, plan);
@@ -120,8 +145,12 @@ int search_command(const std::vector<std::string>& args, Io& io) {
       "lower bounds. Never worse than a named schedule that fits. Ctrl-C writes the best plan so far.",
       "search m.toml --micro-batches 32 --time-limit 30 --output m.json");
   Wanted wanted;
-  const bool plan_wanted = std::find(args.begin(), args.end(), "--steady-state") == args.end();
-  declare(line, wanted, plan_wanted);
+  const auto given = [&](std::string_view name) {
+    return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
+      return arg == name || arg.starts_with(std::string(name) + "=");
+    });
+  };
+  declare(line, wanted, {given("--steady-state"), given("--sizes")});
   OptionSet options(line, {"search"});
   if (!line.parse(args, io)) return 0;
   resolve(options, wanted);

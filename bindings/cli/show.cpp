@@ -19,7 +19,9 @@
 #include "bindings/core/usage_error.h"
 #include "search/files/file.h"
 #include "search/files/printable.h"
+#include "search/named/named.h"
 #include "search/placement/quantity.h"
+#include "search/plan/one_batch.h"
 
 namespace ostinato::cli {
 namespace {
@@ -118,6 +120,17 @@ void refuse_what_needs_the_page(const CommandLine& line, const Asked& asked) {
     throw UsageError("--placement is that of a plan that --against names, which is missing");
 }
 
+/// Of a plan for micro-batches of sizes of their own.
+void refuse_named(const std::vector<std::string>& against) {
+  const auto& names = named_schedules();
+  for (const std::string& what : against)
+    if (std::find(names.begin(), names.end(), what) != names.end())
+      throw UsageError(
+          fmt::format("--against {}: the plan's micro-batches have sizes of their own; name the file of "
+                      "another plan",
+                      what));
+}
+
 Json written(const Asked& asked) {
   Json json = Json::object();
   if (!asked.page.file.empty()) json["html"] = asked.page.file;
@@ -139,7 +152,9 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   declare(line, asked);
   if (!line.parse(args, io)) return 0;
   refuse_what_needs_the_page(line, asked);
-  const auto [file, plan, placement] = files.read_checked();
+  const PlanAndPlacement read = files.read_checked();
+  if (!read.plan.sizes.empty()) refuse_named(asked.page.against);
+  const auto [placement, plan] = as_drawn(read.plan, read.placement);
   ShowOptions& options = asked.timeline;
   set_window(options, asked, plan.makespan);
   if (line.given("--devices"))

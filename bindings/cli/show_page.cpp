@@ -16,6 +16,7 @@
 #include "search/files/sha256.h"
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
+#include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
 #include "search/show/show.h"
@@ -66,7 +67,8 @@ Beside beside(const std::string& what, const PageRequest& asked, const Plan& pla
   const std::string file = placement_of(what, asked.placements).string();
   auto [written, other, as_planned] = read_plan_and_placement(what, file);
   refuse_unless_it_runs(other, written.placement, what, file);
-  return {what, std::move(other), std::move(as_planned)};
+  OneBatch drawn = as_drawn(other, as_planned);
+  return {what, std::move(drawn.plan), std::move(drawn.placement)};
 }
 
 MeasuredStep measured_step(const std::string& folder, const std::string& plan_path, const Plan& plan,

@@ -16,6 +16,7 @@
 #include "search/named/named.h"
 #include "search/pareto.h"
 #include "search/placement/quantity.h"
+#include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
 
 namespace ostinato::cli {
@@ -70,9 +71,11 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   if (!line.parse(args, io)) return 0;
   options.resolve();
   const SimulateOptions wanted = simulate_options(options);
-  const auto [file, plan, placement] = files.read_checked();
+  const PlanAndPlacement read = files.read_checked();
+  const auto [placement, plan] = as_one_batch(read.plan, read.placement);
   const Simulation result = simulate(placement, plan.micro_batches, plan.schedule, wanted);
-  const std::optional<Usual> usual = simulate_usual(placement, plan.micro_batches, wanted);
+  std::optional<Usual> usual;  // of micro-batches that are alike
+  if (read.plan.sizes.empty()) usual = simulate_usual(placement, plan.micro_batches, wanted);
   std::vector<std::string> reasons;
   if (wants_explanation) {
     // A point of a curve was made for less memory than the placement has.

@@ -10,6 +10,7 @@
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
 #include "search/plan/proved.h"
+#include "search/unequal/unequal.h"
 
 namespace ostinato::core {
 namespace {
@@ -41,6 +42,7 @@ std::string period_line(const Plan& plan) {
 /// Of a plan of forwards alone: with so many requests in flight the busiest device never waits, by Little's
 /// law; with more, each of them only takes longer. 0: not of this plan.
 std::int64_t requests_in_flight(const Plan& plan, const Placement& placement) {
+  if (!plan.sizes.empty()) return 0;
   const bool serves = std::all_of(placement.blocks.begin(), placement.blocks.end(),
                                   [](const Block& block) { return block.kind == Kind::forward; });
   if (!serves) return 0;
@@ -105,9 +107,22 @@ std::string cut_text(const Plan& plan) {
   return is_optimal(plan) ? ", the limit left other modes untried" : ", cut by the limit";
 }
 
+/// With the sizes of the plan, where it has them: then in the order given.
+std::vector<Reference> references_of(const Plan& plan, const Placement& placement) {
+  if (plan.sizes.empty()) return references(placement, plan.micro_batches, plan.objective);
+  std::vector<Reference> list;
+  for (const UsualSchedule& usual : usual_schedules(placement, plan.sizes))
+    list.push_back({usual.name, usual.makespan, usual.makespan, usual.fits});
+  return list;
+}
+
+Nanoseconds value_of(const Plan& plan, const Placement& placement) {
+  return plan.sizes.empty() ? objective_value(plan, placement) : plan.makespan;
+}
+
 /// 1F1B, plain or interleaved, and the best of the others that fit.
 std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value) {
-  const std::vector<Reference> list = references(placement, plan.micro_batches, plan.objective);
+  const std::vector<Reference> list = references_of(plan, placement);
   std::string text;
   const auto add = [&](const Reference& r) {
     text += line(r.name, fmt::format("{}, {} times as long{}", format_time(r.value), ratio(r.value, value),
@@ -137,9 +152,10 @@ std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
 
 std::string summary(const Plan& plan, const Placement& placement, double seconds,
                     const std::vector<Bytes>& step_memory) {
-  const Nanoseconds value = objective_value(plan, placement);
-  std::string text = fmt::format("{}: {} micro-batches on {} devices\n", printable(placement.name),
-                                 plan.micro_batches, placement.devices.size());
+  const Nanoseconds value = value_of(plan, placement);
+  std::string text = fmt::format("{}: {} micro-batches{} on {} devices\n", printable(placement.name),
+                                 plan.micro_batches, plan.sizes.empty() ? "" : " of sizes of their own",
+                                 placement.devices.size());
   if (plan.objective != Objective::makespan) {
     text +=
         line(to_string(plan.objective), fmt::format("{}, {}", format_time(value),
@@ -150,8 +166,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
                                        proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,
                                              plan.by_exhaustion.makespan)));
   text += reference_lines(plan, placement, value);
-  text += period_line(plan);
-  text += in_flight_line(plan, placement);
+  if (plan.sizes.empty()) text += period_line(plan) + in_flight_line(plan, placement);
   text += memory_line(plan, placement, step_memory);
   if (plan.modes) text += modes_lines(plan);
   if (plan.any_placement) text += any_placement_line(plan, value);
@@ -163,7 +178,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
 Json summary_json(const Plan& plan, const Placement& placement, double seconds,
                   const std::vector<Bytes>& step_memory) {
   Json named = Json::object();
-  for (const Reference& r : references(placement, plan.micro_batches, plan.objective)) {
+  for (const Reference& r : references_of(plan, placement)) {
     named[r.name] = {{"makespan", r.makespan}, {"objective_value", r.value}, {"fits", r.fits}};
   }
   Json json = {
@@ -172,7 +187,7 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds,
       {"objective", to_string(plan.objective)},
       {"makespan", plan.makespan},
       {"span", plan.span},
-      {"objective_value", objective_value(plan, placement)},
+      {"objective_value", value_of(plan, placement)},
       {"lower_bound", {{"makespan", plan.lower_bound.makespan}, {"period", plan.lower_bound.period}}},
       {"optimal", {{"makespan", plan.optimal.makespan}, {"period", plan.optimal.period}}},
       {"period", plan.steady_state.period},

@@ -133,6 +133,15 @@ SearchOptions search_options(const Options& options, int micro_batches) {
   return result;
 }
 
+UnequalOptions unequal_options(const SearchOptions& options) {
+  UnequalOptions wanted;
+  wanted.work = wanted.work / 100 * std::max(1, options.effort);
+  wanted.seed = options.seed;
+  wanted.time_limit_seconds = options.time_limit_seconds;
+  wanted.stop = options.stop;
+  return wanted;
+}
+
 SimulateOptions simulate_options(const Options& options) {
   SimulateOptions result;
   result.jitter_ppm = options.scaled("jitter", kMillion);

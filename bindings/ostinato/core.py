@@ -21,7 +21,7 @@ from __future__ import annotations
 import html
 import json
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ostinato import _search
-from ostinato.errors import Interrupted
+from ostinato.errors import Interrupted, UsageError
 from ostinato.files import write_text
 
 Progress = Callable[[int, int, float, str], object]
@@ -413,6 +413,43 @@ def search(
     options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "choose": choose}
     core, interrupted = _search.search(placement._core, micro_batches, _settings(options), progress)
     return _unless(interrupted, Plan(core))
+
+
+MicroBatch = int | Mapping[str, Any]  # a size, or {"size": ..., "times": {block: ns}, "memory": {block: bytes}}
+
+
+def search_sizes(
+    placement: Placement,
+    sizes: Sequence[MicroBatch] | str | PathLike[str],
+    *,
+    size: int = 1,
+    time_limit: float = 10,
+    seed: int = 0,
+) -> Plan:
+    """A plan for one step whose micro-batches differ: which enters when is searched, too. Never worse than 1F1B in the order given or
+    in sorted orders; `lower_bound` is of these sizes. It takes up to about 20 ms: cheap enough for every step.
+
+    `sizes`: of each micro-batch, and `size`: of the one that the placement describes; times, memory and bytes grow in proportion. A
+    micro-batch may name blocks with times (ns) and memory (bytes) of their own. Or a file (`ostinato-sizes/1`), which has all of it.
+
+    >>> p = placement("v", devices=2, forward=100, backward=200)
+    >>> plan = search_sizes(p, [10, 40, 20, 30], size=10)
+    >>> plan.makespan, plan.micro_batches, bool(verify(plan))
+    (3300, 4, True)
+    """
+    if isinstance(sizes, str | PathLike):
+        batches = _search.sizes_file(placement._core, fspath(sizes))
+    else:
+        batches = [_micro_batch(placement, one, size) for one in sizes]
+    return Plan(_search.search_sizes(placement._core, batches, _settings({"time_limit": time_limit, "seed": seed})))
+
+
+def _micro_batch(placement: Placement, one: MicroBatch, of: int) -> _search.MicroBatch:
+    given: Mapping[str, Any] = {"size": one} if isinstance(one, int) else one
+    if unknown := set(given) - {"size", "times", "memory"}:
+        raise UsageError(f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}")
+    figures = [dict(given.get(key, {})) for key in ("times", "memory")]
+    return _search.micro_batch(placement._core, given.get("size", of), of, *figures)
 
 
 def pareto(

@@ -254,7 +254,7 @@ std::vector<std::int64_t> PlanReader::figures(const Fields& fields, std::string_
   if (fields.find(key) == nullptr) return absent;
   std::vector<std::int64_t> list;
   for (const Value& item : fields.need(key, ValueKind::array).items)
-    list.push_back(integer_in(item, file_, "'" + std::string(key) + "'", low, Fields::kLargest));
+    list.push_back(integer_in(item, file_, fmt::format("'{}'", key), low, Fields::kLargest));
   return list;
 }
 
