@@ -24,6 +24,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -445,7 +446,7 @@ def search_sizes(
 
 
 def _micro_batch(placement: Placement, one: MicroBatch, of: int) -> _search.MicroBatch:
-    given: Mapping[str, Any] = {"size": one} if isinstance(one, int) else one
+    given: Mapping[str, Any] = one if isinstance(one, Mapping) else {"size": index(one)}
     if unknown := set(given) - {"size", "times", "memory"}:
         raise UsageError(f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}")
     figures = [dict(given.get(key, {})) for key in ("times", "memory")]

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of unequal size, dealt over replicas and micro-batches so that no pipeline is much slower than the others.
+
+    from ostinato.data import BalancedBatches
+
+    batches = BalancedBatches(lengths, micro_batches=8, micro_batch_size=2, replicas=4, replica=rank, stages=2)
+    loader = DataLoader(dataset, batch_sampler=batches)
+
+A step trains the same samples as without it: only who computes which, and when, is chosen. Nothing here needs torch or the rest of ostinato.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Stage = tuple[float, float]  # forward and backward of one micro-batch on one stage, in any unit of time
+Times = Callable[[Sequence[float]], Sequence[Stage]]  # of a micro-batch whose samples have these sizes, by stage
+Batch = list[int]  # indices of the samples of a micro-batch
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How one step is dealt. Times are in the unit of `times`."""
+
+    batches: tuple[tuple[Batch, ...], ...]  # by replica, in the order in which they enter its pipeline
+    predicted: tuple[float, ...]  # by replica: no schedule of its micro-batches takes less
+    bound: float  # however these micro-batches are dealt, the slowest replica is predicted no less
+
+    @property
+    def slowest(self) -> float:
+        return max(self.predicted)
+
+
+class BalancedBatches:
+    """A batch sampler: yields the micro-batches of one replica, `micro_batches` a step, each a list of indices.
+
+    `sizes`: of every sample of the data set (tokens, pixels, ...). `sampler`: indices in the order in which steps take them, all
+    replicas' together; None: shuffled by `seed` and epoch. Samples that fill no whole step are left out. `times`: what a micro-batch
+    costs on each stage, from the sizes of its samples; None: forwards in proportion to their sum (to their number times the largest, where
+    shorter ones are `padded`), backwards twice that, on `stages` equal stages. `effort`: exchanges that are tried a step.
+
+    Every replica computes the same deal from the same arguments, so none has to tell another.
+
+    >>> batches = BalancedBatches([5, 1, 1, 5, 3, 3, 4, 2], micro_batches=2, replicas=2, sampler=range(8))
+    >>> list(batches)  # two steps of two micro-batches each
+    [[1], [0], [4], [5]]
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[float],
+        *,
+        micro_batches: int,
+        micro_batch_size: int = 1,
+        replicas: int = 1,
+        replica: int = 0,
+        stages: int = 1,
+        times: Times | None = None,
+        padded: bool = False,
+        sampler: Iterable[int] | None = None,
+        seed: int = 0,
+        effort: int = 20_000,
+    ):
+        counts = {"micro_batches": micro_batches, "micro_batch_size": micro_batch_size, "replicas": replicas, "stages": stages}
+        for name, count in counts.items():
+            if count < 1:
+                raise ValueError(f"{name} is {count}; it must be 1 or more")
+        if not 0 <= replica < replicas:
+            raise ValueError(f"replica is {replica}; there are {replicas}, from 0")
+        self.sizes, self.sampler, self.seed, self.effort = sizes, sampler, seed, effort
+        self.micro_batches, self.micro_batch_size = micro_batches, micro_batch_size
+        self.replicas, self.replica = replicas, replica
+        self.padded, self.times = padded, times or _proportional(stages, padded)
+        self.epoch = 0
+        self._taken = 0  # micro-batches of this epoch
+
+    @property
+    def samples_a_step(self) -> int:
+        """Of all replicas together."""
+        return self.micro_batches * self.micro_batch_size * self.replicas
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch."""
+        return (len(self.sizes) if self.sampler is None else len(self.sampler)) // self.samples_a_step  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        """Micro-batches of an epoch on this replica."""
+        return self.steps * self.micro_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        """From where a loaded state stands, or from the beginning; the next iteration is the next epoch."""
+        order = self._order()
+        for step in range(self._taken // self.micro_batches, len(order) // self.samples_a_step):
+            mine = self.deal(order[step * self.samples_a_step : (step + 1) * self.samples_a_step]).batches[self.replica]
+            for batch in mine[self._taken % self.micro_batches :]:
+                self._taken += 1
+                yield batch
+        self.set_epoch(self.epoch + 1)
+
+    def set_epoch(self, epoch: int) -> None:
+        """As of torch's DistributedSampler: another shuffle; begins anew."""
+        self.epoch, self._taken = epoch, 0
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def state_dict(self, steps: int | None = None) -> dict[str, Any]:
+        """Where it stands. `steps`: of this epoch that were trained, where a loader with workers has fetched more than that."""
+        taken = self._taken if steps is None else steps * self.micro_batches
+        return {"epoch": self.epoch, "taken": taken, "seed": self.seed, "samples_a_step": self.samples_a_step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there. Raises ValueError where the steps of that state are not the same samples."""
+        for key in ("seed", "samples_a_step"):
+            if state[key] != getattr(self, key):
+                raise ValueError(f"the state is of {key} {state[key]}, this sampler has {getattr(self, key)}: other steps")
+        self.set_epoch(state["epoch"])
+        self._taken = state["taken"]
+
+    def deal(self, samples: Sequence[int]) -> Deal:
+        """Over replicas and micro-batches, of one step; the same for the same arguments."""
+        if len(samples) != self.samples_a_step:
+            raise ValueError(f"a step has {self.samples_a_step} samples, not {len(samples)}")
+        batches = self._grouped(sorted(samples, key=lambda s: (-self.sizes[s], s)))
+        costs = [_Cost(self.times([self.sizes[s] for s in batch])) for batch in batches]
+        dealt = _deal(costs, self.replicas, self.effort)
+        ordered = [_heaped(sorted(mine, key=lambda k: (costs[k].path, batches[k]))) for mine in dealt]
+        return Deal(
+            batches=tuple(tuple(batches[k] for k in mine) for mine in ordered),
+            predicted=tuple(_predicted([costs[k] for k in mine]) for mine in ordered),
+            bound=_least(costs, self.replicas),
+        )
+
+    def _order(self) -> list[int]:
+        if self.sampler is not None:
+            return list(self.sampler)
+        order = list(range(len(self.sizes)))
+        random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
+        return order
+
+    def _grouped(self, falling: list[int]) -> list[Batch]:
+        """Into micro-batches: of like sizes where they are padded, else of like sums."""
+        count, each = self.micro_batches * self.replicas, self.micro_batch_size
+        if self.padded or each == 1:
+            return [falling[k * each : (k + 1) * each] for k in range(count)]
+        batches: list[Batch] = [[] for _ in range(count)]
+        sums = [0.0] * count
+        for sample in falling:
+            k = min((k for k in range(count) if len(batches[k]) < each), key=lambda k: (sums[k], k))
+            batches[k].append(sample)
+            sums[k] += self.sizes[sample]
+        return batches
+
+
+class _Cost:
+    """Of one micro-batch, by stage: its work, what passes before its forward and after its backward there."""
+
+    def __init__(self, stages: Sequence[Stage]):
+        self.work = [forward + backward for forward, backward in stages]
+        self.head = [sum(forward for forward, _ in stages[:s]) for s in range(len(stages))]
+        self.tail = [sum(backward for _, backward in stages[:s]) for s in range(len(stages))]
+        self.path = sum(self.work)
+
+
+def _proportional(stages: int, padded: bool) -> Times:
+    def times(sizes: Sequence[float]) -> list[Stage]:
+        forward = len(sizes) * max(sizes) if padded else sum(sizes)
+        return [(forward, 2 * forward)] * stages
+
+    return times
+
+
+def _predicted(mine: Sequence[_Cost]) -> float:
+    """U1 and U2 of docs/bounds.md, of a chain of stages: the busiest stage's work with the least before and after it."""
+    longest = max(one.path for one in mine)
+    for s in range(len(mine[0].work)):
+        fill = min(one.head[s] for one in mine) + min(one.tail[s] for one in mine)
+        longest = max(longest, fill + sum(one.work[s] for one in mine))
+    return longest
+
+
+def _least(costs: Sequence[_Cost], replicas: int) -> float:
+    """The slowest replica is no quicker than all together in the mean, and their first (last) micro-batches are different ones."""
+    least = max(one.path for one in costs)
+    for s in range(len(costs[0].work)):
+        fill = sum(sorted(one.head[s] for one in costs)[:replicas]) + sum(sorted(one.tail[s] for one in costs)[:replicas])
+        least = max(least, (fill + sum(one.work[s] for one in costs)) / replicas)
+    return least
+
+
+def _deal(costs: Sequence[_Cost], replicas: int, effort: int) -> list[list[int]]:
+    """One of the shortest for each, then the longest first to whoever has least work; then exchanges with the slowest."""
+    each = len(costs) // replicas
+    falling = sorted(range(len(costs)), key=lambda k: (-costs[k].path, k))
+    dealt = [[k] for k in falling[len(costs) - replicas :]]
+    work = [costs[mine[0]].path for mine in dealt]
+    for k in falling[: len(costs) - replicas]:
+        r = min((r for r in range(replicas) if len(dealt[r]) < each), key=lambda r: (work[r], r))
+        dealt[r].append(k)
+        work[r] += costs[k].path
+    _exchange(costs, dealt, effort)
+    return dealt
+
+
+def _exchange(costs: Sequence[_Cost], dealt: list[list[int]], effort: int) -> None:
+    """Two micro-batches change places, one of them of the slowest replica, as long as that makes it quicker."""
+    times = [_predicted([costs[k] for k in mine]) for mine in dealt]
+    least = _least(costs, len(dealt))
+    tried = 0
+    while tried < effort and max(times) > least:
+        a = max(range(len(dealt)), key=lambda r: (times[r], -r))
+        best: tuple[float, int, int, int] | None = None
+        for b in sorted(range(len(dealt)), key=lambda r: (times[r], r)):
+            if b == a or best is not None:
+                continue
+            for i in range(len(dealt[a])):
+                for j in range(len(dealt[b])):
+                    tried += 1
+                    slower = _after(costs, dealt, a, i, b, j)
+                    if slower < times[a] and (best is None or slower < best[0]):
+                        best = slower, b, i, j
+        if best is None:
+            return
+        _, b, i, j = best
+        dealt[a][i], dealt[b][j] = dealt[b][j], dealt[a][i]
+        for r in (a, b):
+            times[r] = _predicted([costs[k] for k in dealt[r]])
+
+
+def _after(costs: Sequence[_Cost], dealt: list[list[int]], a: int, i: int, b: int, j: int) -> float:
+    """The slower of the two once they have exchanged."""
+    x, y = dealt[a][i], dealt[b][j]
+    first = _predicted([costs[y if k == x else k] for k in dealt[a]])
+    return max(first, _predicted([costs[x if k == y else k] for k in dealt[b]]))
+
+
+def _heaped(rising: list[int]) -> list[int]:
+    """Short ones at both ends, where a pipeline fills and drains."""
+    return rising[::2] + rising[1::2][::-1]
