@@ -348,8 +348,9 @@ void bind_search(py::module_& m) {
     return read_sizes(path, placement.file.placement);
   });
   m.def("search_sizes", [](std::shared_ptr<HeldPlacement> placement, const std::vector<MicroBatch>& sizes,
-                           const Settings& settings) {
-    const Asked asked(*placement, settings, 1);
+                           const Settings& settings, int effort) {
+    Asked asked(*placement, settings, 1);
+    asked.search.effort = effort;
     Plan plan;
     {
       const py::gil_scoped_release release;

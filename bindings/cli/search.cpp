@@ -30,7 +30,7 @@ struct Wanted {
   bool steady_state = false, explain = false;
   SearchOptions search;
   bool choose = false;
-  int points = 0;
+  int points = 0, effort = 0;
   bool json = false, strict = false;
 };
 
@@ -56,6 +56,9 @@ void declare(CommandLine& line, Wanted& wanted, const Given& given) {
             "The micro-batches of one step, each with a size or times of its own (TOML): which enters when is "
             "searched too")
       .type_name("FILE");
+  line.whole_number("--effort", wanted.effort, {1, 1'000'000},
+                    "With --sizes: percent of the usual work, which takes about 15 ms (default: 100)")
+      .type_name("PERCENT");
   line.flag("--explain", wanted.explain, "Tell what each technique of the search cost and brought");
   line.text("--pareto", wanted.pareto,
             "memory: the curve of makespan over memory, from the placement's memory down to the least that "
@@ -73,6 +76,8 @@ void resolve(OptionSet& options, Wanted& wanted) {
   wanted.points = static_cast<int>(options.integer("points"));
   if (wanted.search.method != "auto" && (wanted.choose || !wanted.pareto.empty()))
     throw UsageError("--choose and --pareto search; leave --method out");
+  if (wanted.effort > 0 && wanted.sizes.empty()) throw UsageError("--effort goes with --sizes");
+  if (wanted.effort > 0) wanted.search.effort = wanted.effort;
   if (!wanted.sizes.empty() &&
       (wanted.choose || !wanted.pareto.empty() || wanted.steady_state || wanted.explain ||
        wanted.search.method != "auto" || wanted.search.objective != Objective::makespan))

@@ -424,11 +424,13 @@ def search_sizes(
     sizes: Sequence[MicroBatch] | str | PathLike[str],
     *,
     size: int = 1,
+    effort: int = 100,
     time_limit: float = 10,
     seed: int = 0,
 ) -> Plan:
     """A plan for one step whose micro-batches differ: which enters when is searched, too. Never worse than 1F1B in the order given or
-    in sorted orders; `lower_bound` is of these sizes. It takes up to about 20 ms: cheap enough for every step.
+    in sorted orders; `lower_bound` is of these sizes. `effort`: percent of the usual work, which takes up to about 20 ms: cheap enough
+    for every step.
 
     `sizes`: of each micro-batch, and `size`: of the one that the placement describes; times, memory and bytes grow in proportion. A
     micro-batch may name blocks with times (ns) and memory (bytes) of their own. Or a file (`ostinato-sizes/1`), which has all of it.
@@ -442,7 +444,10 @@ def search_sizes(
         batches = _search.sizes_file(placement._core, fspath(sizes))
     else:
         batches = [_micro_batch(placement, one, size) for one in sizes]
-    return Plan(_search.search_sizes(placement._core, batches, _settings({"time_limit": time_limit, "seed": seed})))
+    if effort < 1:
+        raise UsageError(f"effort is {effort}; it must be 1 percent or more")
+    settings = _settings({"time_limit": time_limit, "seed": seed})
+    return Plan(_search.search_sizes(placement._core, batches, settings, effort))
 
 
 def _micro_batch(placement: Placement, one: MicroBatch, of: int) -> _search.MicroBatch:

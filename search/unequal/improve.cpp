@@ -30,7 +30,7 @@ class Walk {
       const Nanoseconds left = (end - now_.work()) * 1024 / effort_.work;
       // Heat falls with the square of what is left.
       const Nanoseconds heat = effort_.heat * left / 1024 * left / 1024;
-      step(now_.makespan() + heat * exponential(random_) / 256);
+      step(now_.makespan() + heat / 256 * exponential(random_) / 256 + heat % 256 * exponential(random_) / 65536);
       if (now_.makespan() < least_) {
         least_ = now_.makespan();
         best_ = now_.order();
@@ -52,8 +52,10 @@ class Walk {
       stale_ = false;
     }
     const int drawn = random_.below(8);
-    if (drawn < 2)
+    if (drawn == 0)
       stale_ = exchange(limit);
+    else if (drawn == 1)
+      stale_ = slide(limit);
     else if (drawn == 2 || pairs_->empty())
       stale_ = now_.shift(anywhere(), limit);
     else
@@ -74,6 +76,11 @@ class Walk {
     const int i = random_.below(jobs_.micro_batches());
     const int j = (i + 1 + random_.below(jobs_.micro_batches() - 1)) % jobs_.micro_batches();
     return now_.exchange(i, j, limit);
+  }
+
+  bool slide(Nanoseconds limit) {
+    const int far = 1 + random_.below(std::max(2, static_cast<int>(now_.order().size()) / 4));
+    return now_.slide(random_.below(jobs_.micro_batches()), random_.below(2) == 0 ? far : -far, limit);
   }
 
   /// A pair, or the ends of a part of the run that it lies in. Pairs are listed from the end of the schedule.

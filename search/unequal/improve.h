@@ -13,7 +13,7 @@ struct Effort {
   Nanoseconds enough = 0;           ///< it ends when the makespan is this short
   std::int64_t work = 1'000'000;    ///< Sequence::work()
   std::uint64_t seed = 0;           ///< of all that is random; the same seed gives the same schedule
-  Nanoseconds heat = 0;             ///< how much worse a move may be at the beginning, in the mean
+  Nanoseconds heat = 0;  ///< 256ths of nanoseconds by which a move may be worse at first, about, in the mean
   std::function<bool()> stop = {};  ///< asked now and then; empty: never
 };
 

@@ -115,6 +115,22 @@ bool Sequence::exchange(int i, int j, Nanoseconds limit) {
   return take(limit);
 }
 
+bool Sequence::slide(int i, int places, Nanoseconds limit) {
+  with_.clear();
+  rest_.clear();
+  for (const int s : order_) (jobs_.micro_batch(s) == i ? with_ : rest_).push_back(s);
+  work_ += static_cast<std::int64_t>(order_.size());
+  trial_.clear();
+  std::size_t next = 0;
+  for (const int s : with_) {
+    const int at = place_[static_cast<std::size_t>(s)] - places;
+    while (next < rest_.size() && static_cast<int>(trial_.size()) < at) trial_.push_back(rest_[next++]);
+    trial_.push_back(s);
+  }
+  trial_.insert(trial_.end(), rest_.begin() + static_cast<std::ptrdiff_t>(next), rest_.end());
+  return take(limit);
+}
+
 const std::vector<Sequence::Pair>& Sequence::critical(Random& random) {
   pairs_.clear();
   int s = order_.front();

@@ -40,6 +40,9 @@ class Sequence {
   /// All steps of micro-batch i and of micro-batch j change places.
   bool exchange(int i, int j, Nanoseconds limit);
 
+  /// All steps of micro-batch i go so many places forward in the list (below 0: back), the others close up.
+  bool slide(int i, int places, Nanoseconds limit);
+
   /// Pairs of steps that follow each other without a gap on a device and hold the makespan, of which neither
   /// waits for the other's output: one longest path, chosen by `random`. O(its length).
   struct Pair {

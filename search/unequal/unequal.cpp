@@ -26,6 +26,9 @@ using Clock = std::chrono::steady_clock;
 /// How much of the work may be spent on beginnings, and how much then on the order of entry, in percent.
 constexpr std::int64_t kStarts = 30, kEntry = 35;
 
+/// Up to so many steps the local search begins in several places.
+constexpr int kFewSteps = 256;
+
 /// The schedules of search/named that are cheap to make and that others use; "1f1b" first: whatever the work
 /// allows, the plan is no worse.
 constexpr const char* kTemplates[] = {"1f1b",   "interleaved-1f1b", "1f1b+", "zb-h1",   "zb-h2", "interleaved-zb",
@@ -154,14 +157,19 @@ class Search {
     }
   }
 
+  /// From the best, cool and warm by turns; small steps also from other beginnings, for memory parts the
+  /// schedules that moves can reach from each other.
   void anneal() {
+    const bool small = jobs_.steps() <= kFewSteps;
+    Random random(mixed(options_.seed));
     for (std::uint64_t round = 0; !done(100); ++round) {
-      trial_.load(best_);
+      if (!small || round % 2 == 0 || !begin_elsewhere(random)) trial_.load(best_);
       Effort effort;
       effort.enough = bound_;
-      effort.work = std::max<std::int64_t>((options_.work - spent()) / 2, jobs_.steps() * 16);
-      effort.seed = mixed(options_.seed) + round;
-      effort.heat = least_ >> (round % 2 == 0 ? 9 : 6);
+      effort.work = std::max<std::int64_t>(small ? options_.work / 24 : (options_.work - spent()) / 2,
+                                           jobs_.steps() * std::int64_t{16});
+      effort.seed = random.next();
+      effort.heat = round % 4 < 2 ? least_ / 2 : least_ * 4;  // 1/512 and 1/64 of the makespan
       effort.stop = [this] { return stopped(); };
       improve(jobs_, trial_, effort);
       if (trial_.makespan() >= least_) continue;
@@ -169,6 +177,15 @@ class Search {
       best_ = trial_.order();
       method_ = "local search";
     }
+  }
+
+  bool begin_elsewhere(Random& random) {
+    std::vector<int> entry = from_.entry;
+    random.shuffle(entry);
+    const Rule::First first[] = {Rule::deepest, Rule::oldest, Rule::longest};
+    const Rule rule = {first[random.below(3)], random.below(2 * jobs_.devices() + 1)};
+    const std::vector<int> order = dispatch(jobs_, entry, rule, dispatched_);
+    return !order.empty() && trial_.load(order);
   }
 
   Plan plan() {

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ostinato.data.BalancedBatches: the same samples a step, dealt alike on every replica, no slower than dealt in order, and a true bound."""
+
+import itertools
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ostinato.data
+from ostinato.data import BalancedBatches
+
+SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.booleans())  # N, samples, R, stages, padded
+
+
+def made(shape, sizes, **more):
+    micro_batches, each, replicas, stages, padded = shape
+    given = {"micro_batches": micro_batches, "micro_batch_size": each, "replicas": replicas, "stages": stages, "padded": padded}
+    return BalancedBatches(sizes, **(given | more))
+
+
+def data_set(draw, shape, steps=2):
+    a_step = shape[0] * shape[1] * shape[2]
+    return draw.draw(st.lists(st.integers(1, 50), min_size=steps * a_step, max_size=(steps + 1) * a_step - 1))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), SHAPES)
+def test_every_step_trains_the_samples_that_it_would_without(draw, shape):
+    sizes = data_set(draw, shape)
+    order = draw.draw(st.permutations(range(len(sizes))))
+    of_replicas = [list(made(shape, sizes, replica=r, sampler=order)) for r in range(shape[2])]
+    a_step = shape[0] * shape[1] * shape[2]
+    for step in range(2):
+        taken = [b for mine in of_replicas for b in mine[step * shape[0] : (step + 1) * shape[0]]]
+        assert all(len(batch) == shape[1] for batch in taken)
+        assert Counter(itertools.chain(*taken)) == Counter(order[step * a_step : (step + 1) * a_step])
+    assert {len(mine) for mine in of_replicas} == {len(made(shape, sizes, sampler=order))}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), SHAPES, st.integers(0, 100), st.integers(0, 3))
+def test_a_loaded_state_goes_on_where_it_stood(draw, shape, stop, epoch):
+    sizes = data_set(draw, shape)
+    whole, begun, resumed = (made(shape, sizes, seed=3) for _ in range(3))
+    for one in (whole, begun):
+        one.set_epoch(epoch)
+    everything = list(whole)
+    first = list(itertools.islice(begun, stop % len(everything)))
+    resumed.load_state_dict(begun.state_dict())
+    assert first + list(resumed) == everything
+    assert list(resumed) == list(whole)  # the next epoch, too
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), SHAPES)
+def test_no_way_to_deal_these_micro_batches_is_predicted_below_the_bound(draw, shape):
+    """Any other dealing of the same micro-batches is at or above the bound; ours is between."""
+    sizes = data_set(draw, shape, steps=1)
+    one = made(shape, sizes)
+    deal = one.deal(range(one.samples_a_step))
+    batches = [batch for mine in deal.batches for batch in mine]
+    other = draw.draw(st.permutations(batches))
+    costs = [ostinato.data._Cost(one.times([sizes[s] for s in batch])) for batch in other]
+    n = shape[0]
+    slowest = max(ostinato.data._predicted(costs[r * n : (r + 1) * n]) for r in range(shape[2]))
+    assert deal.bound <= slowest * (1 + 1e-9)
+    assert deal.bound <= deal.slowest * (1 + 1e-9)
+
+
+def test_small_deals_are_near_the_best_of_all():
+    """Two replicas of three micro-batches each: all ways to deal them."""
+    import random
+
+    draw = random.Random(4)
+    ratios = []
+    for _ in range(50):
+        sizes = [draw.randint(1, 40) for _ in range(6)]
+        one = BalancedBatches(sizes, micro_batches=3, replicas=2, stages=2)
+        costs = [ostinato.data._Cost(one.times([size])) for size in sizes]
+        best = min(
+            max(ostinato.data._predicted([costs[k] for k in mine]) for mine in (ours, set(range(6)) - set(ours)))
+            for ours in itertools.combinations(range(6), 3)
+        )
+        ratios.append(one.deal(range(6)).slowest / best)
+    assert sum(ratios) / len(ratios) < 1.02
+    assert min(ratios) >= 1
+
+
+def test_a_state_of_other_steps_is_refused():
+    state = BalancedBatches(range(8), micro_batches=2).state_dict()
+    with pytest.raises(ValueError, match="samples_a_step 2, this sampler has 4"):
+        BalancedBatches(range(8), micro_batches=4).load_state_dict(state)
+    assert BalancedBatches(range(8), micro_batches=2).state_dict(steps=3)["taken"] == 6
+
+
+@pytest.mark.parametrize(("wrong", "message"), [({"micro_batches": 0}, "micro_batches is 0"), ({"replica": 2, "replicas": 2}, "replica is 2")])
+def test_what_cannot_be_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        BalancedBatches([1, 2], **({"micro_batches": 1} | wrong))
+
+
+def test_a_data_loader_takes_it():
+    data = pytest.importorskip("torch.utils.data")
+    lengths = [3, 1, 4, 1, 5, 9, 2, 6]
+    batches = BalancedBatches(lengths, micro_batches=2, micro_batch_size=2, replicas=2, seed=1)
+    loader = data.DataLoader(range(8), batch_sampler=batches, collate_fn=list)
+    assert list(loader) == list(BalancedBatches(lengths, micro_batches=2, micro_batch_size=2, replicas=2, seed=1))
+    assert len(loader) == 2
+
+
+def test_it_needs_neither_torch_nor_the_compiled_half():
+    code = "import sys; import ostinato.data; assert not {'torch', 'ostinato._search'} & set(sys.modules), sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**__import__("os").environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
