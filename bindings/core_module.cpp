@@ -160,8 +160,9 @@ Columns columns(const HeldPlan& held) {
   for (const ScheduledBlock& step : checked(held).plan.schedule) {
     const auto b = static_cast<std::size_t>(step.block);
     const Block& block = held.placement.blocks[b];
-    const Nanoseconds time =
-        held.plan.sizes.empty() ? block.time : held.plan.sizes[static_cast<std::size_t>(step.micro_batch)].times[b];
+    const Nanoseconds time = held.plan.sizes.empty()
+                                 ? block.time
+                                 : held.plan.sizes[static_cast<std::size_t>(step.micro_batch)].times[b];
     blocks.push_back(block.name);
     stages.push_back(block.stage);
     kinds.emplace_back(to_string(block.kind));
@@ -283,10 +284,11 @@ void bind_profile(py::module_& m) {
   });
 }
 
-/// One micro-batch of its own size: as the placement says, times `size` / `of`, and the blocks that are named with
-/// figures of their own. Throws InputError.
+/// One micro-batch of its own size: as the placement says, times `size` / `of`, and the blocks that are named
+/// with figures of their own. Throws InputError.
 MicroBatch micro_batch(const Placement& placement, std::int64_t size, std::int64_t of,
-                       const std::map<std::string, Nanoseconds>& times, const std::map<std::string, Bytes>& memory) {
+                       const std::map<std::string, Nanoseconds>& times,
+                       const std::map<std::string, Bytes>& memory) {
   if (size < 0 || of < 1) throw core::UsageError("a size is 0 or more, and that of the placement 1 or more");
   MicroBatch one = scaled(placement, size, of);
   const auto put = [&](const std::map<std::string, std::int64_t>& figures, std::vector<std::int64_t>& into) {
@@ -328,11 +330,11 @@ void bind_search(py::module_& m) {
       .def_readonly("memory", &MicroBatch::memory)
       .def_readonly("workspace", &MicroBatch::workspace)
       .def_readonly("bytes", &MicroBatch::bytes);
-  m.def("micro_batch", [](const HeldPlacement& placement, std::int64_t size, std::int64_t of,
-                          const std::map<std::string, Nanoseconds>& times,
-                          const std::map<std::string, Bytes>& memory) {
-    return micro_batch(placement.file.placement, size, of, times, memory);
-  });
+  m.def("micro_batch",
+        [](const HeldPlacement& placement, std::int64_t size, std::int64_t of,
+           const std::map<std::string, Nanoseconds>& times, const std::map<std::string, Bytes>& memory) {
+          return micro_batch(placement.file.placement, size, of, times, memory);
+        });
   m.def("search", [](std::shared_ptr<HeldPlacement> placement, int micro_batches, const Settings& settings,
                      const py::object& progress) {
     Asked asked(*placement, settings, micro_batches);

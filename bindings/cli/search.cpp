@@ -52,9 +52,10 @@ void declare(CommandLine& line, Wanted& wanted, const Given& given) {
   line.flag("--steady-state", wanted.steady_state,
             "Only report the repeating part: its least period, the least memory at that period, and "
             "what of it is proved; no plan");
-  line.text("--sizes", wanted.sizes,
-            "The micro-batches of one step, each with a size or times of its own (TOML): which enters when is "
-            "searched too")
+  line.text(
+          "--sizes", wanted.sizes,
+          "The micro-batches of one step, each with a size or times of its own (TOML): which enters when is "
+          "searched too")
       .type_name("FILE");
   line.whole_number("--effort", wanted.effort, {1, 1'000'000},
                     "With --sizes: percent of the usual work, which takes about 15 ms (default: 100)")
@@ -81,8 +82,9 @@ void resolve(OptionSet& options, Wanted& wanted) {
   if (!wanted.sizes.empty() &&
       (wanted.choose || !wanted.pareto.empty() || wanted.steady_state || wanted.explain ||
        wanted.search.method != "auto" || wanted.search.objective != Objective::makespan))
-    throw UsageError("--sizes searches the makespan of one step: leave --choose, --pareto, --steady-state, --explain, "
-                     "--method and --objective out");
+    throw UsageError(
+        "--sizes searches the makespan of one step: leave --choose, --pareto, --steady-state, --explain, "
+        "--method and --objective out");
   if (wanted.explain && (wanted.choose || !wanted.pareto.empty() || wanted.search.method != "auto"))
     throw UsageError("--explain tells of one search: leave --choose, --pareto and --method out");
 }
@@ -103,8 +105,9 @@ int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
   if (wanted.explain) options.contributions = &contributions;
   Searched searched = search_plan(wanted, options, file, guard, io);
   if (wanted.micro_batches > 0 && wanted.micro_batches != searched.plan.micro_batches)
-    throw InputError(wanted.sizes, 0, fmt::format("has {} micro-batches, but --micro-batches is {}; leave it out",
-                                                  searched.plan.micro_batches, wanted.micro_batches));
+    throw InputError(wanted.sizes, 0,
+                     fmt::format("has {} micro-batches, but --micro-batches is {}; leave it out",
+                                 searched.plan.micro_batches, wanted.micro_batches));
   Plan& plan = searched.plan;
   plan.placement_sha256 = file.sha256;
   const Placement placement = as_planned(file.placement, plan);

@@ -153,9 +153,9 @@ std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
 std::string summary(const Plan& plan, const Placement& placement, double seconds,
                     const std::vector<Bytes>& step_memory) {
   const Nanoseconds value = value_of(plan, placement);
-  std::string text = fmt::format("{}: {} micro-batches{} on {} devices\n", printable(placement.name),
-                                 plan.micro_batches, plan.sizes.empty() ? "" : " of sizes of their own",
-                                 placement.devices.size());
+  std::string text =
+      fmt::format("{}: {} micro-batches{} on {} devices\n", printable(placement.name), plan.micro_batches,
+                  plan.sizes.empty() ? "" : " of sizes of their own", placement.devices.size());
   if (plan.objective != Objective::makespan) {
     text +=
         line(to_string(plan.objective), fmt::format("{}, {}", format_time(value),

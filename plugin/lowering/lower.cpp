@@ -241,8 +241,9 @@ class Lowering {
 
 Program lower(const Plan& plan, const Placement& placement) {
   if (!plan.sizes.empty())
-    throw InputError("", 0, "the plan is for micro-batches of sizes of their own, which no program runs yet; search "
-                            "without --sizes for one");
+    throw InputError("", 0,
+                     "the plan is for micro-batches of sizes of their own, which no program runs yet; search "
+                     "without --sizes for one");
   const auto taken = plan.modes ? plan.modes->taken : std::vector<TakenMode>{};
   const std::set<std::string> recompute = recomputing(placement, taken);
   Program program = Lowering(plan, as_planned(placement, plan)).run();

@@ -172,16 +172,19 @@ bool sizes_hold(const Plan& plan, const Placement& placement, Report& report) {
     report.fail(error.what());
   }
   if (static_cast<int>(plan.sizes.size()) != plan.micro_batches)
-    report.fail(fmt::format("there are {} sizes, but {} micro-batches", plan.sizes.size(), plan.micro_batches));
+    report.fail(
+        fmt::format("there are {} sizes, but {} micro-batches", plan.sizes.size(), plan.micro_batches));
   if (plan.modes || plan.capacity || plan.any_placement || plan.objective != Objective::makespan ||
       plan.steady_state.count != 0 || plan.lower_bound.period != 0 || plan.optimal.period)
-    report.fail("micro-batches of sizes of their own go with no modes, capacity, any_placement, steady state or "
-                "other objective than the makespan");
+    report.fail(
+        "micro-batches of sizes of their own go with no modes, capacity, any_placement, steady state or "
+        "other objective than the makespan");
   for (const ScheduledBlock& step : plan.schedule)
     if (step.block < 0 || step.block >= static_cast<int>(placement.blocks.size()) || step.micro_batch < 0 ||
         step.micro_batch >= plan.micro_batches)
-      report.fail(fmt::format("a step names block {} of micro-batch {}; there are {} blocks and {} micro-batches",
-                              step.block, step.micro_batch, placement.blocks.size(), plan.micro_batches));
+      report.fail(
+          fmt::format("a step names block {} of micro-batch {}; there are {} blocks and {} micro-batches",
+                      step.block, step.micro_batch, placement.blocks.size(), plan.micro_batches));
   return report.failures() == before;
 }
 
@@ -192,7 +195,8 @@ void check_unequal_claims(const Timetable& table, const Placement& placement,
   Bound proved = UnequalBounds(placement, sizes).makespan();
   if (proved.value < plan.lower_bound.makespan && plan.by_exhaustion.makespan) {
     const Bounds bounds(table.placement());
-    const Claim claim = {"lower_bound.makespan", Objective::makespan, 1, plan.lower_bound.makespan, plan.makespan};
+    const Claim claim = {"lower_bound.makespan", Objective::makespan, 1, plan.lower_bound.makespan,
+                         plan.makespan};
     proved = prove(bounds, claim, most_work, report);
   }
   judge_makespan(plan, proved, report);

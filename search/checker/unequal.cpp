@@ -28,8 +28,8 @@ struct UnequalBounds::Pairs {
     Held held;
   };
   std::vector<Pair> pairs;
-  bool complete = true;   ///< every byte given back was taken
-  bool balanced = true;   ///< and every byte taken is given back
+  bool complete = true;  ///< every byte given back was taken
+  bool balanced = true;  ///< and every byte taken is given back
 };
 
 UnequalBounds::UnequalBounds(const Placement& placement, const std::vector<MicroBatch>& sizes) {
@@ -117,7 +117,8 @@ Wide UnequalBounds::most_work(const std::vector<Step>& steps, Wide room, const P
                               bool mirrored) const {
   std::map<std::pair<int, int>, Wide> held;  // bytes that a step has taken and nothing can have given back
   for (const auto& [i, pair] : pairs.pairs) {
-    const Step first = {i, mirrored ? pair.giver : pair.taker}, last = {i, mirrored ? pair.taker : pair.giver};
+    const Step first = {i, mirrored ? pair.giver : pair.taker},
+               last = {i, mirrored ? pair.taker : pair.giver};
     if (before(last, mirrored) + time(last) >= until) held[{i, first.block}] += pair.bytes;
   }
   struct Item {

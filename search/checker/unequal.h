@@ -31,11 +31,11 @@ class UnequalBounds {
     return mirrored ? graph(s.micro_batch).tail(s.block) : graph(s.micro_batch).head(s.block);
   }
   std::vector<Step> steps_on(int device) const;
-  Wide longest_path() const;                                        // U1
-  Wide work(const std::vector<Step>& steps) const;                  // U2
+  Wide longest_path() const;                        // U1
+  Wide work(const std::vector<Step>& steps) const;  // U2
   struct Pairs;
   Pairs pairs_on(int device) const;
-  Wide memory(int device, Wide room, const Pairs& pairs) const;     // U3
+  Wide memory(int device, Wide room, const Pairs& pairs) const;                    // U3
   Wide idle(const std::vector<Step>& steps, Wide room, const Pairs& pairs) const;  // U4
   Wide most_work(const std::vector<Step>& steps, Wide room, const Pairs& pairs, Wide until,
                  bool mirrored) const;

@@ -86,8 +86,8 @@ struct Plan {
   std::string placement_name;
   std::string placement_sha256;  ///< of the bytes of the placement file, lower-case hexadecimal
   int micro_batches = 0;
-  /// Optional: the micro-batches differ, and each has its own times and memory; empty: all are as the placement
-  /// says. Then modes, capacity and any_placement are absent, and nothing repeats.
+  /// Optional: the micro-batches differ, and each has its own times and memory; empty: all are as the
+  /// placement says. Then modes, capacity and any_placement are absent, and nothing repeats.
   std::vector<MicroBatch> sizes;
   Objective objective = Objective::makespan;
   Nanoseconds makespan = 0;

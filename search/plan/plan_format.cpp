@@ -75,7 +75,8 @@ void write_sizes(std::string& text, const Plan& plan, const Placement& placement
   const MicroBatch written = as_written(placement);
   const char* separator = "  \"sizes\": [\n";
   for (const MicroBatch& one : plan.sizes) {
-    fmt::format_to(std::back_inserter(text), "{}    {{ \"times\": [{}]", separator, fmt::join(one.times, ", "));
+    fmt::format_to(std::back_inserter(text), "{}    {{ \"times\": [{}]", separator,
+                   fmt::join(one.times, ", "));
     const auto list = [&](const char* key, const auto& values, const auto& usual) {
       if (values != usual)
         fmt::format_to(std::back_inserter(text), ", \"{}\": [{}]", key, fmt::join(values, ", "));

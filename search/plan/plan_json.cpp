@@ -269,14 +269,14 @@ void PlanReader::sizes(const Fields& fields) {
   for (const Value& item : list.items) {
     const Fields one(item, file_, "a micro-batch of 'sizes'", {"times", "memory", "workspace", "bytes"});
     one.need("times", ValueKind::array);
-    plan_.sizes.push_back({figures(one, "times", 0, written.times),
-                           figures(one, "memory", -Fields::kLargest, written.memory),
-                           figures(one, "workspace", 0, written.workspace),
-                           figures(one, "bytes", 0, written.bytes)});
+    plan_.sizes.push_back(
+        {figures(one, "times", 0, written.times), figures(one, "memory", -Fields::kLargest, written.memory),
+         figures(one, "workspace", 0, written.workspace), figures(one, "bytes", 0, written.bytes)});
   }
   if (static_cast<int>(plan_.sizes.size()) != plan_.micro_batches)
-    throw InputError(file_, list.line, fmt::format("'sizes' has {} micro-batches; the plan has {}",
-                                                   plan_.sizes.size(), plan_.micro_batches));
+    throw InputError(file_, list.line,
+                     fmt::format("'sizes' has {} micro-batches; the plan has {}", plan_.sizes.size(),
+                                 plan_.micro_batches));
   try {
     check_sizes(placement_, plan_.sizes);
   } catch (const InputError& error) {

@@ -32,7 +32,8 @@ std::int64_t times(std::int64_t value, std::int64_t size, std::int64_t of) {
 
 void check_one(const MicroBatch& one, std::size_t i, std::size_t blocks, std::size_t inputs) {
   const auto refuse = [&](const char* what, std::size_t wanted, std::size_t has) {
-    throw InputError("", 0, fmt::format("micro-batch {}: {} {}, but the placement has {}", i, has, what, wanted));
+    throw InputError("", 0,
+                     fmt::format("micro-batch {}: {} {}, but the placement has {}", i, has, what, wanted));
   };
   if (one.times.size() != blocks) refuse("times", blocks, one.times.size());
   if (one.memory.size() != blocks) refuse("figures of memory", blocks, one.memory.size());
@@ -82,8 +83,10 @@ void check_sizes(const Placement& placement, const std::vector<MicroBatch>& size
       }
     }
     if (time >= kMostTime || memory + fixed >= kMostMemory)
-      throw InputError("", 0, fmt::format("micro-batches 0 to {} together: all times and transfers must stay "
-                                          "below 2^60 ns, all memory below 2^62 bytes", i));
+      throw InputError("", 0,
+                       fmt::format("micro-batches 0 to {} together: all times and transfers must stay "
+                                   "below 2^60 ns, all memory below 2^62 bytes",
+                                   i));
   }
 }
 

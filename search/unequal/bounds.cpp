@@ -54,7 +54,8 @@ Nanoseconds memory_over_time(const Jobs& jobs, const std::vector<int>& steps, co
   return head + static_cast<Nanoseconds>((area + jobs.room(d) - 1) / jobs.room(d)) + tail;
 }
 
-/// One end of the schedule on one device, for U4: from the front, or with time running backwards from the end.
+/// One end of the schedule on one device, for U4: from the front, or with time running backwards from the
+/// end.
 class Side {
  public:
   Side(const Jobs& jobs, const std::vector<int>& steps, const Matched& matched, Bytes room, bool front)
@@ -85,8 +86,8 @@ class Side {
  private:
   Nanoseconds before(int s) const { return front_ ? jobs_.head(s) : jobs_.tail(s); }
 
-  /// Started before `at`: steps that hold no memory at it, and of the others what the room holds, the last one
-  /// in part.
+  /// Started before `at`: steps that hold no memory at it, and of the others what the room holds, the last
+  /// one in part.
   Wide most_work(Nanoseconds at) {
     for (const int s : steps_) locked_[static_cast<std::size_t>(s)] = 0;
     for (const Held& held : matched_.held) {
@@ -125,7 +126,8 @@ class Side {
 };
 
 /// U4.
-Nanoseconds idle_at_both_ends(const Jobs& jobs, const std::vector<int>& steps, const Matched& matched, int d) {
+Nanoseconds idle_at_both_ends(const Jobs& jobs, const std::vector<int>& steps, const Matched& matched,
+                              int d) {
   if (!matched.all_taken_given) return 0;
   const auto front = Side(jobs, steps, matched, jobs.room(d), true).all();
   const auto back = Side(jobs, steps, matched, jobs.room(d), false).all();

@@ -11,7 +11,8 @@ class Dispatcher {
  public:
   Dispatcher(const Jobs& jobs, const std::vector<int>& entry, const Rule& rule)
       : jobs_(jobs), entry_(entry), rule_(rule), rank_(entry.size()) {
-    for (std::size_t k = 0; k < entry.size(); ++k) rank_[static_cast<std::size_t>(entry[k])] = static_cast<int>(k);
+    for (std::size_t k = 0; k < entry.size(); ++k)
+      rank_[static_cast<std::size_t>(entry[k])] = static_cast<int>(k);
     const auto steps = static_cast<std::size_t>(jobs.steps());
     arrival_.assign(steps, 0);
     missing_.resize(steps);
@@ -166,7 +167,9 @@ std::vector<std::vector<int>> usual_entries(const Jobs& jobs) {
     std::stable_sort(entry.begin(), entry.end(), less);
     return entry;
   };
-  const auto at = [](const std::vector<Nanoseconds>& list, int i) { return list[static_cast<std::size_t>(i)]; };
+  const auto at = [](const std::vector<Nanoseconds>& list, int i) {
+    return list[static_cast<std::size_t>(i)];
+  };
   std::vector<std::vector<int>> entries = {given};
   entries.push_back(by([&](int i, int j) { return at(work, i) < at(work, j); }));
   entries.push_back(by([&](int i, int j) { return at(work, i) > at(work, j); }));

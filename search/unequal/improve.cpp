@@ -30,7 +30,8 @@ class Walk {
       const Nanoseconds left = (end - now_.work()) * 1024 / effort_.work;
       // Heat falls with the square of what is left.
       const Nanoseconds heat = effort_.heat * left / 1024 * left / 1024;
-      step(now_.makespan() + heat / 256 * exponential(random_) / 256 + heat % 256 * exponential(random_) / 65536);
+      step(now_.makespan() + heat / 256 * exponential(random_) / 256 +
+           heat % 256 * exponential(random_) / 65536);
       if (now_.makespan() < least_) {
         least_ = now_.makespan();
         best_ = now_.order();
@@ -90,8 +91,8 @@ class Walk {
     int early = at;  // pairs[early].before is the first of the part
     const bool right = random_.below(2) == 0;
     if (random_.below(2) == 0) {
-      while (early + 1 < static_cast<int>(pairs.size()) && pairs[static_cast<std::size_t>(early) + 1].joined &&
-             random_.below(4) != 0)
+      while (early + 1 < static_cast<int>(pairs.size()) &&
+             pairs[static_cast<std::size_t>(early) + 1].joined && random_.below(4) != 0)
         ++early;
     }
     return {pairs[static_cast<std::size_t>(early)].before, pairs[static_cast<std::size_t>(at)].after, right};

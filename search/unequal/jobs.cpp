@@ -64,8 +64,7 @@ void Jobs::measure() {
     for (const int b : topological_) {
       const int s = i * blocks_ + b;
       for (const Input& in : inputs(s))
-        head_[static_cast<std::size_t>(s)] =
-            std::max(head(s), head(in.step) + time(in.step) + in.transfer);
+        head_[static_cast<std::size_t>(s)] = std::max(head(s), head(in.step) + time(in.step) + in.transfer);
       for (const int d : devices_of(s)) load_[static_cast<std::size_t>(d)] += time(s);
     }
     for (auto b = topological_.rbegin(); b != topological_.rend(); ++b) {

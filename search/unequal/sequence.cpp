@@ -71,7 +71,8 @@ void Sequence::sort_by_start() {
     for (; to > 0 && start(order_[to - 1]) > at; --to) order_[to] = order_[to - 1];
     order_[to] = s;
   }
-  for (std::size_t k = 0; k < order_.size(); ++k) place_[static_cast<std::size_t>(order_[k])] = static_cast<int>(k);
+  for (std::size_t k = 0; k < order_.size(); ++k)
+    place_[static_cast<std::size_t>(order_[k])] = static_cast<int>(k);
 }
 
 bool Sequence::load(const std::vector<int>& order, Nanoseconds limit) {
@@ -86,7 +87,8 @@ bool Sequence::load(const std::vector<int>& order, Nanoseconds limit) {
 }
 
 bool Sequence::shift(const Shift& move, Nanoseconds limit) {
-  const int from = place_[static_cast<std::size_t>(move.first)], to = place_[static_cast<std::size_t>(move.last)];
+  const int from = place_[static_cast<std::size_t>(move.first)],
+            to = place_[static_cast<std::size_t>(move.last)];
   const int mover = move.right ? move.first : move.last;
   const int i = jobs_.micro_batch(mover), block = jobs_.block(mover);
   with_.clear();

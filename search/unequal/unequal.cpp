@@ -31,8 +31,9 @@ constexpr int kFewSteps = 256;
 
 /// The schedules of search/named that are cheap to make and that others use; "1f1b" first: whatever the work
 /// allows, the plan is no worse.
-constexpr const char* kTemplates[] = {"1f1b",   "interleaved-1f1b", "1f1b+", "zb-h1",   "zb-h2", "interleaved-zb",
-                                      "hanayo", "chimera",          "zb-v",  "v-half", "gpipe"};
+constexpr const char* kTemplates[] = {"1f1b",  "interleaved-1f1b", "1f1b+",  "zb-h1",
+                                      "zb-h2", "interleaved-zb",   "hanayo", "chimera",
+                                      "zb-v",  "v-half",           "gpipe"};
 
 class Search {
  public:
@@ -47,14 +48,15 @@ class Search {
 
   Plan run() {
     if (const int s = step_that_cannot_fit(jobs_); s >= 0)
-      throw InfeasibleError(fmt::format("block '{}' of micro-batch {} alone needs more memory than its device has",
-                                        placement_.blocks[static_cast<std::size_t>(jobs_.block(s))].name,
-                                        jobs_.micro_batch(s)));
+      throw InfeasibleError(fmt::format(
+          "block '{}' of micro-batch {} alone needs more memory than its device has",
+          placement_.blocks[static_cast<std::size_t>(jobs_.block(s))].name, jobs_.micro_batch(s)));
     bound_ = least_makespan(jobs_);
     begin();
     if (best_.empty())
-      throw UndecidedError("no order of these micro-batches was found that fits the memory: the usual schedules, and "
-                           "one micro-batch after another, in sorted orders");
+      throw UndecidedError(
+          "no order of these micro-batches was found that fits the memory: the usual schedules, and "
+          "one micro-batch after another, in sorted orders");
     order_of_entry();
     anneal();
     return plan();
@@ -194,7 +196,8 @@ class Search {
     plan.placement_name = placement_.name;
     plan.micro_batches = jobs_.micro_batches();
     plan.sizes = sizes_;
-    for (const int s : best_) plan.schedule.push_back({jobs_.block(s), jobs_.micro_batch(s), trial_.start(s)});
+    for (const int s : best_)
+      plan.schedule.push_back({jobs_.block(s), jobs_.micro_batch(s), trial_.start(s)});
     sort_schedule(placement_, plan.schedule);
     const OneBatch all = as_one_batch(plan, placement_);
     plan.makespan = least_;
@@ -242,7 +245,8 @@ std::vector<UsualSchedule> usual_schedules(const Placement& placement, const std
     const auto schedule = named.orders ? earliest_starts(placement, n, *named.orders) : std::nullopt;
     if (!schedule) continue;
     std::vector<int> order;
-    for (const ScheduledBlock& step : *schedule) order.push_back(step.micro_batch * jobs.blocks() + step.block);
+    for (const ScheduledBlock& step : *schedule)
+      order.push_back(step.micro_batch * jobs.blocks() + step.block);
     unequal::Sequence within(jobs), without(free);
     if (without.load(order)) usual.push_back({name, without.makespan(), within.load(order)});
   }

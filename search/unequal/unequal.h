@@ -28,9 +28,9 @@ struct UnequalOptions {
 
 /// What a usual schedule takes with these sizes: to compare with, and never less than the plan.
 struct UsualSchedule {
-  std::string name;         ///< "1f1b", ... (named.h), in the order given
+  std::string name;  ///< "1f1b", ... (named.h), in the order given
   Nanoseconds makespan = 0;
-  bool fits = false;        ///< the memory
+  bool fits = false;  ///< the memory
 };
 
 /// Throws InputError where the sizes do not go with the placement (check_sizes), InfeasibleError where

@@ -127,10 +127,10 @@ def test_files_are_read_up_to_the_sizes_that_are_told():
     for path in [*(ROOT / "search").rglob("*.h"), *(ROOT / "bindings").rglob("*.cpp")]:
         for name, size, unit in re.findall(r"kMax(\w+)Bytes = std::size_t\{(\d+)\} << (\d+);", path.read_text()):
             caps[name] = f"{size} {units[int(unit)]}"
-    assert set(caps) == {"Placement", "Profile", "Cluster", "Options", "Plan", "Graph"}
+    assert set(caps) == {"Placement", "Profile", "Cluster", "Options", "Plan", "Graph", "Sizes"}
     for words, names in {
         "A placement or a profile has": ("Placement", "Profile"), "a device file": ("Cluster",), "options": ("Options",),
-        "a plan or a graph": ("Plan", "Graph"),
+        "a plan or a graph": ("Plan", "Graph"), "sizes": ("Sizes",),
     }.items():  # fmt: skip
         assert {f"{words} {caps[name]}" in told for name in names} == {True}, words
 

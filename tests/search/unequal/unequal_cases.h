@@ -23,8 +23,9 @@ inline Placement pipeline_of(int stages, int devices, bool split, Bytes memory) 
   Placement p = on_devices(devices);
   int last = -1;
   for (int s = 0; s < stages; ++s)
-    last = add(p, fmt::format("F{}", s), {s % devices}, 2,
-               {.memory = memory, .after = last < 0 ? std::vector<int>{} : std::vector<int>{last}, .bytes = 1});
+    last =
+        add(p, fmt::format("F{}", s), {s % devices}, 2,
+            {.memory = memory, .after = last < 0 ? std::vector<int>{} : std::vector<int>{last}, .bytes = 1});
   for (int s = stages - 1; s >= 0; --s) {
     std::vector<int> after = {last};
     if (s < stages - 1) after.push_back(s);
@@ -51,7 +52,8 @@ inline UnequalCase unequal_case(Dice& random, int most_steps) {
   for (int i = 0; i < n; ++i) {
     MicroBatch batch = as_written(p);
     const int scale = 1 + random.below(4);
-    for (Nanoseconds& time : batch.times) time = random.chance(10) ? random.below(3) : time * scale - random.below(2);
+    for (Nanoseconds& time : batch.times)
+      time = random.chance(10) ? random.below(3) : time * scale - random.below(2);
     for (std::size_t b = 0; b < p.blocks.size(); ++b) batch.memory[b] = p.blocks[b].memory * scale / 2;
     for (Bytes& workspace : batch.workspace) workspace = random.chance(10) ? 1 : workspace;
     for (Bytes& bytes : batch.bytes) bytes = random.below(3);

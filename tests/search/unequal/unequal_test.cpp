@@ -215,11 +215,13 @@ TEST(SizesFile, SaysWhatIsWrongAndWhere) {
   const std::string head = "format = \"ostinato-sizes/1\"\n";
   EXPECT_THAT(sizes_refusal("format = \"ostinato-plan/1\"\n"), testing::HasSubstr("step.toml:1"));
   EXPECT_THAT(sizes_refusal(head), testing::HasSubstr("no micro-batch"));
-  EXPECT_THAT(sizes_refusal(head + "[[micro_batches]]\nsize = 3\n"), testing::HasSubstr("step.toml:3: 'size' needs"));
+  EXPECT_THAT(sizes_refusal(head + "[[micro_batches]]\nsize = 3\n"),
+              testing::HasSubstr("step.toml:3: 'size' needs"));
   EXPECT_THAT(sizes_refusal(head + "[[micro_batches]]\n"), testing::HasSubstr("'size' or 'times'"));
   EXPECT_THAT(sizes_refusal(head + "[[micro_batches]]\ntimes = { F00 = 3 }\n"),
               testing::HasSubstr("did you mean 'F0'?"));
-  EXPECT_THAT(sizes_refusal(head + "[[micro_batches]]\ntimes = { F0 = -3 }\n"), testing::HasSubstr("step.toml:3"));
+  EXPECT_THAT(sizes_refusal(head + "[[micro_batches]]\ntimes = { F0 = -3 }\n"),
+              testing::HasSubstr("step.toml:3"));
   EXPECT_THAT(sizes_refusal(head + "[[micro_batches]]\ntimes = 3\n"), testing::HasSubstr("times"));
   EXPECT_THAT(sizes_refusal(head + "[[micro_batches]]\nsice = 3\n"), testing::HasSubstr("did you mean"));
 }
