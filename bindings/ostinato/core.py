@@ -438,7 +438,7 @@ def search_sizes(
     >>> p = placement("v", devices=2, forward=100, backward=200)
     >>> plan = search_sizes(p, [10, 40, 20, 30], size=10)
     >>> plan.makespan, plan.micro_batches, bool(verify(plan))
-    (3300, 4, True)
+    (3600, 4, True)
     """
     if isinstance(sizes, str | PathLike):
         batches = _search.sizes_file(placement._core, fspath(sizes))
