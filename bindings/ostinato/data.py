@@ -11,6 +11,7 @@ A step trains the same samples as without it: only who computes which, and when,
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ class BalancedBatches:
     `sizes`: of every sample of the data set (tokens, pixels, ...). `sampler`: indices in the order in which steps take them, all
     replicas' together; None: shuffled by `seed` and epoch. Samples that fill no whole step are left out. `times`: what a micro-batch
     costs on each stage, from the sizes of its samples; None: forwards in proportion to their sum (to their number times the largest, where
-    shorter ones are `padded`), backwards twice that, on `stages` equal stages. `effort`: exchanges that are tried a step.
+    shorter ones are `padded`), backwards twice that, on `stages` equal stages. `effort`: exchanges that are looked at a step,
+    about 50 ms of them.
 
     Every replica computes the same deal from the same arguments, so none has to tell another.
 
@@ -206,35 +208,58 @@ def _deal(costs: Sequence[_Cost], replicas: int, effort: int) -> list[list[int]]
 
 
 def _exchange(costs: Sequence[_Cost], dealt: list[list[int]], effort: int) -> None:
-    """Two micro-batches change places, one of them of the slowest replica, as long as that makes it quicker."""
+    """The slowest replica exchanges one micro-batch with another replica, or else two, as long as that makes it quicker."""
     times = [_predicted([costs[k] for k in mine]) for mine in dealt]
-    least = _least(costs, len(dealt))
-    tried = 0
-    while tried < effort and max(times) > least:
+    least, left = _least(costs, len(dealt)), effort
+    while left > 0 and max(times) > least:
         a = max(range(len(dealt)), key=lambda r: (times[r], -r))
-        best: tuple[float, int, int, int] | None = None
-        for b in sorted(range(len(dealt)), key=lambda r: (times[r], r)):
-            if b == a or best is not None:
-                continue
-            for i in range(len(dealt[a])):
-                for j in range(len(dealt[b])):
-                    tried += 1
-                    slower = _after(costs, dealt, a, i, b, j)
-                    if slower < times[a] and (best is None or slower < best[0]):
-                        best = slower, b, i, j
-        if best is None:
+        others = sorted((r for r in range(len(dealt)) if r != a), key=lambda r: (times[r], r))
+        for count, b in itertools.product((1, 2), others):
+            exchange = _Exchange(costs, dealt[a], dealt[b], times[a])
+            found, tried = exchange.best(count)
+            left -= tried
+            if found is not None:
+                dealt[a], dealt[b] = found
+                for r in (a, b):
+                    times[r] = _predicted([costs[k] for k in dealt[r]])
+                break
+            if left <= 0:
+                return
+        else:
             return
-        _, b, i, j = best
-        dealt[a][i], dealt[b][j] = dealt[b][j], dealt[a][i]
-        for r in (a, b):
-            times[r] = _predicted([costs[k] for k in dealt[r]])
 
 
-def _after(costs: Sequence[_Cost], dealt: list[list[int]], a: int, i: int, b: int, j: int) -> float:
-    """The slower of the two once they have exchanged."""
-    x, y = dealt[a][i], dealt[b][j]
-    first = _predicted([costs[y if k == x else k] for k in dealt[a]])
-    return max(first, _predicted([costs[x if k == y else k] for k in dealt[b]]))
+class _Exchange:
+    """Between two replicas; `limit`: what both must be quicker than."""
+
+    def __init__(self, costs: Sequence[_Cost], mine: list[int], other: list[int], limit: float):
+        self.costs, self.mine, self.other, self.limit = costs, mine, other, limit
+        self.stages = range(len(costs[0].work))
+        both = [costs[k] for k in mine + other]
+        # Work that either may have on a stage, whichever of their micro-batches it has at its ends.
+        self.most = [limit - min(one.head[s] for one in both) - min(one.tail[s] for one in both) for s in self.stages]
+        self.work = [[sum(costs[k].work[s] for k in side) for s in self.stages] for side in (mine, other)]
+
+    def best(self, count: int) -> tuple[tuple[list[int], list[int]] | None, int]:
+        """After exchanging so many with as many, and how many ways were looked at."""
+        given, taken = self._parts(self.mine, count), self._parts(self.other, count)
+        best, found = self.limit, None
+        for x, of_x in given:
+            for y, of_y in taken:
+                if not all(self._may(s, of_y[s] - of_x[s]) for s in self.stages):
+                    continue
+                sides = [k for k in self.mine if k not in x] + [*y], [k for k in self.other if k not in y] + [*x]
+                slower = max(_predicted([self.costs[k] for k in side]) for side in sides)
+                if slower < best:
+                    best, found = slower, sides
+        return found, len(given) * len(taken)
+
+    def _may(self, stage: int, more: float) -> bool:
+        return self.work[0][stage] + more < self.most[stage] and self.work[1][stage] - more < self.most[stage]
+
+    def _parts(self, side: list[int], count: int) -> list[tuple[tuple[int, ...], list[float]]]:
+        parts = itertools.combinations(side, count) if count <= len(side) else ()
+        return [(part, [sum(self.costs[k].work[s] for k in part) for s in self.stages]) for part in parts]
 
 
 def _heaped(rising: list[int]) -> list[int]:
