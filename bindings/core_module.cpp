@@ -227,9 +227,7 @@ void bind_plan(py::module_& m) {
   });
   m.def("explain", [](const HeldPlan& held) {
     checked(held);
-    const auto [placement, plan] = as_one_batch(held.plan, held.placement);
-    const Placement limited = plan.capacity ? within_capacity(placement, plan.capacity->memory) : placement;
-    return explain(limited, critical_chain(limited, plan.micro_batches, plan.schedule));
+    return core::explained(held.plan, held.placement);
   });
   m.def("lower", [](const HeldPlan& held, bool transfers) {
     checked(held);

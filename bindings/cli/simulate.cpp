@@ -11,10 +11,10 @@
 #include "bindings/cli/command_line.h"
 #include "bindings/cli/option_set.h"
 #include "bindings/cli/plan_files.h"
+#include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
 #include "search/files/printable.h"
 #include "search/named/named.h"
-#include "search/pareto.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
@@ -77,11 +77,7 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   std::optional<Usual> usual;  // of micro-batches that are alike
   if (read.plan.sizes.empty()) usual = simulate_usual(placement, plan.micro_batches, wanted);
   std::vector<std::string> reasons;
-  if (wants_explanation) {
-    // A point of a curve was made for less memory than the placement has.
-    const Placement limited = plan.capacity ? within_capacity(placement, plan.capacity->memory) : placement;
-    reasons = explain(limited, critical_chain(limited, plan.micro_batches, plan.schedule));
-  }
+  if (wants_explanation) reasons = explained(read.plan, read.placement);
   if (line.json) {
     Json json = {{"status", 0}, {"planned", result.planned}};
     for (const auto& [name, share] : kShares) json[name] = result.at(share);

@@ -7,9 +7,12 @@
 
 #include "search/bounds/bounds.h"
 #include "search/files/printable.h"
+#include "search/pareto.h"
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
+#include "search/plan/one_batch.h"
 #include "search/plan/proved.h"
+#include "search/simulate/simulate.h"
 #include "search/unequal/unequal.h"
 
 namespace ostinato::core {
@@ -214,6 +217,17 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds,
   if (!step_memory.empty()) json["peak_with_step"] = peaks_with_step(plan, placement, step_memory);
   if (seconds >= 0) json["seconds"] = seconds;
   return json;
+}
+
+std::vector<std::string> explained(const Plan& plan, const Placement& placement) {
+  // A point of a curve was made for less memory than the placement has.
+  const Placement limited = plan.capacity ? within_capacity(placement, plan.capacity->memory) : placement;
+  if (plan.sizes.empty()) return explain(limited, critical_chain(limited, plan.micro_batches, plan.schedule));
+  const OneBatch all = as_one_batch(plan, limited);
+  std::vector<CriticalStep> chain = critical_chain(all.placement, 1, all.plan.schedule);
+  for (CriticalStep& link : chain)
+    link.step.micro_batch = link.step.block / static_cast<int>(placement.blocks.size());
+  return explain(as_drawn(plan, limited).placement, chain);
 }
 
 std::string contributions_text(const std::vector<Contribution>& contributions) {

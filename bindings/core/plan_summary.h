@@ -27,6 +27,9 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds,
 std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
                                    const std::vector<Bytes>& step_memory);
 
+/// What holds up the makespan, a sentence a line (simulate.h); of a plan with sizes, too.
+std::vector<std::string> explained(const Plan& plan, const Placement& placement);
+
 /// What each technique cost and brought, a row each in the order in which they ran.
 std::string contributions_text(const std::vector<Contribution>& contributions);
 Json contributions_json(const std::vector<Contribution>& contributions);

@@ -106,8 +106,9 @@ class BalancedBatches:
     def set_epoch(self, epoch: int) -> None:
         """As of torch's DistributedSampler: another shuffle; begins anew."""
         self.epoch, self._taken = epoch, 0
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
+        follow = getattr(self.sampler, "set_epoch", None)
+        if follow is not None:
+            follow(epoch)
 
     def state_dict(self, steps: int | None = None) -> dict[str, Any]:
         """Where it stands. `steps`: of this epoch that were trained, where a loader with workers has fetched more than that."""

@@ -211,7 +211,8 @@ CheckResult check(const Plan& planned, const Placement& written, Claims claims) 
   same_names(planned, of_plan, report);
   if (!sizes_hold(planned, of_plan, report)) return report.take();
   const auto [placement, plan] = as_one_batch(planned, of_plan);
-  const Timetable table(plan, placement, report);
+  const int of_blocks = planned.sizes.empty() ? 0 : static_cast<int>(of_plan.blocks.size());
+  const Timetable table(plan, placement, report, of_blocks);
   if (!table.complete()) return report.take();
   check_schedule(table, report);
   check_listing(planned, of_plan, report);

@@ -41,8 +41,8 @@ void Report::fail(const std::string& message) {
 
 void Report::pass(const std::string& message) { result_.passed.push_back(printable(message)); }
 
-Timetable::Timetable(const Plan& plan, const Placement& placement, Report& report)
-    : plan_(plan), placement_(placement) {
+Timetable::Timetable(const Plan& plan, const Placement& placement, Report& report, int of_blocks)
+    : plan_(plan), placement_(placement), of_blocks_(of_blocks) {
   const std::size_t before = report.failures();
   if (plan.micro_batches < 1)
     report.fail(fmt::format("a plan needs at least one micro-batch, not {}", plan.micro_batches));
@@ -58,8 +58,9 @@ Timetable::Timetable(const Plan& plan, const Placement& placement, Report& repor
     starts_[static_cast<std::size_t>(step.micro_batch) * placement.blocks.size() +
             static_cast<std::size_t>(step.block)] = step.start;
   }
-  report.pass(fmt::format("each of {} blocks runs exactly once for each of {} micro-batches", blocks(),
-                          micro_batches()));
+  report.pass(fmt::format("each of {} blocks runs exactly once for each of {} micro-batches",
+                          of_blocks > 0 ? of_blocks : blocks(),
+                          of_blocks > 0 ? blocks() / of_blocks : micro_batches()));
 }
 
 bool Timetable::check_range(const ScheduledBlock& step, Report& report) const {
@@ -102,7 +103,9 @@ void Timetable::check_every_step_once(Report& report) const {
 }
 
 std::string Timetable::step_name(int block, int micro_batch) const {
-  return fmt::format("block '{}' of micro-batch {}", this->block(block).name, micro_batch);
+  const std::string& name = this->block(block).name;
+  if (of_blocks_ == 0) return fmt::format("block '{}' of micro-batch {}", name, micro_batch);
+  return fmt::format("block '{}' of micro-batch {}", name.substr(0, name.rfind('#')), block / of_blocks_);
 }
 
 std::string Timetable::device_name(int device) const {

@@ -39,7 +39,9 @@ class Report {
 /// the plan claims as N.
 class Timetable {
  public:
-  Timetable(const Plan& plan, const Placement& placement, Report& report);
+  /// `of_blocks` > 0: the placement is unrolled() from so many blocks, whose names and micro-batches messages
+  /// have.
+  Timetable(const Plan& plan, const Placement& placement, Report& report, int of_blocks = 0);
 
   bool complete() const { return complete_; }
   int blocks() const { return static_cast<int>(placement_.blocks.size()); }
@@ -66,6 +68,7 @@ class Timetable {
 
   const Plan& plan_;
   const Placement& placement_;
+  int of_blocks_;
   std::vector<Nanoseconds> starts_;
   bool complete_ = false;
 };

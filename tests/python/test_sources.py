@@ -52,7 +52,7 @@ def test_the_types_of_the_python_api_hold(tmp_path):
     (tmp_path / "ostinato").mkdir()
     for path in (ROOT / "bindings" / "ostinato").glob("*.py*"):
         (tmp_path / "ostinato" / path.name).symlink_to(path)
-    modules = [word for name in ("", ".core", ".errors", ".files") for word in ("-m", f"ostinato{name}")]
+    modules = [word for name in ("", ".core", ".data", ".errors", ".files") for word in ("-m", f"ostinato{name}")]
     words = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--follow-imports=silent", *modules]
     environment = {**os.environ, "MYPYPATH": str(tmp_path), "MYPY_CACHE_DIR": str(tmp_path / "cache")}
     found = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)

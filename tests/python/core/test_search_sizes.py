@@ -23,6 +23,7 @@ times = { "s1.F" = 333 }
 [[micro_batches]]
 size = 11
 """
+# V's micro-batch is of size 10.
 SIZES = [{"size": 4}, {"size": 25, "times": {"s1.F": 333}}, {"size": 11}]
 
 
@@ -70,6 +71,21 @@ def test_every_plan_holds_and_no_order_of_entry_makes_its_bound_another(sizes, s
     plan = ostinato.search_sizes(V, sizes, size=10, effort=20, seed=seed)
     assert ostinato.verify(plan), ostinato.verify(plan).failures
     assert ostinato.search_sizes(V, sizes[::-1], size=10, effort=1).lower_bound == plan.lower_bound
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=9))
+def test_no_plan_is_worse_than_1f1b_given_or_sorted(sizes):
+    plan = ostinato.search_sizes(V, sizes, size=10, effort=1)
+    for order in (sizes, sorted(sizes), sorted(sizes, reverse=True)):
+        usual = ostinato.search_sizes(V, order, size=10, effort=1).facts["named"]["1f1b"]
+        assert plan.makespan <= usual["makespan"] or not usual["fits"]
+
+
+def test_what_holds_it_up_is_told_with_the_names_of_the_plan():
+    told = " ".join(ostinato.explain(ostinato.search_sizes(V, SIZES, size=10)) + list(ostinato.verify(ostinato.search_sizes(V, SIZES, size=10)).passed))
+    assert "#" not in told
+    assert "each of 6 blocks runs exactly once for each of 3 micro-batches" in told
 
 
 def test_what_cannot_be_is_refused(files):
