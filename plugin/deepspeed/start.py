@@ -23,6 +23,7 @@ from .last_words import speak_last
 from .parameter_groups import GroupMap, refuse_uneven
 from .rebuild import rebuild
 from .refusals import check_run, untried_version
+from .refused_keys import untried_keys
 from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
 
@@ -48,6 +49,8 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
     speak_last()
     _tell_untried_version()
     model, config = kwargs["model"], kwargs["config_class"]
+    if dist.get_rank() == 0 and (said := untried_keys(config._param_dict)):
+        print(f"ostinato: {printable(said)}", flush=True)
     prepared = _prepare(section, file, model, config)
     try:
         _agree(prepared, model)
