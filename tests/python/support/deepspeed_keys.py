@@ -206,7 +206,7 @@ def page(data: dict) -> str:
         "## Works",
         "",
         "Trained beside DeepSpeed alone, on the same data and weights, with equal losses and weights bit for",
-        "bit: two chunks a rank, split backwards, 2 ranks or 4 with two replicas.",
+        "bit: two chunks a rank, split backwards, 2 ranks, or 4 with two replicas.",
         "",
         "| key | trained with it |",
         "| --- | --- |",
