@@ -3,8 +3,9 @@
 // What reads bytes that somebody else may have written, each as a function of these bytes: for libFuzzer
 // (fuzz_main.cpp), and for the mutations of the tests (mutations_test.cpp).
 //
-//   find_reader("plan").take(text);      // InputError is an answer; anything else that is thrown, a crash,
-//                                        // or std::logic_error for an answer that contradicts itself, is a fault
+//   find_reader("plan").take(text);   // false: it was refused, by an InputError that names the file
+//
+// Whatever it throws is a fault; std::logic_error, where what was read contradicts itself.
 
 #include <functional>
 #include <string>
