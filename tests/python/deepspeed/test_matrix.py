@@ -10,10 +10,12 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
+from support import models
 from support.models import LAYERS
 from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+from support.training import MICRO_BATCHES, MODELS, Options, data_of, make_engine, weights
 from test_deepspeed_features import fp16_on_a_processor
+from torch import nn
 
 WHOLE = os.environ.get("OSTINATO_SOAK_MATRIX") == "all"
 STEPS = 200 if WHOLE else 6
@@ -30,7 +32,7 @@ FEATURES = {
     "checkpointing": Options(checkpoint_interval=1, checkpointable=("Block",)),
     "clipping": Options(config={"gradient_clipping": 0.3}),
     "ZeRO-1": Options(config={"zero_optimization": {"stage": 1}}),
-    "dropout": Options(model="random"),
+    "dropout": Options(model="dropping"),
     "replicas": Options(stages=2),
 }
 
@@ -47,6 +49,25 @@ def layouts(stages: int) -> list[Layout]:
     ]
 
 
+class Dropping(models.Block):
+    def forward(self, hidden):
+        return nn.functional.dropout(super().forward(hidden), 0.2, self.training)
+
+
+class DroppingModel:
+    """models, with dropout in its blocks."""
+
+    loss, micro_batches = staticmethod(models.loss), staticmethod(models.micro_batches)
+
+    @staticmethod
+    def layers_of(options: Options) -> list:
+        from deepspeed.pipe import LayerSpec
+
+        made = models.layers_of(options)
+        return [LayerSpec(Dropping) if getattr(layer, "typename", None) is models.Block else layer for layer in made]
+
+
+MODELS["dropping"] = DroppingModel
 NAMES = [layout.name for layout in layouts(2)]
 ALL = [(kind, ranks, feature, name) for ranks in (2, 4) for kind in TYPES for feature in FEATURES for name in NAMES if (feature, ranks) != ("replicas", 2)]
 SLICE = [  # each type, feature and schedule a few times
