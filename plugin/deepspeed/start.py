@@ -19,6 +19,7 @@ from .claims import Claim, cuts_otherwise, draws_otherwise
 from .config import Paths, Section, check_outputs, parse_section, resolve
 from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
+from .experts import refuse_experts_apart
 from .last_words import speak_last
 from .parameter_groups import GroupMap, refuse_uneven
 from .rebuild import rebuild
@@ -108,6 +109,7 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     rebuilt = rebuild(model, stages, groups, shards, optimizes, prepared.engines)
     if rebuilt.moved:
         _flag_parameters(config, model)
+    refuse_experts_apart(model)
     stock = model.partitions()
     run = Run(prepared.program, stages, stock, rebuilt.moved, asked, prepared.paths, shards, rebuilt.parts, rebuilt.copies)
     become_plan_engine(engine, run)
