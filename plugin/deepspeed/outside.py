@@ -6,10 +6,12 @@
         engine._exec_reduce_grads()
 
 The thread that trains is then held in a collective, where nothing can interrupt it. So the process ends, after it has said which part of
-the step it is in and which ranks that part waits for, and all ranks of its pipeline have said where they are.
+the step it is in and which ranks that part waits for, and all ranks of its pipeline have said where they are. Where a collective fails because a peer is
+gone, torch's error names nobody: the same is said then.
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from deepspeed.runtime.pipe import schedule
 from ostinato.ranks.watch import Watch, ranks_in_words
@@ -28,16 +30,25 @@ class Outside:
         """Around an instruction of DeepSpeed's."""
         grid = self._engine.grid
         if isinstance(command, schedule.ReduceGrads):
-            return self._deadline.during(f"adding gradients over {ranks_in_words(grid.dp_group)}")
+            return self._during(f"adding gradients over {ranks_in_words(grid.dp_group)}")
         if isinstance(command, schedule.ReduceTiedGrads):
-            return self._deadline.during(f"adding gradients of tied layers over {ranks_in_words(grid.pp_group)}")
-        return self._deadline.during(f"{type(command).__name__} (norm and overflow over {self._everyone()})")
+            return self._during(f"adding gradients of tied layers over {ranks_in_words(grid.pp_group)}")
+        return self._during(f"{type(command).__name__} (norm and overflow over {self._everyone()})")
 
     def losses(self) -> AbstractContextManager:
-        return self._deadline.during(f"adding losses over {self._everyone()}")
+        return self._during(f"adding losses over {self._everyone()}")
 
     def both_directions(self) -> AbstractContextManager:
-        return self._deadline.during(f"adding the gradients of both directions over {ranks_in_words(self._engine.grid.pp_group)}")
+        return self._during(f"adding the gradients of both directions over {ranks_in_words(self._engine.grid.pp_group)}")
+
+    @contextmanager
+    def _during(self, what: str) -> Iterator[None]:
+        try:
+            with self._deadline.during(what):
+                yield
+        except RuntimeError as error:
+            self._watch.give_up(f"{self._where()}: {what} failed: {error}")
+            raise
 
     def position(self) -> str:
         """Empty where nothing of it is under way."""
@@ -48,6 +59,8 @@ class Outside:
         return ranks_in_words(sorted({*self._engine.grid.pp_group, *self._engine.grid.dp_group}))
 
     def _held(self, what: str) -> None:
+        end_with(f"{self._where()}: {what}", self._watch.give_up)
+
+    def _where(self) -> str:
         engine = self._engine
-        where = f"rank {engine.global_rank} (pipeline rank {engine.stage_id}), step {engine.global_steps + 1}"
-        end_with(f"{where}: {what}", self._watch.give_up)
+        return f"rank {engine.global_rank} (pipeline rank {engine.stage_id}), step {engine.global_steps + 1}"

@@ -4,6 +4,7 @@
 import re
 
 from .errors import Unsupported
+from .refused_keys import check_keys
 
 OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.backward() is bypassed
 NEWEST = (0, 19, 8)  # that this version was tried with
@@ -16,6 +17,7 @@ def check_run(model, config) -> None:
     _check_version(deepspeed.__version__)
     if any(kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__):  # DeepSpeed has it since 0.19.8
         raise Unsupported("DualPipeVModule brings its own stages and schedule: give ostinato a PipelineModule")
+    check_keys(config._param_dict)
     for key in ("pipe_partitioned", "grad_partitioned"):
         if config.pipeline[key] and model.topology().get_dim("model") > 1:
             raise Unsupported(f'"pipeline": {{"{key}": true}} does not work with a plan: switch it off')

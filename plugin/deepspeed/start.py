@@ -19,10 +19,12 @@ from .claims import Claim, cuts_otherwise, draws_otherwise
 from .config import Paths, Section, check_outputs, parse_section, resolve
 from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
+from .experts import refuse_experts_apart
 from .last_words import speak_last
 from .parameter_groups import GroupMap, refuse_uneven
 from .rebuild import rebuild
 from .refusals import check_run, untried_version
+from .refused_keys import untried_keys
 from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
 
@@ -48,6 +50,8 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
     speak_last()
     _tell_untried_version()
     model, config = kwargs["model"], kwargs["config_class"]
+    if dist.get_rank() == 0 and (said := untried_keys(config._param_dict)):
+        print(f"ostinato: {printable(said)}", flush=True)
     prepared = _prepare(section, file, model, config)
     try:
         _agree(prepared, model)
@@ -105,6 +109,7 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     rebuilt = rebuild(model, stages, groups, shards, optimizes, prepared.engines)
     if rebuilt.moved:
         _flag_parameters(config, model)
+    refuse_experts_apart(model)
     stock = model.partitions()
     run = Run(prepared.program, stages, stock, rebuilt.moved, asked, prepared.paths, shards, rebuilt.parts, rebuilt.copies)
     become_plan_engine(engine, run)

@@ -89,7 +89,7 @@ class Watch:
             if silent:
                 say(f"{ranks_in_words(silent)} said nothing: stopped, gone, or busy with what keeps Python's lock")
         except RuntimeError:
-            pass  # the rank that holds the store is gone: nobody is left to ask
+            say("the store is gone, so nobody can be asked: the process that holds it, rank 0 or the launcher's agent, has ended")
 
     def _silent(self) -> list[int]:
         return [rank for rank in range(self._ranks) if not self._store.check([f"{self._spoken}/{rank}"])]

@@ -2,6 +2,7 @@
 #include "search/files/toml_nesting.h"
 
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 namespace ostinato {
@@ -19,6 +20,11 @@ class NestingScan {
     return 0;
   }
 
+  int stray() {
+    while (at_ < text_.size() && stray_ == 0) step(text_[at_]);
+    return stray_;
+  }
+
  private:
   /// A bracket that is open, or (the first one) the line outside all brackets.
   struct Level {
@@ -28,6 +34,7 @@ class NestingScan {
   };
 
   void step(char c) {
+    look_at(c);
     if (c == '[' && line_start_ && levels_.size() == 1) return header();
     if (c == '#') return skip_to_line_end();
     if (c == '"' || c == '\'') return skip_string(c);
@@ -42,6 +49,11 @@ class NestingScan {
     }
     if (c != ' ' && c != '\t' && c != '\r' && c != '\n') line_start_ = false;
     ++at_;
+  }
+
+  /// At what is in no string and in no comment.
+  void look_at(char c) {
+    if (static_cast<unsigned char>(c) >= 0x80 && stray_ == 0) stray_ = line_;
   }
 
   void new_line() {
@@ -60,6 +72,7 @@ class NestingScan {
         skip_string(text_[at_]);
         continue;
       }
+      look_at(text_[at_]);
       header_ += text_[at_] == '[' || text_[at_] == '.' ? 1 : 0;
       ++at_;
     }
@@ -115,10 +128,15 @@ class NestingScan {
   int header_ = 0;          ///< depth of the last header
   int depth_ = 0;           ///< header_ + open brackets + dots of the keys being read
   std::vector<Level> levels_{Level{}};
+  int stray_ = 0;  ///< line of the first byte beyond ASCII outside strings and comments; 0: none so far
 };
 
 }  // namespace
 
 int toml_line_deeper_than(std::string_view text, int limit) { return NestingScan(text, limit).run(); }
+
+int toml_line_beyond_ascii(std::string_view text) {
+  return NestingScan(text, std::numeric_limits<int>::max()).stray();
+}
 
 }  // namespace ostinato

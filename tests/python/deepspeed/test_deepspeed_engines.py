@@ -12,7 +12,7 @@ from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, data_of, make_engine
 from support.worlds import World
 
-ENGINES = 3
+ENGINES = int(os.environ.get("OSTINATO_SOAK_ENGINES", 3))
 
 
 @pytest.fixture(scope="module")

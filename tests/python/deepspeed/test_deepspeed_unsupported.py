@@ -14,7 +14,7 @@ def model(slices=1):
 
 def config(stage=1, **pipeline):
     partitioned = {"pipe_partitioned": False, "grad_partitioned": False, **pipeline}
-    return SimpleNamespace(pipeline=partitioned, zero_config=SimpleNamespace(stage=stage))
+    return SimpleNamespace(pipeline=partitioned, zero_config=SimpleNamespace(stage=stage), _param_dict={})
 
 
 def test_a_plain_run_is_accepted():

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Readers of files take what they can read, and refuse the rest with InputError: texts whose bytes and words
+// were changed at random. The same readers run under libFuzzer (script/soak fuzz).
+//
+// OSTINATO_SOAK_MUTATIONS=100000 OSTINATO_SOAK_SEED=7 fuzz_tests
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "tests/fuzz/readers.h"
+
+namespace ostinato::fuzz {
+namespace {
+
+std::int64_t asked(const char* variable, std::int64_t otherwise) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? otherwise : std::strtoll(value, nullptr, 10);
+}
+
+using Engine = std::mt19937_64;  // its numbers are the same everywhere
+
+std::size_t below(Engine& engine, std::size_t bound) { return engine() % bound; }
+
+/// What breaks readers: numbers at the ends of their ranges, brackets, quotes, bytes that are no text.
+constexpr std::string_view kWords[] = {"9223372036854775807",
+                                       "-9223372036854775808",
+                                       "9223372036854775808",
+                                       "1e400",
+                                       "-0.0",
+                                       "nan",
+                                       "4294967296",
+                                       "0x7f",
+                                       "{",
+                                       "}",
+                                       "[",
+                                       "]",
+                                       "[[",
+                                       "]]",
+                                       "\"",
+                                       "'''",
+                                       "\"\"\"",
+                                       "\\u0000",
+                                       "\\",
+                                       "\n",
+                                       "\r",
+                                       "\t",
+                                       ",",
+                                       "=",
+                                       ".",
+                                       "#",
+                                       "null",
+                                       "true",
+                                       "\xef\xbb\xbf",
+                                       "\xc3\x28",
+                                       "\xe2\x80\xae",
+                                       "\xf0\x9f\x98\x80",
+                                       "\xff",
+                                       "\xed\xa0\x80",
+                                       "inf",
+                                       "1e999",
+                                       "07:32",
+                                       "\r\n",
+                                       "blocks",
+                                       "after",
+                                       "schedule",
+                                       "a.b.c.d",
+                                       "\xe2\x82",
+                                       "1979-05-27T07:32:00Z",
+                                       ";",
+                                       "\x7f",
+                                       "\x01"};
+
+std::string mutated(const Reader& reader, Engine& engine) {
+  std::string text;
+  if (below(engine, 10) == 0) {  // nothing but words
+    for (std::size_t n = below(engine, 30); n > 0; --n) text += kWords[below(engine, std::size(kWords))];
+    return below(engine, 3) == 0 ? text + std::string(300, '[') : text;
+  }
+  text = reader.seeds[below(engine, reader.seeds.size())];
+  for (std::size_t times = 1 + below(engine, 4); times > 0 && !text.empty(); --times) {
+    const std::size_t at = below(engine, text.size());
+    const std::string_view word = kWords[below(engine, std::size(kWords))];
+    switch (below(engine, 7)) {
+      case 0:
+        text[at] = static_cast<char>(engine());
+        break;
+      case 1:
+        text.erase(at, 1 + below(engine, 30));
+        break;
+      case 2:
+        text.insert(at, text.substr(below(engine, text.size()), 1 + below(engine, 60)));
+        break;
+      case 3:
+        text.resize(at);
+        break;
+      case 4:
+        text.insert(at, word);
+        break;
+      case 5: {  // a number becomes another word
+        const std::size_t digit = text.find_first_of("0123456789", at);
+        if (digit == std::string::npos) break;
+        const std::size_t end = std::min(text.find_first_not_of("0123456789", digit), text.size());
+        text.replace(digit, end - digit,
+                     below(engine, 3) == 0 ? word : std::string_view(std::to_string(engine() % 100)));
+        break;
+      }
+      default: {  // a line goes elsewhere
+        const std::size_t end = std::min(text.find('\n', at), text.size() - 1);
+        const std::string line = text.substr(at, end + 1 - at);
+        text.erase(at, line.size());
+        text.insert(text.empty() ? 0 : below(engine, text.size()), line);
+      }
+    }
+  }
+  return text;
+}
+
+class MutationsTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(MutationsTest, AreTakenOrRefused) {
+  const Reader& reader = find_reader(GetParam());
+  for (const std::string& seed : reader.seeds) EXPECT_TRUE(reader.take(seed)) << seed;
+  Engine engine(static_cast<std::uint64_t>(asked("OSTINATO_SOAK_SEED", 1)));
+  const std::int64_t count = asked("OSTINATO_SOAK_MUTATIONS", 8000);
+  std::int64_t taken = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::string text = mutated(reader, engine);
+    ASSERT_NO_THROW(taken += reader.take(text)) << "after " << i << ":\n" << text;
+  }
+  EXPECT_GT(taken, 0);
+  EXPECT_LT(taken, count);
+}
+
+INSTANTIATE_TEST_SUITE_P(Readers, MutationsTest,
+                         testing::Values("toml", "json", "placement", "plan", "pair", "profile", "devices",
+                                         "graph", "graph-devices"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace ostinato::fuzz

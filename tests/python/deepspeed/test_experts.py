@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of experts (deepspeed.moe): on every rank they train as under DeepSpeed alone; where a rank would have none, it is refused."""
+
+from dataclasses import replace
+
+import pytest
+from support import models
+from support.models import LAYERS
+from support.plans import Layout, make_plan
+from support.training import MICRO_BATCHES, MODELS, Options, data_of, make_engine, weights
+from torch import nn
+
+WAVE = Layout("wave", (2, 4, 6), (0, 1, 1, 0))  # rank 0 has layers 0, 1, 6, 7
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        from deepspeed.moe.layer import MoE
+
+        self.moe = MoE(models.WIDTH, nn.Linear(models.WIDTH, models.WIDTH), num_experts=2, ep_size=1, k=1, use_rts=False)
+
+    def forward(self, hidden):
+        return hidden + self.moe(hidden)[0]
+
+
+class ExpertModel:
+    """models, with experts in the places of the layers `changed`."""
+
+    loss, micro_batches = staticmethod(models.loss), staticmethod(models.micro_batches)
+
+    @staticmethod
+    def layers_of(options: Options) -> list:
+        from deepspeed.pipe import LayerSpec
+
+        places = [index for index, _ in options.changed]
+        return [LayerSpec(Experts) if i in places else layer for i, layer in enumerate(models.layers_of(options))]
+
+
+MODELS["experts"] = ExpertModel
+
+
+def at(*layers: int) -> Options:
+    return Options(model="experts", changed=tuple((layer, "experts") for layer in layers))
+
+
+def trained(options: Options) -> dict:
+    engine = make_engine(options)
+    data = data_of(engine)
+    return {"losses": [engine.train_batch(data).item() for _ in range(5)], "weights": weights(engine)}
+
+
+def refused(options: Options) -> str:
+    try:
+        make_engine(options)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def section(tmp_path_factory):
+    return {"plan": str(make_plan(tmp_path_factory.mktemp("plan"), WAVE, LAYERS, MICRO_BATCHES))}
+
+
+def test_experts_on_every_rank(world2, stock, section):
+    options = at(1, 5)
+    assert world2.run(trained, replace(options, section=section)) == stock(world2, options, trained)
+
+
+@pytest.mark.parametrize(("layers", "has", "lacks"), [((1, 6), 0, 1), ((4, 5), 1, 0)])
+def test_a_rank_without_experts(world2, section, layers, has, lacks):
+    said = world2.run(refused, replace(at(*layers), section=section))
+    assert said[0] == said[1]
+    assert said[0].startswith(f"rank {has} has layers of experts (deepspeed.moe, ep_size 1) under this placement, and rank {lacks} has none")

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/files/toml_values.h"
+
+#include <gtest/gtest.h>
+
+#include "search/files/error.h"
+
+namespace ostinato {
+namespace {
+
+std::string refusal(const std::string& text) {
+  try {
+    read_toml(
+        text, "f.toml", "", [](const Value&) {}, [](const Value&) {});
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(TomlValuesTest, CharactersBeyondAsciiStandInQuotesAndCommentsAlone) {
+  EXPECT_EQ(refusal("a = \"é\" # é\n'é' = '''\né'''\n\"é\\\"é\" = 1\n"), "");
+  const std::string why = "not valid TOML: a character that is not ASCII outside of quotes and comments";
+  // Those of whom toml++ 3.3 does not know whether they are white space, and some of whom it does.
+  for (const char* stray :
+       {"é", "\u00a0", "\u1680", "\u180e", "\u2028", "\u2060", "\ufeff", "\U0001f600", "\xff"}) {
+    EXPECT_EQ(refusal("a = 1\n" + std::string(stray) + "b = 2\n"), "f.toml:2: " + why) << stray;
+    EXPECT_EQ(refusal("a = 1\n\n[b." + std::string(stray) + "]\n"), "f.toml:3: " + why) << stray;
+    EXPECT_EQ(refusal("a = [1,\n2" + std::string(stray) + "]\n"), "f.toml:2: " + why) << stray;
+  }
+  EXPECT_EQ(refusal("a = '''\n\n'''é\n"), "f.toml:3: " + why);
+}
+
+}  // namespace
+}  // namespace ostinato
