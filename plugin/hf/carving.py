@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A transformers model of which only some modules are left, whose own forward still runs.
 
-    carve(model, {"model.embed_tokens": Stub("before"), "model.layers.0": Stub("block", 0), ...}, keep)
+    carve(model, {"model.embed_tokens": Stub("before"), "model.layers.0": Stub("block", 0), ...})
     with at_stubs(call):                     # a Stub asks `call` what to return
         model(input_ids=...)
 
@@ -91,13 +91,17 @@ def hidden_of(args: tuple, kwargs: dict) -> tuple[torch.Tensor, tuple, dict]:
     return kwargs["hidden_states"], (), {name: value for name, value in kwargs.items() if name != "hidden_states"}
 
 
-def carve(model: nn.Module, stubs: dict[str, Stub], keeps: Callable[[str], bool]) -> None:
-    """In place. A stub within a stub is left out; parameters and buffers of state_dict() that `keeps` refuses are None."""
+def carve(model: nn.Module, stubs: dict[str, Stub]) -> None:
+    """Puts the stubs into the model. One whose place is within another stub's is left out."""
     for name in sorted(stubs, key=lambda name: name.count(".")):
-        parent = _submodule(model, name.rpartition(".")[0])
-        if parent is not None and name.rpartition(".")[2] in parent._modules:
-            last = name.rpartition(".")[2]
+        above, _, last = name.rpartition(".")
+        parent = _submodule(model, above)
+        if parent is not None and last in parent._modules:
             parent._modules[last] = stubs[name].in_place_of(parent._modules[last])
+
+
+def drop(model: nn.Module, keeps: Callable[[str], bool]) -> None:
+    """Sets the parameters that `keeps` refuses to None."""
     for where, module in model.named_modules():
         for name in (n for n, p in module._parameters.items() if p is not None and not keeps(f"{where}.{n}".lstrip("."))):
             module._parameters[name] = None

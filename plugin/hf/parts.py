@@ -10,7 +10,7 @@ as the model does, and makes them anew: that costs a block what one mask costs, 
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import nn
@@ -86,8 +86,9 @@ class Words(nn.Module):
     def __init__(self, source: Source, inputs: Sequence[str]):
         super().__init__()
         outline = source.outline
-        names = {f"{outline.words}.weight", outline.bias}
-        whole = source.carved(_stubs(source, block=True), lambda name: name in names)
+        names = {f"{outline.words}.weight", *([outline.bias] if outline.bias else [])}
+        stubs = {name: Stub("inner") for name in _beside(source, "", names)}
+        whole = source.carved(stubs, lambda name: name in names)
         self.embed = whole.get_submodule(outline.words)
         self.names = {"embed.weight": f"{outline.words}.weight"} | ({"bias": outline.bias} if outline.bias else {})
         holder, _, last = outline.bias.rpartition(".")
@@ -220,7 +221,7 @@ class Head(Part):
         outline = source.outline
         stubs = _stubs(source, before=True, block=True)
         for part in outline.after:
-            stubs |= {name: Stub("after") for name in _beside(source, part, outline.head)}
+            stubs |= {name: Stub("after") for name in _beside(source, part, (outline.head,))}
         super().__init__(source, inputs, source.carved(stubs | {outline.head: Stub("head")}, lambda name: False))
 
     def train(self, mode: bool = True):
@@ -242,11 +243,13 @@ def _stubs(source: Source, before: bool = False, block: bool = False, after: boo
     return made | ({name: Stub("after") for name in outline.after} if after else {})
 
 
-def _beside(source: Source, part: str, head: str) -> list[str]:
-    """Of `part`, the largest modules without the head in them."""
-    if not inside(head, part):
+def _beside(source: Source, part: str, kept: Collection[str]) -> list[str]:
+    """The largest modules in `part` ("": the model) that hold none of those modules and parameters."""
+    if part in kept:
+        return []
+    if part and not any(inside(name, part) for name in kept):
         return [part]
-    return [] if head == part else [found for child in source.children[part] for found in _beside(source, f"{part}.{child}", head)]
+    return [found for child in source.children[part] for found in _beside(source, f"{part}.{child}".lstrip("."), kept)]
 
 
 def _any_float(module: nn.Module) -> torch.Tensor:

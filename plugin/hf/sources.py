@@ -4,7 +4,7 @@
     source = source_of(LlamaConfig(...))                  # weights are drawn as the model draws them, on the rank that builds a layer
     source = source_of("folder/of/a/checkpoint")          # safetensors: of a layer's file, its own tensors are read
     source = source_of(model)                             # copies
-    source.carved(stubs, keeps)                           # the model, of which only some modules are left: carving.carve()
+    source.carved(stubs, keeps)                           # the model, of which only some modules and parameters are left: carving
 """
 
 import contextlib
@@ -15,23 +15,32 @@ from pathlib import Path
 
 import torch
 
-from .carving import Stub, carve, shallow
+from .carving import Stub, carve, drop, shallow
 from .errors import Refused
 from .outline import outline_of
 
 
 class Source:
-    """`kind`: the class, e.g. LlamaForCausalLM; `outline`: where its parts are; `children`: of each module, the names of its own."""
+    """`kind`: the class, e.g. LlamaForCausalLM; `outline`: where its parts are; `children`: of each module, the names of its own;
+    `saved`: names of the tensors in a checkpoint, before the model's own conversions.
+    """
 
     def __init__(self, model):
         self.kind, self.config, self.outline = type(model), model.config, outline_of(model)
         self.children = {name: tuple(module._modules) for name, module in model.named_modules()}
+        self.generation = model.generation_config if model.can_generate() else None
+        self.saved = set(model.state_dict()) - set(model.all_tied_weights_keys)
 
     def __repr__(self) -> str:  # DeepSpeed prints the arguments of layers
         return self.kind.__name__
 
     def carved(self, stubs: dict[str, Stub], keeps: Callable[[str], bool]):
         raise NotImplementedError
+
+    def empty(self):
+        """The model without memory for its weights."""
+        with torch.device("meta"):
+            return self.kind(copy.deepcopy(self.config))
 
 
 class FromModel(Source):
@@ -41,7 +50,8 @@ class FromModel(Source):
 
     def carved(self, stubs, keeps):
         made = shallow(self.model, leave=lambda name: name in stubs)
-        carve(made, stubs, keeps)
+        carve(made, stubs)
+        drop(made, keeps)
         return copy.deepcopy(made)
 
 
@@ -49,22 +59,26 @@ class FromFiles(Source):
     """`folder`: a checkpoint, or None: weights are drawn."""
 
     def __init__(self, folder: str | None, kind: type, config, dtype):
-        self.folder, self.dtype = folder, dtype
-        with torch.device("meta"):
-            super().__init__(kind(copy.deepcopy(config)))
+        from transformers import GenerationConfig
+
+        self.folder, self.dtype, self.kind, self.config = folder, dtype, kind, config
+        super().__init__(self.empty())
+        if folder and Path(folder, "generation_config.json").is_file():
+            self.generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
 
     def carved(self, stubs, keeps):
         def begin(model, config, *args, **more) -> None:
             super(kind, model).__init__(config, *args, **more)
-            carve(model, stubs, keeps)
+            carve(model, stubs)
             model.all_tied_weights_keys = {}
+            model._keys_to_ignore_on_load_unexpected = {"."}  # those of other layers
 
         kind = type(self.kind.__name__, (self.kind,), {"__init__": begin, "__module__": self.kind.__module__})
-        kind._keys_to_ignore_on_load_unexpected = [".*"]  # of other layers
         given = {"state_dict": {}} if self.folder is None else {"local_files_only": True, "use_safetensors": True}
         with _quiet(missing_too=self.folder is None):
             made = kind.from_pretrained(self.folder, config=copy.deepcopy(self.config), dtype=self.dtype, **given)
         made.__class__ = self.kind
+        drop(made, keeps)
         vars(made).pop("_weight_conversions", None)
         return made.train()
 
