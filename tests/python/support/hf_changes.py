@@ -40,3 +40,9 @@ def built_adapt(module) -> None:
     for part in module.children():
         if block := getattr(part, "block", None):
             block.self_attn.q_proj = Adapter(block.self_attn.q_proj)
+
+
+def freeze_second_half(model) -> None:
+    model.model.layers[2:].requires_grad_(False)
+    model.model.norm.requires_grad_(False)
+    model.lm_head.requires_grad_(False)

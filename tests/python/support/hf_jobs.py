@@ -31,7 +31,7 @@ class Job:
     def configuration(self) -> dict:
         made = {
             "train_micro_batch_size_per_gpu": BATCH, "gradient_accumulation_steps": MICRO_BATCHES, "steps_per_print": 10**9,
-            "optimizer": {"type": "SGD", "params": {"lr": RATE, "momentum": 0.5}}, "zero_allow_untested_optimizer": True, **self.config,
+            "optimizer": {"type": "SGD", "params": {"lr": RATE, "momentum": 0.5}}, "zero_allow_untested_optimizer": True, "gradient_clipping": 0.0, **self.config,
         }  # fmt: skip
         return made | ({"ostinato": self.section} if self.section else {})
 
@@ -89,10 +89,13 @@ def train_hf(job: Job) -> dict:
     return {"losses": losses, "evaluation": evaluation, "weights": merged, "kind": type(engine).__mro__[1].__name__}
 
 
-def train_alone(case: Case, change=lambda model: None) -> dict:
-    """What train_hf() is to equal: the model itself, in one process."""
+def train_alone(case: Case, change: str = "", clipping: float = 0.0) -> dict:
+    """What train_hf() is to equal: the model itself, in one process. `change`: in hf_changes."""
+    from . import hf_changes
+
     model = case.make()
-    change(model)
+    if change:
+        getattr(hf_changes, change)(model)
     model.train()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], RATE, momentum=0.5)
     losses, seed = [], 0
@@ -104,6 +107,8 @@ def train_alone(case: Case, change=lambda model: None) -> dict:
             (loss / MICRO_BATCHES).backward()
             total = total + loss.detach()
         losses.append((total / MICRO_BATCHES).item())
+        if clipping:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clipping)
         optimizer.step()
         optimizer.zero_grad()
     tied = set(model.all_tied_weights_keys)
