@@ -15,11 +15,14 @@ T5 = (
 )
 
 
+def check_shape(config) -> None:
+    if config.is_encoder_decoder:
+        raise Refused(f"{config.model_type} cannot be made a list of layers: {T5}")
+
+
 def check_config(config, kind: type) -> None:
     """Raises Refused for the first."""
     name = kind.__name__
-    if config.is_encoder_decoder:
-        raise Refused(f"{name} cannot be made a list of layers: {T5}")
     if not name.endswith(LOSSES):
         raise Refused(f"{name}: the loss of this class is not known here; {', '.join('...' + end for end in LOSSES)} are")
     if getattr(config, "output_router_logits", False):

@@ -29,7 +29,8 @@ class Source:
         self.kind, self.config, self.outline = type(model), model.config, outline_of(model)
         self.children = {name: tuple(module._modules) for name, module in model.named_modules()}
         self.generation = model.generation_config if model.can_generate() else None
-        self.saved = set(model.state_dict()) - set(model.all_tied_weights_keys)
+        plain = self.empty()
+        self.saved = set(plain.state_dict()) - set(plain.all_tied_weights_keys)
 
     def __repr__(self) -> str:  # DeepSpeed prints the arguments of layers
         return self.kind.__name__
@@ -103,9 +104,10 @@ def _quiet(missing_too: bool) -> Iterator[None]:
 def source_of(given, kind: type | None = None, dtype=None) -> Source:
     from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-    from .refusals import check_config
+    from .refusals import check_config, check_shape
 
     if isinstance(given, PreTrainedModel):
+        check_shape(given.config)
         check_config(given.config, type(given))
         if dtype is not None or kind is not None:
             raise Refused("layers(): `kind` and `dtype` are for configurations and checkpoints; a model in memory has its own")
@@ -118,6 +120,7 @@ def source_of(given, kind: type | None = None, dtype=None) -> Source:
         given = AutoConfig.from_pretrained(folder, local_files_only=True)
     if not isinstance(given, PreTrainedConfig):
         raise Refused(f"layers() takes a transformers model, a configuration or the folder of a checkpoint, and got {type(given).__name__}")
+    check_shape(given)
     kind = kind or kind_of(given)
     check_config(given, kind)
     return FromFiles(folder, kind, given, dtype or ("auto" if folder else given.dtype or torch.float32))

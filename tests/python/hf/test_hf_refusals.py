@@ -8,10 +8,8 @@ from ostinato import hf
 from support.hf_models import SIZES, Case, batch, built, run
 
 T5 = transformers.T5Config(vocab_size=48, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
-SMALL = {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}
-BERT = {"vocab_size": 48, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 REFUSED = {
-    "T5": (lambda: T5, "T5ForConditionalGeneration cannot be made a list of layers.*learnt bias of relative positions"),
+    "T5": (lambda: T5, "t5 cannot be made a list of layers.*learnt bias of relative positions"),
     "routers": (lambda: Case("mixtral", more={"output_router_logits": True}).config(), "output_router_logits=True adds a loss.*set it to False"),
     "attentions": (lambda: Case(more={"output_attentions": True, "attn_implementation": "eager"}).config(), "output_attentions=True"),
     "hidden states": (lambda: Case(more={"output_hidden_states": True}).config(), "output_hidden_states=True"),
@@ -21,7 +19,7 @@ REFUSED = {
     ),
     "no head": (lambda: transformers.LlamaModel(Case().config()), "LlamaModel: the loss of this class is not known"),
     "untried": (lambda: transformers.CohereConfig(**SIZES), '"cohere" was not tried.*untried=True'),
-    "no plan": (lambda: transformers.OPTConfig(vocab_size=48, hidden_size=16, num_hidden_layers=2), "opt has no pipeline plan"),
+    "no plan": (lambda: transformers.OPTConfig(vocab_size=48, hidden_size=16, num_hidden_layers=2, num_attention_heads=2), "opt has no pipeline plan"),
     "no folder": (lambda: "nowhere", '"nowhere" is no folder with a config.json'),
     "no model": (lambda: 7, "takes a transformers model, a configuration or the folder of a checkpoint, and got int"),
 }  # fmt: skip
