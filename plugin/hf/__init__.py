@@ -17,17 +17,18 @@ from .errors import Refused
 __all__ = ["Refused", "layers", "loss", "save"]
 
 
-def layers(source, inputs=None, *, kind=None, dtype=None, untried=False) -> list:
+def layers(source, inputs=None, *, change=None, kind=None, dtype=None, untried=False) -> list:
     """LayerSpecs of a model: a transformers model in memory, a configuration, or the folder of a checkpoint.
 
     `inputs`: what a batch holds beside labels, in order, by the names of the model's forward: `("input_ids",)` unless you say otherwise
-    (`("pixel_values",)` of a model of pictures). Integers and booleans, pictures apart. `kind`: the class, where a configuration
-    does not name it. `dtype`: of the weights, unless as the checkpoint has them. `untried`: for models that were not compared
-    with their own losses. Raises Refused for what would train to other numbers.
+    (`("pixel_values",)` of a model of pictures). Integers and booleans, pictures apart. `change`: is given what a layer has of the
+    model when that layer is built, and may freeze parts or put adapters in, in place; the rest of the model is not there. `kind`: the
+    class, where a configuration does not name it. `dtype`: of the weights, unless as the checkpoint has them. `untried`: for models
+    that were not compared with their own losses. Raises Refused for what would train to other numbers.
     """
     from .make import make_layers
 
-    return make_layers(source, inputs, kind, dtype, untried)
+    return make_layers(source, inputs, change, kind, dtype, untried)
 
 
 def loss(source, kind=None):
@@ -37,12 +38,13 @@ def loss(source, kind=None):
     return make_loss(source, kind)
 
 
-def save(engine, folder) -> None:
+def save(engine, folder, learned=False) -> None:
     """Writes the weights of an engine, or of its PipelineModule, as a checkpoint that from_pretrained() reads.
 
-    Every rank must call it and write to the same folder. Raises Refused, on every rank, where the layers hold other tensors than the
-    model has (adapters). A tokenizer is not the model's: save it beside.
+    Every rank must call it and write to the same folder. `learned`: only what learns (adapters), by the model's own names, into
+    learned.safetensors. Raises Refused, on every rank, where the layers hold other tensors than the model has and `learned` is not
+    asked for. A tokenizer is not the model's: save it beside.
     """
-    from .saving import save_model
+    from .saving import save_learned, save_model
 
-    save_model(engine, folder)
+    (save_learned if learned else save_model)(engine, folder)

@@ -10,12 +10,13 @@ from .refusals import check_inputs, check_tried
 from .sources import Source, source_of
 
 
-def make_layers(given, inputs, kind, dtype, untried: bool) -> list:
+def make_layers(given, inputs, change, kind, dtype, untried: bool) -> list:
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     from .parts import Block, Front, Tail, Words, as_head
 
     source = source_of(given, kind, dtype)
+    source.change = change
     check_tried(source.config, untried)
     main = source.kind.main_input_name
     inputs = (main,) if inputs is None else (inputs,) if isinstance(inputs, str) else tuple(inputs)

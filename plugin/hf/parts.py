@@ -40,7 +40,7 @@ class Part(nn.Module):
 
     def named_weights(self) -> dict[str, torch.Tensor]:
         """By the names that the model saves them under."""
-        return self.model.state_dict()
+        return self.model.state_dict(keep_vars=True)
 
     def _apply(self, fn, recurse: bool = True):
         """Tables that are no weights (rotary frequencies) go to the device of the others and keep their type, as from_pretrained() keeps
@@ -96,7 +96,7 @@ class Words(nn.Module):
         self.head = Head(source, inputs)
 
     def named_weights(self) -> dict[str, torch.Tensor]:
-        held = self.state_dict()
+        held = self.state_dict(keep_vars=True)
         return {name: held[own] for own, name in self.names.items()}
 
     def forward(self, state: State) -> State:
@@ -161,12 +161,12 @@ class Block(Part):
         self.block, self.prefix, self.index = block, name, index
 
     def named_weights(self) -> dict[str, torch.Tensor]:
-        return {f"{self.prefix}.{name}": value for name, value in self.block.state_dict().items()}
+        return {f"{self.prefix}.{name}": value for name, value in self.block.state_dict(keep_vars=True).items()}
 
     def train(self, mode: bool = True):
         """What is not this layer's draws no random numbers."""
         super().train(mode)
-        self.model.eval()
+        self.model.train(False)
         return self
 
     def forward(self, state: State) -> State:
@@ -197,7 +197,7 @@ class Tail(Part):
 
     def train(self, mode: bool = True):
         super().train(mode)
-        self.model.eval()
+        self.model.train(False)
         for name in self.own:
             self.model.get_submodule(name).train(mode)
         return self

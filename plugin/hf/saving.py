@@ -15,7 +15,7 @@ import torch.distributed as dist
 from .errors import Refused
 from .sources import Source
 
-INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
+INDEX, WHOLE, LEARNED = "model.safetensors.index.json", "model.safetensors", "learned.safetensors"
 Written = dict[str, tuple[int, torch.dtype]]  # bytes and type by name
 
 
@@ -34,6 +34,19 @@ def save_model(engine, folder) -> None:
     written = _everyones(_write(source, own, path))
     if dist.get_rank() == 0:
         _write_index(source, written, path)
+    dist.barrier()
+
+
+def save_learned(engine, folder) -> None:
+    """What requires gradients, gathered on rank 0: it is small, or save_model() is for it. All ranks must call it."""
+    from safetensors.torch import save_file
+
+    mine = weights_of(getattr(engine, "module", engine))
+    everyones = _everyones({name: value.detach().cpu() for name, value in mine.items() if value.requires_grad})
+    if dist.get_rank() == 0:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        made = {name: value.contiguous() for held in reversed(everyones) for name, value in held.items()}
+        save_file(made, Path(folder) / LEARNED, metadata={"format": "pt"})
     dist.barrier()
 
 

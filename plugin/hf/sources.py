@@ -25,6 +25,8 @@ class Source:
     `saved`: names of the tensors in a checkpoint, before the model's own conversions.
     """
 
+    change: Callable | None = None  # what the script does to what a layer has of the model, in the layer's constructor
+
     def __init__(self, model):
         self.kind, self.config, self.outline = type(model), model.config, outline_of(model)
         self.children = {name: tuple(module._modules) for name, module in model.named_modules()}
@@ -36,6 +38,13 @@ class Source:
         return self.kind.__name__
 
     def carved(self, stubs: dict[str, Stub], keeps: Callable[[str], bool]):
+        made = self._carved(stubs, keeps)
+        made.generation_config = None  # for no layer, and another object on every rank
+        if self.change is not None:
+            self.change(made)
+        return made
+
+    def _carved(self, stubs: dict[str, Stub], keeps: Callable[[str], bool]):
         raise NotImplementedError
 
     def empty(self):
@@ -49,7 +58,7 @@ class FromModel(Source):
         super().__init__(model)
         self.model = model
 
-    def carved(self, stubs, keeps):
+    def _carved(self, stubs, keeps):
         made = shallow(self.model, leave=lambda name: name in stubs)
         carve(made, stubs)
         drop(made, keeps)
@@ -67,7 +76,7 @@ class FromFiles(Source):
         if folder and Path(folder, "generation_config.json").is_file():
             self.generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
 
-    def carved(self, stubs, keeps):
+    def _carved(self, stubs, keeps):
         def begin(model, config, *args, **more) -> None:
             super(kind, model).__init__(config, *args, **more)
             carve(model, stubs)
