@@ -13,7 +13,7 @@ from .sources import Source, source_of
 def make_layers(given, inputs, change, kind, dtype, untried: bool) -> list:
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
-    from .parts import Block, Front, Tail, Words, as_head
+    from .parts import Block, Front, Logits, Tail, Words, as_head
 
     source = source_of(given, kind, dtype)
     source.change = change
@@ -26,9 +26,21 @@ def make_layers(given, inputs, change, kind, dtype, untried: bool) -> list:
     chain = [LayerSpec(Front, source, inputs), *blocks, LayerSpec(Tail, source, inputs)]
     if not source.outline.words:
         return chain
+    if _frozen(Words, source, inputs):
+        return [LayerSpec(Words, source, inputs), *chain, LayerSpec(Logits, source, inputs)]
     tied = ["embed.weight", "bias"] if source.outline.bias else ["embed.weight"]
     first = TiedLayerSpec("words", Words, source, inputs, tied_weight_attr=tied)
     return [first, *chain, TiedLayerSpec("words", Words, source, inputs, forward_fn=as_head, tied_weight_attr=tied)]
+
+
+def _frozen(kind, source: Source, inputs: tuple[str, ...]) -> bool:
+    """Whether the tied weight learns: where `change` may say so, one is built to see it."""
+    import torch
+
+    if source.change is None and not source.in_memory:
+        return False
+    with torch.random.fork_rng():
+        return not kind(source, inputs).embed.weight.requires_grad
 
 
 def make_loss(given, kind) -> Loss:

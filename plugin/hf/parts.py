@@ -110,6 +110,13 @@ def as_head(words: Words, state: State) -> torch.Tensor:
     return words.head.logits(state, words.embed.weight, words.bias)
 
 
+class Logits(Words):
+    """The second of both where their weight is frozen: DeepSpeed would add up gradients that do not exist."""
+
+    def forward(self, state: State) -> torch.Tensor:
+        return as_head(self, state)
+
+
 class _Beside(torch.autograd.Function):
     """The first of two; the second gets a gradient of zeros, because DeepSpeed adds up those of all tied weights on every rank."""
 
@@ -215,11 +222,11 @@ class Tail(Part):
 
 
 class Head(Part):
-    """What the model's forward does around its head, without any weight."""
+    """What the model's forward does around its head, without any weight or table: tied layers may share nothing else."""
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         outline = source.outline
-        stubs = _stubs(source, before=True, block=True)
+        stubs = {name: Stub("inner") for name in source.tables} | _stubs(source, before=True, block=True)
         for part in outline.after:
             stubs |= {name: Stub("after") for name in _beside(source, part, (outline.head,))}
         super().__init__(source, inputs, source.carved(stubs | {outline.head: Stub("head")}, lambda name: False))

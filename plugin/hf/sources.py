@@ -22,15 +22,17 @@ from .outline import outline_of
 
 class Source:
     """`kind`: the class, e.g. LlamaForCausalLM; `outline`: where its parts are; `children`: of each module, the names of its own;
-    `saved`: names of the tensors in a checkpoint, before the model's own conversions.
+    `tables`: modules with buffers; `saved`: names of the tensors in a checkpoint, before the model's own conversions.
     """
 
+    in_memory = False
     change: Callable | None = None  # what the script does to what a layer has of the model, in the layer's constructor
 
     def __init__(self, model):
         self.kind, self.config, self.outline = type(model), model.config, outline_of(model)
         self.children = {name: tuple(module._modules) for name, module in model.named_modules()}
         self.generation = model.generation_config if model.can_generate() else None
+        self.tables = [name for name, module in model.named_modules() if name and module._buffers]
         plain = self.empty()
         self.saved = set(plain.state_dict()) - set(plain.all_tied_weights_keys)
 
@@ -54,6 +56,8 @@ class Source:
 
 
 class FromModel(Source):
+    in_memory = True
+
     def __init__(self, model):
         super().__init__(model)
         self.model = model
