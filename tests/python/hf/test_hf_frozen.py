@@ -3,9 +3,11 @@
 
 import pytest
 import torch
-from support.hf_jobs import MICRO_BATCHES, Job, refused, train_alone, train_hf
+from safetensors.torch import load_file
+from support.hf_jobs import MICRO_BATCHES, Job, first_step_refused, refused, train_alone, train_hf
 from support.hf_models import Case
 from support.plans import Layout, make_plan
+from support.training import bytes_of
 
 CASE = Case(inputs=("input_ids", "attention_mask"))  # front, 4 blocks, tail
 ZERO_1, CLIPPED = {"zero_optimization": {"stage": 1}}, {"gradient_clipping": 0.05}
@@ -14,9 +16,9 @@ WAVE, LOOPED = Layout("wave", (1, 3, 5), (0, 1, 1, 0)), Layout("looped", (1, 3, 
 SPLIT = Layout("split", (3,), (0, 1), split=True, method="zb-h1")
 
 
-def planned(files, layout: Layout, change: str, **more) -> Job:
+def planned(files, layout: Layout, change: str, timeout_s: int = 60, **more) -> Job:
     plan = make_plan(files, layout, 6, MICRO_BATCHES)
-    return Job(CASE, {"plan": str(plan), "timeout_s": 60}, change=change, **more)
+    return Job(CASE, {"plan": str(plan), "timeout_s": timeout_s}, change=change, **more)
 
 
 @pytest.mark.parametrize(("change", "layout"), [
@@ -60,6 +62,40 @@ def test_adapters_on_built_layers_stay_with_them_or_are_refused(world2, tmp_path
     assert ours["losses"] == theirs["losses"] and ours["weights"] == theirs["weights"]
     for said in world2.run(refused, planned(tmp_path / "wave", WAVE, "built_adapt")):
         assert "Adapter" in said and "in the layer's constructor" in said
+
+
+def test_re_entrant_checkpoints_that_would_leave_adapters_out_are_refused(world2, tmp_path):
+    """Where DeepSpeed's own partition fails in its backward; a stage whose input comes from another rank learns."""
+    alone = world2.run(train_alone, CASE, "adapt")[0]
+    checkpointed = {"pipeline": {"activation_checkpoint_interval": 1}}
+    said = world2.run(first_step_refused, planned(tmp_path / "halves", HALVES, "adapt", timeout_s=3, **checkpointed))[0]
+    assert "layers 1 to 1 are checkpointed" in said and '"use_reentrant": false' in said
+    for name, layout, config in (("wave", WAVE, {}), ("once", HALVES, {"pipeline": {"use_reentrant": False}})):
+        ours = world2.run(train_hf, planned(tmp_path / name, layout, "adapt", config=config, **checkpointed))[0]
+        assert ours["losses"] == alone["losses"] and ours["weights"] == alone["weights"]
+
+
+@pytest.mark.parametrize("layout", [Layout("wave", (2, 4, 7), (0, 1, 1, 0)), Layout("halves", (4,), (0, 1))], ids=lambda layout: layout.name)
+def test_a_frozen_embedding_is_shared_with_the_head(layout, world2, tmp_path):
+    case = Case(tied=True, inputs=CASE.inputs)
+    plan = make_plan(tmp_path, layout, 8, MICRO_BATCHES)
+    alone = world2.run(train_alone, case, "adapt")[0]
+    ours = world2.run(train_hf, Job(case, {"plan": str(plan)}, change="adapt"))[0]
+    assert ours["losses"] == alone["losses"] and ours["weights"] == alone["weights"]
+
+
+def test_adapters_on_layers_from_files(world2, tmp_path):
+    """`change` is called where a layer is built, and the layer moves; what learns is saved by its name."""
+    case = Case(tied=True, inputs=CASE.inputs)
+    case.make().save_pretrained(tmp_path / "begin")
+    plan = make_plan(tmp_path / "plan", Layout("wave", (2, 4, 7), (0, 1, 1, 0)), 8, MICRO_BATCHES)
+    job = Job(case, {"plan": str(plan)}, folder=str(tmp_path / "begin"), change="each_adapt", learned=str(tmp_path / "end"))
+    ours = world2.run(train_hf, job)[0]
+    learned = load_file(tmp_path / "end" / "learned.safetensors")
+    assert len(learned) == 8 and all(".q_proj." in name for name in learned)
+    assert {name: bytes_of(value) for name, value in learned.items()} == {name: ours["weights"][name] for name in learned}
+    frozen = case.make().state_dict()
+    assert all(ours["weights"][n] == bytes_of(v) for n, v in frozen.items() if n in ours["weights"])
 
 
 def test_the_idle_parameter_changes_nothing_and_is_in_no_group_twice():

@@ -46,3 +46,10 @@ def freeze_second_half(model) -> None:
     model.model.layers[2:].requires_grad_(False)
     model.model.norm.requires_grad_(False)
     model.lm_head.requires_grad_(False)
+
+
+def each_adapt(model) -> None:
+    """The same as adapt(), of what one layer has of the model."""
+    model.requires_grad_(False)
+    for attention in [module for module in model.modules() if isinstance(getattr(module, "q_proj", None), nn.Linear)]:
+        attention.q_proj = Adapter(attention.q_proj)

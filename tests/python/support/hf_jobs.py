@@ -15,14 +15,16 @@ MICRO_BATCHES, STEPS, RATE = 4, 3, 0.125
 
 @dataclass(frozen=True)
 class Job:
-    """`section`: ostinato's, or None. `folder`: of a checkpoint to begin with, else the case's model; `save`: where to leave one.
-    `change`: in CHANGES, done to the model before layers(), or to the PipelineModule where the name begins with "built"."""
+    """`section`: ostinato's, or None. `folder`: of a checkpoint to begin with, else the case's model; `save`: where to leave one, `learned`: what
+    learns. `change`: in hf_changes, done to the model before layers(), to the PipelineModule ("built_..."), or in each layer ("each_...").
+    """
 
     case: Case
     section: dict | None = None
     config: dict = field(default_factory=dict)
     folder: str = ""
     save: str = ""
+    learned: str = ""
     change: str = ""
     stages: int = 2
     pipeline: dict = field(default_factory=dict)
@@ -56,10 +58,11 @@ def engine_of(job: Job):
     if not source:
         with torch.random.fork_rng():
             source = job.case.make()
-            if change and not job.change.startswith("built"):
+            if change and not job.change.startswith(("built", "each")):
                 change(source)
+    in_each = change if job.change.startswith("each") else None
     module = PipelineModule(
-        hf.layers(source, job.case.inputs), num_stages=job.stages, loss_fn=hf.loss(source), partition_method="uniform", **job.pipeline
+        hf.layers(source, job.case.inputs, change=in_each), num_stages=job.stages, loss_fn=hf.loss(source), partition_method="uniform", **job.pipeline
     )
     if change and job.change.startswith("built"):
         change(module)
@@ -86,6 +89,8 @@ def train_hf(job: Job) -> dict:
             assert merged.setdefault(name, value) == value, f"two ranks hold different {name}"
     if job.save:
         hf.save(engine, job.save)
+    if job.learned:
+        hf.save(engine, job.learned, learned=True)
     return {"losses": losses, "evaluation": evaluation, "weights": merged, "kind": type(engine).__mro__[1].__name__}
 
 
@@ -118,6 +123,15 @@ def train_alone(case: Case, change: str = "", clipping: float = 0.0) -> dict:
 def refused(job: Job) -> str:
     try:
         engine_of(job)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def first_step_refused(job: Job) -> str:
+    engine = engine_of(job)
+    try:
+        engine.train_batch(batches(job.case))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
