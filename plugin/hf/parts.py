@@ -165,10 +165,10 @@ class Block(Part):
         block = model.get_submodule(name)
         model.get_submodule(outline.blocks)._modules[str(index)] = Stub("block", index).in_place_of(block)
         super().__init__(source, inputs, model)
-        self.block, self.prefix, self.index = block, name, index
+        self.block, self.blocks, self.index = block, outline.blocks, index
 
     def named_weights(self) -> dict[str, torch.Tensor]:
-        return {f"{self.prefix}.{name}": value for name, value in self.block.state_dict(keep_vars=True).items()}
+        return {f"{self.blocks}.{self.index}.{name}": value for name, value in self.block.state_dict(keep_vars=True).items()}
 
     def train(self, mode: bool = True):
         """What is not this layer's draws no random numbers."""

@@ -66,7 +66,7 @@ class FromModel(Source):
         made = shallow(self.model, leave=lambda name: name in stubs)
         carve(made, stubs)
         drop(made, keeps)
-        return copy.deepcopy(made)
+        return copy.deepcopy(made, {id(self.config): self.config})  # which all layers share: so the profile knows them to be alike
 
 
 class FromFiles(Source):
@@ -77,6 +77,7 @@ class FromFiles(Source):
 
         self.folder, self.dtype, self.kind, self.config = folder, dtype, kind, config
         super().__init__(self.empty())
+        self.shared = None  # the configuration of the first layer that is built
         if folder and Path(folder, "generation_config.json").is_file():
             self.generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
 
@@ -94,6 +95,9 @@ class FromFiles(Source):
         made.__class__ = self.kind
         drop(made, keeps)
         vars(made).pop("_weight_conversions", None)
+        own, self.shared = made.config, self.shared or made.config
+        for module in [module for module in made.modules() if vars(module).get("config") is own]:
+            module.config = self.shared  # of all layers: so the profile knows them to be alike
         return made.train()
 
 
