@@ -4,7 +4,7 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.hf_jobs import MICRO_BATCHES, Job, first_step_refused, refused, train_alone, train_hf
+from support.hf_jobs import MICRO_BATCHES, Job, first_step_refused, refused, resumed, train_alone, train_hf
 from support.hf_models import Case
 from support.plans import Layout, make_plan
 from support.training import bytes_of
@@ -48,6 +48,13 @@ def test_gradients_are_clipped_where_the_first_rank_learns_nothing(layout, world
     free = world2.run(train_alone, CASE, "freeze_first_half")[0]
     assert clipped["losses"] == pytest.approx(alone["losses"], rel=1e-6)
     assert abs(clipped["losses"][-1] - free["losses"][-1]) > 1e-5
+
+
+@pytest.mark.parametrize("config", [{}, {"bf16": {"enabled": True}} | ZERO_1], ids=["fp32", "bf16, ZeRO-1"])
+def test_a_rank_with_nothing_to_train_resumes(config, world2, tmp_path):
+    job = planned(tmp_path / "plan", HALVES, "freeze_first_half", config=config)
+    for expected, got in world2.run(resumed, job, str(tmp_path / "saved")):
+        assert got == expected and got[0] != got[1]
 
 
 def test_deepspeed_alone_trains_adapters_alike(world2, stock, tmp_path):

@@ -135,3 +135,18 @@ def first_step_refused(job: Job) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def resumed(job: Job, folder: str) -> tuple[list[float], list[float]]:
+    """Losses of steps 2 and 3: of a run that goes on, and of another engine that has read the first one's checkpoint."""
+    engine = engine_of(job)
+    data = batches(job.case)
+    engine.train_batch(data)
+    engine.save_checkpoint(folder)
+    expected = [engine.train_batch(data).item() for _ in range(2)]
+    other = engine_of(job)
+    other.load_checkpoint(folder)
+    again = batches(job.case)
+    for _ in range(MICRO_BATCHES):
+        next(again)
+    return expected, [other.train_batch(again).item() for _ in range(2)]
