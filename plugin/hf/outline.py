@@ -22,6 +22,9 @@ PLANS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
 }
 
 
+HUNG = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")  # attributes of a module
+
+
 @dataclass(frozen=True)
 class Outline:
     """Names of modules. `words` and `head`: the embedding and the linear layer that share a weight ("": none do); `bias`: the name
@@ -82,6 +85,17 @@ def _check_complete(model, outline: Outline) -> None:
     lost = [name for name in (*(n for n, _ in model.named_parameters()), *drawing) if not any(inside(name, part) for part in parts)]
     if lost:
         raise Refused(f'{type(model).__name__}: "{lost[0]}" is in no part of its pipeline plan ({", ".join(parts)})')
+
+
+def check_untouched(model, outline: Outline) -> None:
+    """What a script has hung on modules around the parts would run in every layer. Raises Refused."""
+    parts = (*outline.before, outline.blocks, *outline.after)
+    for name, module in model.named_modules():
+        if any(inside(name, part) and name != outline.blocks for part in parts):
+            continue
+        if hung := next((kind for kind in HUNG if vars(module).get(kind)), None):
+            what = f'"{name}" of {type(model).__name__}' if name else type(model).__name__
+            raise Refused(f"a script has set {hung.strip('_')} on {what}, which every layer would run: set them on the embedding, blocks or head")
 
 
 def _with_tied(model, outline: Outline) -> Outline:

@@ -17,7 +17,7 @@ import torch
 
 from .carving import Stub, carve, drop, shallow
 from .errors import Refused
-from .outline import outline_of
+from .outline import check_untouched, outline_of
 
 
 class Source:
@@ -60,6 +60,7 @@ class FromModel(Source):
 
     def __init__(self, model):
         super().__init__(model)
+        check_untouched(model, self.outline)
         self.model = model
 
     def _carved(self, stubs, keeps):

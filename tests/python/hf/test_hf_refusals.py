@@ -60,6 +60,21 @@ def test_dropout_that_no_plan_names():
         hf.layers(model)
 
 
+@pytest.mark.parametrize("where", ["", "model"])
+def test_hooks_around_the_parts(where):
+    model = Case().make()
+    model.get_submodule(where).register_forward_hook(lambda module, inputs, output: None)
+    with pytest.raises(hf.Refused, match="a script has set forward_hooks on .*LlamaForCausalLM, which every layer would run"):
+        hf.layers(model)
+
+
+def test_a_forward_of_the_script_s_own():
+    model = Case().make()
+    model.model.forward = model.model.forward
+    with pytest.raises(hf.Refused, match='has set forward on "model"'):
+        hf.layers(model)
+
+
 def test_another_head_cannot_be_tied():
     model = Case(tied=True).make()
     model.lm_head = torch.nn.Sequential(model.lm_head)
