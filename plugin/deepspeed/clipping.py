@@ -11,11 +11,17 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.utils import clip_grad_norm_, is_model_parallel_parameter
 
+from .idle import NAME
+
 
 def clip_as_partitioned(engine, names: list[list[str]]) -> None:
     """Clips the engine's gradients. `names[r]`: parameters of pipeline rank r in DeepSpeed's partition, in its order."""
-    norms = _norms(engine, sorted({name for held in names for name in held}))
-    stand_ins = [_stand_in(*norms[name]) for name in names[engine.stage_id] if norms[name][1]]
+    norms = _norms(engine, sorted({name for held in names for name in held} - {NAME}))
+    learning = [[norms[name] for name in held if name in norms and norms[name][1]] for held in names]
+    # DeepSpeed takes the norm of the first rank's layers. Where none of them learns it could not run, and all the others' is taken.
+    counted = learning if learning[0] else [[norm for held in learning for norm in held], *([] for _ in learning[1:])]
+    nothing = torch.zeros((), device=engine.device), True, False
+    stand_ins = [_stand_in(*norm) for norm in counted[engine.stage_id] or [nothing]]
     limit = engine.gradient_clipping()
     total = clip_grad_norm_(stand_ins, limit, mpu=engine.mpu)
     coefficient = torch.tensor([float(limit)], device=total.device) / (total + 1e-6)  # as clip_grad_norm_ computes it
@@ -32,7 +38,7 @@ def _norms(engine, order: list[str]) -> dict[str, tuple[float, bool, bool]]:
     table = torch.zeros(len(order), 4, device=engine.device)
     for name, parameter in engine.module.named_parameters():
         # Of a tied parameter, which several ranks hold, only one may count: adding zeros keeps its bits.
-        if parameter.grad is not None and not parameter.ds_pipe_replicated:
+        if name != NAME and parameter.grad is not None and not parameter.ds_pipe_replicated:
             norm = parameter.grad.data.detach().float().norm(2)
             whole, part = (norm.new_zeros(()), norm.square()) if name in parts else (norm, norm.new_zeros(()))
             table[place[name]] = torch.stack(

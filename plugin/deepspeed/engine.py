@@ -30,6 +30,7 @@ from .copies import Copies, add_losses, watched_state
 from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
+from .idle import learn_nothing
 from .outside import Outside
 from .plans import Stage
 from .sharding import Courier, couriers_of
@@ -81,6 +82,7 @@ class Run:
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
     parts: list[universal.Part]  # the parameters of which this rank holds a part
     copies: Copies | None = None  # the weights that several ranks hold; None where the plan runs in one direction
+    idle: torch.nn.Parameter | None = None  # where this rank has nothing to train
     couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)  # by stage and DeepSpeed's name of the buffer
     group: object = None  # process group of this pipeline, for the executors alone
     links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
@@ -436,6 +438,8 @@ class PlanEngine:
             self._start_timers(self.engine_timers.backward_timers)
         else:
             super()._backward_prologue()
+            if run.idle is not None:
+                learn_nothing(run.idle)
 
     def _after_backward(self, part: str) -> None:
         """What DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their fp32 sums)."""

@@ -41,6 +41,7 @@ class StagedLayers:
 
         def numbered(function, *inputs):
             before = self._run
+            self._check_learns(own, before + 1, inputs)
 
             def run(*values):
                 self._run = before
@@ -57,6 +58,29 @@ class StagedLayers:
         if self.watcher is not None:
             self.watcher.enter(LOSS)
         return made.whole() if self.whole_logits and isinstance(made, ShardedLogits) else made
+
+    def _check_learns(self, checkpoint, run: int, inputs: tuple) -> None:
+        """A re-entrant checkpoint whose inputs need no gradient gives none to what learns inside of it, and says nothing: DeepSpeed alone
+        stops in its backward, but here the next stage may go on.
+        """
+        if not torch.is_grad_enabled() or not self._is_reentrant(checkpoint) or any(torch.is_tensor(t) and t.requires_grad for t in inputs):
+            return
+        first, interval = run * self.activation_checkpoint_interval, self.activation_checkpoint_interval
+        inside = [value for f in self.forward_funcs[first : first + interval] for value in (f, *getattr(f, "args", ()))]  # tied: partial()
+        if any(p.requires_grad for layer in inside if isinstance(layer, torch.nn.Module) for p in layer.parameters()):
+            layers = self._shown_layers[first : first + interval]
+            raise OstinatoError(
+                f"layers {layers[0]} to {layers[-1]} are checkpointed, and nothing that they are given needs a gradient (first layers, or frozen "
+                'ones before them): DeepSpeed\'s re-entrant checkpointing would leave out what learns in them. Set "pipeline": '
+                '{"use_reentrant": false}'
+            )
+
+    def _is_reentrant(self, checkpoint) -> bool:
+        while isinstance(checkpoint, partial):
+            if checkpoint.func == self._once:
+                return False
+            checkpoint = checkpoint.args[0] if checkpoint.func is _by_tensors else checkpoint.func
+        return checkpoint is checkpointing.checkpoint
 
     def show(self, stage: Stage) -> None:
         """Makes `stage` the layers that forward() runs. O(layers of the stage)."""

@@ -22,6 +22,10 @@ class GroupMap:
         self._of = {p: index for index, group in enumerate(self._groups) for p in group["params"]}
         self._put: dict[torch.Tensor, int | None] = {}
 
+    @property
+    def groups(self) -> list[dict]:
+        return self._groups
+
     def options(self) -> list[str]:
         """Per group, as comparable() says."""
         return [comparable(group) for group in self._groups]
@@ -105,8 +109,8 @@ def position(options: str, index: int, have: list[str]) -> int | None:
 
 def _groups_in(model_parameters) -> list[dict]:
     """The groups of an argument that was read before the layers moved; [] where it is None or read later."""
-    if not isinstance(model_parameters, list) or not model_parameters:
+    if not isinstance(model_parameters, list):
         return []
-    if isinstance(model_parameters[0], dict):
+    if model_parameters and isinstance(model_parameters[0], dict):
         return [group for group in model_parameters if isinstance(group.get("params"), list)]
     return [{"params": model_parameters}]

@@ -76,10 +76,10 @@ class Rebuilt:
 
 
 def rebuild(
-    model, stages: list[Stage], groups: GroupMap, shards: dict[int, Shard], optimizes: bool, engines: dict[str, Marks] | None = None
+    model, stages: list[Stage], groups: GroupMap, shards: dict[int, Shard], engines: dict[str, Marks] | None = None
 ) -> Rebuilt:
     """Places the layers as `stages` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages;
-    `optimizes`: there is an optimizer; `engines`: what an engine has done to the layers, which need not move.
+    `engines`: what an engine has done to the layers, which need not move.
 
     Raises OstinatoError on every rank where a layer cannot be moved.
     """
@@ -93,7 +93,7 @@ def rebuild(
     if moves:
         mover = _Mover(model, before, holders, _places(stages), groups, shards)
         mover.stages = [{stage.index for stage in stages if layer in stage.layers} for layer in range(model._num_layers)]
-        names = mover.move(optimizes, engines or {})
+        names = mover.move(engines or {})
         parts, notes = mover.parts, mover.notes
     several = copies_of(stages) > 1
     others_write = {i for stage in mine for i in stage.layers if holders[i][0] not in stage.ranks}
@@ -172,7 +172,7 @@ class _Mover:
         self.notes: list[str] = []
         self.borrowed: dict[int, str] = {}  # tied layers that run on another rank's module; what to say where they use what is not tied
 
-    def move(self, optimizes: bool, engines: dict[str, Marks]) -> list[list[str]]:
+    def move(self, engines: dict[str, Marks]) -> list[list[str]]:
         """Builds what arrives, exchanges the weights, and registers the layers in model order.
 
         Returns the names of the parameters that each rank held before.
@@ -189,8 +189,6 @@ class _Mover:
         self.notes = state.exchange(self.model._layer_specs, self.names, kept, built, self.shards, self._build)
         for unit, source, target in transfers:
             _check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self.held.part(unit, target))
-        if optimizes:
-            self._check_parameters(holdings)
         for unit, source, target in transfers:
             if source == self.rank:
                 self._send(kept[unit], unit, holdings[target], target)
@@ -359,15 +357,6 @@ class _Mover:
             )
             for name, t, parameter in _tensors(module)
         ]
-
-    def _check_parameters(self, holdings: list[Holdings]) -> None:
-        facts = {unit: tensors for held in holdings for unit, tensors in held.kept.items()}
-        for rank, units in enumerate(self.new):
-            if not any(fact.parameter and fact.trainable for unit in units for fact in facts[unit]):
-                raise OstinatoError(
-                    f"the placement leaves pipeline rank {rank} without a layer to train, and DeepSpeed's optimizers refuse "
-                    "to have nothing to do: move a layer with parameters there"
-                )
 
     def _send(self, module, unit: str, receiver: Holdings, target: int) -> None:
         have = {name: tensor for name, tensor, _ in _tensors(module)}

@@ -20,6 +20,7 @@ from .config import Paths, Section, check_outputs, parse_section, resolve
 from .engine import Run, become_plan_engine
 from .errors import OstinatoError, Unsupported
 from .experts import refuse_experts_apart
+from .idle import give_idle, names_where_idle
 from .last_words import speak_last
 from .parameter_groups import GroupMap, refuse_uneven
 from .rebuild import rebuild
@@ -106,12 +107,14 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
     shards = shards_of(model._grid, stages, asked.timeout_s)
     groups = GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
-    rebuilt = rebuild(model, stages, groups, shards, optimizes, prepared.engines)
+    rebuilt = rebuild(model, stages, groups, shards, prepared.engines)
+    idle = give_idle(model, groups.groups) if optimizes and plans.trains(prepared.program) else None
     if rebuilt.moved:
         _flag_parameters(config, model)
     refuse_experts_apart(model)
     stock = model.partitions()
-    run = Run(prepared.program, stages, stock, rebuilt.moved, asked, prepared.paths, shards, rebuilt.parts, rebuilt.copies)
+    names = rebuilt.moved or names_where_idle(model, idle)
+    run = Run(prepared.program, stages, stock, names, asked, prepared.paths, shards, rebuilt.parts, rebuilt.copies, idle)
     become_plan_engine(engine, run)
     original_init(engine, *args, **kwargs)
     refuse_uneven(engine)

@@ -168,11 +168,6 @@ def test_placement_without_layers(world2, plan, tmp_path):
     refused(world2, with_section(plan=str(made)), "does not say which layers", "[[stages]]")
 
 
-def test_rank_without_parameters(world2, tmp_path):
-    plan = make_plan(tmp_path, Layout("idle", (4, 5), (0, 1, 0)), LAYERS, MICRO_BATCHES)
-    refused(world2, with_section(plan=str(plan)), "pipeline rank 1 without a layer to train")
-
-
 def test_zero_where_a_rank_has_nothing_of_a_parameter_group(world2, tmp_path):
     """Matrices and vectors are groups; rank 0 gets layers without vectors, and DeepSpeed would wait for ever in the first step."""
     plan = make_plan(tmp_path, Layout("uneven", (1, 3, 5), (0, 1, 0, 1)), LAYERS, MICRO_BATCHES)

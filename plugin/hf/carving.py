@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transformers model of which only some modules are left, whose own forward still runs.
+
+    carve(model, {"model.embed_tokens": Stub("before"), "model.layers.0": Stub("block", 0), ...})
+    with at_stubs(call):                     # a Stub asks `call` what to return
+        model(input_ids=...)
+
+So masks, positions, rotary tables and whatever else a model's forward makes for its blocks is made by the model's own code, in each
+layer of the pipeline that needs it. What a stub stands for is never computed, and its weights are not there.
+"""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+class Reached(Exception):
+    """What was asked for has been computed; the rest of the forward is not run."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+class Stub(nn.Module):
+    """Stands in a model's tree where a module was. `role`: "before", "block", "head" or "after"; `index`: of a block."""
+
+    def __init__(self, role: str, index: int = 0):
+        super().__init__()
+        self.role, self.index, self.tensors = role, index, ()
+
+    def in_place_of(self, module: nn.Module) -> "Stub":
+        """Answers as the module did to whom asks for plain attributes, or for the type of its weights."""
+        taken = {name: value for name, value in vars(module).items() if isinstance(value, PLAIN) and name not in vars(self)}
+        vars(self).update(taken)
+        self.tensors = tuple(name for name, p in module._parameters.items() if p is not None)
+        for name, child in module.named_children():
+            if self.role in ("before", "inner"):  # ViT asks for the type of its embeddings' weights
+                self.add_module(name, Stub("inner").in_place_of(child))
+        return self
+
+    def forward(self, *args, **kwargs):
+        return _calls[-1](self, *args, **kwargs)
+
+    def __getattr__(self, name: str):
+        if name in self.__dict__.get("tensors", ()) and _calls:
+            return torch.empty(0, dtype=_calls[-1].dtype)
+        return super().__getattr__(name)
+
+
+class Call:
+    """What stubs return during one forward of a carved model. `dtype`: of hidden states."""
+
+    def __init__(self, at: Callable, dtype: torch.dtype):
+        self._at, self.dtype = at, dtype
+
+    def __call__(self, stub: Stub, *args, **kwargs):
+        return self._at(stub, *args, **kwargs)
+
+
+_calls: list[Call] = []  # of the forwards that run now, the innermost last
+
+
+@contextlib.contextmanager
+def at_stubs(call: Call) -> Iterator[None]:
+    _calls.append(call)
+    try:
+        yield
+    finally:
+        _calls.pop()
+
+
+def run(model: nn.Module, call: Call, inputs: dict[str, Any]) -> Any:
+    """model(**inputs), or what a stub has reached."""
+    with at_stubs(call):
+        try:
+            return model(**inputs)
+        except Reached as reached:
+            return reached.value
+
+
+def hidden_of(args: tuple, kwargs: dict) -> tuple[torch.Tensor, tuple, dict]:
+    """The hidden state that a model gives a block, and the rest of what it gives it."""
+    if args:
+        return args[0], args[1:], kwargs
+    return kwargs["hidden_states"], (), {name: value for name, value in kwargs.items() if name != "hidden_states"}
+
+
+def carve(model: nn.Module, stubs: dict[str, Stub]) -> None:
+    """Puts the stubs into the model. One whose place is within another stub's is left out."""
+    for name in sorted(stubs, key=lambda name: name.count(".")):
+        above, _, last = name.rpartition(".")
+        parent = _submodule(model, above)
+        if parent is not None and last in parent._modules:
+            parent._modules[last] = stubs[name].in_place_of(parent._modules[last])
+
+
+def drop(model: nn.Module, keeps: Callable[[str], bool]) -> None:
+    """Sets the parameters that `keeps` refuses to None."""
+    for where, module in model.named_modules():
+        for name in (n for n, p in module._parameters.items() if p is not None and not keeps(f"{where}.{n}".lstrip("."))):
+            module._parameters[name] = None
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module | None:
+    try:
+        found = model.get_submodule(name)
+    except AttributeError:
+        return None
+    return None if isinstance(found, Stub) else found
+
+
+def shallow(module: nn.Module, name: str = "", leave: Callable[[str], bool] = lambda name: False) -> nn.Module:
+    """Other modules with the same tensors, attributes and hooks; those that `leave` names are the same objects."""
+    made = copy.copy(module)
+    for table in ("_parameters", "_buffers", "_modules"):
+        made.__dict__[table] = module.__dict__[table].copy()
+    for child, held in module._modules.items():
+        where = f"{name}.{child}".lstrip(".")
+        if held is not None and not leave(where):
+            made._modules[child] = shallow(held, where, leave)
+    return made

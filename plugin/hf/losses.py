@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss that a transformers model computes when it is given labels, as a `loss_fn` of PipelineModule."""
+
+import copy
+
+import torch
+from torch.nn import functional
+
+
+class Loss:
+    """loss(logits, labels): as `model(..., labels=labels).loss`. Causal models shift the labels themselves, -100 is left out.
+
+    Labels may be (labels, count): the sum over the labels is then divided by `count`, as the model does with `num_items_in_batch`. Give
+    the step's number of labels divided by its micro-batches, because DeepSpeed takes the mean over these.
+    """
+
+    def __init__(self, kind: type, config):
+        from transformers.loss.loss_utils import LOSS_MAPPING
+
+        self.config = copy.deepcopy(config)
+        self.name = next(name for name in ("ForMaskedLM", "ForImageClassification", "ForCausalLM") if _sounds(kind.__name__, name))
+        self._function = LOSS_MAPPING[self.name]
+
+    def __call__(self, logits: torch.Tensor, labels) -> torch.Tensor:
+        labels, more = (labels[0], {"num_items_in_batch": labels[1]}) if isinstance(labels, tuple | list) else (labels, {})
+        if self.name == "ForImageClassification":
+            return self._function(labels, logits, self.config, **more)
+        if self.name == "ForCausalLM":
+            return self._function(logits, labels, vocab_size=self.config.vocab_size, **more)
+        return functional.cross_entropy(logits.view(-1, self.config.vocab_size), labels.view(-1))
+
+
+def _sounds(kind: str, loss: str) -> bool:
+    return kind.endswith(loss) or (loss == "ForCausalLM" and kind.endswith("LMHeadModel"))

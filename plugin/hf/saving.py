@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of a pipeline as a checkpoint in the model's own format, without any rank ever holding all of them.
+
+Each rank writes the layers that it has into a file of its own; rank 0 adds the index and config.json. Where several ranks have the same
+tensor (a tied embedding, replicas, two directions), the lowest of them writes it.
+"""
+
+import copy
+import json
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from .errors import Refused
+from .sources import Source
+
+INDEX, WHOLE, LEARNED = "model.safetensors.index.json", "model.safetensors", "learned.safetensors"
+Written = dict[str, tuple[int, torch.dtype]]  # bytes and type by name
+
+
+def save_model(engine, folder) -> None:
+    """All ranks must call it. `engine`: a DeepSpeed engine, or its PipelineModule."""
+    module = getattr(engine, "module", engine)
+    source, mine = _source(module), weights_of(module)
+    everyones = _everyones(list(mine))
+    _check(source, {name for names in everyones for name in names})
+    first = {name: rank for rank in reversed(range(len(everyones))) for name in everyones[rank]}
+    own = {name: value.detach().cpu() for name, value in mine.items() if first[name] == dist.get_rank()}
+    path = Path(folder)
+    if any(_everyones((path / WHOLE).exists())):
+        raise Refused(f"save(): {path / WHOLE} is there, and would be read in the place of what is written: take another folder")
+    path.mkdir(parents=True, exist_ok=True)
+    written = _everyones(_write(source, own, path))
+    if dist.get_rank() == 0:
+        _write_index(source, written, path)
+    dist.barrier()
+
+
+def save_learned(engine, folder) -> None:
+    """What requires gradients, gathered on rank 0: it is small, or save_model() is for it. All ranks must call it."""
+    from safetensors.torch import save_file
+
+    mine = weights_of(getattr(engine, "module", engine))
+    everyones = _everyones({name: value.detach().cpu() for name, value in mine.items() if value.requires_grad})
+    if dist.get_rank() == 0:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        made = {name: value.contiguous() for held in reversed(everyones) for name, value in held.items()}
+        save_file(made, Path(folder) / LEARNED, metadata={"format": "pt"})
+    dist.barrier()
+
+
+def weights_of(module) -> dict[str, torch.Tensor]:
+    """What this rank's layers hold, by the names of the model's own checkpoints."""
+    parts = [part for part in module.modules() if hasattr(part, "named_weights")]
+    return {name: value for part in parts for name, value in part.named_weights().items()}
+
+
+def _source(module) -> Source:
+    for spec in module._layer_specs:
+        for argument in getattr(spec, "module_args", ()):
+            if isinstance(argument, Source):
+                return argument
+    raise Refused("save(): these layers are not of ostinato.hf.layers()")
+
+
+def _check(source: Source, names: set[str]) -> None:
+    """Raises Refused where tensors have other names than the model's, or are missing."""
+    expected = source.saved
+    if more := sorted(names - expected):
+        raise Refused(f'save(): the layers hold "{more[0]}" ({len(more)} such), which {source} does not have: merge or take out adapters before')
+    if lost := sorted(expected - names):
+        raise Refused(f'save(): no rank holds "{lost[0]}" ({len(lost)} such)')
+
+
+def _write(source: Source, own: dict[str, torch.Tensor], folder: Path) -> Written:
+    """What is in the file of this rank; a rank without tensors writes none."""
+    from safetensors.torch import save_file
+    from transformers.core_model_loading import revert_weight_conversion
+
+    model = source.empty()
+    made = {name: value.contiguous() for name, value in revert_weight_conversion(model, own).items()}
+    if made:
+        save_file(made, folder / _file_name(dist.get_rank()), metadata={"format": "pt"})
+    return {name: (value.numel() * value.element_size(), value.dtype) for name, value in made.items()}
+
+
+def _write_index(source: Source, written: list[Written], folder: Path) -> None:
+    """And config.json, with the type that the weights have: from_pretrained() would cast them to another one."""
+    where = {name: _file_name(rank) for rank, names in enumerate(written) for name in names}
+    total = sum(size for names in written for size, _ in names.values())
+    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}, indent=2) + "\n")
+    config = copy.deepcopy(source.config)
+    config.architectures = [source.kind.__name__]
+    types = [dtype for names in written for _, dtype in names.values() if dtype.is_floating_point]
+    config.dtype = max(types, key=lambda dtype: dtype.itemsize)
+    config.save_pretrained(folder)
+    if source.generation is not None:
+        source.generation.save_pretrained(folder)
+
+
+def _file_name(rank: int) -> str:
+    return f"model-{rank + 1:05}-of-{dist.get_world_size():05}.safetensors"
+
+
+def _everyones(mine) -> list:
+    made = [None] * dist.get_world_size()
+    dist.all_gather_object(made, mine)
+    return made

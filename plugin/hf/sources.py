@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where layers get their modules from: a model in memory, a checkpoint on disk, or a configuration alone.
+
+    source = source_of(LlamaConfig(...))                  # weights are drawn as the model draws them, on the rank that builds a layer
+    source = source_of("folder/of/a/checkpoint")          # safetensors: of a layer's file, its own tensors are read
+    source = source_of(model)                             # copies
+    source.carved(stubs, keeps)                           # the model, of which only some modules and parameters are left: carving
+"""
+
+import contextlib
+import copy
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from .carving import Stub, carve, drop, shallow
+from .errors import Refused
+from .outline import check_untouched, outline_of
+
+
+class Source:
+    """`kind`: the class, e.g. LlamaForCausalLM; `outline`: where its parts are; `children`: of each module, the names of its own;
+    `tables`: modules with buffers; `saved`: names of the tensors in a checkpoint, before the model's own conversions.
+    """
+
+    in_memory = False
+    change: Callable | None = None  # what the script does to what a layer has of the model, in the layer's constructor
+
+    def __init__(self, model):
+        self.kind, self.config, self.outline = type(model), model.config, outline_of(model)
+        self.children = {name: tuple(module._modules) for name, module in model.named_modules()}
+        self.generation = model.generation_config if model.can_generate() else None
+        self.tables = [name for name, module in model.named_modules() if name and module._buffers]
+        plain = self.empty()
+        self.saved = set(plain.state_dict()) - set(plain.all_tied_weights_keys)
+
+    def __repr__(self) -> str:  # DeepSpeed prints the arguments of layers
+        return self.kind.__name__
+
+    def carved(self, stubs: dict[str, Stub], keeps: Callable[[str], bool]):
+        made = self._carved(stubs, keeps)
+        made.generation_config = None  # for no layer, and another object on every rank
+        if self.change is not None:
+            self.change(made)
+        return made
+
+    def _carved(self, stubs: dict[str, Stub], keeps: Callable[[str], bool]):
+        raise NotImplementedError
+
+    def empty(self):
+        """The model without memory for its weights."""
+        with torch.device("meta"):
+            return self.kind(copy.deepcopy(self.config))
+
+
+class FromModel(Source):
+    in_memory = True
+
+    def __init__(self, model):
+        super().__init__(model)
+        check_untouched(model, self.outline)
+        self.model = model
+
+    def _carved(self, stubs, keeps):
+        made = shallow(self.model, leave=lambda name: name in stubs)
+        carve(made, stubs)
+        drop(made, keeps)
+        return copy.deepcopy(made, {id(self.config): self.config})  # which all layers share: so the profile knows them to be alike
+
+
+class FromFiles(Source):
+    """`folder`: a checkpoint, or None: weights are drawn."""
+
+    def __init__(self, folder: str | None, kind: type, config, dtype):
+        from transformers import GenerationConfig
+
+        self.folder, self.dtype, self.kind, self.config = folder, dtype, kind, config
+        super().__init__(self.empty())
+        self.shared = None  # the configuration of the first layer that is built
+        if folder and Path(folder, "generation_config.json").is_file():
+            self.generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
+
+    def _carved(self, stubs, keeps):
+        def begin(model, config, *args, **more) -> None:
+            super(kind, model).__init__(config, *args, **more)
+            carve(model, stubs)
+            model.all_tied_weights_keys = {}
+            model._keys_to_ignore_on_load_unexpected = {"."}  # those of other layers
+
+        kind = type(self.kind.__name__, (self.kind,), {"__init__": begin, "__module__": self.kind.__module__})
+        given = {"state_dict": {}} if self.folder is None else {"local_files_only": True, "use_safetensors": True}
+        with _quiet(missing_too=self.folder is None):
+            made = kind.from_pretrained(self.folder, config=copy.deepcopy(self.config), dtype=self.dtype, **given)
+        made.__class__ = self.kind
+        drop(made, keeps)
+        vars(made).pop("_weight_conversions", None)
+        own, self.shared = made.config, self.shared or made.config
+        for module in [module for module in made.modules() if vars(module).get("config") is own]:
+            module.config = self.shared  # of all layers: so the profile knows them to be alike
+        return made.train()
+
+
+@contextlib.contextmanager
+def _quiet(missing_too: bool) -> Iterator[None]:
+    """No progress bar for each layer, and no report of weights that are missing because there is no checkpoint."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    if missing_too:
+        logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def source_of(given, kind: type | None = None, dtype=None) -> Source:
+    from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+    from .refusals import check_config, check_shape
+
+    if isinstance(given, PreTrainedModel):
+        check_shape(given.config)
+        check_config(given.config, type(given))
+        if dtype is not None or kind is not None:
+            raise Refused("layers(): `kind` and `dtype` are for configurations and checkpoints; a model in memory has its own")
+        return FromModel(given)
+    folder = None
+    if isinstance(given, (str, os.PathLike)):
+        folder = str(given)
+        if not Path(folder, "config.json").is_file():
+            raise Refused(f'"{folder}" is no folder with a config.json: give a checkpoint on disk (nothing is downloaded)')
+        given = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if not isinstance(given, PreTrainedConfig):
+        raise Refused(f"layers() takes a transformers model, a configuration or the folder of a checkpoint, and got {type(given).__name__}")
+    check_shape(given)
+    kind = kind or kind_of(given)
+    check_config(given, kind)
+    return FromFiles(folder, kind, given, dtype or ("auto" if folder else given.dtype or torch.float32))
+
+
+def kind_of(config) -> type:
+    """The class that a configuration names (`architectures`), else its causal language model, or what comes nearest."""
+    import transformers
+
+    for name in config.architectures or ():
+        if found := getattr(transformers, name, None):
+            return found
+    images, causal, masked = (getattr(transformers, f"MODEL_FOR_{name}_MAPPING") for name in ("IMAGE_CLASSIFICATION", "CAUSAL_LM", "MASKED_LM"))
+    for mapping in (images, masked, causal) if config.model_type == "bert" else (images, causal, masked):
+        if type(config) in mapping:
+            return mapping[type(config)]
+    raise Refused(f"{type(config).__name__} names no class in `architectures`: give layers() the class as `kind`")

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks are forked from a process that has these models."""
+
+from support import worlds
+from support.hf_models import KINDS
+
+worlds.LOADED.extend(f"transformers.models.{name}.modeling_{name}" for name in KINDS)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What would train to other numbers is refused by its name, before anything is built where that can be known."""
+
+import pytest
+import torch
+import transformers
+from ostinato import hf
+from support.hf_models import SIZES, Case, batch, built, run
+
+T5 = transformers.T5Config(vocab_size=48, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+REFUSED = {
+    "T5": (lambda: T5, "t5 cannot be made a list of layers.*learnt bias of relative positions"),
+    "routers": (lambda: Case("mixtral", more={"output_router_logits": True}).config(), "output_router_logits=True adds a loss.*set it to False"),
+    "attentions": (lambda: Case(more={"output_attentions": True, "attn_implementation": "eager"}).config(), "output_attentions=True"),
+    "hidden states": (lambda: Case(more={"output_hidden_states": True}).config(), "output_hidden_states=True"),
+    "cross attention": (lambda: Case("gpt2", more={"add_cross_attention": True}).config(), "add_cross_attention=True"),
+    "classes of sequences": (
+        lambda: transformers.LlamaForSequenceClassification(Case().config()), "the loss of this class is not known here; ...ForCausalLM",
+    ),
+    "no head": (lambda: transformers.LlamaModel(Case().config()), "LlamaModel: the loss of this class is not known"),
+    "untried": (lambda: transformers.CohereConfig(**SIZES), '"cohere" was not tried.*untried=True'),
+    "no plan": (lambda: transformers.OPTConfig(vocab_size=48, hidden_size=16, num_hidden_layers=2, num_attention_heads=2), "opt has no pipeline plan"),
+    "no folder": (lambda: "nowhere", '"nowhere" is no folder with a config.json'),
+    "no model": (lambda: 7, "takes a transformers model, a configuration or the folder of a checkpoint, and got int"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name):
+    source, message = REFUSED[name]
+    with pytest.raises(hf.Refused, match=message):
+        hf.layers(source())
+
+
+def test_a_quantized_checkpoint():
+    config = Case().config()
+    config.quantization_config = {"quant_method": "bitsandbytes"}
+    with pytest.raises(hf.Refused, match="quantized weights"):
+        hf.layers(config)
+
+
+def test_weights_shared_by_blocks():
+    model = Case().make()
+    model.model.layers[1].mlp = model.model.layers[0].mlp
+    with pytest.raises(hf.Refused, match=r"model.layers.0.mlp.*and model.layers.1.mlp.* are one tensor"):
+        hf.layers(model)
+
+
+def test_a_part_that_no_plan_names():
+    model = Case().make()
+    model.model.more = torch.nn.Linear(2, 2)
+    with pytest.raises(hf.Refused, match='"model.more.weight" is in no part of its pipeline plan'):
+        hf.layers(model)
+
+
+def test_dropout_that_no_plan_names():
+    model = Case().make()
+    model.model.drop = torch.nn.Dropout(0.1)
+    with pytest.raises(hf.Refused, match='"model.drop" is in no part'):
+        hf.layers(model)
+
+
+@pytest.mark.parametrize("where", ["", "model"])
+def test_hooks_around_the_parts(where):
+    model = Case().make()
+    model.get_submodule(where).register_forward_hook(lambda module, inputs, output: None)
+    with pytest.raises(hf.Refused, match="a script has set forward_hooks on .*LlamaForCausalLM, which every layer would run"):
+        hf.layers(model)
+
+
+def test_a_forward_of_the_script_s_own():
+    model = Case().make()
+    model.model.forward = model.model.forward
+    with pytest.raises(hf.Refused, match='has set forward on "model"'):
+        hf.layers(model)
+
+
+def test_another_head_cannot_be_tied():
+    model = Case(tied=True).make()
+    model.lm_head = torch.nn.Sequential(model.lm_head)
+    with pytest.raises(hf.Refused, match="only the embedding and the head may share theirs"):
+        hf.layers(model)
+
+
+@pytest.mark.parametrize(("inputs", "message"), [
+    (("attention_mask",), '"input_ids" must be one of them'),
+    (("input_ids", "labels"), '"labels" is not what a batch'),
+    (("input_ids", "mask"), '"mask" is not what a batch of llama can hold'),
+])  # fmt: skip
+def test_inputs(inputs, message):
+    with pytest.raises(hf.Refused, match=message):
+        hf.layers(Case().config(), inputs)
+
+
+def test_batches_of_another_form():
+    layers = built(hf.layers(Case().make(), ("input_ids", "attention_mask")))
+    inputs, _ = batch(Case(inputs=("input_ids", "attention_mask")))
+    with pytest.raises(hf.Refused, match="holds 1 inputs, and layers.* was told 2: input_ids, attention_mask"):
+        run(layers, {"input_ids": inputs["input_ids"]})
+    with pytest.raises(hf.Refused, match='"attention_mask" is torch.float32: give integers or booleans'):
+        run(layers, inputs | {"attention_mask": inputs["attention_mask"].float()})
+
+
+def test_an_embedding_that_is_tied_and_used_twice():
+    case = Case("gpt2", True, inputs=("input_ids", "token_type_ids"))
+    with pytest.raises(hf.Refused, match="embeds twice, and its embedding is tied to its head"):
+        run(built(hf.layers(case.make(), case.inputs)), batch(case)[0])
+
+
+def test_a_model_has_its_own_class_and_type():
+    with pytest.raises(hf.Refused, match="`kind` and `dtype` are for configurations"):
+        hf.layers(Case().make(), dtype=torch.bfloat16)
+
+
+def test_packed_positions_are_announced(capsys):
+    hf.layers(Case().config(), ("input_ids", "position_ids"))
+    assert "positions that begin anew within a row keep their sequences apart" in capsys.readouterr().err
+    hf.layers(Case(more={"use_cache": False}).config(), ("input_ids", "position_ids"))
+    assert not capsys.readouterr().err
+
+
+def test_nothing_is_imported_before_it_is_used():
+    import subprocess
+    import sys
+
+    code = "import sys, ostinato.hf; assert not {'transformers', 'deepspeed', 'torch'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
