@@ -276,6 +276,27 @@ class Chooser {
       if (std::optional<Candidate> moved = joint::climb(profile_, options_, list()[i], until))
         add_moved(std::move(*moved));
     }
+    for (const bool split : joint::splits(profile_, options_)) move_coarsest(split, until);
+  }
+
+  /// A placement with few blocks is often ruled out as it stands, and yet a few moves from the best: those
+  /// from many chunks make blocks shorter, and none makes them fewer at the same time.
+  void move_coarsest(bool split, std::optional<std::chrono::steady_clock::time_point> until) {
+    const Candidate* coarsest = nullptr;
+    for (const Candidate& c : list()) {
+      if (!c.placement || c.graph || c.options.split_backward != split) continue;
+      const auto blocks = [](const Candidate& of) { return of.placement->blocks.size(); };
+      if (coarsest == nullptr || blocks(c) < blocks(*coarsest)) coarsest = &c;
+    }
+    if (coarsest == nullptr || coarsest->plan || stopped() || nothing_left()) return;
+    Candidate start = *coarsest;
+    SearchOptions quick = within_a_part(4);
+    quick.effort = kShortEffort;
+    search_one(start, quick);
+    if (!start.plan) return;
+    start.no_shorter = false;
+    std::optional<Candidate> moved = joint::climb(profile_, options_, start, until);
+    if (moved && moved->value() <= found_) add_moved(std::move(*moved));
   }
 
   /// More where a search takes no time.
@@ -349,11 +370,13 @@ class Chooser {
     candidate.infeasible = infeasible;
   }
 
+  /// The shortest; of several, one with fewest blocks.
   std::size_t best() {
     std::size_t best = list().size();
+    const auto key = [](const Candidate& c) { return std::pair(c.value(), c.placement->blocks.size()); };
     for (std::size_t i = 0; i < list().size(); ++i) {
       if (!list()[i].plan) continue;
-      if (best == list().size() || list()[i].value() < list()[best].value()) best = i;
+      if (best == list().size() || key(list()[i]) < key(list()[best])) best = i;
     }
     if (best < list().size()) return best;
     std::string reasons;
