@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing ostinato-profile/1: one line a row, so that two profiles can be compared line by line.
 
+#include <fmt/format.h>
+
 #include "search/files/json.h"
 #include "search/profile/profile_json.h"
 #include "search/profile/profile_noise.h"
@@ -88,12 +90,12 @@ Json json(const RankCost& rank) {
 }
 
 void add(std::string& text, const char* key, const Json& value) {
-  text += std::string("  \"") + key + "\": " + value.text() + ",\n";
+  text += fmt::format("  \"{}\": {},\n", key, value.text());
 }
 
 template <typename Row>
 void add_rows(std::string& text, const char* key, const std::vector<Row>& rows) {
-  text += std::string("  \"") + key + "\": [";
+  text += fmt::format("  \"{}\": [", key);
   const char* separator = "\n    ";
   for (const Row& row : rows) {
     text += separator + json(row).text();
