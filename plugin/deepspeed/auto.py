@@ -20,7 +20,7 @@ import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.machine.block_time import border_bytes, can_measure, measure_blocks
+from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import host_timed
 from ostinato.profile.measure.rows import rank_cost
 from ostinato.profile.measure.samples import rounds
@@ -167,11 +167,10 @@ def _profile(engine, clock: LayerClock, read: int) -> str:
 
 def _rank_cost(settings, device: torch.device, rows: list, read: int) -> Any:
     cost = rank_cost(settings, read if device.type == "cpu" else 0)
-    if can_measure(host_timed(device)):
-        try:
-            cost.forward, cost.backward = measure_blocks(border_bytes(rows))
-        except ProfileError as error:
-            print(f"ostinato: auto: what a block costs beside its layers is not counted: {error}", flush=True)
+    try:
+        count_blocks(cost, rows, host_timed(device))
+    except ProfileError as error:
+        print(f"ostinato: auto: what a block costs beside its layers is not counted: {error}", flush=True)
     return cost
 
 

@@ -27,7 +27,7 @@ from ostinato import _profiler
 from ostinato.errors import Status, fail
 from ostinato.files import why_not_all, write_text
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.machine.block_time import border_bytes, can_measure, measure_blocks
+from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import device_of_this_process
 from ostinato.profile.machine.launched import Part, file_of_kind, meet, world
 from ostinato.profile.machine.transfers import measure_transfers
@@ -226,14 +226,6 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def with_blocks(profile: Any, job: Job) -> None:
-    """What blocks cost beside their layers, with messages of the size that most borders have. Not of an archive: it is not trained here."""
-    if job.config and can_measure(job.device):
-        rank = profile.rank
-        rank.forward, rank.backward = measure_blocks(border_bytes(profile.layers))
-        profile.rank = rank
-
-
 class Work:
     """Profiles what the script trains at its first step, from inside that step, and ends the process there: a script may catch every
     exception, and go on."""
@@ -277,10 +269,10 @@ class Work:
             profile = self.layers_of(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []
             drawn = record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
-        measured = self.part.transfers()
         if not args.no_transfers:
-            profile.transfers = measured or measure_transfers(args.ranks, job.device)
-            with_blocks(profile, job)
+            profile.transfers = self.part.transfers() or measure_transfers(args.ranks, job.device)
+            if job.config:  # an archive is not trained here
+                count_blocks(profile.rank, profile.layers, job.device)
         self.output.back()
         files = write(Result(profile, checks, drawn), args, self.folder)
         with contextlib.suppress(BrokenPipeError, SystemExit):  # whoever read has gone; rich tells it so

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a forward and a backward block cost on this machine beside their layers, in DeepSpeed's engine under a plan.
 
-    forward, backward = measure_blocks(196608)       # ns; messages of so many bytes
+    count_blocks(profile.rank, profile.layers, device)      # where that can be measured: rank.forward, rank.backward
+    forward, backward = measure_blocks(196608)              # ns; messages of so many bytes
 
 Two ranks train layers that hardly compute (ostinato.deepspeed.block_time, known here by its name only: the plugin is built
 on the profiler). On an accelerator nothing is measured: the host runs ahead of the device there, which hides it.
@@ -34,6 +35,13 @@ def can_measure(device: Any) -> bool:
 def border_bytes(rows: Sequence[Any]) -> int:
     """Of what most borders between stages carry. `rows`: of a profile, at least one."""
     return statistics.median_low(row.output_bytes for row in rows)
+
+
+def count_blocks(rank: Any, rows: Sequence[Any], device: Any) -> None:
+    """Puts what blocks cost into a profile's `rank`, with messages of the size that most borders between its `rows` have; nothing where
+    that cannot be measured. As measure_blocks()."""
+    if can_measure(device):
+        rank.forward, rank.backward = measure_blocks(border_bytes(rows))
 
 
 def measure_blocks(size: int) -> tuple[int, int]:
