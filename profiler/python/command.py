@@ -28,10 +28,11 @@ from ostinato.errors import Status, fail
 from ostinato.files import why_not_all, write_text
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
-from ostinato.profile.machine.device import device_of_this_process
+from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.machine.launched import Part, file_of_kind, meet, world
 from ostinato.profile.machine.transfers import measure_transfers
 from ostinato.profile.measure.check import Check, check_profile
+from ostinato.profile.measure.company import most_beside
 from ostinato.profile.measure.rank_memory import Recording, record_memory
 from ostinato.profile.model.exported import ARCHIVE, TORCHSCRIPT, load_exported
 from ostinato.profile.model.job import Job
@@ -76,6 +77,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--warm-up", type=natural, default=3, help="rounds before them that do not count (%(default)s)")
     ranks = "processes whose transfers are measured, pair by pair; two stand for all (%(default)s)"
     p.add_argument("--ranks", type=positive, default=2, help=ranks)
+    beside = (
+        "processes that compute the same layers beside, as the other ranks of this host do while the model trains, on CPUs (as many as the "
+        "script's world has beside rank 0, and have cores of their own)"
+    )
+    p.add_argument("--beside", type=natural, metavar="PROCESSES", help=beside)
     kind = "kind of the device that is measured, as a placement's devices name it ($OSTINATO_DEVICE_KIND, else the GPU's name, or cpu)"
     p.add_argument("--kind", default=os.environ.get("OSTINATO_DEVICE_KIND"), help=kind)
     p.add_argument("--no-transfers", action="store_true", help="measure neither transfers nor what a block costs beside its layers")
@@ -264,7 +270,7 @@ class Work:
     def profile(self, job: Job) -> int:
         """Measures, writes and reports. Returns the exit status."""
         args = self.args
-        job.repeats, job.warm_up, job.kind = args.repeats, args.warm_up, args.kind
+        job.repeats, job.warm_up, job.kind, job.beside = args.repeats, args.warm_up, args.kind, self.beside(job)
         with shown_progress(args.quiet) as progress:
             profile = self.layers_of(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []
@@ -278,6 +284,16 @@ class Work:
         with contextlib.suppress(BrokenPipeError, SystemExit):  # whoever read has gone; rich tells it so
             report(profile, checks, files, args)
         return status_of(profile)
+
+    def beside(self, job: Job) -> int:
+        """An accelerator is measured by its own clock, whatever its host does; an archive is not trained here."""
+        if not isinstance(job.device, Cpu):
+            if self.args.beside:
+                raise ProfileError(f"--beside is for CPUs, and this rank computes on {job.device.place}")
+            return 0
+        if self.args.beside is not None or not job.config:
+            return self.args.beside or 0
+        return most_beside(int(self.environment.get("LOCAL_WORLD_SIZE", job.ranks)))
 
     def layers_of(self, job: Job, progress: Any) -> Any:
         """Their profile. Where only the last stage's iterator has labels, rank 0 cannot compute the loss."""

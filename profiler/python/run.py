@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
+from ostinato.profile.measure.company import company
 from ostinato.profile.measure.device_times import measure_on_device
 from ostinato.profile.measure.footprint import Footprint, footprint
 from ostinato.profile.measure.kept import Memory
@@ -63,9 +64,15 @@ class Measured:
     timer_note: str = ""
 
 
+def noted(beside: int) -> str:
+    return f"{beside} {'process' if beside == 1 else 'processes'} computed beside it, as other ranks do" if beside else ""
+
+
 def measure_chain(job: Job, chain: Chain, progress: Progress) -> Measured:
     if not job.device.own_clock:
-        return Measured(in_turns(chain.layers, job, progress=progress), record_operators(job, chain, progress), "cpu")
+        with company(chain.layers, job.beside):
+            samples, operators = in_turns(chain.layers, job, progress=progress), record_operators(job, chain, progress)
+        return Measured(samples, operators, "cpu", noted(job.beside))
     recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
     times = measure_on_device(job, chain, recorder, EVENTS, progress)
     return Measured(times.samples, times.operators, times.timer, times.note)

@@ -26,6 +26,8 @@ class Job:
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
     read: int = 0  # ns that a batch takes to read
     device: Any = field(default_factory=Cpu)  # Cpu or Cuda of machine/device.py: layers and inputs are moved there
+    ranks: int = 1  # of the world that the script has made
+    beside: int = 0  # processes that compute the same layers while one is measured, on a CPU (measure/company.py)
     name: str = "model"
     kind: str = "cpu"  # of the device, as a placement's devices name it
     repeats: int = 20

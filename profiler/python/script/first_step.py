@@ -142,6 +142,7 @@ class Run:
 
     def take(self, job: Job) -> NoReturn:
         job.name, job.device = self.script.stem if self.script.suffix == ".py" else self.script.name.rpartition(".")[2], self.device
+        job.ranks = self.world.size
         self._take(job)
 
     def fail(self, error: ProfileError) -> NoReturn:
