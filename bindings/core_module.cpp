@@ -264,10 +264,12 @@ void bind_profile(py::module_& m) {
       .def_property_readonly("count", [](const HeldDevices& d) { return d.on.devices; });
   m.def(
       "devices",
-      [](int count, const std::string& memory) {
-        return HeldDevices{"", memory, core::on_devices(count, memory)};
+      [](int count, const std::string& memory, const std::vector<core::SharedCores>& hosts) {
+        return HeldDevices{
+            "", memory,
+            hosts.empty() ? core::on_devices(count, memory) : core::on_shared_cores(count, memory, hosts)};
       },
-      py::arg("count"), py::arg("memory"));
+      py::arg("count"), py::arg("memory"), py::arg("hosts"));
   m.def(
       "cluster",
       [](std::string text, const std::string& name) {

@@ -65,6 +65,10 @@ void bind_program(py::module_& m) {
       .def_readonly("stages", &Program::stages)
       .def_readonly("micro_batches", &Program::micro_batches)
       .def_readonly("makespan", &Program::makespan, "Planned, in nanoseconds.")
+      .def_readonly(
+          "predicted", &Program::predicted,
+          "What a step is predicted to take, in nanoseconds: the makespan, or its replay where devices "
+          "share processors.")
       .def_readonly("lower_bound", &Program::lower_bound, "Proven bound of the makespan; 0: none.")
       .def_readonly(
           "one_f_one_b", &Program::one_f_one_b,

@@ -107,7 +107,8 @@ void bind_profile(py::module_& m) {
       .def_readwrite("buffers", &RankCost::buffers)
       .def_readwrite("forward", &RankCost::forward)
       .def_readwrite("backward", &RankCost::backward)
-      .def_readwrite("read", &RankCost::read);
+      .def_readwrite("read", &RankCost::read)
+      .def_readwrite("computing", &RankCost::computing);
   py::class_<Completeness>(m, "Completeness")
       .def_readwrite("complete", &Completeness::complete)
       .def_readwrite("expected", &Completeness::expected)

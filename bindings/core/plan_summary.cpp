@@ -110,6 +110,16 @@ std::string cut_text(const Plan& plan) {
   return is_optimal(plan) ? ", the limit left other modes untried" : ", cut by the limit";
 }
 
+/// What the step takes where devices share processors; of a step whose micro-batches are alike.
+std::string sharing_line(const Plan& plan, const Placement& placement) {
+  if (placement.hosts.empty() || !plan.sizes.empty()) return "";
+  const Nanoseconds shared = replayed_makespan(placement, plan.micro_batches, plan.schedule);
+  std::vector<std::string> hosts;
+  for (const Host& host : placement.hosts)
+    hosts.push_back(fmt::format("{} devices share {}", host.devices.size(), host.cores));
+  return line("on shared cores", fmt::format("{} ({})", format_time(shared), fmt::join(hosts, ", ")));
+}
+
 /// With the sizes of the plan, where it has them: then in the order given.
 std::vector<Reference> references_of(const Plan& plan, const Placement& placement) {
   if (plan.sizes.empty()) return references(placement, plan.micro_batches, plan.objective);
@@ -168,7 +178,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
                                        proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,
                                              plan.by_exhaustion.makespan)));
-  text += reference_lines(plan, placement, value);
+  text += sharing_line(plan, placement) + reference_lines(plan, placement, value);
   if (plan.sizes.empty()) text += period_line(plan) + in_flight_line(plan, placement);
   text += memory_line(plan, placement, step_memory);
   if (plan.modes) text += modes_lines(plan);

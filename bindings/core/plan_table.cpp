@@ -7,12 +7,15 @@
 
 #include "bindings/core/plan_summary.h"
 #include "search/files/error.h"
+#include "search/named/named.h"
 #include "search/named/references.h"
 #include "search/partition/chain.h"
 #include "search/partition/even_split.h"
 #include "search/partition/stages.h"
 #include "search/placement/quantity.h"
+#include "search/plan/orders.h"
 #include "search/plan/proved.h"
+#include "search/simulate/simulate.h"
 
 namespace ostinato::core {
 namespace {
@@ -21,10 +24,21 @@ namespace {
 std::optional<Baseline> in_usual_order(const Placement& placement, const PartitionOptions& options,
                                        Objective objective, const std::string& suffix) {
   for (const Reference& r : references(placement, options.micro_batches, objective)) {
-    if (r.name == (options.inference ? "gpipe" : "1f1b"))
-      return Baseline{r.name + suffix, r.makespan, r.value, r.fits};
+    if (r.name != (options.inference ? "gpipe" : "1f1b")) continue;
+    Baseline found{r.name + suffix, r.makespan, r.value, r.fits};
+    if (objective == Objective::makespan && !placement.hosts.empty()) {
+      const auto orders = named_schedule(r.name, placement, options.micro_batches).orders;
+      const auto schedule = earliest_starts(placement, options.micro_batches, *orders);
+      found.shared = replayed_makespan(placement, options.micro_batches, *schedule);
+    }
+    return found;
   }
   return std::nullopt;
+}
+
+/// As Candidate::value().
+Nanoseconds value_of(const Baseline& baseline) {
+  return baseline.shared > 0 ? baseline.shared : baseline.value;
 }
 
 /// Time of the busiest device for one micro-batch.
@@ -68,8 +82,12 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
   const auto step = facts_of(profile, candidate.options, candidate.cuts->stages).step_memory;
   const std::vector<Bytes> peaks = peaks_with_step(plan, *candidate.placement, step);
   row.memory = format_memory(*std::max_element(peaks.begin(), peaks.end()));
-  row.note = is_optimal(plan) ? "optimal for it (proved)"
-                              : "gap to its bound " + gap(candidate.value(), bound_of(plan));
+  if (candidate.shared > 0) {
+    row.note = fmt::format("{} with a core for each device", format_time(plan.makespan));
+  } else {
+    row.note = is_optimal(plan) ? "optimal for it (proved)"
+                                : "gap to its bound " + gap(candidate.value(), bound_of(plan));
+  }
   row.note += fmt::format(", busiest device {}", format_time(busiest_device(*candidate.placement)));
   return row;
 }
@@ -134,7 +152,7 @@ std::string others_text(const JointChoice& choice, bool every) {
 void add_baseline(std::vector<Row>& rows, const std::string& name, const std::optional<Baseline>& baseline,
                   Nanoseconds best) {
   if (!baseline) return;
-  rows.push_back({"", name, "", format_time(baseline->value), ratio(baseline->value, best), "",
+  rows.push_back({"", name, "", format_time(value_of(*baseline)), ratio(value_of(*baseline), best), "",
                   baseline->fits ? "" : "does not fit the memory"});
 }
 
@@ -182,6 +200,15 @@ std::string cut_text(const JointChoice& choice) {
       cut == 1 ? "1 candidate" : fmt::format("{} candidates", cut));
 }
 
+std::string sharing_text(const Candidate& best) {
+  if (best.shared == 0) return "";
+  std::string text;
+  for (const Host& host : best.placement->hosts)
+    text += fmt::format("{}{} devices share {} core{}", text.empty() ? "" : ", ", host.devices.size(),
+                        host.cores, host.cores == 1 ? "" : "s");
+  return text + ": these makespans are of replays in which those that compute share them.\n";
+}
+
 /// Why the winner was taken, against the next best and against 1F1B on the even split.
 std::string reason(const JointChoice& choice, const Baselines& base) {
   const Candidate& best = choice.candidates[choice.winner];
@@ -208,15 +235,18 @@ std::string reason(const JointChoice& choice, const Baselines& base) {
   }
   if (base.even && best.value() > 0) {
     text += fmt::format(".\n{} an even split of the layers takes {} times as long{}", usual_order(best),
-                        ratio(base.even->value, best.value()),
+                        ratio(value_of(*base.even), best.value()),
                         base.even->fits ? "" : ", and does not fit the memory");
   }
-  return text + ".\n" + cut_text(choice) + idle_text(choice);
+  return text + ".\n" + sharing_text(best) + cut_text(choice) + idle_text(choice);
 }
 
 Json baseline_json(const std::optional<Baseline>& baseline) {
   if (!baseline) return nullptr;
-  return {{"makespan", baseline->makespan}, {"objective_value", baseline->value}, {"fits", baseline->fits}};
+  Json json = {
+      {"makespan", baseline->makespan}, {"objective_value", baseline->value}, {"fits", baseline->fits}};
+  if (baseline->shared > 0) json["shared_makespan"] = baseline->shared;
+  return json;
 }
 
 Json candidate_json(const Candidate& c) {
@@ -230,7 +260,8 @@ Json candidate_json(const Candidate& c) {
                {"lower_bound", c.bound}};
   if (c.plan) {
     json["makespan"] = c.plan->makespan;
-    json["objective_value"] = c.value();
+    json["objective_value"] = objective_value(*c.plan, *c.placement);
+    if (c.shared > 0) json["shared_makespan"] = c.shared;
     json["peak_memory"] = c.plan->peak_memory;
     json["seconds"] = c.seconds;
   } else {

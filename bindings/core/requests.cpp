@@ -160,6 +160,27 @@ PartitionOptions on_devices(int count, const std::string& memory) {
   return result;
 }
 
+PartitionOptions on_shared_cores(int count, const std::string& memory,
+                                 const std::vector<SharedCores>& hosts) {
+  PartitionOptions result = on_devices(count, memory);
+  Cluster cluster = alike(count, result.device_memory);
+  cluster.nodes.clear();
+  cluster.devices.clear();
+  for (const auto& [devices, cores] : hosts) {
+    if (devices < 1 || cores < 1) throw UsageError("a host needs at least one device and one core");
+    cluster.devices.insert(cluster.devices.end(), static_cast<std::size_t>(devices),
+                           {.kind = 0, .node = static_cast<int>(cluster.nodes.size())});
+    cluster.nodes.push_back(
+        {.name = fmt::format("node{}", cluster.nodes.size()), .link = {}, .cores = cores});
+    if (cluster.devices.size() > static_cast<std::size_t>(kMostDevices)) break;
+  }
+  if (cluster.devices.size() != static_cast<std::size_t>(count))
+    throw UsageError(
+        fmt::format("the hosts have {} devices, and there are {}", cluster.devices.size(), count));
+  result.cluster = std::move(cluster);
+  return result;
+}
+
 PartitionOptions on_cluster(Cluster cluster, const std::string& memory) {
   if (device_memory(memory) != kUnlimited)
     throw UsageError("--device-memory does not go with a device file, whose kinds have their own memory");

@@ -34,6 +34,10 @@ PartitionOptions on_devices(int count, const std::string& memory);
 /// their own. Throws UsageError, and InputError for such a profile.
 PartitionOptions on_cluster(Cluster cluster, const std::string& memory);
 
+/// Devices that are alike, on hosts one after the other: so many of them, which share so many cores.
+using SharedCores = std::pair<int, int>;
+PartitionOptions on_shared_cores(int count, const std::string& memory, const std::vector<SharedCores>& hosts);
+
 /// For `partition`, from its section; `on` says on which devices, 0 micro-batches: as many as stages. Throws
 /// UsageError where options contradict each other, InputError for a layer to shard that is not there.
 PartitionOptions cut_options(const Options& options, PartitionOptions on, int micro_batches,

@@ -270,10 +270,13 @@ class Devices:
 
     >>> Devices(4, memory="40GiB")
     Devices(4, memory='40GiB')
+
+    `hosts`: (devices, cores) of each host in turn, where devices share processors, as ranks on a CPU do that has fewer cores than ranks:
+    `Devices(4, hosts=[(4, 2)])`. A plan is then judged by what its step takes with that sharing.
     """
 
-    def __init__(self, count: int, memory: Memory = "unlimited"):
-        self._core = _search.devices(count, _typed("device_memory", memory))
+    def __init__(self, count: int, memory: Memory = "unlimited", hosts: Sequence[tuple[int, int]] = ()):
+        self._core = _search.devices(count, _typed("device_memory", memory), list(hosts))
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Devices:

@@ -16,6 +16,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -26,10 +27,11 @@ import torch
 from ostinato.core import Devices
 from ostinato.errors import Status
 from ostinato.files import write_text
-from ostinato.profile.machine.device import device_of_this_process
+from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.machine.launched import file_of_kind, world
 from ostinato.profile.machine.transfers import fitted, measure_pairs
 from ostinato.profile.machine.wire import joined
+from ostinato.ranks import cores
 from ostinato.ranks.groups import everyones
 
 LAUNCH = "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), once a rank"
@@ -77,8 +79,19 @@ def link(costs: list[Any]) -> str:
     return f"latency = {slowest.latency}\nbandwidth = {slowest.bytes_per_second / 1e9:.9f}\n"
 
 
-def device_file(ranks: list[Rank], costs: list[Any], profile: Path | None = None) -> str:
-    """The text. `costs`: of pairs_to_measure(). `profile`: where several kinds were profiled, each names its own file."""
+def shared_cores(places: Sequence[cores.Place], chosen: Sequence[int]) -> dict[int, int]:
+    """By the first device of each host whose devices share cores, how many. `places`: of all ranks; `chosen`: those that are devices."""
+    found, first = {}, 0
+    for devices, of_host in cores.hosts(places, chosen):
+        if of_host < devices:
+            found[first] = of_host
+        first += devices
+    return found
+
+
+def device_file(ranks: list[Rank], costs: list[Any], profile: Path | None = None, shared: Mapping[int, int] | None = None) -> str:
+    """The text. `costs`: of pairs_to_measure(). `profile`: where several kinds were profiled, each names its own file. `shared`: as
+    shared_cores()."""
     nodes = nodes_of(ranks)
     kinds = list(dict.fromkeys(rank.kind for rank in ranks))
     by_pair = {(cost.source, cost.target): cost for cost in costs}
@@ -94,6 +107,8 @@ def device_file(ranks: list[Rank], costs: list[Any], profile: Path | None = None
     for index, node in enumerate(nodes):
         name = json.dumps(f"{index}:{node.host}")
         text.append(f"[[nodes]]\nname = {name}\nkind = {json.dumps(node.kind)}\ndevices = {node.count}\n")
+        if shared and node.first in shared:
+            text[-1] += f"cores = {shared[node.first]}\n"
         if node.count > 1:
             text[-1] += link([by_pair[node.first, node.first + 1]])
     return "\n".join(text)
@@ -110,20 +125,22 @@ def describe(profile: Path | None = None, stages: int = 0) -> str | None:
         raise ValueError(f"no launcher started these ranks: {LAUNCH}")
     if stages < 0 or (stages and count % stages):
         raise ValueError(f"{count} ranks were started, which {stages} stages do not divide")
-    torch.set_num_threads(1)
     device = device_of_this_process()
+    here = cores.here(isinstance(device, Cpu))
+    torch.set_num_threads(1)
     with joined(rank, count, "env://", device) as wire:
         places = everyones((socket.gethostname(), device.identity()))
         everyone = everyones(this_rank(device, places.count(places[rank])))
         chosen = list(range(0, count, count // stages)) if stages else list(range(count))
         ranks = [everyone[r] for r in chosen]
+        shared = shared_cores(everyones(here), chosen)
         pairs = [(chosen[a], chosen[b]) for a, b in pairs_to_measure(nodes_of(ranks))]
         rows = everyones(measure_pairs(wire, rank, pairs))
     if rank != 0:
         return None
     place = {global_rank: index for index, global_rank in enumerate(chosen)}
     costs = fitted([[place[a], place[b], *measured] for part in rows for a, b, *measured in part])
-    return device_file(ranks, costs, profile)
+    return device_file(ranks, costs, profile, shared)
 
 
 def from_launcher(profile: Path | None = None, stages: int = 0) -> Devices | None:

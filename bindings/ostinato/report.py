@@ -59,11 +59,11 @@ def rank_rows(ranks: list[RankTrace]) -> list[dict]:
 
 
 def step(ranks: list[RankTrace]) -> dict:
-    """Nanoseconds: the plan's makespan; what 1F1B would take instead, where that is known; the pipeline part of the last step, from its
+    """Nanoseconds: the plan's makespan, or what it becomes where ranks share cores; what 1F1B would take instead, where that is known; the pipeline part of the last step, from its
     begin to the last end; and the median over the steps of their wall clock, optimizer included, the first step left out."""
     slowest = [max(times) for times in zip(*(trace.step_seconds for trace in ranks), strict=False)]
     return {
-        "predicted_ns": ranks[0].makespan,
+        "predicted_ns": ranks[0].predicted or ranks[0].makespan,
         "predicted_1f1b_ns": ranks[0].one_f_one_b or None,
         "measured_pipeline_ns": max(i.end for trace in ranks for i in trace.instructions),
         "measured_step_ns": round(statistics.median(slowest[1:] or slowest) * 1e9),

@@ -63,8 +63,8 @@ class TracedInstruction(BaseModel):
 
 
 class RankTrace(BaseModel):
-    """One rank's file. `step_seconds`: wall clock of every step so far; `makespan`: the plan's, in nanoseconds;
-    `one_f_one_b`: what 1F1B would take, 0 where nothing says it."""
+    """One rank's file. `step_seconds`: wall clock of every step so far; `makespan`: the plan's, in nanoseconds; `predicted`: what a step
+    was predicted to take where ranks share cores, 0: the makespan; `one_f_one_b`: what 1F1B would take, 0 where nothing says it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["ostinato-trace/1"]
@@ -76,6 +76,7 @@ class RankTrace(BaseModel):
     instructions: list[TracedInstruction] = Field(min_length=1)
     step_seconds: list[Seconds] = Field(min_length=1)
     peak_memory: Annotated[int, Field(ge=0, lt=1 << 62)] | None = None
+    predicted: Nanoseconds = 0
     one_f_one_b: Nanoseconds = 0
 
     @model_validator(mode="after")
@@ -95,7 +96,7 @@ def read_traces(folder: Path) -> list[RankTrace]:
     for before, after in pairwise(ranks):
         if before.rank == after.rank:
             raise TraceError(f"{folder}: two files are of rank {after.rank}")
-    for key in ("plan_sha256", "step", "makespan", "one_f_one_b"):
+    for key in ("plan_sha256", "step", "makespan", "predicted", "one_f_one_b"):
         if len({getattr(trace, key) for trace in ranks}) > 1:
             raise TraceError(f"{folder}: the ranks differ in {key}: files of several runs are mixed here")
     return ranks

@@ -32,7 +32,7 @@ class Statement:
     model: str = ""
     layers: dict[int, str] = field(default_factory=dict)
     options: str = ""
-    place: tuple[str, tuple[int, ...]] = ("", ())
+    place: tuple[str, tuple[int, ...], int] = ("", (), 1)
     error: str = ""
     unsupported: str = ""
 

@@ -69,8 +69,8 @@ def line(program, relation: str) -> str:
     """`relation`: as Claim.before() says it."""
     what = f'ostinato: plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
     if not any(stage.has_backward for stage in program.stages):
-        return f"{what}requests: predicted {program.makespan / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
-    return f"{what}micro-batches: predicted step {program.makespan / 1e6:.3f} ms{against(program)}; numbers: {relation}"
+        return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
+    return f"{what}micro-batches: predicted step {program.predicted / 1e6:.3f} ms{against(program)}; numbers: {relation}"
 
 
 def against(program) -> str:
@@ -78,5 +78,5 @@ def against(program) -> str:
     usual = program.one_f_one_b
     if not usual:
         return ""
-    longer = f", {usual / program.makespan:.2f} times as long" if program.makespan else ""
+    longer = f", {usual / program.predicted:.2f} times as long" if program.predicted else ""
     return f"; 1F1B would take {usual / 1e6:.3f} ms{longer}"

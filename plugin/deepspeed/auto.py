@@ -21,9 +21,9 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
-from ostinato.profile.machine.device import host_timed
+from ostinato.profile.machine.device import UndisturbedCpu, host_timed
 from ostinato.profile.measure.rows import rank_cost
-from ostinato.profile.measure.samples import rounds
+from ostinato.profile.measure.samples import computing, rounds
 from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.settings import read_settings
 from ostinato.ranks.groups import everyones
@@ -56,12 +56,13 @@ class Auto:
     groups: Snapshot  # of the user's optimizer or parameter groups, before DeepSpeed changed them
     hooks: list[set[int]]  # of the model, the engine's own
     changes: ScriptChanges  # since initialize()
+    shares_cores: bool  # a layer's time is then that of its thread: how long it waits for a core is the plan's to count
     loaded: tuple | None = None  # arguments of load_checkpoint()
 
 
-def begin(engine, original_init, again: Again, args: tuple, kwargs: dict) -> dict[str, Marks]:
+def begin(engine, original_init, again: Again, shares_cores: bool, args: tuple, kwargs: dict) -> dict[str, Marks]:
     """Makes DeepSpeed's own engine, which measures in its first train_batch(). Changes `kwargs` so that it can be read twice. Returns what
-    that engine did to the layers of this rank, by their units (rebuild).
+    that engine did to the layers of this rank, by their units (rebuild). `shares_cores`: ranks of this run do.
     """
     if kwargs.get("model_parameters") is not None:
         kwargs["model_parameters"] = list(kwargs["model_parameters"])
@@ -72,7 +73,7 @@ def begin(engine, original_init, again: Again, args: tuple, kwargs: dict) -> dic
     original_init(engine, *args, **kwargs)
     hooks = [set(now) - before for now, before in zip(_hooks(kwargs["model"]), had, strict=True)]
     engine.__class__ = type(kind.__name__, (AutoEngine, kind), {"__module__": kind.__module__})
-    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks, ScriptChanges(engine))
+    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks, ScriptChanges(engine), shares_cores)
     if dist.get_rank() == 0:
         print("ostinato: auto: the first train_batch() measures under DeepSpeed's own 1F1B, then searches", flush=True)
     return {unit: Marks(before[unit], describe(layer)) for unit, layer in layers.items()}
@@ -122,7 +123,7 @@ def _measure(engine, batches: list, read: int) -> str:
     offset, before = model.micro_offset, state.now()
     model.train()
     engine.total_loss, engine._compute_loss = None, True
-    clock = LayerClock(model, host_timed(torch.device(engine.device)))
+    clock = LayerClock(model, UndisturbedCpu() if engine._ostinato_auto.shares_cores else host_timed(torch.device(engine.device)))
     with clock:
         for repeat in rounds(WARM_UP, PASSES):
             clock.counts = repeat >= 0
@@ -161,12 +162,13 @@ def _profile(engine, clock: LayerClock, read: int) -> str:
     profile.layers = _rows([layers[index] for index in sorted(layers)], engine.module._layer_specs)
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.completeness.complete = True
-    profile.rank = _rank_cost(settings, torch.device(engine.device), profile.layers, read)
+    busy = computing(layer.samples for layer in layers.values())
+    profile.rank = _rank_cost(settings, torch.device(engine.device), profile.layers, read, busy)
     return profile.json()
 
 
-def _rank_cost(settings, device: torch.device, rows: list, read: int) -> Any:
-    cost = rank_cost(settings, read if device.type == "cpu" else 0)
+def _rank_cost(settings, device: torch.device, rows: list, read: int, busy: int) -> Any:
+    cost = rank_cost(settings, read, busy) if device.type == "cpu" else rank_cost(settings)
     try:
         count_blocks(cost, rows, host_timed(device))
     except ProfileError as error:

@@ -50,15 +50,18 @@ class Profiled:
 
     sha256: str = ""
     layers: tuple[tuple[str, str], ...] = ()
+    shares_cores: bool = False  # the placement says which of its devices do
 
 
 def read(placement: Path) -> Profiled:
     """The table [model] of a placement that has been checked. Only that table is parsed: blocks may be many."""
-    _, found, rest = placement.read_text().partition("\n[model]\n")
+    text = placement.read_text()
+    shares = "\n[[hosts]]\n" in text
+    _, found, rest = text.partition("\n[model]\n")
     if not found:
-        return Profiled()
+        return Profiled(shares_cores=shares)
     table = tomllib.loads(rest.partition("\n[")[0])
-    return Profiled(table.get("sha256", ""), tuple(entry.rpartition(" ")[::2] for entry in table.get("layers", ())))
+    return Profiled(table.get("sha256", ""), tuple(entry.rpartition(" ")[::2] for entry in table.get("layers", ())), shares)
 
 
 def check(profiled: Profiled, placement: str, digests: list[str], specs: list) -> str:

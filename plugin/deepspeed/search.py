@@ -36,10 +36,12 @@ _rounds = count()  # every rank makes its engines in the same order
 
 @dataclass(frozen=True)
 class Size:
-    """What a plan must fit: `devices` pipeline ranks, `micro_batches` a step."""
+    """What a plan must fit: `devices` pipeline ranks, `micro_batches` a step. `hosts`: (devices, cores) of each host in turn, where ranks
+    share cores."""
 
     devices: int
     micro_batches: int
+    hosts: tuple[tuple[int, int], ...] = ()
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
     options = search.model_dump(exclude_none=True)
     memory = options.pop("device_memory", None) or _device_memory()
     try:
-        on = Devices(size.devices, memory)
+        on = Devices(size.devices, memory, size.hosts)
         found = plan(Profile.from_file(profile), devices=on, micro_batches=size.micro_batches, all_devices=True, **options)
     except Error as error:
         why = f"infeasible: {error}" if isinstance(error, InfeasibleError) else str(error)

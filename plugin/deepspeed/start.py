@@ -9,10 +9,12 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from ostinato.errors import printable
 from ostinato.files import write_text
+from ostinato.ranks import cores
 
-from . import auto, cores, model_identity, plans, universal
+from . import auto, model_identity, plans, universal
 from .agreement import Statement, agree
 from .announce import difference, line
 from .claims import Claim, cuts_otherwise, draws_otherwise
@@ -42,6 +44,7 @@ class Prepared:
     paths: Paths | None = None
     program: object = None
     profiled: model_identity.Profiled = field(default_factory=model_identity.Profiled)  # the model that it was made for
+    places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
     engines: dict = field(default_factory=dict)  # "auto": by unit (rebuild), what DeepSpeed's own engine did to its layer
 
@@ -62,7 +65,7 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
         return _without_plan(error, engine, original_init, prepared, args, kwargs)
     if prepared.program is None:
         again = partial(_start_measured, original_init, prepared, args, kwargs)
-        prepared.engines = auto.begin(engine, original_init, again, args, kwargs)
+        prepared.engines = auto.begin(engine, original_init, again, bool(cores.sharing(prepared.places)), args, kwargs)
     else:
         _install(engine, original_init, prepared, args, kwargs)
 
@@ -165,7 +168,8 @@ def _lower(paths: Paths, model, config):
 
 def _search_plan(prepared: Prepared, model, config) -> None:
     """All ranks hold the same searched program afterwards, or none where "auto" has not measured yet."""
-    size = Size(model.topology().get_dim("pipe"), config.gradient_accumulation_steps)
+    pipeline = tuple(model._grid.pp_group)
+    size = Size(len(pipeline), config.gradient_accumulation_steps, cores.hosts(prepared.places, pipeline))
     with shared_plan(prepared.section, prepared.paths, size) as paths:
         if paths is None:
             return
@@ -180,11 +184,12 @@ def _agree(prepared: Prepared, model) -> None:
     """Raises the same on every rank where one cannot run, where they differ, and where the plan is for another model."""
     timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
     everyone = agree(_statement(prepared, model), timeout_s)
+    prepared.places = [cores.Place(*statement.place) for statement in everyone]
     digests = model_identity.together([statement.layers for statement in everyone])
     if prepared.program is None:
         return
     note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs)
-    for said in (note, cores.note([cores.Place(*statement.place) for statement in everyone])):
+    for said in (note, cores.note(prepared.places, prepared.profiled.shares_cores)):
         if said and dist.get_rank() == 0:
             print(f"ostinato: {printable(said)}", flush=True)
 
@@ -199,7 +204,7 @@ def _statement(prepared: Prepared, model) -> Statement:
         model="\n".join(model_identity.names_of(model)),
         layers=model_identity.local_digests(model),
         options=prepared.section.model_dump_json(include=COMPARED) if prepared.section else "",
-        place=cores.here(),
+        place=cores.here(get_accelerator().device_name() == "cpu"),
         error="" if error is None or isinstance(error, Unsupported) else str(error),
         unsupported=str(error) if isinstance(error, Unsupported) else "",
     )

@@ -24,6 +24,8 @@ class Trace:
         self._file = Diagnostic(folder / f"rank-{rank}.json")
         self._head = {"format": FORMAT, "rank": rank, "device": device, "plan_sha256": program.plan_sha256}
         self._head["makespan"] = program.makespan
+        if program.predicted != program.makespan:
+            self._head["predicted"] = program.predicted
         if program.one_f_one_b:
             self._head["one_f_one_b"] = program.one_f_one_b
         self._planned = list(program.instructions(device))

@@ -49,7 +49,7 @@ Program forwards(const Program& program, int micro_batches, const std::vector<in
   const std::vector<int> numbers = numbers_of(program, stages);
   Program part = program;
   part.micro_batches = micro_batches;
-  part.makespan = part.lower_bound = part.one_f_one_b = 0;
+  part.makespan = part.predicted = part.lower_bound = part.one_f_one_b = 0;
   part.planned_peak.clear();
   part.stages.clear();
   for (const int stage : stages) part.stages.push_back(forward_stage(program.stages[stage], numbers));
@@ -62,7 +62,7 @@ Program forwards(const Program& program, int micro_batches, const std::vector<in
     for (Instruction& i : instructions) {
       i.stage = numbers[i.stage];
       if (i.peer_stage >= 0) i.peer_stage = numbers[i.peer_stage];
-      part.makespan = std::max(part.makespan, i.end);
+      part.makespan = part.predicted = std::max(part.makespan, i.end);
     }
   }
   const DeadlockProof proof = prove_deadlock_free(part);

@@ -224,7 +224,7 @@ class Lowering {
     program.micro_batches = plan_.micro_batches;
     program.stages = graph_.stages;
     program.ranks.resize(placement_.devices.size());
-    program.makespan = plan_.makespan;
+    program.makespan = program.predicted = plan_.makespan;
     program.lower_bound = plan_.lower_bound.makespan;
     program.planned_peak = plan_.peak_memory;
     return program;

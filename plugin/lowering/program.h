@@ -87,7 +87,9 @@ struct Program {
   std::vector<std::vector<Instruction>> ranks;  ///< one list per device of the placement
   Nanoseconds makespan = 0;
   Nanoseconds lower_bound = 0;  ///< proven bound of the makespan, as the plan has it; 0: none
-  /// Makespan of 1F1B, whatever memory it needs: on the best stages for it, where the plan has that among its
+  /// What a step is predicted to take: the makespan, or its replay where devices share processors.
+  Nanoseconds predicted = 0;
+  /// The same of 1F1B, whatever memory it needs: on the best stages for it, where the plan has that among its
   /// baselines, else on the same placement, interleaved for several chunks. 0: neither is known.
   Nanoseconds one_f_one_b = 0;
   std::vector<Bytes> planned_peak;  ///< per device, static memory included

@@ -16,7 +16,7 @@ from ostinato.profile.measure.kept import Memory
 from ostinato.profile.measure.operators import EVENTS, Operators, add_operators
 from ostinato.profile.measure.passes import in_turns
 from ostinato.profile.measure.rows import layer_cost, layer_rows, rank_cost, with_labels
-from ostinato.profile.measure.samples import Progress, Samples, counted_memory, no_progress
+from ostinato.profile.measure.samples import Progress, Samples, computing, counted_memory, no_progress
 from ostinato.profile.model.build import build_chain
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.graph import build_graph
@@ -101,7 +101,10 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     profile.timer, profile.timer_note = measured.timer, measured.timer_note
     profile.model_sha256 = chain.digest
     profile.layers = mark_shardable(with_labels(layer_rows(chain, costs, memory, footprints), job), job.layers)
-    profile.rank = rank_cost(settings, 0 if job.device.own_clock else job.read)  # a host runs ahead of its accelerator
+    if job.device.own_clock:  # a host runs ahead of its accelerator
+        profile.rank = rank_cost(settings)
+    else:
+        profile.rank = rank_cost(settings, job.read, computing(measured.samples))
     profile.operators = measured.operators.rows
     state_completeness(profile, measured.operators)
     return profile

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <tuple>
 
 #include "search/bounds/bounds.h"
 #include "search/files/error.h"
@@ -20,6 +21,7 @@
 #include "search/partition/stages.h"
 #include "search/placement/quantity.h"
 #include "search/plan/proved.h"
+#include "search/simulate/simulate.h"
 
 namespace ostinato {
 namespace {
@@ -29,6 +31,8 @@ constexpr Nanoseconds kNone = std::numeric_limits<Nanoseconds>::max();
 constexpr long kNodes = 300'000;
 /// Chunks per device that are tried whatever fewer of them gave.
 constexpr int kUsualChunks = 4;
+/// A replay on shared processors is good to one part in so many.
+constexpr Nanoseconds kReplayed = 100;
 /// Percent of a search's usual work, by which a candidate is judged first.
 constexpr int kShortEffort = 5;
 /// Candidates with a plan that are searched with all the work.
@@ -54,7 +58,7 @@ class Chooser {
     if (!choice_.all_devices) add_fewer();
     search_shortly();
     choice_.any_placement = bound_any_placement(profile_, options_, std::min(found_, upper_));
-    move_best();
+    if (!sharing_) move_best();  // moves are judged as if every device had a processor of its own
     search_all();
     choice_.winner = best();
     list()[choice_.winner].plan->any_placement = choice_.any_placement;
@@ -186,7 +190,9 @@ class Chooser {
       return refuse(candidate, "the optimizer's step needs more memory than a device has", true);
     candidate.placement = std::move(placed);
     candidate.bound = Bounds(Instance(*candidate.placement)).of(objective(), micro_batches());
-    if (options_.search.method != "auto") return;  // which alone is never behind them
+    if (sharing_)
+      candidate.bound = std::max(candidate.bound, shared_work(*candidate.placement, micro_batches()));
+    if (options_.search.method != "auto" || sharing_) return;  // that alone is never behind them
     for (const Reference& named : references(*candidate.placement, micro_batches(), objective())) {
       if (named.fits) upper_ = std::min(upper_, named.value);
     }
@@ -330,9 +336,9 @@ class Chooser {
       if (!candidate.plan) refuse(candidate, why, infeasible);
     };
     try {
-      Plan plan = searcher_ ? searcher_(*candidate.placement, options, candidate.name)
-                            : search(*candidate.placement, options);
-      if (!candidate.plan || better(plan, candidate)) candidate.plan = std::move(plan);
+      consider(candidate, searcher_ ? searcher_(*candidate.placement, options, candidate.name)
+                                    : search(*candidate.placement, options));
+      if (sharing_) consider_1f1b(candidate, options);
       candidate.why_not.clear();
       found_ = std::min(found_, candidate.value());
     } catch (const InfeasibleError& error) {
@@ -343,11 +349,25 @@ class Chooser {
     candidate.seconds += seconds_since(began);
   }
 
-  /// Shorter, or as short and more of it proved.
-  static bool better(const Plan& plan, const Candidate& candidate) {
-    const Nanoseconds value = objective_value(plan, *candidate.placement);
-    return value < candidate.value() ||
-           (value == candidate.value() && bound_of(plan) > bound_of(*candidate.plan));
+  /// Keeps the plan where it is shorter than the candidate's, or as short and more of it proved.
+  void consider(Candidate& candidate, Plan plan) const {
+    const Placement& placement = *candidate.placement;
+    const Nanoseconds shared = sharing_ ? replayed_makespan(placement, micro_batches(), plan.schedule) : 0;
+    const Nanoseconds value = sharing_ ? shared : objective_value(plan, placement);
+    if (candidate.plan && value > candidate.value()) return;
+    if (candidate.plan && value == candidate.value() && bound_of(plan) <= bound_of(*candidate.plan)) return;
+    candidate.plan = std::move(plan);
+    candidate.shared = shared;
+  }
+
+  /// On shared processors an order that keeps devices busier gains less, and may lose.
+  void consider_1f1b(Candidate& candidate, SearchOptions options) const {
+    options.method = "1f1b";
+    try {
+      consider(candidate, search(*candidate.placement, options));
+    } catch (const std::runtime_error&) {  // these stages have none, or it does not fit the memory
+      return;
+    }
   }
 
   /// Whether a candidate with this bound may still win: a plan of this value was not found yet, and no named
@@ -370,10 +390,14 @@ class Chooser {
     candidate.infeasible = infeasible;
   }
 
-  /// The shortest; of several, one with fewest blocks.
+  /// The shortest; of several, one with fewest blocks. On shared processors one with fewest blocks of those
+  /// that are as short but for what a replay does not know: each block more is one more change of thread.
   std::size_t best() {
     std::size_t best = list().size();
-    const auto key = [](const Candidate& c) { return std::pair(c.value(), c.placement->blocks.size()); };
+    const Nanoseconds as_short = sharing_ && found_ != kNone ? found_ + found_ / kReplayed : 0;
+    const auto key = [&](const Candidate& c) {
+      return std::tuple(std::max(c.value(), as_short), c.placement->blocks.size(), c.value());
+    };
     for (std::size_t i = 0; i < list().size(); ++i) {
       if (!list()[i].plan) continue;
       if (best == list().size() || key(list()[i]) < key(list()[best])) best = i;
@@ -393,6 +417,8 @@ class Chooser {
   const Profile& profile_;
   const JointOptions& options_;
   const Searcher& searcher_;
+  const bool sharing_ = objective() == Objective::makespan &&
+                        !cluster_of(options_.partition).hosts(profile_.rank.computing).empty();
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   JointChoice choice_;
   Nanoseconds upper_ = kNone;  ///< a named schedule of some candidate takes this long
@@ -401,7 +427,7 @@ class Chooser {
 
 }  // namespace
 
-Nanoseconds Candidate::value() const { return objective_value(*plan, *placement); }
+Nanoseconds Candidate::value() const { return shared > 0 ? shared : objective_value(*plan, *placement); }
 
 int Candidate::devices() const { return static_cast<int>(cluster_of(options).devices.size()); }
 

@@ -18,6 +18,9 @@
 // Three bounds drop a candidate, each proved: N times the least that its busiest device takes, before it is
 // partitioned; the bounds of docs/bounds.md on its placement; and, where its search ends, the plan itself.
 //
+// Where devices share processors (placement.h, Host), each plan is judged by the makespan of its replay there
+// (simulate.h), 1F1B on the same stages beside it, so that the winner is behind neither.
+//
 // Above them all stands a bound over every placement (any_placement.h), which the result states, and which
 // ends the search where it is reached.
 //
@@ -69,14 +72,15 @@ struct Candidate {
   std::optional<Placement> placement;
   Nanoseconds bound = 0;  ///< proven, of the objective; 0: not computed
   std::optional<Plan> plan;
-  double seconds = 0;  ///< of its search
+  Nanoseconds shared = 0;  ///< the plan's makespan where devices share processors (Host); 0: they do not
+  double seconds = 0;      ///< of its search
   std::string why_not;
   bool infeasible = false;  ///< `why_not` is a proof that nothing fits
   bool no_shorter = false;  ///< `why_not` is a proof that it is no shorter than another one
   bool too_late = false;    ///< `why_not` is the time limit
 
   int devices() const;        ///< that it is made for
-  Nanoseconds value() const;  ///< the plan's objective; only where there is one
+  Nanoseconds value() const;  ///< `shared`, else the plan's objective; only where there is a plan
 };
 
 struct JointChoice {

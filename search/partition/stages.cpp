@@ -57,6 +57,7 @@ class Builder {
     }
     for (int d = 0; d < model_.devices(); ++d)
       placement_.devices[d].static_memory += model_.rank.held + messages_on(d);
+    placement_.hosts = model_.cluster.hosts(model_.rank.computing);
   }
 
   bool is_on(int stage, int device) const {

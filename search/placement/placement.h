@@ -46,6 +46,14 @@ struct Device {
   Bytes static_memory = 0;    ///< always in use: parameters, gradients, optimizer state
 };
 
+/// Optional `[[hosts]]` of a placement: devices that share processors, as ranks on a CPU with fewer cores, or
+/// several on one accelerator. While more of them than `cores` compute, each computes so much slower. The
+/// search takes every device to have its own; simulate() and choose_plan() count what sharing costs.
+struct Host {
+  std::vector<int> devices;  ///< sorted, without duplicates; no device is on two hosts
+  int cores = 1;             ///< >= 1
+};
+
 /// One input of a block: the block of the same micro-batch that it waits for, and what is carried over.
 struct Dependency {
   int block = -1;  ///< index into Placement::blocks
@@ -100,6 +108,7 @@ struct Placement {
   Link link;                                  ///< default between any two devices
   std::map<std::pair<int, int>, Link> links;  ///< overrides for directed pairs (from, to)
   std::vector<Device> devices;
+  std::vector<Host> hosts;  ///< devices of none have a processor of their own
   std::vector<Block> blocks;
   std::vector<StageLayers> stages;  ///< empty, or every stage of `blocks` in model order
   std::vector<Choice> choices;      ///< the search looks at them only when it is asked to

@@ -100,6 +100,8 @@ class Writer {
       link(override);
     }
     for (const Device& d : placement_.devices) device(d);
+    for (const Host& host : placement_.hosts)
+      line("\n[[hosts]]\ndevices = [{}]\ncores = {}", fmt::join(host.devices, ", "), host.cores);
     for (auto s = placement_.stages.begin(); s != placement_.stages.end();) s = stage(s);
     for (const Block& b : placement_.blocks) block(b);
     format_choices(text_, placement_, time_, memory_);

@@ -48,12 +48,13 @@ class PlacementReader {
 
   void devices(const Value* list);
   void links(const Value* list);
+  void hosts(const Value* list);
   void stages(const Value* list);
   void model(const Value& value);
   void check_step_memory(const Fields& fields) const;
   void run_of_layers(const Fields& fields, const Value& run, StageLayers& stage) const;
   Link link(const Fields& fields) const;
-  std::vector<int> block_devices(const Value& list, const std::string& name) const;
+  std::vector<int> devices_of(const Value& list, const std::string& what) const;
   void inputs(const Value& list, int block);
   void resolve_inputs();
 
@@ -80,8 +81,8 @@ const std::vector<Value>& elements(const Value* list, const std::string& file, c
 void PlacementReader::root(const Value& root) {
   check_format(root, file_, kFormat);
   const Fields fields(root, file_, "a placement",
-                      {"format", "name", "time_unit", "memory_unit", "link", "links", "devices", "blocks",
-                       "stages", "model", "choices"});
+                      {"format", "name", "time_unit", "memory_unit", "link", "links", "devices", "hosts",
+                       "blocks", "stages", "model", "choices"});
   placement_.name = fields.text_or("name", "");
   time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
   memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
@@ -91,6 +92,7 @@ void PlacementReader::root(const Value& root) {
   }
   devices(fields.find("devices"));
   links(fields.find("links"));
+  hosts(fields.find("hosts"));
   stages(fields.find("stages"));
   if (const Value* value = fields.find("model")) model(*value);
   if (const Value* choices = fields.find("choices")) choices_ = *choices;
@@ -131,6 +133,23 @@ void PlacementReader::links(const Value* list) {
       fields.fail(nullptr,
                   "duplicate link from device " + std::to_string(from) + " to " + std::to_string(to));
     }
+  }
+}
+
+void PlacementReader::hosts(const Value* list) {
+  std::unordered_map<int, int> seen;  // device, line
+  for (const Value& value : elements(list, file_, "hosts")) {
+    const Fields fields(value, file_, "[[hosts]]", {"devices", "cores"});
+    Host host;
+    host.devices = devices_of(fields.need("devices", ValueKind::array), "the host");
+    host.cores = static_cast<int>(fields.integer("cores", 1, std::numeric_limits<int>::max()));
+    for (const int device : host.devices) {
+      const auto [first, is_new] = seen.emplace(device, value.line);
+      if (is_new) continue;
+      fields.fail(nullptr, "device " + std::to_string(device) + " is on the host of line " +
+                               std::to_string(first->second) + ", too");
+    }
+    placement_.hosts.push_back(std::move(host));
   }
 }
 
@@ -204,7 +223,7 @@ void PlacementReader::block(const Value& value) {
   block.name = fields.text("name");
   block.stage = fields.text_or("stage", block.name);
   block.kind = parse_kind(fields, fields.text_or("kind", "other"), block.name);
-  block.devices = block_devices(fields.need("devices", ValueKind::array), block.name);
+  block.devices = devices_of(fields.need("devices", ValueKind::array), "block " + in_quotes(block.name));
   block.time = fields.scaled("time", time_factor_, 0);
   block.memory = fields.scaled("memory", memory_factor_, -Fields::kLargest, 0);
   block.workspace = fields.scaled("workspace", memory_factor_, 0, 0);
@@ -218,16 +237,14 @@ void PlacementReader::block(const Value& value) {
   if (fields.find("after") != nullptr) inputs(fields.need("after", ValueKind::array), index);
 }
 
-std::vector<int> PlacementReader::block_devices(const Value& list, const std::string& name) const {
+std::vector<int> PlacementReader::devices_of(const Value& list, const std::string& what) const {
   std::vector<int> devices;
-  for (const Value& item : list.items)
-    devices.push_back(device_index(item, "a device of block " + in_quotes(name)));
-  if (devices.empty()) throw InputError(file_, list.line, "block " + in_quotes(name) + " has no devices");
+  for (const Value& item : list.items) devices.push_back(device_index(item, "a device of " + what));
+  if (devices.empty()) throw InputError(file_, list.line, what + " has no devices");
   std::sort(devices.begin(), devices.end());
   const auto twice = std::adjacent_find(devices.begin(), devices.end());
   if (twice != devices.end()) {
-    throw InputError(file_, list.line,
-                     "block " + in_quotes(name) + " names device " + std::to_string(*twice) + " twice");
+    throw InputError(file_, list.line, what + " names device " + std::to_string(*twice) + " twice");
   }
   return devices;
 }

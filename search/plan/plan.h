@@ -76,8 +76,9 @@ struct Baseline {
   std::string
       name;  ///< "1f1b": on the best stages, one per device; "1f1b_even_split": as many layers on each
   Nanoseconds makespan = 0;
-  Nanoseconds value = 0;  ///< of the plan's objective
-  bool fits = false;      ///< the memory
+  Nanoseconds value = 0;   ///< of the plan's objective
+  bool fits = false;       ///< the memory
+  Nanoseconds shared = 0;  ///< its makespan where devices share processors (Host); 0: they do not
 
   friend bool operator==(const Baseline&, const Baseline&) = default;
 };

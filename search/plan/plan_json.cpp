@@ -231,9 +231,11 @@ void PlanReader::any_placement(const Fields& fields) {
 void PlanReader::baselines(const Fields& fields) {
   if (fields.find("baselines") == nullptr) return;
   for (const Value& item : fields.need("baselines", ValueKind::array).items) {
-    const Fields one(item, file_, "a baseline", {"name", "makespan", "objective_value", "fits"});
-    plan_.baselines.push_back({one.text("name"), one.integer("makespan", 0),
-                               one.integer("objective_value", 0), one.boolean("fits")});
+    const Fields one(item, file_, "a baseline",
+                     {"name", "makespan", "objective_value", "fits", "shared_makespan"});
+    plan_.baselines.push_back(
+        {one.text("name"), one.integer("makespan", 0), one.integer("objective_value", 0), one.boolean("fits"),
+         one.find("shared_makespan") == nullptr ? 0 : one.integer("shared_makespan", 0)});
   }
 }
 

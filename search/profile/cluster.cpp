@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "search/files/error.h"
 
@@ -49,6 +50,20 @@ void check_same_model(const DeviceKind& kind, const Profile& profile) {
 }
 
 }  // namespace
+
+std::vector<Host> Cluster::hosts(std::int64_t computing) const {
+  std::vector<Host> shared;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const std::int64_t cores = computing > 0 ? nodes[n].cores * kUsualSpeed / computing : nodes[n].cores;
+    Host host{.devices = {},
+              .cores = static_cast<int>(std::min<std::int64_t>(cores, std::numeric_limits<int>::max()))};
+    for (std::size_t d = 0; d < devices.size(); ++d)
+      if (devices[d].node == static_cast<int>(n)) host.devices.push_back(static_cast<int>(d));
+    const bool fewer = host.cores > 0 && host.cores < static_cast<int>(host.devices.size());
+    if (fewer) shared.push_back(std::move(host));
+  }
+  return shared;
+}
 
 Cluster Cluster::first(int count) const {
   Cluster part = *this;

@@ -29,6 +29,7 @@ struct DeviceKind {
 struct Node {
   std::string name;
   std::optional<Link> link;  ///< between its devices; absent: Cluster::within
+  int cores = 0;             ///< that its devices share (placement.h, Host); 0: one for each
 };
 
 struct ClusterDevice {
@@ -43,6 +44,11 @@ struct Cluster {
   std::vector<ClusterDevice> devices;  ///< in the order in which a chain passes through them
   std::optional<Link> within,
       between;  ///< of one node, of different nodes; no link here or in a node: the profile's
+
+  /// Nodes whose devices want more cores than there are, as a placement has them. `computing`: millionths of
+  /// its time for which a device that runs a block wants one, 0: all; where it is half, a core is good for
+  /// two.
+  std::vector<Host> hosts(std::int64_t computing = 0) const;
 
   /// The first `count` devices alone.
   Cluster first(int count) const;

@@ -89,7 +89,7 @@ int ClusterReader::kind_of(const Fields& fields) const {
 
 void ClusterReader::nodes(const Value& value) {
   const Fields fields(value, file_, "[[nodes]]",
-                      {"name", "kind", "devices", "count", "latency", "bandwidth"});
+                      {"name", "kind", "devices", "count", "cores", "latency", "bandwidth"});
   const int kind = kind_of(fields);
   const std::string name = fields.text_or("name", fmt::format("node{}", cluster_.nodes.size()));
   const auto [first, is_new] = node_lines_.emplace(name, value.line);
@@ -101,9 +101,12 @@ void ClusterReader::nodes(const Value& value) {
   const std::int64_t count = fields.find("count") == nullptr ? 1 : fields.integer("count", 1, kMostDevices);
   if (each * count + static_cast<std::int64_t>(cluster_.devices.size()) > kMostDevices)
     fields.fail(nullptr, "more than " + std::to_string(kMostDevices) + " devices in all");
+  const std::int64_t cores = fields.find("cores") == nullptr ? 0 : fields.integer("cores", 1, kMostDevices);
   const bool own_link = fields.find("latency") != nullptr || fields.find("bandwidth") != nullptr;
   for (std::int64_t i = 0; i < count; ++i) {
-    Node node{.name = count == 1 ? name : fmt::format("{}.{}", name, i), .link = {}};
+    Node node{.name = count == 1 ? name : fmt::format("{}.{}", name, i),
+              .link = {},
+              .cores = static_cast<int>(cores)};
     if (own_link) node.link = link_of(fields);
     const int index = static_cast<int>(cluster_.nodes.size());
     cluster_.nodes.push_back(std::move(node));

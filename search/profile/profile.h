@@ -95,12 +95,14 @@ struct Completeness {
 
 /// What a rank that trains holds and spends beside its layers, whichever it has. All 0: not known.
 struct RankCost {
-  Bytes held = 0;            ///< always
-  Bytes step = 0;            ///< for a while at the end of a step, when nothing is kept
-  int buffers = 0;           ///< that receive messages, of each size
-  Nanoseconds forward = 0;   ///< of each forward block: the engine's own code, and sending what it made
-  Nanoseconds backward = 0;  ///< of each backward block, or half of one
-  Nanoseconds read = 0;      ///< for a batch, on the ranks with the first and the last layer
+  Bytes held = 0;              ///< always
+  Bytes step = 0;              ///< for a while at the end of a step, when nothing is kept
+  int buffers = 0;             ///< that receive messages, of each size
+  Nanoseconds forward = 0;     ///< of each forward block: the engine's own code, and sending what it made
+  Nanoseconds backward = 0;    ///< of each backward block, or half of one
+  Nanoseconds read = 0;        ///< for a batch, on the ranks with the first and the last layer
+  std::int64_t computing = 0;  ///< millionths of its time in which a layer computes on a CPU, and does not
+                               ///< wait, sleep or read; 0: not known, and taken to be all
 
   friend bool operator==(const RankCost&, const RankCost&) = default;
 };

@@ -83,9 +83,11 @@ Json json(const Completeness& completeness) {
 
 Json json(const RankCost& rank) {
   Json object = {{"held", rank.held}, {"step", rank.step}, {"buffers", rank.buffers}};
-  for (const auto& [key, time] :
-       {std::pair{"forward", rank.forward}, {"backward", rank.backward}, {"read", rank.read}})
-    if (time > 0) object[key] = time;
+  for (const auto& [key, value] : {std::pair{"forward", rank.forward},
+                                   {"backward", rank.backward},
+                                   {"read", rank.read},
+                                   {"computing", rank.computing}})
+    if (value > 0) object[key] = value;
   return object;
 }
 

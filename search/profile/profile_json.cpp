@@ -98,14 +98,17 @@ void ProfileReader::completeness(const Value& value) {
 }
 
 void ProfileReader::rank(const Value& value) {
-  const Fields fields(value, file_, "'rank'", {"held", "step", "buffers", "forward", "backward", "read"});
+  const Fields fields(value, file_, "'rank'",
+                      {"held", "step", "buffers", "forward", "backward", "read", "computing"});
   const auto time = [&](const char* key) { return fields.find(key) != nullptr ? fields.integer(key, 0) : 0; };
-  profile_.rank = {.held = fields.integer("held", 0),
-                   .step = fields.integer("step", 0),
-                   .buffers = static_cast<int>(fields.integer("buffers", 0, kMostBuffers)),
-                   .forward = time("forward"),
-                   .backward = time("backward"),
-                   .read = time("read")};
+  profile_.rank = {
+      .held = fields.integer("held", 0),
+      .step = fields.integer("step", 0),
+      .buffers = static_cast<int>(fields.integer("buffers", 0, kMostBuffers)),
+      .forward = time("forward"),
+      .backward = time("backward"),
+      .read = time("read"),
+      .computing = fields.find("computing") == nullptr ? 0 : fields.integer("computing", 0, 1'000'000)};
 }
 
 Spread ProfileReader::spread(const Fields& row, std::string_view key) const {

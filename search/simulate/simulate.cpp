@@ -2,15 +2,16 @@
 #include "search/simulate/simulate.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "search/files/error.h"
 #include "search/numbers/random.h"
+#include "search/simulate/scaled_time.h"
+#include "search/simulate/shared_replay.h"
 #include "search/simulate/step_graph.h"
 
 namespace ostinato {
 namespace {
-
-constexpr std::int64_t kMillion = 1'000'000;
 
 /// A uniform number in [-range, range], the same for the same seed, run and step wherever it is asked for.
 std::int64_t vary(std::uint64_t seed, int run, int step, std::int64_t range) {
@@ -20,25 +21,27 @@ std::int64_t vary(std::uint64_t seed, int run, int step, std::int64_t range) {
   return static_cast<std::int64_t>((width * bits) >> 64) - range;
 }
 
-/// time * millionths / 10^6, to the nearest nanosecond.
-__int128 scale_wide(Nanoseconds time, std::int64_t millionths) {
-  return (static_cast<__int128>(time) * millionths + kMillion / 2) / kMillion;
-}
-Nanoseconds scale(Nanoseconds time, std::int64_t millionths) {
-  return static_cast<Nanoseconds>(scale_wide(time, millionths));
+/// Of every step in one run, alone on its devices.
+std::vector<Nanoseconds> varied_times(const Placement& placement, const StepGraph& graph,
+                                      const SimulateOptions& options, int run) {
+  std::vector<Nanoseconds> times(graph.size());
+  for (int s = 0; s < graph.size(); ++s) {
+    const std::int64_t share = kMillion + vary(options.seed, run, s, options.jitter_ppm);
+    times[s] = scaled_time(placement.blocks[graph.step(s).block].time, share);
+  }
+  return times;
 }
 
-/// The makespan of one replay. `ends` is room for the end of every step.
-Nanoseconds replay(const Placement& placement, const StepGraph& graph, const SimulateOptions& options,
-                   int run, std::vector<Nanoseconds>& ends) {
+/// The makespan of one replay where every device has a processor of its own.
+Nanoseconds replay(const StepGraph& graph, const std::vector<Nanoseconds>& times, std::int64_t transfer_ppm) {
+  std::vector<Nanoseconds> ends(graph.size(), 0);
   Nanoseconds last = 0;
   for (const int s : graph.order()) {
     Nanoseconds start = 0;
     for (const StepGraph::Edge& edge : graph.before(s)) {
-      start = std::max(start, ends[edge.from] + scale(edge.transfer, options.transfer_ppm));
+      start = std::max(start, ends[edge.from] + scaled_time(edge.transfer, transfer_ppm));
     }
-    const std::int64_t share = kMillion + vary(options.seed, run, s, options.jitter_ppm);
-    ends[s] = start + scale(placement.blocks[graph.step(s).block].time, share);
+    ends[s] = start + times[s];
     last = std::max(last, ends[s]);
   }
   return last;
@@ -49,9 +52,10 @@ void check_longest(const Placement& placement, int micro_batches, const Simulate
   __int128 longest = 0;
   for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
     const Block& block = placement.blocks[b];
-    longest += scale_wide(block.time, kMillion + options.jitter_ppm);
+    longest += scaled_wide(block.time, kMillion + options.jitter_ppm) *
+               static_cast<__int128>(placement.hosts.empty() ? 1 : block.devices.size());
     for (const Dependency& input : block.after)
-      longest += scale_wide(placement.transfer(input, static_cast<int>(b)), options.transfer_ppm);
+      longest += scaled_wide(placement.transfer(input, static_cast<int>(b)), options.transfer_ppm);
   }
   if (longest * micro_batches < std::numeric_limits<Nanoseconds>::max()) return;
   throw InputError("", 0,
@@ -67,12 +71,34 @@ Simulation simulate(const Placement& placement, int micro_batches,
   const StepGraph graph(placement, micro_batches, orders_of(placement, schedule));
   Simulation result;
   result.planned = makespan_of(placement, schedule);
-  std::vector<Nanoseconds> ends(graph.size(), 0);
+  std::optional<SharedReplay> shared;
+  if (!placement.hosts.empty()) shared.emplace(placement, graph);
   for (int run = 0; run < options.runs; ++run) {
-    result.makespans.push_back(replay(placement, graph, options, run, ends));
+    const std::vector<Nanoseconds> times = varied_times(placement, graph, options, run);
+    result.makespans.push_back(shared ? shared->run(times, options.transfer_ppm)
+                                      : replay(graph, times, options.transfer_ppm));
   }
   std::sort(result.makespans.begin(), result.makespans.end());
   return result;
+}
+
+Nanoseconds replayed_makespan(const Placement& placement, int micro_batches,
+                              const std::vector<ScheduledBlock>& schedule) {
+  return simulate(placement, micro_batches, schedule, {}).worst();
+}
+
+Nanoseconds shared_work(const Placement& placement, int micro_batches) {
+  Nanoseconds most = 0;
+  for (const Host& host : placement.hosts) {
+    __int128 work = 0;
+    for (const Block& block : placement.blocks)
+      for (const int d : block.devices)
+        if (std::binary_search(host.devices.begin(), host.devices.end(), d)) work += block.time;
+    const __int128 least = (work * micro_batches + host.cores - 1) / host.cores;
+    most = std::max(
+        most, static_cast<Nanoseconds>(std::min<__int128>(least, std::numeric_limits<Nanoseconds>::max())));
+  }
+  return most;
 }
 
 }  // namespace ostinato

@@ -7,7 +7,8 @@
 //   s.makespans                                                           // sorted: median, worst
 //
 // What is kept is what the executor keeps: the order on each device. A block starts when its device is free
-// and its inputs have arrived. The same seed gives the same makespans on every machine.
+// and its inputs have arrived, and takes longer where its device shares a processor with others that compute
+// (placement.h, Host). The same seed gives the same makespans on every machine.
 
 #include <cstdint>
 #include <string>
@@ -41,6 +42,14 @@ struct Simulation {
 /// O(runs * (steps + dependencies)).
 Simulation simulate(const Placement& placement, int micro_batches,
                     const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options);
+
+/// The makespan of the schedule's orders with the placement's times: the planned one, but for what sharing
+/// processors costs. Throws as simulate().
+Nanoseconds replayed_makespan(const Placement& placement, int micro_batches,
+                              const std::vector<ScheduledBlock>& schedule);
+
+/// What no orders on these devices go below for the work of the hosts whose processors they share.
+Nanoseconds shared_work(const Placement& placement, int micro_batches);
 
 /// Why a step of the critical chain does not start earlier.
 enum class Binding {

@@ -74,11 +74,11 @@ def with_labels(rows: list[Any], job: Job) -> list[Any]:
     return rows
 
 
-def rank_cost(settings: Settings, read: int = 0) -> Any:
+def rank_cost(settings: Settings, read: int = 0, computing: int = 0) -> Any:
     """What each rank holds under the plugin, whichever layers it has: DeepSpeed's buckets, and the executor's buffers. `read`: ns
-    for a batch. What blocks cost is measured elsewhere (machine/block_time.py)."""
+    for a batch; `computing`: as samples.computing() has it, on a CPU. What blocks cost is measured elsewhere (machine/block_time.py)."""
     cost = _profiler.RankCost()
-    cost.read = read
+    cost.read, cost.computing = read, computing
     cost.held, cost.step = settings.bucket_bytes()
     cost.buffers = RECEIVE_BUFFERS
     return cost
