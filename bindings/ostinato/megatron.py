@@ -5,8 +5,8 @@
     placement.megatron_layout()                     # "Et*3|(tt|)*29,m|L"
 
 Stages stand in model order, parted by "|"; stage i runs on rank i modulo the number of ranks. A letter is a layer: E embedding, t decoder,
-m multi-token prediction, L head and loss; x*3 is xxx, (tt|)*2 is tt|tt|, and commas mean nothing. Source: Megatron Core's user guide, "Custom
-Pipeline Model Parallel Layout", and the rules of its PipelineParallelLayerLayout.
+m multi-token prediction, L head and loss; x*3 is xxx, (tt|)*2 is tt|tt|, and commas mean nothing. Source: Megatron Core's user guide,
+"Custom Pipeline Model Parallel Layout", and the rules of its PipelineParallelLayerLayout.
 """
 
 import re
@@ -65,10 +65,8 @@ def check_map(placement: dict[str, Any], stages: Sequence[dict[str, Any]]) -> No
         if len(block["devices"]) > 1:
             raise refused(f'stage "{stage}" is on {len(block["devices"])} devices')
         if block["devices"][0] != place % ranks:
-            raise refused(
-                f'stage "{stage}", number {place}, is on device {block["devices"][0]}: chunks go round the ranks in turn, so it would be on '
-                f"{place % ranks} (a wave, or a map of one's own)"
-            )
+            turn = f"chunks go round the ranks in turn, so it would be on {place % ranks} (a wave, or a map of one's own)"
+            raise refused(f'stage "{stage}", number {place}, is on device {block["devices"][0]}: {turn}')
         if block.get("kind") == "forward":
             taken = {stage_of[one["block"] if isinstance(one, dict) else one] for one in block.get("after", ())}
             if taken != set(names[place - 1 : place] if place else ()):

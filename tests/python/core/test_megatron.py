@@ -23,8 +23,7 @@ def chain(cuts: list[int], devices: int) -> dict:
     borders = [sum(cuts[:place]) for place in range(len(cuts) + 1)]
     stages = [{"name": f"s{i}", "layers": borders[i : i + 2]} for i in range(len(cuts))]
     forwards = [
-        {"name": f"s{i}.F", "stage": f"s{i}", "kind": "forward", "devices": [i % devices], "after": [f"s{i - 1}.F"] if i else []}
-        for i in range(len(cuts))
+        {"name": f"s{i}.F", "stage": f"s{i}", "kind": "forward", "devices": [i % devices], "after": [f"s{i - 1}.F"] if i else []} for i in range(len(cuts))
     ]
     return {"devices": [{"name": f"d{d}"} for d in range(devices)], "stages": stages, "blocks": forwards}
 
