@@ -222,15 +222,16 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
     for (const int d : block.devices)
       lines[d].paint(block, s.micro_batch, several ? chunks[s.block] : -1, s.start);
   }
-  std::string text =
-      wrapped(headline(plan, placement) + "\n", 2, static_cast<std::size_t>(std::max(options.width, 40)));
+  const auto columns = static_cast<std::size_t>(std::max(options.width, 40));
+  std::string text = wrapped(headline(plan, placement) + "\n", 2, columns);
   for (const int d : devices) {
     text += fmt::format("{:<{}} {:>4} {}\n", printable(placement.devices[d].name), names,
                         share(lines[d].busy(), scale.to() - scale.from()),
                         draw(lines[d].finish(), options.color));
   }
   text += std::string(static_cast<std::size_t>(margin), ' ') + axis(scale) + "\n";
-  return text + legend(placement, several, options.color) + "; the share is of time at work\n";
+  return text +
+         wrapped(legend(placement, several, options.color) + "; the share is of time at work\n", 0, columns);
 }
 
 }  // namespace ostinato
