@@ -13,6 +13,7 @@
 #include "bindings/core/plan_summary.h"
 #include "search/checker/checker.h"
 #include "search/files/printable.h"
+#include "search/files/wrapped.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/plan_json.h"
@@ -62,10 +63,14 @@ class Table {
     rows_.push_back(std::move(row));
   }
 
+  std::size_t width() const {
+    std::size_t sum = 2 * sides_.size();
+    for (const std::size_t width : widths()) sum += width;
+    return sum;
+  }
+
   std::string text() const {
-    std::vector<std::size_t> widths(sides_.size() + 1, 0);
-    for (const auto& row : rows_)
-      for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+    const std::vector<std::size_t> widths = this->widths();
     std::string text;
     for (const auto& row : rows_) {
       text += fmt::format("{:<{}}", row[0], widths[0]);
@@ -76,6 +81,13 @@ class Table {
   }
 
  private:
+  std::vector<std::size_t> widths() const {
+    std::vector<std::size_t> widths(sides_.size() + 1, 0);
+    for (const auto& row : rows_)
+      for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+    return widths;
+  }
+
   const std::vector<Side>& sides_;
   std::vector<std::vector<std::string>> rows_;
 };
@@ -101,10 +113,8 @@ std::string memory_text(const Side& side, std::size_t device) {
   return device < side.plan.peak_memory.size() ? format_memory(side.plan.peak_memory[device]) : "-";
 }
 
-std::string text_of(const std::vector<Side>& sides) {
-  Table table(sides);
-  table.add("", [](const Side& s) { return printable(s.path); });
-  table.add("placement", [](const Side& s) { return printable(s.placement.name); });
+/// Adds the figures to a table that has its head.
+void add_figures(Table& table, const std::vector<Side>& sides) {
   table.add("devices", [](const Side& s) { return fmt::format("{}", s.placement.devices.size()); });
   table.add("micro-batches", [](const Side& s) { return fmt::format("{}", s.plan.micro_batches); });
   table.add("makespan", [](const Side& s) { return format_time(s.plan.makespan); });
@@ -121,7 +131,24 @@ std::string text_of(const std::vector<Side>& sides) {
   for (const Side& side : sides) devices = std::max(devices, side.placement.devices.size());
   for (std::size_t d = 0; d < devices && devices <= kMostDeviceRows; ++d)
     table.add(fmt::format("  device {}", d), [d](const Side& s) { return memory_text(s, d); });
-  return table.text();
+}
+
+/// Where files and placements have names that are too long for columns, those are numbered above the table.
+std::string text_of(const std::vector<Side>& sides) {
+  Table named(sides);
+  named.add("", [](const Side& s) { return printable(s.path); });
+  named.add("placement", [](const Side& s) { return printable(s.placement.name); });
+  add_figures(named, sides);
+  if (named.width() <= kColumns) return named.text();
+  std::string text;
+  for (std::size_t i = 0; i < sides.size(); ++i)
+    text += wrapped(fmt::format("plan {}  {}, placement {}\n", i + 1, printable(sides[i].path),
+                                printable(sides[i].placement.name)),
+                    8);
+  Table numbered(sides);
+  numbered.add("", [&](const Side& s) { return fmt::format("plan {}", &s - sides.data() + 1); });
+  add_figures(numbered, sides);
+  return text + numbered.text();
 }
 
 Json json_of(const Side& side, const Side& first) {

@@ -89,7 +89,7 @@ std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
                     format_time(plan.makespan), format_time(plan.capacity->lower_bound), proof(plan, file),
                     value, paths[i], plan.modes ? "  " + describe_modes(plan.modes->taken) : "");
   }
-  text += "Memory is the most that a device holds; no plan that needs no more ends before the bound.\n";
+  text += "No plan in which no device holds more than this memory ends before the bound.\n";
   return text + least_text(curve) + cut_text(curve) + fmt::format("searched {:.2f} s\n", searched.seconds);
 }
 

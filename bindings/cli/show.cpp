@@ -19,6 +19,7 @@
 #include "bindings/core/usage_error.h"
 #include "search/files/file.h"
 #include "search/files/printable.h"
+#include "search/files/wrapped.h"
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
@@ -26,12 +27,20 @@
 namespace ostinato::cli {
 namespace {
 
-constexpr int kUsualWidth = 100;
+constexpr int kUsualWidth = static_cast<int>(kColumns);
+constexpr int kLeastWidth = 40, kMostWidth = 10'000;
 
 int terminal_width() {
   winsize size{};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsualWidth;
   return size.ws_col;
+}
+
+/// As the environment has it for what is no terminal.
+int columns() {
+  const char* set = std::getenv("COLUMNS");
+  const int columns = set == nullptr ? 0 : std::atoi(set);
+  return columns == 0 ? kUsualWidth : std::clamp(columns, kLeastWidth, kMostWidth);
 }
 
 /// Colours on a terminal that has them, unless NO_COLOR (no-color.org) is set to anything.
@@ -91,8 +100,8 @@ std::vector<int> devices_of(const std::string& text, int count) {
 }
 
 void declare(CommandLine& line, Asked& asked) {
-  line.whole_number("--width", asked.timeline.width, {40, 10'000},
-                    "Columns of the timeline (default: the terminal's, else 100)")
+  line.whole_number("--width", asked.timeline.width, {kLeastWidth, kMostWidth},
+                    "Columns of the timeline (default: those of the terminal or $COLUMNS, else 80)")
       .type_name("W");
   line.text("--from", asked.from, "Begin of the timeline, as 12.5ms").type_name("TIME");
   line.text("--to", asked.to, "Its end").type_name("TIME");
@@ -168,7 +177,7 @@ int show_command(const std::vector<std::string>& args, Io& io) {
     print_json(json, io);
     return 0;
   }
-  if (!line.given("--width")) options.width = io.out_is_terminal ? terminal_width() : kUsualWidth;
+  if (!line.given("--width")) options.width = io.out_is_terminal ? terminal_width() : columns();
   options.color = wants_color(io);
   io.out << show_text(plan, placement, options);
   if (!asked.page.file.empty()) io.out << "page: " << asked.page.file << '\n';

@@ -14,6 +14,7 @@
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
 #include "search/files/printable.h"
+#include "search/files/wrapped.h"
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
@@ -94,11 +95,13 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   }
   io.out << text_of(result);
   if (usual) {
-    io.out << fmt::format("beside   {} with the same times, whatever its memory: median {}, worst {}\n",
-                          usual->name, format_time(usual->simulation.median()),
-                          format_time(usual->simulation.worst()));
+    io.out << wrapped(
+        fmt::format("beside   {} with the same times, whatever its memory: median {}, worst {}\n",
+                    usual->name, format_time(usual->simulation.median()),
+                    format_time(usual->simulation.worst())),
+        9);
   }
-  for (const std::string& reason : reasons) io.out << printable(reason) << '\n';
+  for (const std::string& reason : reasons) io.out << wrapped(printable(reason), 2) << '\n';
   return 0;
 }
 

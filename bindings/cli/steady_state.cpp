@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "bindings/cli/run_search.h"
+#include "search/files/wrapped.h"
 #include "search/placement/quantity.h"
 #include "search/repetend/repeating_part.h"
 
@@ -48,14 +49,15 @@ std::string to_text(const Placement& placement, const RepeatingPart& report) {
       "  period            {} for {} micro-batch{}, {}; work and memory need {}\n",
       placement.name, format_time(r.period), r.unroll, r.unroll == 1 ? "" : "es", period,
       format_time(report.bound));
-  if (!report.steady) return text + left_behind(report);
+  if (!report.steady) return wrapped(text + left_behind(report), 20);
   const char* memory = r.memory_proved ? "the least (proved)" : "no less was found";
   std::string peaks;
   for (const Bytes held : report.held) peaks += (peaks.empty() ? "" : ", ") + format_memory(held);
-  return text + fmt::format(
-                    "  largest memory    {}, {} at this period\n"
-                    "  peak memory       {} per device\n",
-                    format_memory(*std::max_element(report.held.begin(), report.held.end())), memory, peaks);
+  return wrapped(text + fmt::format("  largest memory    {}, {} at this period\n"
+                                    "  peak memory       {} per device\n",
+                                    format_memory(*std::max_element(report.held.begin(), report.held.end())),
+                                    memory, peaks),
+                 20);
 }
 
 }  // namespace

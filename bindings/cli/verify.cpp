@@ -6,6 +6,7 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/profile_arguments.h"
 #include "search/checker/any_placement.h"
+#include "search/files/wrapped.h"
 #include "search/profile/profile_json.h"
 
 namespace ostinato::cli {
@@ -58,9 +59,9 @@ int verify_command(const std::vector<std::string>& args, Io& io) {
                io);
     return status;
   }
-  for (const std::string& text : result.passed) io.say("ok      " + text + "\n");
-  for (const std::string& text : result.failures) io.say("FAILED  " + text + "\n");
-  for (const std::string& text : open) io.say("not checked  " + text + "\n");
+  for (const std::string& text : result.passed) io.say(wrapped("ok      " + text + "\n", 8));
+  for (const std::string& text : result.failures) io.say(wrapped("FAILED  " + text + "\n", 8));
+  for (const std::string& text : open) io.say(wrapped("not checked  " + text + "\n", 13));
   io.say(result.ok() ? "The plan holds.\n" : "The plan does not hold.\n");
   return status;
 }

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "search/files/wrapped.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato::core {
@@ -24,16 +25,16 @@ std::string degrees_text(const std::vector<Degree>& degrees, std::size_t chosen)
       fmt::format("{:1} {:>8} {:>5} {:>13} {:>12} {:>12} {:>12}\n", "", "pipeline", "data", "micro-batches",
                   to_string(best.winner().plan->objective), "gradients", "step");
   for (std::size_t i = 0; i < degrees.size(); ++i) text += row(degrees[i], i == chosen);
-  text += fmt::format(
-      "Launch {} ranks with PipelineModule(num_stages={}) and gradient_accumulation_steps {}. The plan below "
-      "is "
-      "of one of the {}\nreplicas. Assumed: ",
-      best.pipeline * best.replicas, best.pipeline, best.options.search.micro_batches, best.replicas);
   const bool costs = best.all_reduce > 0 || best.replicas == 1;
-  return text + fmt::format(
-                    "gradients are summed after the last backward, by a ring over the replicas{}; each\n"
-                    "replica holds its optimizer's whole state (without ZeRO).\n",
-                    costs ? "" : ", and no link was measured, so that is free");
+  return text +
+         wrapped(fmt::format(
+             "Launch {} ranks with PipelineModule(num_stages={}) and gradient_accumulation_steps {}. The "
+             "plan "
+             "below is of one of the {} replicas. Assumed: gradients are summed after the last backward, by "
+             "a "
+             "ring over the replicas{}; each replica holds its optimizer's whole state (without ZeRO).\n",
+             best.pipeline * best.replicas, best.pipeline, best.options.search.micro_batches, best.replicas,
+             costs ? "" : ", and no link was measured, so that is free"));
 }
 
 Json degrees_json(const std::vector<Degree>& degrees) {

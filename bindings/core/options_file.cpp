@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "bindings/core/options.h"
@@ -11,6 +12,7 @@
 #include "search/files/file.h"
 #include "search/files/toml_values.h"
 #include "search/files/value.h"
+#include "search/files/wrapped.h"
 
 namespace ostinato::core {
 namespace {
@@ -88,6 +90,14 @@ class OptionsReader {
   OptionsFile values_;
 };
 
+/// Each line behind "# ".
+std::string commented(const std::string& help) {
+  std::istringstream lines(wrapped(help, 0, kColumns - 2));
+  std::string text;
+  for (std::string line; std::getline(lines, line);) text += "# " + line + "\n";
+  return text;
+}
+
 }  // namespace
 
 OptionsFile read_options(const std::filesystem::path& path) {
@@ -101,17 +111,19 @@ OptionsFile read_options(const std::filesystem::path& path) {
 
 std::string default_options() {
   std::string text = fmt::format(
-      "# Options of the ostinato command at their defaults. Use: ostinato COMMAND --options FILE\n"
+      "# Options of the ostinato command at their defaults.\n"
+      "# Use: ostinato COMMAND --options FILE\n"
       "format = \"{}\"\n",
       kFormat);
   std::string section;
   for (const OptionRow& row : option_table()) {
     if (row.section != section) text += fmt::format("\n[{}]\n", section = row.section);
     const bool quoted = row.type == OptionType::text || row.type == OptionType::choice;
-    text += "# " + row.help;
+    std::string help = row.help;
     for (const std::string& choice : row.choices)
-      text += (choice == row.choices.front() ? ": " : ", ") + choice;
-    text += fmt::format("\n{} = {}\n", row.key, quoted ? toml_string(row.fallback) : row.fallback);
+      help += (choice == row.choices.front() ? ": " : ", ") + choice;
+    text += commented(help) +
+            fmt::format("{} = {}\n", row.key, quoted ? toml_string(row.fallback) : row.fallback);
   }
   return text;
 }

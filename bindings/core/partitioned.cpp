@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "bindings/core/plan_summary.h"
+#include "search/files/wrapped.h"
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
 #include "search/partition/stages.h"
@@ -120,8 +121,9 @@ std::string whole_backward_lines(const Profile& profile, const PartitionOptions&
   for (const WholeBackward& whole : whole_backwards(profile, options, stages)) {
     std::vector<std::string> names;
     for (const int l : whole.layers) names.push_back(profile.layers[static_cast<std::size_t>(l)].name);
-    text += fmt::format("  the backward of s{} stays whole: the profile has no halves of {}\n", whole.stage,
-                        fmt::join(names, ", "));
+    text += wrapped(fmt::format("  the backward of s{} stays whole: the profile has no halves of {}\n",
+                                whole.stage, fmt::join(names, ", ")),
+                    4);
   }
   return text;
 }

@@ -7,6 +7,7 @@
 
 #include "search/bounds/bounds.h"
 #include "search/files/printable.h"
+#include "search/files/wrapped.h"
 #include "search/pareto.h"
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
@@ -24,7 +25,7 @@ std::string ratio(Nanoseconds part, Nanoseconds whole) {
 }
 
 std::string line(const std::string& name, const std::string& text) {
-  return fmt::format("  {:<17} {}\n", name, text);
+  return wrapped(fmt::format("  {:<17} {}\n", name, text), 20);
 }
 
 std::string proof(Nanoseconds value, Nanoseconds bound, bool optimal, bool by_exhaustion = false) {
@@ -248,7 +249,7 @@ std::string contributions_text(const std::vector<Contribution>& contributions) {
                         row.after > 0 ? format_time(row.after) : "-",
                         row.bound > 0 ? format_time(row.bound) : "-");
   }
-  return text + "best, bound: where the technique made the best shorter, or the proved bound higher.\n";
+  return text + "best, bound: where the technique made the best shorter, or the bound higher.\n";
 }
 
 Json contributions_json(const std::vector<Contribution>& contributions) {

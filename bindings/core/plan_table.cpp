@@ -7,6 +7,7 @@
 
 #include "bindings/core/plan_summary.h"
 #include "search/files/error.h"
+#include "search/files/wrapped.h"
 #include "search/named/named.h"
 #include "search/named/references.h"
 #include "search/partition/chain.h"
@@ -51,18 +52,33 @@ Nanoseconds busiest_device(const Placement& placement) {
 }
 
 struct Row {
-  std::string mark, name, bound, value, ratio, memory, note;
+  std::string mark, name, bound, value, ratio, memory;
+  std::string note = {};  ///< in a line of its own
 };
 
-std::string format_rows(const std::vector<Row>& rows) {
+/// The widest text of a column.
+std::size_t width_of(const std::vector<Row>& rows, std::string Row::*column) {
   std::size_t width = 0;
-  for (const Row& row : rows) width = std::max(width, row.name.size());
+  for (const Row& row : rows) width = std::max(width, (row.*column).size());
+  return width;
+}
+
+/// In kColumns: a name that is too long for that has a line of its own.
+std::string format_rows(const std::vector<Row>& rows) {
+  const std::size_t bound = width_of(rows, &Row::bound), value = width_of(rows, &Row::value),
+                    ratio = width_of(rows, &Row::ratio), memory = width_of(rows, &Row::memory);
+  const std::size_t figures = bound + value + ratio + memory + 4 * 2;
+  const std::size_t name = std::min(width_of(rows, &Row::name), kColumns - 2 - figures);
   std::string text;
   for (const Row& row : rows) {
-    std::string line = fmt::format("{:1} {:<{}} {:>12} {:>12} {:>7} {:>12}   {}", row.mark, row.name, width,
-                                   row.bound, row.value, row.ratio, row.memory, row.note);
+    const bool fits = row.name.size() <= name;
+    if (!fits) text += wrapped(fmt::format("{:1} {}", row.mark, row.name), 4) + "\n";
+    std::string line =
+        fmt::format("{:1} {:<{}}  {:>{}}  {:>{}}  {:>{}}  {:>{}}", fits ? row.mark : "", fits ? row.name : "",
+                    name, row.bound, bound, row.value, value, row.ratio, ratio, row.memory, memory);
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
+    if (!row.note.empty()) text += wrapped("    " + row.note, 4) + "\n";
   }
   return text;
 }
@@ -71,17 +87,22 @@ std::string ratio(Nanoseconds value, Nanoseconds best) {
   return best > 0 ? fmt::format("{:.3f}", static_cast<double>(value) / static_cast<double>(best)) : "";
 }
 
-Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins, Nanoseconds best) {
+/// `notes`: also what its figures rest on, or why it has none.
+Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins, Nanoseconds best,
+                  bool notes) {
   Row row{
-      wins ? "*" : "",  candidate.name, candidate.bound > 0 ? format_time(candidate.bound) : "", {}, {}, {},
-      candidate.why_not};
-  if (!candidate.plan) return row;
+      wins ? "*" : "", candidate.name, candidate.bound > 0 ? format_time(candidate.bound) : "", {}, {}, {}};
+  if (!candidate.plan) {
+    if (notes || !candidate.no_shorter) row.note = candidate.why_not;
+    return row;
+  }
   const Plan& plan = *candidate.plan;
   row.value = format_time(candidate.value());
   row.ratio = ratio(candidate.value(), best);
   const auto step = facts_of(profile, candidate.options, candidate.cuts->stages).step_memory;
   const std::vector<Bytes> peaks = peaks_with_step(plan, *candidate.placement, step);
   row.memory = format_memory(*std::max_element(peaks.begin(), peaks.end()));
+  if (!notes) return row;
   if (candidate.shared > 0) {
     row.note = fmt::format("{} with a core for each device", format_time(plan.makespan));
   } else {
@@ -152,8 +173,8 @@ std::string others_text(const JointChoice& choice, bool every) {
 void add_baseline(std::vector<Row>& rows, const std::string& name, const std::optional<Baseline>& baseline,
                   Nanoseconds best) {
   if (!baseline) return;
-  rows.push_back({"", name, "", format_time(value_of(*baseline)), ratio(value_of(*baseline), best), "",
-                  baseline->fits ? "" : "does not fit the memory"});
+  rows.push_back({"", name, "", format_time(value_of(*baseline)), ratio(value_of(*baseline), best),
+                  baseline->fits ? "" : "does not fit"});
 }
 
 /// As in_usual_order().
@@ -311,13 +332,17 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
   const Candidate& winner = choice.candidates[choice.winner];
   const Nanoseconds best = winner.value();
   std::vector<Row> rows = {
-      {"", "placement", "bound", to_string(winner.plan->objective), "ratio", "peak memory", ""}};
-  for (const Candidate* candidate : shown(choice, every))
-    rows.push_back(candidate_row(*candidate, profile, candidate == &winner, best));
+      {"", "placement", "bound", to_string(winner.plan->objective), "ratio", "peak memory"}};
+  bool unplanned = false;
+  for (const Candidate* candidate : shown(choice, every)) {
+    rows.push_back(candidate_row(*candidate, profile, candidate == &winner, best, every));
+    unplanned = unplanned || (!candidate->plan && candidate->no_shorter);
+  }
   const std::string order = usual_order(winner);
   add_baseline(rows, order + " the best stages, 1 chunk", base.balanced, best);
   add_baseline(rows, order + " an even split of layers", base.even, best);
-  return format_rows(rows) + others_text(choice, every) + reason(choice, base);
+  const char* legend = unplanned && !every ? "A row with a bound alone cannot be shorter.\n" : "";
+  return format_rows(rows) + wrapped(legend + others_text(choice, every) + reason(choice, base));
 }
 
 Json choice_json(const JointChoice& choice, const Baselines& base) {

@@ -29,7 +29,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ostinato import _search
+from ostinato import _search, megatron
 from ostinato.errors import Interrupted, UsageError
 from ostinato.files import write_text
 
@@ -108,6 +108,18 @@ class Placement(_Text):
     def to_dict(self) -> dict[str, Any]:
         """As docs/formats.md has it."""
         return tomllib.loads(self.text)
+
+    def megatron_layout(self, layers: str = "") -> str:
+        """What Megatron-LM takes as `--pipeline-model-parallel-layout`, with `--pipeline-model-parallel-size` the number of devices.
+
+        `layers` has a letter for each layer of the model: "E" embedding, "t" decoder, "m" multi-token prediction, "L" head and loss, "." one
+        that Megatron-LM holds in another (a last norm); "t*3" is "ttt". Without it the first is E, the last L, all others t. Raises UsageError
+        where the text cannot say it: waves, sharded stages, two directions, branches.
+
+        >>> placement("looped", devices=2, chunks=2, layers=8).megatron_layout()
+        'Et|tt|tt|tL'
+        """
+        return megatron.layout(self.to_dict(), layers)
 
     def __repr__(self) -> str:
         return f"<Placement {self.name}: {len(self.blocks)} blocks on {len(self.devices)} devices>"

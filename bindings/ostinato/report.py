@@ -9,6 +9,7 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -104,7 +105,7 @@ class Paper(Console):
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
-    made = Table(title=title, title_justify="left")
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
         made.add_column(column, justify="left" if column == "kind" else "right")
     for row in rows:

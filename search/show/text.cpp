@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "search/files/printable.h"
+#include "search/files/wrapped.h"
 #include "search/placement/quantity.h"
 #include "search/show/drawing.h"
 #include "search/show/show.h"
@@ -192,7 +193,7 @@ std::string legend(const Placement& placement, bool chunks, bool color) {
     const std::string sample = fmt::format("{}{}{}", l.letter, 0, std::string(2, l.filler));
     text += (color ? l.color + sample + kPlain : sample) + " " + l.name + "   ";
   }
-  return text + "blank: bubble; the number is the micro-batch" +
+  return text + "blank: bubble\nThe number is the micro-batch" +
          (chunks ? ", the letter after it the chunk" : "");
 }
 
@@ -221,14 +222,16 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
     for (const int d : block.devices)
       lines[d].paint(block, s.micro_batch, several ? chunks[s.block] : -1, s.start);
   }
-  std::string text = headline(plan, placement) + "\n";
+  const auto columns = static_cast<std::size_t>(std::max(options.width, 40));
+  std::string text = wrapped(headline(plan, placement) + "\n", 2, columns);
   for (const int d : devices) {
     text += fmt::format("{:<{}} {:>4} {}\n", printable(placement.devices[d].name), names,
                         share(lines[d].busy(), scale.to() - scale.from()),
                         draw(lines[d].finish(), options.color));
   }
   text += std::string(static_cast<std::size_t>(margin), ' ') + axis(scale) + "\n";
-  return text + legend(placement, several, options.color) + "; the share is of time at work\n";
+  return text +
+         wrapped(legend(placement, several, options.color) + "; the share is of time at work\n", 0, columns);
 }
 
 }  // namespace ostinato

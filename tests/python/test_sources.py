@@ -36,7 +36,7 @@ def test_every_file_in_cpp_is_formatted():
 
 
 def test_every_file_names_its_license():
-    files = sources(".h", ".cpp", ".py", ".pyi", ".cmake", "CMakeLists.txt", "script/setup", "script/test", "script/demo", "script/zoo", "script/wheels")
+    files = sources(".h", ".cpp", ".py", ".pyi", ".cmake", "CMakeLists.txt", "script/setup", "script/test", "script/demo", "script/zoo", "script/wheels", "script/site")
     without = [path.relative_to(ROOT) for path in files if "SPDX-License-Identifier: Apache-2.0\n" not in path.read_text()[:100]]
     assert without == [] and len(files) > 500
 

@@ -195,7 +195,7 @@ def show(profile: Any, console: Console) -> None:
     console.print(operator_table(profile))
     notes = transfer_lines(profile) + block_lines(profile) + unrest_lines(profile) + launch_lines(profile) + timer_lines(profile)
     for line in (*notes, completeness_line(profile)):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False)
 
 
 def summary(profile: Any, path: str) -> dict[str, Any]:

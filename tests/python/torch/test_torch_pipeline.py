@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ostinato.torch: plans without DeepSpeed, against the same model on one process."""
 
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +9,6 @@ from support.linked import Made
 from support.plans import Layout, make_plan, placement_text
 from support.torch_jobs import MICRO_BATCHES, Case, check_gradients
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "torch.md"
 LAYERS = 8
 ALL = (0, 1)
 CHAINS = {
@@ -182,25 +176,6 @@ def test_batches_that_do_not_fit(value, words):
     with pytest.raises(BatchError) as raised:
         micro_batches(value, 4, "inputs")
     assert all(word in str(raised.value) for word in words), raised.value
-
-
-def test_example_of_the_documentation(tmp_path):
-    """docs/torch.md, typed in: search and training under torchrun."""
-    blocks = dict(re.findall(r"^```(python|toml)\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE))
-    (tmp_path / "train.py").write_text(blocks["python"])
-    (tmp_path / "placement.toml").write_text(blocks["toml"])
-    run(tmp_path, "ostinato", "search", "placement.toml", "--micro-batches", "4", "--output", "plan.json")
-    said = run(tmp_path, "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "train.py")
-    losses = [float(loss) for loss in re.findall(r"step \d+: loss (\S+)", said)]
-    assert len(losses) == 10 and losses[-1] < losses[0], said
-
-
-def run(folder, module: str, *arguments: str) -> str:
-    words = [sys.executable, "-m", module, *arguments]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_a_rank_that_gives_up_makes_all_say_where_they_are(world2, tmp_path):

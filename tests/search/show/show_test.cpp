@@ -30,10 +30,16 @@ Plan plan_of(const std::string& name, const Placement& placement, int micro_batc
   return plan;
 }
 
+/// The title is the first one, however many lines it takes.
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  for (std::string line; std::getline(stream, line);) {
+    if (lines.size() == 1 && line.starts_with("  "))
+      lines.front() += line.substr(1);
+    else
+      lines.push_back(line);
+  }
   return lines;
 }
 
@@ -45,7 +51,7 @@ TEST(ShowText, DrawsEachBlockOverItsTime) {
   const Placement placement = v(2);
   // 18 us over 54 columns: 3 columns a microsecond, after a margin of 13.
   const auto lines = lines_of(show_text(plan_of("1f1b", placement, 2), placement, {.width = 54 + 13}));
-  ASSERT_EQ(lines.size(), 5u);
+  ASSERT_EQ(lines.size(), 6u);
   EXPECT_EQ(lines[1], "device0  67% F0----F1----            B0==========      B1==========");
   EXPECT_EQ(lines[2], "device1  67%       F0----B0==========F1----B1==========            ");
   EXPECT_EQ(lines[3], "             |0 ns |2 us |4 us |6 us |8 us |10 us|12 us|14 us|16 us");
@@ -64,9 +70,13 @@ TEST(ShowText, EveryLineHasTheWidthThatWasAskedFor) {
   for (const int devices : {1, 4, 64}) {
     for (const int width : {60, 100, 173}) {
       const Placement placement = v(devices);
-      const auto lines =
-          lines_of(show_text(plan_of("1f1b", placement, 2 * devices), placement, {.width = width}));
-      ASSERT_EQ(lines.size(), static_cast<std::size_t>(devices) + 3);
+      const std::string text =
+          show_text(plan_of("1f1b", placement, 2 * devices), placement, {.width = width});
+      const auto lines = lines_of(text);
+      ASSERT_EQ(lines.size(), static_cast<std::size_t>(devices) + 4);
+      std::istringstream stream(text);
+      for (std::string line; std::getline(stream, line);)
+        EXPECT_LE(line.size(), static_cast<std::size_t>(width));
       for (int d = 1; d <= devices; ++d) EXPECT_EQ(lines[d].size(), static_cast<std::size_t>(width));
       EXPECT_LE(lines[devices + 1].size(), static_cast<std::size_t>(width));
     }
@@ -135,7 +145,7 @@ TEST(ShowText, ShowsAWindow) {
   // Of 18 us those from 2 to 8: 9 columns a microsecond.
   const auto lines = lines_of(show_text(plan_of("1f1b", placement, 2), placement,
                                         {.width = 54 + 13, .from = 2000, .to = 8000, .devices = {1}}));
-  ASSERT_EQ(lines.size(), 4u);
+  ASSERT_EQ(lines.size(), 5u);
   EXPECT_EQ(lines[1], "device1 100% F0----------------B0==================================");
   EXPECT_EQ(lines[2], "             |2 us    |3 us    |4 us    |5 us    |6 us    |7 us");
 }
