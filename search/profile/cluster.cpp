@@ -67,7 +67,7 @@ std::vector<Host> Cluster::hosts(std::int64_t computing) const {
 
 Cluster Cluster::first(int count) const {
   Cluster part = *this;
-  part.devices.resize(static_cast<std::size_t>(count));
+  part.devices.resize(count);
   return part;
 }
 
@@ -75,7 +75,7 @@ Cluster alike(int devices, Bytes memory) {
   Cluster cluster;
   cluster.kinds.emplace_back().memory = memory;
   cluster.nodes.emplace_back();
-  cluster.devices.resize(static_cast<std::size_t>(devices));
+  cluster.devices.resize(devices);
   return cluster;
 }
 

@@ -35,7 +35,7 @@ at::Device device_of(int rank) { return {kFakeDevice, static_cast<c10::DeviceInd
 std::map<int, ToldLayer> layers_of(const Program& program) {
   std::map<int, ToldLayer> layers;
   for (int s = 0; s < static_cast<int>(program.stages.size()); ++s)
-    layers.try_emplace(s, program.stages[s], s, device_of(program.stages[s].ranks[0]));
+    layers.try_emplace(s, program.stages[s], s, device_of(program.stages[s].devices[0]));
   return layers;
 }
 
@@ -190,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(
     , AcceleratorCases,
     ::testing::Combine(::testing::ValuesIn(kCases),
                        ::testing::Values(Queue::of_a_direction, Queue::of_a_pair, Queue::of_all)),
-    [](const auto& info) { return std::get<0>(info.param).name + name_of(std::get<1>(info.param)); });
+    [](const auto& test) { return std::get<0>(test.param).name + name_of(std::get<1>(test.param)); });
 
 TEST(Accelerator, WordsThatDoNotComeAreNamed) {
   const Program program = forwards(2, 1);

@@ -14,6 +14,10 @@
 namespace ostinato {
 namespace {
 
+Stage on(std::vector<int> devices, std::vector<int> layers, bool recompute = false) {
+  return {.layers = layers, .devices = std::move(devices), .recompute = recompute};
+}
+
 using test::joint_options;
 using test::layer;
 using test::profile_of;
@@ -34,7 +38,8 @@ Nanoseconds busiest_of(const Placement& placement) {
 TEST(PartitionBlocks, EveryBlockTakesWhatTheEngineTakes) {
   Profile profile = profile_of({10, 20, 30, 40});
   profile.rank = {.forward = 3, .backward = 5, .read = 100};
-  const Placement whole = place_stages(profile, {.devices = 2}, {{{0}, {0}}, {{1, 2}, {1}}, {{3}, {0}}});
+  const Placement whole =
+      place_stages(profile, {.devices = 2}, {on({0}, {0}), on({1}, {1, 2}), on({0}, {3})});
   EXPECT_EQ(time_of(whole, "s0.F"), 10 + 3 + 100);
   EXPECT_EQ(time_of(whole, "s0.B"), 20 + 5);
   EXPECT_EQ(time_of(whole, "s1.F"), 20 + 30 + 3);
@@ -44,7 +49,7 @@ TEST(PartitionBlocks, EveryBlockTakesWhatTheEngineTakes) {
 TEST(PartitionBlocks, WhatRunsAgainIsNoBlockOfItsOwn) {
   Profile profile = profile_of({10, 20});
   profile.rank = {.forward = 3, .backward = 5};
-  const Placement again = place_stages(profile, {.devices = 2}, {{{0}, {0}, true}, {{1}, {1}}});
+  const Placement again = place_stages(profile, {.devices = 2}, {on({0}, {0}, true), on({1}, {1})});
   EXPECT_EQ(time_of(again, "s0.B"), 20 + 10 + 5);
 }
 
@@ -53,7 +58,7 @@ TEST(PartitionBlocks, EachHalfIsABlock) {
   for (LayerCost& cost : profile.layers) cost.backward_input = cost.backward_weight = cost.forward;
   profile.rank = {.forward = 3, .backward = 5};
   const Placement split =
-      place_stages(profile, {.devices = 2, .split_backward = true}, {{{0}, {0}}, {{1}, {1}}});
+      place_stages(profile, {.devices = 2, .split_backward = true}, {on({0}, {0}), on({1}, {1})});
   EXPECT_EQ(time_of(split, "s1.I"), 20 + 5);
   EXPECT_EQ(time_of(split, "s1.W"), 20 + 5);
 }
@@ -62,7 +67,8 @@ TEST(PartitionBlocks, AShardIsABlockOnEachDevice) {
   Profile profile = profile_of({40, 10, 10});
   profile.layers[0].shardable = true;
   profile.rank = {.forward = 3, .backward = 5};
-  const Placement sharded = place_stages(profile, {.devices = 2}, {{{0}, {0, 1}}, {{1}, {0}}, {{2}, {1}}});
+  const Placement sharded =
+      place_stages(profile, {.devices = 2}, {on({0, 1}, {0}), on({0}, {1}), on({1}, {2})});
   EXPECT_EQ(time_of(sharded, "s0.F"), 20 + 3);
   EXPECT_EQ(time_of(sharded, "s0.B"), 40 + 5);
 }
@@ -71,13 +77,13 @@ TEST(PartitionBlocks, AnInferenceHasForwardsAlone) {
   Profile profile = profile_of({10, 20});
   profile.rank = {.forward = 3, .backward = 5, .read = 7};
   const Placement forwards =
-      place_stages(profile, {.devices = 2, .inference = true}, {{{0}, {0}}, {{1}, {1}}});
+      place_stages(profile, {.devices = 2, .inference = true}, {on({0}, {0}), on({1}, {1})});
   EXPECT_EQ(time_of(forwards, "s1.F"), 20 + 3 + 7);
 }
 
 /// The least busiest device over all ways to cut these layers into stages of these devices.
-Nanoseconds least_busiest(const Profile& profile, const PartitionOptions& options,
-                          std::vector<ModelStage>& stages, int first) {
+Nanoseconds least_busiest(const Profile& profile, const PartitionOptions& options, std::vector<Stage>& stages,
+                          int first) {
   const auto layers = static_cast<int>(profile.layers.size());
   const int all = options.devices * options.chunks, s = static_cast<int>(stages.size());
   if (s == all)
@@ -87,10 +93,8 @@ Nanoseconds least_busiest(const Profile& profile, const PartitionOptions& option
                          ? s % options.devices
                          : options.devices - 1 - s % options.devices;
   Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
-  std::vector<int> run;
   for (int end = first; end < layers; ++end) {
-    run.push_back(end);
-    stages.push_back({run, {device}});
+    stages.push_back({.layers = Layers::run(first, end + 1), .devices = {device}});
     least = std::min(least, least_busiest(profile, options, stages, end + 1));
     stages.pop_back();
   }
@@ -108,7 +112,7 @@ TEST(PartitionBlocks, CutsAreAsGoodAsTheBestOfAll) {
                                    .micro_batches = 4};
     SCOPED_TRACE(round);
     const StageCuts cuts = cut_chain(profile, options);
-    std::vector<ModelStage> none;
+    std::vector<Stage> none;
     EXPECT_EQ(cuts.busiest, least_busiest(profile, options, none, 0));
     EXPECT_EQ(cuts.busiest, busiest_of(place_stages(profile, options, cuts.stages)));
     EXPECT_LE(cuts.lower_bound, cuts.busiest);

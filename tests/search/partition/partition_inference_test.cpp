@@ -24,6 +24,10 @@
 namespace ostinato {
 namespace {
 
+Stage on(std::vector<int> devices, std::vector<int> layers, bool recompute = false) {
+  return {.layers = layers, .devices = std::move(devices), .recompute = recompute};
+}
+
 /// What each device of a placement of forwards holds at most.
 std::vector<Bytes> held(const Placement& placement) {
   std::vector<Bytes> bytes, workspace(placement.devices.size(), 0);
@@ -45,7 +49,7 @@ bool all_forwards(const Placement& placement) {
 std::optional<Nanoseconds> brute_force(const Profile& profile, const PartitionOptions& options) {
   const int layers = static_cast<int>(profile.layers.size());
   std::optional<Nanoseconds> best;
-  std::vector<ModelStage> stages(static_cast<std::size_t>(options.devices));
+  std::vector<Stage> stages(options.devices);
   const std::function<void(int, int)> cut = [&](int stage, int first) {
     if (stage == options.devices) {
       if (first < layers) return;
@@ -60,8 +64,7 @@ std::optional<Nanoseconds> brute_force(const Profile& profile, const PartitionOp
     }
     for (int end = first + 1; end <= layers; ++end) {
       stages[stage].devices = {stage};
-      stages[stage].layers.resize(static_cast<std::size_t>(end - first));
-      std::iota(stages[stage].layers.begin(), stages[stage].layers.end(), first);
+      stages[stage].layers = Layers::run(first, end);
       cut(stage + 1, end);
     }
   };
@@ -116,7 +119,7 @@ TEST(PartitionInference, HoldsParametersMessagesAndWhatAForwardNeeds) {
     layer.output_bytes = 30;
   }
   const PartitionOptions options{.devices = 2, .micro_batches = 1, .inference = true};
-  const Placement p = place_stages(profile, options, {{{0}, {0}}, {{1}, {1}}});
+  const Placement p = place_stages(profile, options, {on({0}, {0}), on({1}, {1})});
   EXPECT_EQ(p.devices[0].static_memory, 7 + 30 + kSendsAhead * 30);
   EXPECT_EQ(p.devices[1].static_memory, 7 + 30);  // nobody reads its output
   EXPECT_EQ(p.blocks[0].workspace, 30 + 1000 + 100 + 30);
@@ -130,7 +133,7 @@ TEST(PartitionInference, BalancesForwardsWhateverBackwardsTake) {
   const PartitionOptions options{.devices = 2, .micro_batches = 4, .inference = true};
   const StageCuts cuts = cut_chain(profile, options);
   EXPECT_EQ(cuts.busiest, 6);
-  EXPECT_EQ(cuts.stages[0].layers, std::vector<int>{0});
+  EXPECT_EQ(cuts.stages[0].layers, Layers{0});
 }
 
 TEST(PartitionInference, RefusesWhatOnlyTrainingHas) {

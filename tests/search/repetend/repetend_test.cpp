@@ -51,7 +51,7 @@ void expect_repeats(const Placement& p, const Repetend& r) {
   const int micro_batches = 20 * r.unroll;
   for (int m = 0; m < micro_batches; ++m) {
     for (int b = 0; b < in.blocks(); ++b) {
-      const auto item = static_cast<std::size_t>(m % r.unroll * in.blocks() + b);
+      const std::size_t item = m % r.unroll * in.blocks() + b;
       schedule.push_back({b, m, r.start[item] + m / r.unroll * r.period});
     }
   }
@@ -99,10 +99,10 @@ INSTANTIATE_TEST_SUITE_P(Repetend, FewestMemory,
                                          Fewest{"nn", 4, 8, 6}, Fewest{"nn", 5, 8, 7}, Fewest{"nn", 6, 8, 8},
                                          Fewest{"multimodal", 4, 8, 6}, Fewest{"nn-first", 4, 8, 5},
                                          Fewest{"nn-first", 5, 8, 7}),
-                         [](const auto& info) {
-                           std::string name = info.param.shape;
+                         [](const auto& test) {
+                           std::string name = test.param.shape;
                            std::replace(name.begin(), name.end(), '-', '_');
-                           return name + std::to_string(info.param.devices);
+                           return name + std::to_string(test.param.devices);
                          });
 
 TEST_P(FewestMemory, IsReachedAndProved) {
