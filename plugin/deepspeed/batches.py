@@ -2,6 +2,7 @@
 """What a rank takes from the data iterator: batch i is its i-th item, in whatever order the plan asks for them."""
 
 from .plans import Stage
+from .upstream import Engine
 
 
 class Batches:
@@ -9,7 +10,7 @@ class Batches:
     take them have had them, its labels likewise. `stages`: the stages of this rank that will run; `copies`: of the model, see Stage.
     """
 
-    def __init__(self, engine, stages: list[Stage], copies: int):
+    def __init__(self, engine: Engine, stages: list[Stage], copies: int):
         self._engine, self._copies = engine, copies
         self._loaded, self._held = 0, {}  # by batch and name: how many will take it, and what it is
         self._takers = [

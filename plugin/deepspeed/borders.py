@@ -17,6 +17,7 @@ import functools
 import torch
 
 from .plans import Stage
+from .upstream import Model
 
 
 class Borders:
@@ -35,7 +36,7 @@ class Borders:
         """Whether the stage's backward starts from one output after the other. Recomputing it several times is not possible."""
         return self._begins.get(stage.layers[-1] + 1) == stage.first and not stage.recomputes
 
-    def watch(self, model, stages: list[Stage]) -> None:
+    def watch(self, model: Model, stages: list[Stage]) -> None:
         """Looks from here on at what the stages hand on, and at what crosses DeepSpeed's borders inside of them."""
         for stage in stages:
             for at, layer in enumerate(stage.layers[:-1]):

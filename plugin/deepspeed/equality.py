@@ -28,12 +28,13 @@ from .draws import BATCH, LAYERS, TORCHS, Draws
 from .plans import Stage
 from .random_state import random_state_kept
 from .streams import Learning, Streams, layers_kept, may_draw
+from .upstream import Engine
 
 
 class Equality:
     """Of one engine. `claim`: what is known before step 1, of which `self.claim` is what the line before it says."""
 
-    def __init__(self, engine, claim: Claim, stages: list[Stage]):
+    def __init__(self, engine: Engine, claim: Claim, stages: list[Stage]):
         self._engine, self._module, self._stages = engine, engine.module, stages
         self.claim = claim
         self._borders: Borders | None = None  # where several tensors may meet at a border that 1F1B does not have

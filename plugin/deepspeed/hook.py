@@ -9,6 +9,7 @@ import sys
 from difflib import SequenceMatcher
 
 from .errors import OstinatoError
+from .upstream import Engine
 
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
@@ -78,7 +79,7 @@ def wrap(module) -> None:
 
 def _pipeline_init(original):
     @functools.wraps(original)
-    def init(engine, *args, **kwargs):
+    def init(engine: Engine, *args, **kwargs):
         section = _section_given(kwargs)
         if section is None:
             return original(engine, *args, **kwargs)
@@ -94,7 +95,7 @@ def _pipeline_init(original):
 
 def _plain_init(original, pipeline):
     @functools.wraps(original)
-    def init(engine, *args, **kwargs):
+    def init(engine: Engine, *args, **kwargs):
         if not isinstance(engine, pipeline) and _section_given(kwargs) is not None:
             _speak_last()
             raise OstinatoError(f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule; this model is none')

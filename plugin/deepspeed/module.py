@@ -8,9 +8,10 @@
 The stage must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,17 +22,36 @@ from ostinato.nn.layers import split_of
 from .draws import LOSS
 from .errors import OstinatoError
 from .forward_state import ForwardState
-from .graph_model import wired
+from .graph_model import Wires, wired
 from .plans import Stage
 from .random_state import KINDS, foreign, foreign_again, same, states
+from .upstream import Model
 
 
-class StagedLayers:
+class StagedLayers(Model):
     """Mixed in before the model's own class."""
 
-    watcher = None  # (draws) is told of each layer before it runs
+    _owners: list[int]  # adopt() says what these are
+    _stages: list[Stage]
+    _shards: dict[int, Shard]
+    _wires: dict[int, list[Wires]]
+    _local_funcs: list[Any]
+    _local_layers: list[int]
+    _views: "dict[int, _View]"
+    _shown: "_View | None"
+    _shown_layers: Sequence[int]
+    _own_checkpointing: tuple[int, Callable[..., Any]] | None
+    _run: int  # which of the runs of layers that are checkpointed
+    _running: int  # layer
+    _given_alone: bool
+    _drew: set[str]
+    written_elsewhere: set[int]
+    read_for_others: list[Any] | None
+    run_twice: list[str]
+
+    watcher: Any = None  # (draws) is told of each layer before it runs
     whole_logits = False  # forward() of a sharded head returns the logits of all its ranks
-    _generators = None  # their states in a backward that is watched, before what runs in it next
+    _generators: Any = None  # their states in a backward that is watched, before what runs in it next
     _one_backward = False  # layers are compiled so that gradients of inputs and weights come together
 
     def forward(self, forward_input):
@@ -151,7 +171,8 @@ class StagedLayers:
     def _once(self, state: ForwardState, function, *inputs):
         """Recomputes `function` without a trace: in buffers and attributes of the layers it has run once, and it draws
         the same numbers of Python's and NumPy's; DeepSpeed's checkpointing sees to torch's."""
-        before, drawn, first, alone = state.now(), foreign(), [], self._given_alone
+        before, drawn, alone = state.now(), foreign(), self._given_alone
+        first: list[bool] = []
 
         def run(*values):
             values = tuple(v.clone() if torch.is_tensor(v) else v for v in values)  # a layer may change them in place
@@ -305,7 +326,7 @@ class _View:
         """`functions`: by layer."""
         self.functions = list(functions.values())  # what its stage runs, in order
         self.state = ForwardState(functions)
-        self.checkpointable = []
+        self.checkpointable: list[bool] = []
 
 
 class WholeLayer:
@@ -329,7 +350,7 @@ def _computes_gradients(layer: int) -> str:
 
 def _by_tensors(checkpoint, function, *inputs):
     """checkpoint(function, *inputs) for functions that may return ShardedLogits, where DeepSpeed's hand on tensors only."""
-    form = []
+    form: list[Any] = []
 
     def of_tensors(*values):
         made = function(*values)

@@ -28,6 +28,7 @@ from .refusals import check_run, untried_version
 from .refused_keys import untried_keys
 from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
+from .upstream import Engine, Model
 
 
 # What must be equal everywhere; files may have other names on other nodes.
@@ -46,7 +47,7 @@ class Prepared:
     engines: dict = field(default_factory=dict)  # "auto": by unit (rebuild), what DeepSpeed's own engine did to its layer
 
 
-def start(engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
+def start(engine: Engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
     """Stands in for PipelineEngine.__init__. Raises OstinatoError on every rank where the plan cannot run."""
     speak_last()
     _tell_untried_version()
@@ -76,7 +77,7 @@ def _tell_untried_version() -> None:
         print(f"ostinato: {said}", flush=True)
 
 
-def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict, engine, profile: str) -> None:
+def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict, engine: Engine, profile: str) -> None:
     """start() once more for "auto", with the text of a profile on rank 0."""
     model, config = kwargs["model"], kwargs["config_class"]
     with tempfile.TemporaryDirectory() as temporary:
@@ -91,7 +92,7 @@ def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict
     _install(engine, original_init, prepared, args, kwargs)
 
 
-def _without_plan(error: Unsupported, engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Where the section allows it, the engine that DeepSpeed would have made."""
     if prepared.section is None or prepared.section.require:
         raise error
@@ -100,7 +101,7 @@ def _without_plan(error: Unsupported, engine, original_init, prepared: Prepared,
     original_init(engine, *args, **kwargs)
 
 
-def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+def _install(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
     model, config, asked = kwargs["model"], kwargs["config_class"], prepared.section
     stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
@@ -130,7 +131,7 @@ def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dic
             print(printable(said), flush=True)
 
 
-def _claim(program, stages: list, stock: list[int], differs: str, model) -> Claim:
+def _claim(program, stages: list, stock: list[int], differs: str, model: Model) -> Claim:
     """What is known before step 1; where layers seed themselves, they draw the same numbers wherever they run."""
     if not plans.trains(program):
         return Claim()
@@ -138,7 +139,7 @@ def _claim(program, stages: list, stock: list[int], differs: str, model) -> Clai
     return Claim(differs, cuts_otherwise(program, stages, stock), elsewhere and not model.seed_layers)
 
 
-def _prepare(section: dict, file: str | None, model, config) -> Prepared:
+def _prepare(section: dict, file: str | None, model: Model, config) -> Prepared:
     """Everything that one rank can find wrong by itself, and the program of a plan that is named."""
     made = Prepared()
     try:
@@ -153,7 +154,7 @@ def _prepare(section: dict, file: str | None, model, config) -> Prepared:
     return made
 
 
-def _lower(paths: Paths, model, config):
+def _lower(paths: Paths, model: Model, config):
     """The program of a plan that fits this run, and the model that it was made for."""
     program = plans.lower(paths)
     pipeline_ranks = model.topology().get_dim("pipe")
@@ -163,7 +164,7 @@ def _lower(paths: Paths, model, config):
     return program, model_identity.read(paths.placement)
 
 
-def _search_plan(prepared: Prepared, model, config) -> None:
+def _search_plan(prepared: Prepared, model: Model, config) -> None:
     """All ranks hold the same searched program afterwards, or none where "auto" has not measured yet."""
     size = Size(model.topology().get_dim("pipe"), config.gradient_accumulation_steps)
     with shared_plan(prepared.section, prepared.paths, size) as paths:
@@ -176,7 +177,7 @@ def _search_plan(prepared: Prepared, model, config) -> None:
     _agree(prepared, model)
 
 
-def _agree(prepared: Prepared, model) -> None:
+def _agree(prepared: Prepared, model: Model) -> None:
     """Raises the same on every rank where one cannot run, where they differ, and where the plan is for another model."""
     timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
     everyone = agree(_statement(prepared, model), timeout_s)
@@ -189,7 +190,7 @@ def _agree(prepared: Prepared, model) -> None:
             print(f"ostinato: {printable(said)}", flush=True)
 
 
-def _statement(prepared: Prepared, model) -> Statement:
+def _statement(prepared: Prepared, model: Model) -> Statement:
     error = prepared.error
     program = prepared.program
     return Statement(
@@ -216,13 +217,13 @@ def _versions() -> str:
     return f"ostinato {own}, torch {torch.__version__}, DeepSpeed {deepspeed.__version__}"
 
 
-def _clips_otherwise(engine, rebuilt) -> bool:
+def _clips_otherwise(engine: Engine, rebuilt) -> bool:
     """ZeRO and the half-precision optimizers clip by a norm that is summed rank by rank; see clipping for the others."""
     own = engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled()
     return bool(rebuilt.moved and own and engine.gradient_clipping() > 0)
 
 
-def _flag_parameters(config, model) -> None:
+def _flag_parameters(config, model: Model) -> None:
     """deepspeed.initialize() has flagged the parameters of the layers that left; those that arrived need it too."""
     from deepspeed import set_optimizer_flags
 

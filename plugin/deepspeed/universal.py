@@ -17,6 +17,8 @@ from deepspeed.utils.tensor_fragment import fragment_address
 from ostinato.nn import Shard
 from ostinato.nn.layers import collect
 
+from .upstream import Engine
+
 ADAM = ("exp_avg", "exp_avg_sq")  # the state that the converter knows, beside the weights in fp32
 
 
@@ -31,7 +33,7 @@ class Part:
     whole: tuple[int, ...]
 
 
-def prepare(engine, parts: list[Part], others_name: Callable[[str], bool]) -> None:
+def prepare(engine: Engine, parts: list[Part], others_name: Callable[[str], bool]) -> None:
     """Once the engine's optimizer is there. `others_name`: whether another rank names the parameter of that name."""
     mappings = getattr(engine.optimizer, "_param_slice_mappings", None)
     if mappings is None:
@@ -44,13 +46,13 @@ def prepare(engine, parts: list[Part], others_name: Callable[[str], bool]) -> No
             del of_group[name]
 
 
-def whole_shapes(engine, parts: list[Part]) -> dict[str, torch.Size]:
+def whole_shapes(engine: Engine, parts: list[Part]) -> dict[str, torch.Size]:
     """By the parameter's name."""
     return {engine.param_names[part.parameter]: torch.Size(part.whole) for part in parts}
 
 
 @contextmanager
-def wholes_saved(engine, parts: list[Part]) -> Iterator[None]:
+def wholes_saved(engine: Engine, parts: list[Part]) -> Iterator[None]:
     """While DeepSpeed writes the optimizer's state. All ranks must enter it."""
     wholes = _put_together(engine, [part for part in parts if hasattr(part.parameter, "_hp_mapping")])
     if not wholes:
@@ -65,14 +67,14 @@ def wholes_saved(engine, parts: list[Part]) -> Iterator[None]:
         del optimizer.state_dict
 
 
-def drop_wholes(engine) -> None:
+def drop_wholes(engine: Engine) -> None:
     """After loading: what torch's optimizers keep of state that belongs to none of their parameters."""
     state = getattr(getattr(engine.optimizer, "optimizer", None), "state", {})
     for key in [key for key in state if not torch.is_tensor(key)]:
         del state[key]
 
 
-def _put_together(engine, parts: list[Part]) -> dict[str, list[torch.Tensor]]:
+def _put_together(engine: Engine, parts: list[Part]) -> dict[str, list[torch.Tensor]]:
     """By name: the fp32 weights and the state of ADAM, on the processor of the first rank of the first replica; {} elsewhere."""
     wholes: dict[str, list[torch.Tensor]] = {}
     states = engine.optimizer.optimizer.state.values()
