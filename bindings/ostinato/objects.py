@@ -197,7 +197,7 @@ class Plan(_Text):
 
     def to_frame(self) -> Any:
         """The schedule as a pandas.DataFrame, a row a step."""
-        import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        import pandas
 
         return pandas.DataFrame(self.schedule, columns=Step._fields)
 

@@ -83,7 +83,7 @@ def _hooks(model: Model) -> tuple[dict, dict]:
     return model._forward_pre_hooks, model._forward_hooks
 
 
-class AutoEngine:
+class AutoEngine(Engine):
     """Mixed in before PipelineEngine until the plan is there."""
 
     def train_batch(self, data_iter=None):
@@ -119,7 +119,8 @@ def _read(iterator, count: int) -> tuple[list, int]:
 def _measure(engine: Engine, batches: list, read: int) -> str:
     """Runs forwards and backwards of the step; the profile on rank 0. The model is afterwards what it was before. `read`: ns for a batch."""
     model = engine.module
-    state = ForwardState({**dict(enumerate(model.forward_funcs, model._local_start)), "loss": model.loss_fn})
+    layers: dict[int | str, Any] = {**dict(enumerate(model.forward_funcs, model._local_start)), "loss": model.loss_fn}
+    state = ForwardState(layers)
     offset, before = model.micro_offset, state.now()
     model.train()
     engine.total_loss, engine._compute_loss = None, True

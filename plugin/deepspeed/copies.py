@@ -10,6 +10,7 @@ step alike.
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from .errors import OstinatoError
 from .forward_state import ForwardState
-from .upstream import Engine, Model
+from .module import StagedLayers
+from .upstream import Engine, Model, count_elsewhere
 
 
 def groups_of(grid, holders: list[tuple[int, ...]]) -> dict[tuple[int, ...], object]:
@@ -82,7 +84,7 @@ def shared_by(model: Model, held: Holders) -> "Copies":
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         for name, parameter in trained:
             other = ranks[turn[ranks] % len(ranks)] != held.rank
-            parameter.ds_pipe_replicated = other or held.counts_elsewhere(unit, name, module)
+            count_elsewhere(parameter, other or held.counts_elsewhere(unit, name, module))
         turn[ranks] += bool(trained)
         if len(ranks) > 1:
             shared.setdefault(ranks, []).extend(p for _, p in trained)
@@ -116,7 +118,7 @@ class Copies:
 
 
 @contextmanager
-def watched_state(model: Model, group) -> Iterator[list[str]]:
+def watched_state(model: StagedLayers, group) -> Iterator[list[str]]:
     """Around the forwards of a step: attributes of layers that they changed, of the whole pipeline, in words. Each direction has its own, and
     has seen its own batches only. Raises OstinatoError on every rank where they changed buffers (BatchNorm's statistics): checkpoints and
     evaluation have one for both. All ranks of the group must call it.
@@ -153,7 +155,7 @@ def _gradient(engine: Engine, parameter) -> torch.Tensor | None:
     return getattr(parameter, _place_of_gradients(engine), None)
 
 
-def _zeros(engine: Engine, parameter) -> torch.Tensor:
+def _zeros(engine: Engine, parameter) -> Any:
     """Puts them where _gradient() finds them."""
     if engine.using_bf16_optimizer:
         _begin_sum(engine.optimizer, parameter)
@@ -185,8 +187,10 @@ def add_losses(engine: Engine, ranks: list[int]) -> None:
     ranks = list(dict.fromkeys(ranks))  # one rank may end both directions
     if mine not in ranks or len(ranks) == 1:
         return
-    names = list(engine.total_additional_losses or ())
-    own = [engine.total_loss, *(engine.total_additional_losses[name] for name in names)]
+    assert engine.total_loss is not None
+    additional = engine.total_additional_losses or {}
+    names = list(additional)
+    own = [engine.total_loss, *additional.values()]
     flat = torch.stack([loss.detach().float().reshape(()) for loss in own])
     for rank in ranks[1:]:
         if mine == rank:
@@ -198,4 +202,4 @@ def add_losses(engine: Engine, ranks: list[int]) -> None:
     if mine == ranks[0]:
         engine.total_loss = flat[0].to(own[0].dtype).reshape(own[0].shape)
         for name, total in zip(names, flat[1:], strict=True):
-            engine.total_additional_losses[name] = total
+            additional[name] = total

@@ -59,8 +59,6 @@ def become_plan_engine(engine: Engine, run: Run) -> None:
 class PlanEngine(StagePasses, PlanCheckpoints):
     """Mixed in before PipelineEngine."""
 
-    _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
-
     def ostinato_begin(self, claim: Claim) -> Claim:
         """After __init__: makes the executors and hands them this rank's stages. All ranks must call it. Returns what is known now."""
         run = self._ostinato
@@ -87,6 +85,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
     def _make_executor(self, program, dynamic_shapes: bool):
         """For this rank; its stages are still to be set."""
         run = self._ostinato
+        assert run.group is not None
         ranks = [dist.get_group_rank(run.group, rank) for rank in self.grid.pp_group]
         return plans.compiled().Executor(
             program,
@@ -195,6 +194,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""
         run = self._ostinato
+        assert run.executor is not None
         names = [run.program.stages[s].name for s in run.executor.unsplit_stages if run.stages[s].rank == self.stage_id]
         if names and self.grid.get_data_parallel_rank() == 0:
             print(announce.ran_whole(self.global_rank, names), flush=True)

@@ -7,9 +7,9 @@ import functools
 import os
 import sys
 from difflib import SequenceMatcher
+from typing import Any
 
 from .errors import OstinatoError
-from .upstream import Engine
 
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
@@ -79,7 +79,7 @@ def wrap(module) -> None:
 
 def _pipeline_init(original):
     @functools.wraps(original)
-    def init(engine: Engine, *args, **kwargs):
+    def init(engine, *args, **kwargs):
         section = _section_given(kwargs)
         if section is None:
             return original(engine, *args, **kwargs)
@@ -95,7 +95,7 @@ def _pipeline_init(original):
 
 def _plain_init(original, pipeline):
     @functools.wraps(original)
-    def init(engine: Engine, *args, **kwargs):
+    def init(engine, *args, **kwargs):
         if not isinstance(engine, pipeline) and _section_given(kwargs) is not None:
             _speak_last()
             raise OstinatoError(f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule; this model is none')
@@ -141,6 +141,6 @@ def _remember_files() -> None:
         return made
 
     init_utils.load_ds_config = load
-    package = sys.modules["deepspeed"]
+    package: Any = sys.modules["deepspeed"]
     if hasattr(package, "load_ds_config"):  # imported before us
         package.load_ds_config = load

@@ -9,7 +9,7 @@ import torch
 from ostinato.ranks.groups import everyones
 from torch import nn
 
-from .upstream import Model
+from .upstream import Model, count_elsewhere
 
 NAME = "ostinato_idle"
 
@@ -22,7 +22,7 @@ def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:
         return None
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
     idle = nn.Parameter(torch.zeros(1, dtype=like.dtype, device=like.device))
-    idle.ds_pipe_replicated = False
+    count_elsewhere(idle, False)
     model.register_parameter(NAME, idle)
     if groups:
         groups[0]["params"].append(idle)

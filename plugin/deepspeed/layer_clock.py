@@ -110,7 +110,8 @@ class LayerClock:
 
     def backward(self, run: Callable[[], Any]) -> None:
         """Calls `run`, which is one backward pass of the whole stage."""
-        self._events = events = []
+        events: list[tuple[int, int]] = []
+        self._events = events
         try:
             _, whole = measure(self._device, "B", run)
         finally:

@@ -114,7 +114,8 @@ class StagedLayers(Model):
         self._shown_layers = stage.layers
         self._set_bounds(stage.first, stage.layers[-1] + 1)
         for function, wires in zip(self.forward_funcs, self._wires.get(stage.index, ()), strict=False):
-            wired(function).wires = wires
+            if (node := wired(function)) is not None:
+                node.wires = wires
         if torch.is_grad_enabled() and (stage.recomputes or stage.sharded):
             self._checkpoint(stage)
 
@@ -242,7 +243,7 @@ class StagedLayers(Model):
             super()._precompute_checkpointable_values()
             if stage.sharded and stage.reads and reentrant:  # a sharded embedding: gradients would not come back to it
                 self.is_checkpointable_results = [False] * len(self.is_checkpointable_results)
-            self._shown.checkpointable = self.is_checkpointable_results
+            self._views[stage.index].checkpointable = self.is_checkpointable_results
         self.show_all()
 
     def may_split(self, stage: Stage) -> bool:

@@ -14,6 +14,7 @@ does not is what a constructor makes on that rank (its rank's number, say), and 
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from ostinato.ranks.groups import everyones
@@ -84,7 +85,8 @@ class MovedState:
 
     def _take(self, specs: list, names: list, kept: dict, build: Callable) -> tuple[dict, str]:
         """By unit that leaves this rank, what travels; why something cannot."""
-        states, error = {}, ""
+        states: dict[str, Any] = {}
+        error = ""
         for unit in dict.fromkeys(unit for unit, source, _ in self._transfers if source == self._rank):
             changed, states[unit] = _in_order(self._changed[unit]), {}
             if not changed:

@@ -32,7 +32,7 @@ from .plans import Stage, copies_of, of_copy
 from .random_state import random_state_kept
 from .tied import beside, built_alike, only_tied, tied_tensors
 from .universal import Part
-from .upstream import Model
+from .upstream import Model, count_elsewhere
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,10 @@ def rebuild(
     others_write = {i for stage in mine for i in stage.layers if holders[i][0] not in stage.ranks}
     adopt(model, [stage.rank for stage in by_layer], mine, shards, others_write, _wires(model, stages))
     if moves:
-        copies = mover.share() if several else mover.tie()
+        if several:
+            copies = mover.share()
+        else:
+            mover.tie()
     return Rebuilt(names, [] if several else _regrouped(model, before, by_layer), copies, parts, notes)
 
 
@@ -139,7 +142,8 @@ class _Mover:
         self.new = [self._units(owners, rank) for rank in everyone]
         self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
         self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
-        self.held = Holders(self.new, {self.names[layer]: parts for layer, parts in places.items()}, self.rank)
+        held = {unit: parts for layer, parts in places.items() if (unit := self.names[layer]) is not None}
+        self.held = Holders(self.new, held, self.rank)
         self.stages: list[set[int]] = []  # by layer
         self.fresh: dict[str, dict] = {}  # of what arrives: as its constructor made it
         self.parts: list[Part] = []  # filled by move()
@@ -171,7 +175,7 @@ class _Mover:
         state.give(built)
         self.parts = [part for unit in built if unit in self.shards for part in self._parts_of(unit, built[unit], holdings)]
         stay = set(self.new[self.rank]) - set(built)
-        lost = {p for unit in self.old[self.rank] if unit not in stay for p in kept[unit].parameters()}
+        lost: set[torch.Tensor] = {p for unit in self.old[self.rank] if unit not in stay for p in kept[unit].parameters()}
         self._register(kept | built)
         self.groups.apply(self.model, lost)
         return [held.names for held in holdings]
@@ -214,11 +218,11 @@ class _Mover:
         """The groups over which the gradients of tied layers are summed, and who reads their weights from checkpoints."""
         model = self.model
         for parameter in model.parameters():
-            parameter.ds_pipe_replicated = False
+            count_elsewhere(parameter, False)
         model.tied_comms = model._index_tied_modules()
         for unit in (u for u in self.shards if u is not None):
             for name, parameter in self._module(unit).named_parameters():
-                parameter.ds_pipe_replicated = self.held.counts_elsewhere(unit, name, self._module(unit))
+                count_elsewhere(parameter, self.held.counts_elsewhere(unit, name, self._module(unit)))
         model.read_for_others = []
         for key, tied in model.tied_comms.items():
             weights = [model._recursive_getattr(tied["module"], name) for name in tied["weight_attr"]]
@@ -337,7 +341,9 @@ class _Mover:
         for fact in receiver.built[unit]:
             tensor = have[fact.name]
             if fact.cut is not None:
-                tensor = self.held.part(unit, target).cut(tensor.detach(), fact.cut)
+                part = self.held.part(unit, target)
+                assert part is not None
+                tensor = part.cut(tensor.detach(), fact.cut)
             if tensor.numel():
                 dist.send(as_bytes(tensor), self.ranks[target], group=self.group)
 

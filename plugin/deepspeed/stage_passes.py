@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
@@ -44,10 +45,20 @@ def _taken(stage: Stage, given, made: tuple | None):
     return values if len(values) > 1 else values[0]
 
 
+def _handed_on(inputs: tuple) -> Any:
+    """What a stage that reads no data runs on, out of what the executor gives it."""
+    if len(inputs) == 1:
+        return inputs[0]
+    if len(inputs) == 2 and _is_mark(inputs[1]):
+        return inputs[:1]
+    return tuple(NOTHING if tensor is None else tensor for tensor in inputs)
+
+
 class StagePasses(Engine):
     """Mixed in before PipelineEngine."""
 
     _ostinato: Run
+    _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
 
     def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
         """What the executor calls: the outputs of a stage, or the scaled loss."""
@@ -69,12 +80,8 @@ class StagePasses(Engine):
         run, buffers = self._ostinato, self.pipe_buffers
         if stage.reads:
             inputs = _taken(stage, self._read(stage, batch, "inputs"), inputs)
-        elif len(inputs) == 1:
-            inputs = inputs[0]
-        elif len(inputs) == 2 and _is_mark(inputs[1]):
-            inputs = inputs[:1]
-        elif any(tensor is None for tensor in inputs):
-            inputs = tuple(NOTHING if tensor is None else tensor for tensor in inputs)
+        elif inputs is not None:
+            inputs = _handed_on(inputs)
         labels = self._read(stage, batch, "labels") if stage.ends else None  # reading goes through these buffers
         buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
         run.active = stage

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from ostinato.errors import printable
@@ -30,6 +31,8 @@ from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
 from .upstream import Engine, Model
 
+if TYPE_CHECKING:
+    from ostinato._plugin import Program
 
 # What must be equal everywhere; files may have other names on other nodes.
 COMPARED = {"auto", "search", "timeout_s", "require"}
@@ -41,10 +44,15 @@ class Prepared:
 
     section: Section | None = None
     paths: Paths | None = None
-    program: object = None
+    program: "Program | None" = None
     profiled: model_identity.Profiled = field(default_factory=model_identity.Profiled)  # the model that it was made for
     error: OstinatoError | None = None
     engines: dict = field(default_factory=dict)  # "auto": by unit (rebuild), what DeepSpeed's own engine did to its layer
+
+    def checked(self) -> tuple[Section, Paths]:
+        """Once all ranks agree: nothing failed."""
+        assert self.section is not None and self.paths is not None
+        return self.section, self.paths
 
 
 def start(engine: Engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
@@ -57,7 +65,7 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
     prepared = _prepare(section, file, model, config)
     try:
         _agree(prepared, model)
-        if prepared.section.searches:  # what can be found wrong before a search has been
+        if prepared.checked()[0].searches:  # what can be found wrong before a search has been
             _search_plan(prepared, model, config)
     except Unsupported as error:
         return _without_plan(error, engine, original_init, prepared, args, kwargs)
@@ -81,10 +89,11 @@ def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict
     """start() once more for "auto", with the text of a profile on rank 0."""
     model, config = kwargs["model"], kwargs["config_class"]
     with tempfile.TemporaryDirectory() as temporary:
-        measured = (prepared.paths.output or Path(temporary)) / "profile.json"
+        paths = prepared.checked()[1]
+        measured = (paths.output or Path(temporary)) / "profile.json"
         if profile:
             write_text(measured, profile)
-        prepared.paths = prepared.paths.model_copy(update={"profile": measured})
+        prepared.paths = paths.model_copy(update={"profile": measured})
         try:
             _search_plan(prepared, model, config)
         except Unsupported as error:
@@ -103,31 +112,32 @@ def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: P
 
 def _install(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
-    model, config, asked = kwargs["model"], kwargs["config_class"], prepared.section
-    stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
+    model, config, (asked, paths), program = kwargs["model"], kwargs["config_class"], prepared.checked(), prepared.program
+    assert program is not None
+    stages = plans.wired(plans.stages_of(program), model._layer_specs)
     shards = shards_of(model._grid, stages, asked.timeout_s)
     groups = GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
     rebuilt = rebuild(model, stages, groups, shards, prepared.engines)
-    idle = give_idle(model, groups.groups) if optimizes and plans.trains(prepared.program) else None
+    idle = give_idle(model, groups.groups) if optimizes and plans.trains(program) else None
     if rebuilt.moved:
         _flag_parameters(config, model)
     refuse_experts_apart(model)
     stock = model.partitions()
     names = rebuilt.moved or names_where_idle(model, idle)
-    run = Run(prepared.program, stages, stock, names, asked, prepared.paths, shards, rebuilt.parts, rebuilt.copies, idle)
+    run = Run(program, stages, stock, names, asked, paths, shards, rebuilt.parts, rebuilt.copies, idle)
     become_plan_engine(engine, run)
     original_init(engine, *args, **kwargs)
     refuse_uneven(engine)
     copies = plans.copies_of(stages)
     branches = copies == 1 and not plans.is_chain(stages)
-    differs = difference(prepared.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches)
+    differs = difference(program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
-    claim = _claim(prepared.program, stages, stock, differs, model)
-    claim = engine.ostinato_begin(claim)
+    claim = _claim(program, stages, stock, differs, model)
+    claim = engine.ostinato_begin(claim)  # type: ignore[attr-defined]  # it has become a PlanEngine
     if dist.get_rank() == 0:
-        for said in (*map("ostinato: {}".format, rebuilt.notes), line(prepared.program, claim.before())):
+        for said in (*map("ostinato: {}".format, rebuilt.notes), line(program, claim.before())):
             print(printable(said), flush=True)
 
 
@@ -161,13 +171,14 @@ def _lower(paths: Paths, model: Model, config):
     plans.check_shape(program, config.gradient_accumulation_steps, pipeline_ranks, model._layer_specs)
     stages = plans.stages_of(program)
     check_layers(model._layer_specs, stages)
+    assert paths.placement is not None
     return program, model_identity.read(paths.placement)
 
 
 def _search_plan(prepared: Prepared, model: Model, config) -> None:
     """All ranks hold the same searched program afterwards, or none where "auto" has not measured yet."""
     size = Size(model.topology().get_dim("pipe"), config.gradient_accumulation_steps)
-    with shared_plan(prepared.section, prepared.paths, size) as paths:
+    with shared_plan(*prepared.checked(), size) as paths:
         if paths is None:
             return
         try:

@@ -10,6 +10,7 @@ together, as one more group of its optimizer's file, which the converter takes l
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from deepspeed.checkpoint import constants
@@ -27,7 +28,7 @@ class Part:
     """A parameter of which this rank holds a part. `whole`: the sizes of all parts together."""
 
     layer: int
-    parameter: torch.nn.Parameter
+    parameter: Any  # torch.nn.Parameter, with what DeepSpeed hangs on it
     shard: Shard
     dimension: int
     whole: tuple[int, ...]
@@ -86,7 +87,7 @@ def _put_together(engine: Engine, parts: list[Part]) -> dict[str, list[torch.Ten
             continue
         collected = [collect(value, part.dimension, part.shard) for value in values]
         if part.shard.index == 0:
-            wholes[engine.param_names[part.parameter]] = [torch.cat(of_ranks, dim=part.dimension) for of_ranks in collected]
+            wholes[engine.param_names[part.parameter]] = [torch.cat(of_ranks, dim=part.dimension) for of_ranks in collected if of_ranks is not None]
     return wholes
 
 

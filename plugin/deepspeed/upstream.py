@@ -5,17 +5,17 @@
     class PlanEngine(Engine): ...           # what is mixed in before PipelineEngine; of `object` when it runs
 
 Names with an underscore are private; docs/private-symbols.toml lists them, and a test finds each that DeepSpeed no longer has.
-Nothing else than ostinato's own modules is imported when this runs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import torch
     from torch.distributed import ProcessGroup
 
     class Topology:
@@ -112,7 +112,7 @@ if TYPE_CHECKING:
         pipe_buffers: dict[str, list[Any]]
         stage_id: int
         total_additional_losses: dict[str, torch.Tensor] | None
-        total_loss: torch.Tensor
+        total_loss: torch.Tensor | None
         training_dataloader: Any
         using_bf16_optimizer: bool
 
@@ -158,3 +158,8 @@ if TYPE_CHECKING:
         def zero_optimization(self) -> bool: ...
 else:
     Config = Engine = Grid = Model = object
+
+
+def count_elsewhere(parameter: torch.Tensor, elsewhere: bool) -> None:
+    """Says for DeepSpeed's norms whether another pipeline rank counts the parameter."""
+    parameter.ds_pipe_replicated = elsewhere  # type: ignore[attr-defined]  # DeepSpeed's mark

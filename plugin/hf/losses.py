@@ -2,6 +2,7 @@
 """The loss that a transformers model computes when it is given labels, as a `loss_fn` of PipelineModule."""
 
 import copy
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -19,7 +20,7 @@ class Loss:
 
         self.config = copy.deepcopy(config)
         self.name = next(name for name in ("ForMaskedLM", "ForImageClassification", "ForCausalLM") if _sounds(kind.__name__, name))
-        self._function = LOSS_MAPPING[self.name]
+        self._function: Any = LOSS_MAPPING[self.name]
 
     def __call__(self, logits: torch.Tensor, labels) -> torch.Tensor:
         labels, more = (labels[0], {"num_items_in_batch": labels[1]}) if isinstance(labels, tuple | list) else (labels, {})

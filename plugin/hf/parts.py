@@ -11,6 +11,7 @@ as the model does, and makes them anew: that costs a block what one mask costs, 
 
 import inspect
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +30,8 @@ class Part(nn.Module):
 
     def __init__(self, source: Source, inputs: Sequence[str], model: nn.Module):
         super().__init__()
-        self.model, self.inputs, self.main = model, tuple(inputs), model.main_input_name
+        self.model, self.inputs = model, tuple(inputs)
+        self.main = str(model.main_input_name)
         self.rides = tuple(name for name in self.inputs if name != self.main or name == "input_ids")
         self.constants = {"return_dict": True}
         if "use_cache" in inspect.signature(source.kind.forward).parameters:
@@ -48,8 +50,8 @@ class Part(nn.Module):
         tables = [(m, name, m._buffers[name]) for m in self.modules() for name in m._non_persistent_buffers_set & m._buffers.keys()]
         super()._apply(fn, recurse)
         for module, name, table in tables:
-            if table is not None and table.is_floating_point():
-                module._buffers[name] = table.to(module._buffers[name].device)
+            if table is not None and (now := module._buffers[name]) is not None and table.is_floating_point():
+                module._buffers[name] = table.to(now.device)
         return self
 
     def ran(self, at, values: dict, hidden: torch.Tensor):
@@ -83,6 +85,8 @@ def _given(hidden: torch.Tensor, rides: tuple) -> State:
 class Words(nn.Module):
     """The embedding of a tied pair, and the head that shares its weight: as_head(). `bias` is the head's."""
 
+    bias: nn.Parameter | None
+
     def __init__(self, source: Source, inputs: Sequence[str]):
         super().__init__()
         outline = source.outline
@@ -107,7 +111,8 @@ class Words(nn.Module):
 
 def as_head(words: Words, state: State) -> torch.Tensor:
     """The forward_fn of the second of both."""
-    return words.head.logits(state, words.embed.weight, words.bias)
+    table: Any = words.embed.weight
+    return words.head.logits(state, table, words.bias)
 
 
 class Logits(Words):
