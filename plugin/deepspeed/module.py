@@ -86,8 +86,7 @@ class StagedLayers(Model):
         if not torch.is_grad_enabled() or not self._is_reentrant(checkpoint) or any(torch.is_tensor(t) and t.requires_grad for t in inputs):
             return
         first, interval = run * self.activation_checkpoint_interval, self.activation_checkpoint_interval
-        inside = [value for f in self.forward_funcs[first : first + interval] for value in (f, *getattr(f, "args", ()))]  # tied: partial()
-        if any(p.requires_grad for layer in inside if isinstance(layer, torch.nn.Module) for p in layer.parameters()):
+        if _learn(self.forward_funcs[first : first + interval]):
             layers = self._shown_layers[first : first + interval]
             raise OstinatoError(
                 f"layers {layers[0]} to {layers[-1]} are checkpointed, and nothing that they are given needs a gradient (first layers, or frozen "
@@ -118,6 +117,10 @@ class StagedLayers(Model):
                 node.wires = wires
         if torch.is_grad_enabled() and (stage.recomputes or stage.sharded):
             self._checkpoint(stage)
+
+    def learns(self, stage: Stage) -> bool:
+        """Whether some parameter of its layers does."""
+        return _learn(self.functions_of(stage))
 
     def functions_of(self, stage: Stage) -> list:
         """What the stage runs, in order; its own list."""
@@ -318,6 +321,11 @@ class StagedLayers(Model):
 
     def ckpt_layer_path_list(self, ckpt_dir, local_layer_idx):
         return super().ckpt_layer_path_list(ckpt_dir, self._local_layers[local_layer_idx] - self._local_start)
+
+
+def _learn(functions: Sequence[Any]) -> bool:
+    inside = [value for function in functions for value in (function, *getattr(function, "args", ()))]  # of tied layers: partial()
+    return any(p.requires_grad for layer in inside if isinstance(layer, torch.nn.Module) for p in layer.parameters())
 
 
 class _View:

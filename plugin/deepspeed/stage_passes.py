@@ -54,6 +54,13 @@ def _handed_on(inputs: tuple) -> Any:
     return tuple(NOTHING if tensor is None else tensor for tensor in inputs)
 
 
+def _ask_for_gradient(inputs: Any) -> None:
+    """Of what stages that learn nothing have made: a re-entrant checkpoint runs no backward where nothing that it is given asks for one."""
+    for tensor in inputs if isinstance(inputs, tuple) else (inputs,):
+        if torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.is_leaf:
+            tensor.requires_grad_()
+
+
 class StagePasses(Engine):
     """Mixed in before PipelineEngine."""
 
@@ -82,6 +89,8 @@ class StagePasses(Engine):
             inputs = _taken(stage, self._read(stage, batch, "inputs"), inputs)
         elif inputs is not None:
             inputs = _handed_on(inputs)
+        if torch.is_grad_enabled() and self._reentrant_activation_checkpointing() and self.module.learns(stage):
+            _ask_for_gradient(inputs)
         labels = self._read(stage, batch, "labels") if stage.ends else None  # reading goes through these buffers
         buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
         run.active = stage
