@@ -9,8 +9,10 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/command_line.h"
+#include "bindings/cli/named_plan.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/core/plan_summary.h"
+#include "bindings/core/usage_error.h"
 #include "search/checker/checker.h"
 #include "search/files/printable.h"
 #include "search/files/wrapped.h"
@@ -48,6 +50,18 @@ Side read_side(const std::string& path, const std::vector<std::string>& placemen
   refuse_unless_it_runs(plan, file.placement, path, placement);
   auto [blocks, steps] = as_drawn(plan, as_planned);
   return {path, placement, std::move(steps), std::move(blocks)};
+}
+
+/// A known schedule of the placement of `first`.
+Side known_side(const std::string& name, const Side& first) {
+  if (!is_schedule(name))
+    throw UsageError(fmt::format("--against {}: no schedule ({}); name a plan's file without --against",
+                                 printable(name), schedule_names()));
+  if (!first.plan.sizes.empty())
+    throw UsageError(
+        fmt::format("--against {}: the first plan's micro-batches have sizes of their own", name));
+  NamedPlan known = named_plan(name, first.plan, first.placement);
+  return {known.name, first.placement_path, std::move(known.plan), first.placement};
 }
 
 using Cell = std::function<std::string(const Side&)>;
@@ -173,15 +187,23 @@ Json json_of(const Side& side, const Side& first) {
 int compare_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "compare", "Puts plans side by side. Each is checked; its placement is found beside it by its digest.",
-      "compare plan.json other/plan.json");
-  std::vector<std::string> plans, placements;
-  line.texts("plan", plans, "Plan files (JSON), two or more").required().type_name("PLAN ...");
+      "compare plan.json other/plan.json --against 1f1b");
+  std::vector<std::string> plans, placements, known;
+  line.texts("plan", plans, "Plan files (JSON), two or more, or one with --against")
+      .required()
+      .type_name("PLAN ...");
   line.texts("--placement", placements, "A placement (TOML) that lies elsewhere; may be given again")
       .type_name("FILE");
+  line.texts("--against", known,
+             "A known schedule of the first plan's placement, as 1f1b (on several chunks per device: "
+             "interleaved-1f1b); may be given again")
+      .type_name("SCHEDULE");
   if (!line.parse(args, io)) return 0;
-  if (plans.size() < 2) throw UsageError("one plan alone compares with nothing: give two or more");
+  if (plans.size() + known.size() < 2)
+    throw UsageError("one plan alone compares with nothing: give two or more, or --against 1f1b");
   std::vector<Side> sides;
   for (const std::string& path : plans) sides.push_back(read_side(path, placements));
+  for (const std::string& name : known) sides.push_back(known_side(name, sides.front()));
   if (!line.json) {
     io.out << text_of(sides);
     return 0;

@@ -8,16 +8,15 @@
 #include <optional>
 #include <utility>
 
+#include "bindings/cli/named_plan.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/core/usage_error.h"
 #include "search/checker/checker.h"
 #include "search/files/file.h"
 #include "search/files/printable.h"
 #include "search/files/sha256.h"
-#include "search/named/named.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
-#include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
 #include "search/show/show.h"
 
@@ -31,39 +30,15 @@ struct Beside {
   Placement placement;
 };
 
-/// The named schedule of the plan's own placement and micro-batches. Throws UsageError where it admits none.
-Beside named(const std::string& name, const Plan& plan, const Placement& placement) {
-  const NamedSchedule found = named_schedule(name, placement, plan.micro_batches);
-  std::string why = found.why_not;
-  if (found.orders) {
-    if (auto schedule = earliest_starts(placement, plan.micro_batches, *found.orders)) {
-      Plan made;
-      made.placement_name = plan.placement_name;
-      made.micro_batches = plan.micro_batches;
-      made.objective = plan.objective;
-      made.schedule = std::move(*schedule);
-      made.makespan = makespan_of(placement, made.schedule);
-      made.peak_memory = peak_memory(placement, made.schedule);
-      made.search.method = name;
-      return {name, std::move(made), placement};
-    }
-    why = "its order contradicts the placement";
-  }
-  throw UsageError(fmt::format(
-      "--against {}: this placement has none: {}; a plan of another placement can be named instead", name,
-      why));
-}
-
 Beside beside(const std::string& what, const PageRequest& asked, const Plan& plan,
               const Placement& placement) {
-  const auto& names = named_schedules();
-  if (std::find(names.begin(), names.end(), what) != names.end()) return named(what, plan, placement);
-  if (std::error_code error; !std::filesystem::exists(what, error)) {
-    std::string list;
-    for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
-    throw UsageError(
-        fmt::format("--against {}: neither a plan's file nor a schedule ({})", printable(what), list));
+  if (is_schedule(what)) {
+    NamedPlan known = named_plan(what, plan, placement);
+    return {known.name, std::move(known.plan), placement};
   }
+  if (std::error_code error; !std::filesystem::exists(what, error))
+    throw UsageError(fmt::format("--against {}: neither a plan's file nor a schedule ({})", printable(what),
+                                 schedule_names()));
   const std::string file = placement_of(what, asked.placements).string();
   auto [written, other, as_planned] = read_plan_and_placement(what, file);
   refuse_unless_it_runs(other, written.placement, what, file);

@@ -64,7 +64,7 @@ class _EngineFinder:
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                spec.loader = _WrappingLoader(spec.loader)
+                spec.loader = _WrappingLoader(spec.loader)  # type: ignore[assignment]  # hands on what it is not asked to change
                 return spec
         return None
 

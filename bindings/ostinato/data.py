@@ -87,7 +87,7 @@ class BalancedBatches:
     @property
     def steps(self) -> int:
         """Of an epoch."""
-        return (len(self.sizes) if self.sampler is None else len(self.sampler)) // self.samples_a_step  # type: ignore[arg-type]
+        return (len(self.sizes) if self.sampler is None else len(self.sampler)) // self.samples_a_step  # type: ignore[arg-type]  # Sized, where it is no sampler of torch's own
 
     def __len__(self) -> int:
         """Micro-batches of an epoch on this replica."""

@@ -33,6 +33,7 @@ def first_node(nodes: str) -> str:
     """ "gpu[03-07,9],login" -> "gpu03"."""
     match = re.match(r"([^\[,]*)(?:\[([^\]-]*?)[-,\]])?", nodes)
     rest = re.search(r"^[^\[,]*\[[^\]]*\]([^,\[]*)", nodes)
+    assert match is not None  # every part may be empty
     return match[1] + (match[2] or "") + (rest[1] if rest else "")
 
 

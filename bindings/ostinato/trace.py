@@ -31,13 +31,16 @@ class TraceError(Error):
 
 
 class TracedInstruction(BaseModel):
-    """One instruction of the last step; times in nanoseconds since the step began, planned and measured."""
+    """One instruction of the last step; times in nanoseconds since the step began, planned and measured. `peer`: of a transfer, the device
+    on its other side, and `peer_stage` the stage there; None for what computes, and in older traces."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     text: str
     action: Literal["F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"]
     stage: Count
     micro_batch: Count
+    peer: Count | None = None
+    peer_stage: Count | None = None
     planned_start: Nanoseconds
     planned_end: Nanoseconds
     start: Nanoseconds
@@ -142,7 +145,7 @@ def perfetto(ranks: list[RankTrace]) -> dict:
             add(events, trace.rank, PLANNED, i, i.planned_start, i.planned, KINDS[i.action])
         for track, i in own:
             add(events, trace.rank, track, i, i.start, i.measured, "transfer")
-            transfers.append(Transfer(trace.rank, replica, track, i))
+            transfers.append(Transfer(trace.rank, trace.device, replica, track, i))
     for number, (sent, received) in enumerate(pairs(transfers)):
         events.arrow(number, sent.name, sent.middle, received.middle)
     return events.to_dict()
@@ -173,6 +176,7 @@ def replicas(ranks: list[RankTrace]) -> list[int]:
 
 class Transfer(NamedTuple):
     rank: int
+    device: int
     replica: int
     track: int
     instruction: TracedInstruction
@@ -185,16 +189,25 @@ class Transfer(NamedTuple):
     def middle(self) -> tuple[int, int, float]:
         return self.rank, self.track, self.instruction.start + self.instruction.measured / 2
 
+    @property
+    def message(self) -> tuple:
+        """The same on both sides, and of no other message: who sends what to whom. In an older trace, which names no peers, only what
+        both sides know."""
+        i = self.instruction
+        side, _, direction = i.action.partition("_")
+        if i.peer is None:
+            return direction, self.replica, i.micro_batch, i.planned_start, i.planned_end
+        ends = (self.device, i.stage), (i.peer, i.peer_stage)
+        return direction, self.replica, i.micro_batch, *(ends if side == "SEND" else ends[::-1])
+
 
 def pairs(transfers: list[Transfer]) -> Iterator[tuple[Transfer, Transfer]]:
-    """Sends with their receives. A trace names no peers; both sides of a transfer have the same micro-batch and planned times. Several that
-    are alike are paired where they leave one rank or arrive at one, else left out: nobody knows which is whose."""
+    """Sends with their receives. In an older trace, which names no peers, several may be alike: they are paired where they leave one rank or
+    arrive at one, else left out, because nobody knows which is whose."""
     alike: dict[tuple, dict[str, list[Transfer]]] = {}
     for transfer in transfers:
-        i = transfer.instruction
-        side, _, direction = i.action.partition("_")
-        key = (direction, transfer.replica, i.micro_batch, i.planned_start, i.planned_end)
-        alike.setdefault(key, {}).setdefault(side, []).append(transfer)
+        side = transfer.instruction.action.partition("_")[0]
+        alike.setdefault(transfer.message, {}).setdefault(side, []).append(transfer)
     for sides in alike.values():
         sent, received = sides.get("SEND", []), sides.get("RECV", [])
         if len(sent) == len(received) and 1 in (len({t.rank for t in sent}), len({t.rank for t in received})):

@@ -39,6 +39,7 @@ from .parameter_groups import Snapshot
 from .random_state import random_state_kept
 from .rebuild import units_of
 from .script_changes import ScriptChanges
+from .upstream import Engine, Model
 
 WARM_UP, PASSES = 1, 3
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
@@ -60,7 +61,7 @@ class Auto:
     loaded: tuple | None = None  # arguments of load_checkpoint()
 
 
-def begin(engine, original_init, again: Again, shares_cores: bool, args: tuple, kwargs: dict) -> dict[str, Marks]:
+def begin(engine: Engine, original_init, again: Again, shares_cores: bool, args: tuple, kwargs: dict) -> dict[str, Marks]:
     """Makes DeepSpeed's own engine, which measures in its first train_batch(). Changes `kwargs` so that it can be read twice. Returns what
     that engine did to the layers of this rank, by their units (rebuild). `shares_cores`: ranks of this run do.
     """
@@ -79,11 +80,11 @@ def begin(engine, original_init, again: Again, shares_cores: bool, args: tuple, 
     return {unit: Marks(before[unit], describe(layer)) for unit, layer in layers.items()}
 
 
-def _hooks(model) -> tuple[dict, dict]:
+def _hooks(model: Model) -> tuple[dict, dict]:
     return model._forward_pre_hooks, model._forward_hooks
 
 
-class AutoEngine:
+class AutoEngine(Engine):
     """Mixed in before PipelineEngine until the plan is there."""
 
     def train_batch(self, data_iter=None):
@@ -116,10 +117,11 @@ def _read(iterator, count: int) -> tuple[list, int]:
     return batches, statistics.median_low(times[2:] or times)  # the first waits for what reads ahead to start
 
 
-def _measure(engine, batches: list, read: int) -> str:
+def _measure(engine: Engine, batches: list, read: int) -> str:
     """Runs forwards and backwards of the step; the profile on rank 0. The model is afterwards what it was before. `read`: ns for a batch."""
     model = engine.module
-    state = ForwardState({**dict(enumerate(model.forward_funcs, model._local_start)), "loss": model.loss_fn})
+    layers: dict[int | str, Any] = {**dict(enumerate(model.forward_funcs, model._local_start)), "loss": model.loss_fn}
+    state = ForwardState(layers)
     offset, before = model.micro_offset, state.now()
     model.train()
     engine.total_loss, engine._compute_loss = None, True
@@ -138,7 +140,7 @@ def _measure(engine, batches: list, read: int) -> str:
     return _profile(engine, clock, max(everyones(read)))
 
 
-def _run_step(engine, clock: LayerClock) -> None:
+def _run_step(engine: Engine, clock: LayerClock) -> None:
     """DeepSpeed's own training schedule without what updates weights."""
     steps = schedule.TrainSchedule(engine.micro_batches, engine.num_stages, engine.stage_id)
     engine._reserve_pipe_buffers(steps.num_pipe_buffers())
@@ -148,7 +150,7 @@ def _run_step(engine, clock: LayerClock) -> None:
         clock.backward(run) if isinstance(command, schedule.BackwardPass) else run()
 
 
-def _profile(engine, clock: LayerClock, read: int) -> str:
+def _profile(engine: Engine, clock: LayerClock, read: int) -> str:
     """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere."""
     settings = read_settings(engine._config._param_dict, engine.client_optimizer, torch.device(engine.device).type != "cpu")
     everyone = everyones(clock.measured(settings))
@@ -185,7 +187,7 @@ def _rows(layers: list[Measured], specs: list) -> list[Any]:
     return rows
 
 
-def _switch(engine, profile: str) -> None:
+def _switch(engine: Engine, profile: str) -> None:
     """The same engine object, made anew. Objects that deepspeed.initialize() has returned stay those that work."""
     auto, model = engine._ostinato_auto, engine.module
     before = {name: getattr(engine, name) for name in ("optimizer", "lr_scheduler")}

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a rank takes from the data iterator: batch i is its i-th item, in whatever order the plan asks for them."""
 
+from typing import Any
+
 from .plans import Stage
+from .upstream import Engine
 
 
 class Batches:
@@ -9,9 +12,10 @@ class Batches:
     take them have had them, its labels likewise. `stages`: the stages of this rank that will run; `copies`: of the model, see Stage.
     """
 
-    def __init__(self, engine, stages: list[Stage], copies: int):
+    def __init__(self, engine: Engine, stages: list[Stage], copies: int):
         self._engine, self._copies = engine, copies
-        self._loaded, self._held = 0, {}  # by batch and name: how many will take it, and what it is
+        self._loaded = 0
+        self._held: dict[tuple[int, str], tuple[int, Any]] = {}  # by batch and name: how many will take it, and what it is
         self._takers = [
             {"inputs": sum(c.reads for c in stages if c.copy == copy), "labels": sum(c.ends for c in stages if c.copy == copy)}
             for copy in range(copies)

@@ -50,7 +50,8 @@ def plan_in(folder: Path, ranks: int) -> dict:
 
 def alone(values: torch.Tensor) -> dict[str, int]:
     """Nanoseconds of a layer's forward and backward by themselves."""
-    layer, times = Scaled(), {"F": [], "B": []}
+    layer = Scaled()
+    times: dict[str, list[int]] = {"F": [], "B": []}
     for _ in range(MICRO_BATCHES * STEPS):
         given = values.clone().requires_grad_()
         begin = time.perf_counter_ns()

@@ -16,6 +16,7 @@ import functools
 
 import torch
 
+from .module import StagedLayers
 from .plans import Stage
 
 
@@ -35,7 +36,7 @@ class Borders:
         """Whether the stage's backward starts from one output after the other. Recomputing it several times is not possible."""
         return self._begins.get(stage.layers[-1] + 1) == stage.first and not stage.recomputes
 
-    def watch(self, model, stages: list[Stage]) -> None:
+    def watch(self, model: StagedLayers, stages: list[Stage]) -> None:
         """Looks from here on at what the stages hand on, and at what crosses DeepSpeed's borders inside of them."""
         for stage in stages:
             for at, layer in enumerate(stage.layers[:-1]):
@@ -89,9 +90,9 @@ class Borders:
         what crosses is not contiguous.
         """
         seen = self._several, self._strided
-        found = tuple(sorted(layers - told) for layers, told in zip(seen, self._told, strict=True))
+        found = [sorted(layers - told) for layers, told in zip(seen, self._told, strict=True)]
         self._told = set(self._several), set(self._strided)
-        return found
+        return found[0], found[1]
 
 
 def _gradients(outputs) -> int:

@@ -7,6 +7,7 @@ the line before step 1 names what it depends on, and rank 0 says once, after it,
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from .draws import BATCH, LAYERS
 from .plans import Stage
@@ -70,7 +71,7 @@ class Claim:
         strided = sorted({layer for seen in everyone for layer in seen.strided})
         if (layers or strided) and not self.differs:
             return at_borders(layers, strided)
-        followed = {what: [] for seen in everyone for what in seen.followed}
+        followed: dict[str, list[Any]] = {what: [] for seen in everyone for what in seen.followed}
         as_there = f"; {_listed(followed)} draw the random numbers that they draw there" if followed else ""
         return (ROUNDED if self.differs else EQUAL) + as_there
 

@@ -12,9 +12,10 @@ import torch.distributed as dist
 from deepspeed.runtime.utils import clip_grad_norm_, is_model_parallel_parameter
 
 from .idle import NAME
+from .upstream import Engine
 
 
-def clip_as_partitioned(engine, names: list[list[str]]) -> None:
+def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
     """Clips the engine's gradients. `names[r]`: parameters of pipeline rank r in DeepSpeed's partition, in its order."""
     norms = _norms(engine, sorted({name for held in names for name in held} - {NAME}))
     learning = [[norms[name] for name in held if name in norms and norms[name][1]] for held in names]
@@ -31,7 +32,7 @@ def clip_as_partitioned(engine, names: list[list[str]]) -> None:
             parameter.grad.data.mul_(coefficient)
 
 
-def _norms(engine, order: list[str]) -> dict[str, tuple[float, bool, bool]]:
+def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bool, bool]]:
     """By name, for the whole pipeline: norm of the gradient, whether there is one, whether it is model-parallel."""
     place = {name: index for index, name in enumerate(order)}
     parts = engine.module.sharded_parameters()
@@ -53,5 +54,5 @@ def _stand_in(norm: torch.Tensor, _present: bool, model_parallel: bool) -> torch
     """A parameter whose gradient has exactly that norm: the square root of a square is exact."""
     made = torch.zeros(1, device=norm.device, requires_grad=True)
     made.grad = norm.reshape(1).clone()
-    made.model_parallel = model_parallel
+    made.model_parallel = model_parallel  # type: ignore[attr-defined]  # DeepSpeed's mark
     return made

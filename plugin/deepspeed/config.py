@@ -22,7 +22,7 @@ given a dictionary.
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ostinato.files import why_not_writable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -134,7 +134,7 @@ def _suggestion(key: str, inside: str) -> str:
 def resolve(section: Section, file: str | None) -> Paths:
     """Absolute paths. Raises OstinatoError where a plan that is named, or its placement, is missing."""
     base = Path(file).parent if file else Path.cwd()
-    named = {key: base / value if (value := getattr(section, key)) else None for key in Section.PATHS}
+    named: dict[str, Any] = {key: base / value if (value := getattr(section, key)) else None for key in Section.PATHS}
     if section.searches:
         return Paths(**named)
     plan = named["plan"]

@@ -10,6 +10,7 @@ step alike.
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from .errors import OstinatoError
 from .forward_state import ForwardState
+from .module import StagedLayers
+from .upstream import Engine, Model, count_elsewhere
 
 
 def groups_of(grid, holders: list[tuple[int, ...]]) -> dict[tuple[int, ...], object]:
@@ -67,7 +70,7 @@ class Holders:
         return part is not None and part.index > 0 and name not in split_of(module)
 
 
-def shared_by(model, held: Holders) -> "Copies":
+def shared_by(model: Model, held: Holders) -> "Copies":
     """The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in norms: its holders take
     turns, because DeepSpeed's norms need something to count on every rank. Where directions have a sharded unit on different
     ranks, that is so for each of its parts; a part that serves both directions on its rank has one holder.
@@ -81,7 +84,7 @@ def shared_by(model, held: Holders) -> "Copies":
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         for name, parameter in trained:
             other = ranks[turn[ranks] % len(ranks)] != held.rank
-            parameter.ds_pipe_replicated = other or held.counts_elsewhere(unit, name, module)
+            count_elsewhere(parameter, other or held.counts_elsewhere(unit, name, module))
         turn[ranks] += bool(trained)
         if len(ranks) > 1:
             shared.setdefault(ranks, []).extend(p for _, p in trained)
@@ -101,7 +104,7 @@ class Copies:
         """Whether the parameter of that name stands under another rank's in what is saved for all."""
         return any(parameter.startswith(f"{unit}.") for unit in self._elsewhere)
 
-    def add_gradients(self, engine) -> None:
+    def add_gradients(self, engine: Engine) -> None:
         """Sums them over all copies, in one exchange a group and dtype."""
         for group, parameters in self._shared:
             by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
@@ -115,7 +118,7 @@ class Copies:
 
 
 @contextmanager
-def watched_state(model, group) -> Iterator[list[str]]:
+def watched_state(model: StagedLayers, group) -> Iterator[list[str]]:
     """Around the forwards of a step: attributes of layers that they changed, of the whole pipeline, in words. Each direction has its own, and
     has seen its own batches only. Raises OstinatoError on every rank where they changed buffers (BatchNorm's statistics): checkpoints and
     evaluation have one for both. All ranks of the group must call it.
@@ -133,7 +136,7 @@ def watched_state(model, group) -> Iterator[list[str]]:
     changed += sorted({name for _, held in everyone for name in held})
 
 
-def _gradients(engine, parameters: list[torch.nn.Parameter], group) -> list[torch.Tensor]:
+def _gradients(engine: Engine, parameters: list[torch.nn.Parameter], group) -> list[torch.Tensor]:
     """Of those that a batch of any direction reached: zeros where it was another rank's alone. One that none reached has none, as in
     1F1B. All ranks of the group must call it.
     """
@@ -147,12 +150,12 @@ def _gradients(engine, parameters: list[torch.nn.Parameter], group) -> list[torc
     ]
 
 
-def _gradient(engine, parameter) -> torch.Tensor | None:
+def _gradient(engine: Engine, parameter) -> torch.Tensor | None:
     """Where DeepSpeed's optimizer keeps the sum of a step."""
     return getattr(parameter, _place_of_gradients(engine), None)
 
 
-def _zeros(engine, parameter) -> torch.Tensor:
+def _zeros(engine: Engine, parameter) -> Any:
     """Puts them where _gradient() finds them."""
     if engine.using_bf16_optimizer:
         _begin_sum(engine.optimizer, parameter)
@@ -163,7 +166,7 @@ def _zeros(engine, parameter) -> torch.Tensor:
     return _gradient(engine, parameter)
 
 
-def _place_of_gradients(engine) -> str:
+def _place_of_gradients(engine: Engine) -> str:
     if engine.using_bf16_optimizer:
         return "_hp_grad"
     return "grad_accum" if getattr(engine.optimizer, "use_grad_accum_attribute", False) else "grad"
@@ -178,14 +181,16 @@ def _begin_sum(optimizer, parameter) -> None:
                 optimizer.fp32_groups_has_gradients[group][index] = True
 
 
-def add_losses(engine, ranks: list[int]) -> None:
+def add_losses(engine: Engine, ranks: list[int]) -> None:
     """Brings the losses of every rank that computes some to the first of `ranks`, pipeline ranks in one order everywhere."""
     mine, group = engine.stage_id, engine._ostinato.group
     ranks = list(dict.fromkeys(ranks))  # one rank may end both directions
     if mine not in ranks or len(ranks) == 1:
         return
-    names = list(engine.total_additional_losses or ())
-    own = [engine.total_loss, *(engine.total_additional_losses[name] for name in names)]
+    assert engine.total_loss is not None
+    additional = engine.total_additional_losses or {}
+    names = list(additional)
+    own = [engine.total_loss, *additional.values()]
     flat = torch.stack([loss.detach().float().reshape(()) for loss in own])
     for rank in ranks[1:]:
         if mine == rank:
@@ -197,4 +202,4 @@ def add_losses(engine, ranks: list[int]) -> None:
     if mine == ranks[0]:
         engine.total_loss = flat[0].to(own[0].dtype).reshape(own[0].shape)
         for name, total in zip(names, flat[1:], strict=True):
-            engine.total_additional_losses[name] = total
+            additional[name] = total

@@ -7,35 +7,32 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 """
 
 import time
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
 from itertools import chain, count
 
 import torch
 import torch.distributed as dist
-from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
 from deepspeed.runtime.pipe import schedule
-from deepspeed.runtime.utils import register_output_backward_hooks
-from ostinato.nn import Shard, ShardedLogits
-from ostinato.ranks.groups import Links, link_groups
+from ostinato.ranks.groups import link_groups
 from ostinato.ranks.watch import Watch
 from torch.distributed.distributed_c10d import _get_default_store
 
-from . import announce, checkpoint, plans, universal
+from . import announce, plans
 from .batches import Batches
 from .claims import Claim
 from .clipping import clip_as_partitioned
-from .config import Paths, Section
-from .copies import Copies, add_losses, watched_state
+from .copies import add_losses, watched_state
 from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
-from .idle import learn_nothing
 from .outside import Outside
-from .plans import Stage
-from .sharding import Courier, couriers_of
+from .plan_checkpoints import PlanCheckpoints
+from .run import Run
+from .sharding import couriers_of
+from .stage_passes import StagePasses
 from .step_memory import StepMemory
 from .trace import Trace
+from .upstream import Engine
 
 # What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
 EXECUTED = (
@@ -52,84 +49,15 @@ EXECUTED = (
 _engines = count()  # every rank makes its engines in the same order
 
 
-class Nothing:
-    """Stands for None among the inputs of a stage, each of which DeepSpeed's forward pass clones."""
-
-    def clone(self) -> None:
-        return None
-
-
-NOTHING = Nothing()
-
-# Goes with the tensor of a tuple of one, which is something else to a layer than the tensor itself.
-ALONE = torch.empty(0, 1, 0, 3, dtype=torch.uint8)
-
-
-def _is_mark(value) -> bool:
-    return torch.is_tensor(value) and value.shape == ALONE.shape and value.dtype == ALONE.dtype
-
-
-@dataclass
-class Run:
-    """The plan of one engine."""
-
-    program: object
-    stages: list[Stage]  # all stages, in model order
-    stock_parts: list[int]  # DeepSpeed's own partition of the model
-    stock_names: list[list[str]] | None  # parameters of each pipeline rank in it; None where the plan's is the same
-    section: Section
-    paths: Paths
-    shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
-    parts: list[universal.Part]  # the parameters of which this rank holds a part
-    copies: Copies | None = None  # the weights that several ranks hold; None where the plan runs in one direction
-    idle: torch.nn.Parameter | None = None  # where this rank has nothing to train
-    couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)  # by stage and DeepSpeed's name of the buffer
-    group: object = None  # process group of this pipeline, for the executors alone
-    links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
-    executor: object = None  # of training; None where the plan holds forwards only
-    forwards: Forwards | None = None  # of evaluation
-    equality: Equality | None = None  # how its numbers relate to 1F1B's
-    working: object = None  # the executor that ran last, or runs
-    watch: Watch | None = None
-    outside: Outside | None = None
-    trace: Trace | None = None
-    memory: StepMemory | None = None
-    active: Stage | None = None  # the stage whose forward or backward runs
-    batches: Batches | None = None  # of this step
-    batches_before: int = 0  # this step: of all steps and evaluations
-    loading: bool = False  # a batch is being read
-    rest: list = field(default_factory=list)  # DeepSpeed's instructions after the last backward
-
-    @property
-    def trains(self) -> bool:
-        return plans.trains(self.program)
-
-    @property
-    def ready(self) -> bool:
-        """The engine's __init__ is over."""
-        return self.group is not None
-
-
-def _taken(stage: Stage, given, made: tuple | None):
-    """What a stage that reads data runs on: all inputs of the batch, or those that it takes and what other stages made."""
-    if stage.takes is None:
-        return given
-    given = given if isinstance(given, tuple) else (given,)
-    values = (*(given[i] for i in stage.takes), *(made or ()))
-    return values if len(values) > 1 else values[0]
-
-
-def become_plan_engine(engine, run: Run) -> None:
+def become_plan_engine(engine: Engine, run: Run) -> None:
     """Before __init__ of the engine has run."""
     kind = type(engine)
     engine.__class__ = type(kind.__name__, (PlanEngine, kind), {"__module__": kind.__module__})
     engine.__dict__["_ostinato"] = run
 
 
-class PlanEngine:
+class PlanEngine(StagePasses, PlanCheckpoints):
     """Mixed in before PipelineEngine."""
-
-    _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
 
     def ostinato_begin(self, claim: Claim) -> Claim:
         """After __init__: makes the executors and hands them this rank's stages. All ranks must call it. Returns what is known now."""
@@ -157,6 +85,7 @@ class PlanEngine:
     def _make_executor(self, program, dynamic_shapes: bool):
         """For this rank; its stages are still to be set."""
         run = self._ostinato
+        assert run.group is not None
         ranks = [dist.get_group_rank(run.group, rank) for rank in self.grid.pp_group]
         return plans.compiled().Executor(
             program,
@@ -265,6 +194,7 @@ class PlanEngine:
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""
         run = self._ostinato
+        assert run.executor is not None
         names = [run.program.stages[s].name for s in run.executor.unsplit_stages if run.stages[s].rank == self.stage_id]
         if names and self.grid.get_data_parallel_rank() == 0:
             print(announce.ran_whole(self.global_rank, names), flush=True)
@@ -330,7 +260,7 @@ class PlanEngine:
 
     def _position(self) -> str:
         run = self._ostinato
-        outside = run.outside.position() if run.outside is not None else ""
+        outside = run.outside.position() if hasattr(run, "outside") else ""  # the watch begins before it
         return outside or ("has not begun" if run.working is None else run.working.position())
 
     def _aggregate_total_loss(self):
@@ -354,119 +284,12 @@ class PlanEngine:
             run.rest = [c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)]
         return run.rest
 
-    def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
-        """What the executor calls: the outputs of a stage, or the scaled loss."""
-        run = self._ostinato
-        copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
-        run.equality.received(stage, inputs)
-        with run.memory.forward(name) if run.memory else nullcontext():
-            outputs = self.forward_stage(stage, copies * micro_batch + stage.copy, inputs)
-        if not stage.ends:
-            run.equality.handed_on(stage, outputs)
-            return outputs
-        loss = self.scale(self.loss / self.gradient_accumulation_steps())
-        self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
-        self.fwd_outputs.clear()  # evaluation reads it; a loss may hold as much memory as the logits that it was reduced from
-        return loss
-
-    def forward_stage(self, stage: Stage, batch: int, inputs: tuple | None):
-        """DeepSpeed's forward pass of one stage on one batch. `inputs`: what the stages before it made; None where there is none."""
-        run, buffers = self._ostinato, self.pipe_buffers
-        if stage.reads:
-            inputs = _taken(stage, self._read(stage, batch, "inputs"), inputs)
-        elif len(inputs) == 1:
-            inputs = inputs[0]
-        elif len(inputs) == 2 and _is_mark(inputs[1]):
-            inputs = inputs[:1]
-        elif any(tensor is None for tensor in inputs):
-            inputs = tuple(NOTHING if tensor is None else tensor for tensor in inputs)
-        labels = self._read(stage, batch, "labels") if stage.ends else None  # reading goes through these buffers
-        buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
-        run.active = stage
-        self.module.show(stage)
-        self.module.micro_offset = run.batches_before + batch  # it seeds the layers of a micro-batch where seed_layers is on
-        with run.equality.forward(batch):
-            self._exec_forward_pass(batch)
-        run.active = None
-        outputs = buffers["outputs"][batch]
-        if isinstance(outputs, ShardedLogits):
-            self._follow(outputs)
-        buffers["inputs"][batch] = buffers["outputs"][batch] = buffers["labels"][batch] = None
-        alone = not stage.ends and isinstance(outputs, tuple) and len(outputs) == 1
-        return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
-
-    def _read(self, stage: Stage, batch: int, name: str):
-        """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for the others."""
-        run, value = self._ostinato, None
-        if stage.rank == self.stage_id:
-            with self._reading():
-                value = run.batches.take(batch, name)
-        courier = run.couriers.get((stage.index, name))
-        return value if courier is None else courier.share(value)
-
-    @contextmanager
-    def _reading(self):
-        """Around what DeepSpeed's code reads; what a loader draws there is no layer's."""
-        run = self._ostinato
-        run.loading = True
-        with run.equality.reading():
-            yield
-        run.loading = False
-
-    def _reentrant_activation_checkpointing(self):
-        """Asked while a batch is read, with the stage that ran last still shown."""
-        interval, function = self.module.own_checkpointing
-        return interval > 0 and function is not non_reentrant_checkpoint
-
-    def _follow(self, logits: ShardedLogits) -> None:
-        """What DeepSpeed does with outputs that are tensors: its hooks on their way back, and logits for evaluation."""
-        register_output_backward_hooks(logits.part, self._backward_prologue, self._backward_prologue_per_tensor)
-        if self.eval_return_logits:
-            self.outputs = logits.whole()
-
-    def _before_backward(self, stage: Stage, micro_batch: int, part: str) -> None:
-        """Recomputation reads the stage's layers; DeepSpeed's hooks on gradients ask who runs the backward. `part`: "B" (all of
-        it), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the last ones) where they come.
-        """
-        run = self._ostinato
-        run.active = stage
-        self.module.show(stage)
-        batch = plans.copies_of(run.stages) * micro_batch + stage.copy
-        run.equality.before_backward(stage, batch, first=self._steps_here == 1 and micro_batch == 0 and part != "W")
-        self._running_engine_backward = True
-        if part == "I":
-            self._start_timers(self.engine_timers.backward_timers)
-        else:
-            super()._backward_prologue()
-            if run.idle is not None:
-                learn_nothing(run.idle)
-
-    def _after_backward(self, part: str) -> None:
-        """What DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their fp32 sums)."""
-        if part == "I":
-            self._stop_timers(self.engine_timers.backward_timers)
-        else:
-            self._backward_epilogue()
-        self._running_engine_backward = False
-        self._ostinato.equality.after_backward()
-        self._ostinato.active = None
-
-    def _backward_prologue(self):
-        """DeepSpeed calls it from a hook on the outputs, which of a split backward only the first half passes."""
-
-    def _backward_prologue_per_tensor(self, grad):
-        """The loss was divided by the accumulation steps before the backward."""
-        return grad
-
     def clip_fp32_gradients(self):
         names = self._ostinato.stock_names
         if names is None:
             super().clip_fp32_gradients()
         else:
             clip_as_partitioned(self, names)
-
-    def _exec_backward_pass(self, buffer_id):
-        raise OstinatoError("a backward outside the plan")
 
     def reset_activation_shape(self):
         """Shapes change from here on (curriculum learning, say): a new executor announces them anew."""
@@ -481,40 +304,6 @@ class PlanEngine:
         run = self._ostinato
         run.executor = self._training_executor() if run.trains else None
 
-    # ---- what a plan fixes
-
-    def set_train_batch_size(self, train_batch_size):
-        before = self.train_batch_size()
-        if train_batch_size != before:
-            raise OstinatoError(
-                f"set_train_batch_size({train_batch_size}): the plan is for {self.micro_batches} micro-batches a step "
-                f"({before} samples): search a plan for the other size and make a new engine"
-            )
-
-    def save_checkpoint(self, save_dir, tag=None, *args, **kwargs):
-        tag = str(f"global_step{self.global_steps}" if tag is None else tag)
-        if self.global_rank == 0 and save_dir:
-            checkpoint.write(save_dir, tag, self._ostinato.stages)
-        return super().save_checkpoint(save_dir, tag, *args, **kwargs)
-
-    def _save_zero_checkpoint(self, save_path, tag):
-        with universal.wholes_saved(self, self._ostinato.parts):
-            super()._save_zero_checkpoint(save_path, tag)
-
-    def _get_zero_param_shapes(self):
-        """By group, of whole parameters."""
-        whole = universal.whole_shapes(self, self._ostinato.parts)
-        groups = super()._get_zero_param_shapes()
-        return [type(group)((name, whole.get(name, shape)) for name, shape in group.items()) for group in groups]
-
-    def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
-        module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
-        if load_optimizer_states and not module_only and not self.load_universal_checkpoint():
-            checkpoint.check(load_dir, tag, self._ostinato)
-        loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
-        universal.drop_wholes(self)
-        return loaded
-
     def destroy(self):
         """Also ends the threads and connections of the groups that are ostinato's. DeepSpeed keeps its own, and calls this once more
         when the engine is collected.
@@ -526,7 +315,8 @@ class PlanEngine:
         if run.trace is not None:
             run.trace.close()
         super().destroy()
-        run.executor = run.working = run.forwards = None  # which hold them, too
+        run.executor = run.working = None  # which hold them, too
+        del run.forwards
         for group in (run.group, *chain.from_iterable(run.links.values())):
             with suppress(ValueError, AssertionError):  # the script has ended all groups already
                 dist.destroy_process_group(group)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
+from typing import Any
 
 import torch
 from deepspeed.runtime.pipe import schedule
@@ -33,7 +34,7 @@ from .streams import Learning, Streams, layers_kept, may_draw
 class Equality:
     """Of one engine. `claim`: what is known before step 1, of which `self.claim` is what the line before it says."""
 
-    def __init__(self, engine, claim: Claim, stages: list[Stage]):
+    def __init__(self, engine: Any, claim: Claim, stages: list[Stage]):
         self._engine, self._module, self._stages = engine, engine.module, stages
         self.claim = claim
         self._borders: Borders | None = None  # where several tensors may meet at a border that 1F1B does not have
@@ -98,6 +99,7 @@ class Equality:
             return
         if whole:
             self._streams.end_step()
+            assert self._draws is not None  # what draws is learned where something does
             self._draws.forget(TORCHS)  # all of it the streams'
         self._watcher = self._streams = None
 
@@ -119,6 +121,7 @@ class Equality:
         if not self._evaluated:
             return
         self._watcher = None
+        assert self._draws is not None
         seen = Seen(draws=self._draws.new(), strays=self._evaluations.new() if self._evaluations else {})
         everyone = everyones(seen) if first else [seen]
         drew = _drew(everyone)
@@ -148,7 +151,7 @@ class Equality:
             self._draws.enter(BATCH)
         before = generators.current() if self._streams is not None else None
         yield
-        if self._streams is not None:
+        if self._streams is not None and before is not None:
             self._streams.note_batch(before)
         if self._draws is not None:
             self._draws.enter(LAYERS)
@@ -247,6 +250,7 @@ class Equality:
         with torch.no_grad(), random_state_kept(), layers_kept(self._module):
             engine._exec_schedule(schedule.InferenceSchedule(1, engine.num_stages, engine.stage_id))
         self._watcher, self._learning, run.batches_before = None, False, batches_before
+        assert self._draws is not None
         self._draws.new()
         if iterator is not None:
             engine.training_dataloader, engine.data_iterator = loader, chain(first, iterator)

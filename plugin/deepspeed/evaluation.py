@@ -8,6 +8,7 @@ the plan runs the model in several directions, batch i goes the way i % copies, 
 
 from itertools import count
 from operator import itemgetter
+from typing import Any
 
 import torch
 from ostinato.ranks.groups import everyones
@@ -18,7 +19,7 @@ from .plans import copies_of
 class Forwards:
     """The evaluation side of one engine. `make_executor(program, dynamic_shapes)`: one of the engine's, for this rank."""
 
-    def __init__(self, engine, make_executor):
+    def __init__(self, engine: Any, make_executor):
         self._engine, self._make_executor = engine, make_executor
         self._run = engine._ostinato
         self._dynamic = self._run.trains or engine.module.dynamic_shape  # evaluations may differ in their shapes

@@ -6,9 +6,10 @@ layer, or the ranks would count their groups differently, and wait for each othe
 from ostinato.ranks.groups import everyones
 
 from .errors import OstinatoError
+from .upstream import Model
 
 
-def refuse_experts_apart(model) -> None:
+def refuse_experts_apart(model: Model) -> None:
     """After the layers have moved, before DeepSpeed looks for experts. All ranks must call it; raises the same on each."""
     everyone = everyones(_groups_to_come(model))
     if all(groups == everyone[0] for groups in everyone):
@@ -21,7 +22,7 @@ def refuse_experts_apart(model) -> None:
     )
 
 
-def _groups_to_come(model) -> list:
+def _groups_to_come(model: Model) -> list:
     """What tells the groups apart, in the order in which DeepSpeed makes them."""
     layers = [module for module in model.modules() if hasattr(module, "set_deepspeed_parallelism")]
     return list(dict.fromkeys(getattr(layer, "ep_size", 0) for layer in layers))

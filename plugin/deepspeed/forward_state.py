@@ -16,7 +16,7 @@ not looked into.
 
 import random
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,14 +47,15 @@ class Moment:
 class ForwardState:
     """Of the layers of a rank, or of a stage. `layers`: modules, or functions that hold some, by number. Not for several threads."""
 
-    def __init__(self, layers: dict[int, Any]):
+    def __init__(self, layers: Mapping[Any, Any]):
         self._layers = [(number, module) for number, layer in layers.items() for module in _modules_of(layer)]
         modules = {id(m): m for _, layer in self._layers for m in layer.modules()}
         self._modules = [m for m in modules.values() if isinstance(m._buffers, dict)]  # (compiled by torch.jit: what it holds is not Python's)
         self._changing: set[tuple[int, str]] | None = None  # (module, name) of tensors; None: not known yet
 
     def now(self) -> Moment:
-        moment, noted = Moment(), set()
+        moment = Moment()
+        noted: set[int] = set()
         for module in self._modules:
             attributes = {name: value for name, value in vars(module).items() if name not in NO_ATTRIBUTES}
             moment.attributes.append((module, attributes))

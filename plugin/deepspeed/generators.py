@@ -43,7 +43,8 @@ def same(a: State, b: State) -> bool:
 def taken(before: State, after: State) -> Counts | None:
     """O(words that lie between, or FURTHEST where there are none such)."""
     counts = [_words(before[0], after[0]), *map(_offsets, before[1:], after[1:])]
-    return None if None in counts else tuple(counts)
+    known = tuple(count for count in counts if count is not None)
+    return known if len(known) == len(counts) else None
 
 
 def advanced(state: State, counts: Counts) -> State:

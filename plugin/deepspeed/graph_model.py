@@ -20,6 +20,7 @@ the stages that feed it make, and nothing else.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from deepspeed.pipe import LayerSpec, TiedLayerSpec
 from torch import nn
@@ -37,6 +38,10 @@ class Wires:
 
 class Wired:
     """What a layer reads of the values that come to it, and what it hands on of them with its own."""
+
+    name: str
+    reads: tuple[str, ...]
+    wires: Any  # Wires
 
     def wire(self, name: str, reads: tuple[str, ...], wires: Wires) -> None:
         self.name, self.reads, self.wires = name, reads, wires
@@ -147,7 +152,8 @@ def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[LayerSpe
     for name, wire in zip(layers, wires, strict=True):
         if name not in wire.kept:
             raise OstinatoError(f'graph(): nobody reads layer "{name}"')
-    specs, first = [], {}
+    specs: list[Any] = []
+    first: dict[str, TiedNodeSpec] = {}
     for (name, (layer, *reads)), wire in zip(layers.items(), wires, strict=True):
         if isinstance(layer, TiedLayerSpec):
             specs.append(TiedNodeSpec(layer, name, tuple(reads), wire, first.get(layer.key)))

@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 from difflib import SequenceMatcher
+from typing import Any
 
 from .errors import OstinatoError
 
@@ -140,6 +141,6 @@ def _remember_files() -> None:
         return made
 
     init_utils.load_ds_config = load
-    package = sys.modules["deepspeed"]
+    package: Any = sys.modules["deepspeed"]
     if hasattr(package, "load_ds_config"):  # imported before us
         package.load_ds_config = load

@@ -9,6 +9,8 @@ import torch
 from ostinato.ranks.groups import everyones
 from torch import nn
 
+from .upstream import Model, count_elsewhere
+
 NAME = "ostinato_idle"
 
 
@@ -20,7 +22,7 @@ def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:
         return None
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
     idle = nn.Parameter(torch.zeros(1, dtype=like.dtype, device=like.device))
-    idle.ds_pipe_replicated = False
+    count_elsewhere(idle, False)
     model.register_parameter(NAME, idle)
     if groups:
         groups[0]["params"].append(idle)
@@ -32,7 +34,7 @@ def learn_nothing(idle: nn.Parameter) -> None:
     idle.backward(torch.zeros_like(idle))
 
 
-def names_where_idle(model, idle: nn.Parameter | None) -> list[list[str]] | None:
+def names_where_idle(model: Model, idle: nn.Parameter | None) -> list[list[str]] | None:
     """Of each pipeline rank, the names of its parameters; None where all have something to train. All ranks must call it."""
     everyone = everyones(([name for name, _ in model.named_parameters()], idle is not None), model._grid.pp_proc_group)
     return [names for names, _ in everyone] if any(idles for _, idles in everyone) else None

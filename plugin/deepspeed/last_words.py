@@ -36,7 +36,7 @@ def speak_last() -> None:
         else:
             _say("\n".join([f"ostinato: {error}", *getattr(error, "__notes__", ())]))
 
-    hook.of_ostinato = True
+    hook.of_ostinato = True  # type: ignore[attr-defined]  # a mark on a function
     sys.excepthook = hook
 
 

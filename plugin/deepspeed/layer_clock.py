@@ -31,6 +31,7 @@ from ostinato.profile.settings import StateBytes
 
 from .graph_model import wired
 from .model_identity import local_digests
+from .upstream import Model
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Measured:
 class LayerClock:
     """Of one rank's layers, `model.forward_funcs`. Single-threaded but for autograd's own threads."""
 
-    def __init__(self, model, device):
+    def __init__(self, model: Model, device):
         self._model, self._device = model, device
         indices = range(model._local_start, model._local_start + len(model.forward_funcs))
         self.layers = [Measured(i, layer_name(i, model._layer_specs[i])) for i in indices]
@@ -109,7 +110,8 @@ class LayerClock:
 
     def backward(self, run: Callable[[], Any]) -> None:
         """Calls `run`, which is one backward pass of the whole stage."""
-        self._events = events = []
+        events: list[tuple[int, int]] = []
+        self._events = events
         try:
             _, whole = measure(self._device, "B", run)
         finally:

@@ -149,7 +149,8 @@ def _pack_hooks(module, name: str, own: Own, strict: bool) -> tuple:
 
 def made(layer: torch.nn.Module, state: dict[Place, tuple | None], finder: Finder, device: torch.device) -> dict[Place, Any]:
     """Values for give(), out of what taken() made of an equal layer. Raises CannotMove by name."""
-    own, values = Own(layer), {}
+    own = Own(layer)
+    values: dict[Place, Any] = {}
     for place, packed in state.items():
         try:
             if packed is None:

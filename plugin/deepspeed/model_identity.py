@@ -14,14 +14,15 @@ from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, 
 
 from .errors import OstinatoError
 from .random_state import random_state_kept
+from .upstream import Model
 
 
-def names_of(model) -> list[str]:
+def names_of(model: Model) -> list[str]:
     """Of all layers, known without building them."""
     return [layer_name(index, spec) for index, spec in enumerate(model._layer_specs)]
 
 
-def local_digests(model) -> dict[int, str]:
+def local_digests(model: Model) -> dict[int, str]:
     """Of the layers that this rank has built, by index."""
     digests = {}
     for index, function in enumerate(model.forward_funcs, model._local_start):

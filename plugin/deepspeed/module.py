@@ -8,9 +8,10 @@
 The stage must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,17 +22,36 @@ from ostinato.nn.layers import split_of
 from .draws import LOSS
 from .errors import OstinatoError
 from .forward_state import ForwardState
-from .graph_model import wired
+from .graph_model import Wires, wired
 from .plans import Stage
 from .random_state import KINDS, foreign, foreign_again, same, states
+from .upstream import Model
 
 
-class StagedLayers:
+class StagedLayers(Model):
     """Mixed in before the model's own class."""
 
-    watcher = None  # (draws) is told of each layer before it runs
+    _owners: list[int]  # adopt() says what these are
+    _stages: list[Stage]
+    _shards: dict[int, Shard]
+    _wires: dict[int, list[Wires]]
+    _local_funcs: list[Any]
+    _local_layers: list[int]
+    _views: "dict[int, _View]"
+    _shown: "_View | None"
+    _shown_layers: Sequence[int]
+    _own_checkpointing: tuple[int, Callable[..., Any]] | None
+    _run: int  # which of the runs of layers that are checkpointed
+    _running: int  # layer
+    _given_alone: bool
+    _drew: set[str]
+    written_elsewhere: set[int]
+    read_for_others: list[Any] | None
+    run_twice: list[str]
+
+    watcher: Any = None  # (draws) is told of each layer before it runs
     whole_logits = False  # forward() of a sharded head returns the logits of all its ranks
-    _generators = None  # their states in a backward that is watched, before what runs in it next
+    _generators: Any = None  # their states in a backward that is watched, before what runs in it next
     _one_backward = False  # layers are compiled so that gradients of inputs and weights come together
 
     def forward(self, forward_input):
@@ -66,8 +86,7 @@ class StagedLayers:
         if not torch.is_grad_enabled() or not self._is_reentrant(checkpoint) or any(torch.is_tensor(t) and t.requires_grad for t in inputs):
             return
         first, interval = run * self.activation_checkpoint_interval, self.activation_checkpoint_interval
-        inside = [value for f in self.forward_funcs[first : first + interval] for value in (f, *getattr(f, "args", ()))]  # tied: partial()
-        if any(p.requires_grad for layer in inside if isinstance(layer, torch.nn.Module) for p in layer.parameters()):
+        if _learn(self.forward_funcs[first : first + interval]):
             layers = self._shown_layers[first : first + interval]
             raise OstinatoError(
                 f"layers {layers[0]} to {layers[-1]} are checkpointed, and nothing that they are given needs a gradient (first layers, or frozen "
@@ -94,9 +113,14 @@ class StagedLayers:
         self._shown_layers = stage.layers
         self._set_bounds(stage.first, stage.layers[-1] + 1)
         for function, wires in zip(self.forward_funcs, self._wires.get(stage.index, ()), strict=False):
-            wired(function).wires = wires
+            if (node := wired(function)) is not None:
+                node.wires = wires
         if torch.is_grad_enabled() and (stage.recomputes or stage.sharded):
             self._checkpoint(stage)
+
+    def learns(self, stage: Stage) -> bool:
+        """Whether some parameter of its layers does."""
+        return _learn(self.functions_of(stage))
 
     def functions_of(self, stage: Stage) -> list:
         """What the stage runs, in order; its own list."""
@@ -151,7 +175,8 @@ class StagedLayers:
     def _once(self, state: ForwardState, function, *inputs):
         """Recomputes `function` without a trace: in buffers and attributes of the layers it has run once, and it draws
         the same numbers of Python's and NumPy's; DeepSpeed's checkpointing sees to torch's."""
-        before, drawn, first, alone = state.now(), foreign(), [], self._given_alone
+        before, drawn, alone = state.now(), foreign(), self._given_alone
+        first: list[bool] = []
 
         def run(*values):
             values = tuple(v.clone() if torch.is_tensor(v) else v for v in values)  # a layer may change them in place
@@ -221,7 +246,7 @@ class StagedLayers:
             super()._precompute_checkpointable_values()
             if stage.sharded and stage.reads and reentrant:  # a sharded embedding: gradients would not come back to it
                 self.is_checkpointable_results = [False] * len(self.is_checkpointable_results)
-            self._shown.checkpointable = self.is_checkpointable_results
+            self._views[stage.index].checkpointable = self.is_checkpointable_results
         self.show_all()
 
     def may_split(self, stage: Stage) -> bool:
@@ -298,6 +323,11 @@ class StagedLayers:
         return super().ckpt_layer_path_list(ckpt_dir, self._local_layers[local_layer_idx] - self._local_start)
 
 
+def _learn(functions: Sequence[Any]) -> bool:
+    inside = [value for function in functions for value in (function, *getattr(function, "args", ()))]  # of tied layers: partial()
+    return any(p.requires_grad for layer in inside if isinstance(layer, torch.nn.Module) for p in layer.parameters())
+
+
 class _View:
     """What changes with the stage that is shown."""
 
@@ -305,7 +335,7 @@ class _View:
         """`functions`: by layer."""
         self.functions = list(functions.values())  # what its stage runs, in order
         self.state = ForwardState(functions)
-        self.checkpointable = []
+        self.checkpointable: list[bool] = []
 
 
 class WholeLayer:
@@ -329,7 +359,7 @@ def _computes_gradients(layer: int) -> str:
 
 def _by_tensors(checkpoint, function, *inputs):
     """checkpoint(function, *inputs) for functions that may return ShardedLogits, where DeepSpeed's hand on tensors only."""
-    form = []
+    form: list[Any] = []
 
     def of_tensors(*values):
         made = function(*values)

@@ -14,6 +14,7 @@ does not is what a constructor makes on that rank (its rank's number, say), and 
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from ostinato.ranks.groups import everyones
@@ -22,6 +23,7 @@ from .errors import OstinatoError
 from .layer_state import Described, Place, describe, differing, give, made, taken
 from .packing import CannotMove, Finder, words_of
 from .random_state import random_state_kept
+from .upstream import Model
 
 ADVICE = "do that in the layer's constructor or after deepspeed.initialize(), or leave the layer on rank {} in the placement"
 
@@ -83,7 +85,8 @@ class MovedState:
 
     def _take(self, specs: list, names: list, kept: dict, build: Callable) -> tuple[dict, str]:
         """By unit that leaves this rank, what travels; why something cannot."""
-        states, error = {}, ""
+        states: dict[str, Any] = {}
+        error = ""
         for unit in dict.fromkeys(unit for unit, source, _ in self._transfers if source == self._rank):
             changed, states[unit] = _in_order(self._changed[unit]), {}
             if not changed:
@@ -137,7 +140,7 @@ def _device() -> torch.device:
     return torch.device(get_accelerator().current_device_name())
 
 
-def functions_changed(model, names: list) -> str:
+def functions_changed(model: Model, names: list) -> str:
     """Why model.forward_funcs is not what PipelineModule made of its layers; "" where it is."""
     for hook in (hook for name in RUN_HOOKS for hook in vars(model).get(name, {}).values()):
         return (
@@ -156,7 +159,7 @@ def functions_changed(model, names: list) -> str:
     return ""
 
 
-def _is_own(model, spec, unit: str | None, function) -> bool:
+def _is_own(model: Model, spec, unit: str | None, function) -> bool:
     if unit is None:
         return function is spec
     module = model.get_submodule(unit)

@@ -17,12 +17,13 @@ from deepspeed.runtime.pipe import schedule
 from ostinato.ranks.watch import Watch, ranks_in_words
 
 from .last_words import end_with
+from .upstream import Engine
 
 
 class Outside:
     """Of one engine."""
 
-    def __init__(self, engine, watch: Watch, limit_s: float):
+    def __init__(self, engine: Engine, watch: Watch, limit_s: float):
         self._engine, self._watch = engine, watch
         self._deadline = watch.limit(limit_s, self._held)
 

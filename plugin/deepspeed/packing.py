@@ -26,6 +26,7 @@ import sys
 import types
 import uuid
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -133,7 +134,7 @@ class _Packer:
         data = value.detach().cpu()
         if self._strict:
             return ("data", data.clone(), value.requires_grad)
-        raw = data.contiguous().view(-1).view(torch.uint8).numpy() if data.numel() else b""
+        raw = data.contiguous().view(-1).view(torch.uint8).numpy().data if data.numel() else b""
         return ("data", str(data.dtype), tuple(data.shape), hashlib.sha256(raw).hexdigest())
 
     def _function(self, value: Any) -> tuple | None:
@@ -241,7 +242,8 @@ def _body(code: types.CodeType) -> tuple:
 
 def _still_bound(function: types.FunctionType) -> tuple[str, ...]:
     """Variables of a function that is running still, which may give them other values."""
-    free, frame = set(function.__code__.co_freevars), sys._getframe()
+    free = set(function.__code__.co_freevars)
+    frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         if any(made is function.__code__ for made in frame.f_code.co_consts):
             names = free & set(frame.f_code.co_cellvars)
@@ -254,7 +256,8 @@ class Finder:
     """The functions of this process, by the place of their code. They are collected when the first is asked for."""
 
     def __init__(self):
-        self._functions: dict[tuple[str, int, str], list[types.FunctionType]] | None = None
+        self._functions: dict[tuple[str, int, str], list[types.FunctionType]] = {}
+        self._collected = False
         self._codes: dict[tuple[str, int, str], types.CodeType] = {}
 
     def functions(self, wanted: tuple) -> list[types.FunctionType]:
@@ -267,14 +270,14 @@ class Finder:
         return found if found is not None and code_id(found) == wanted else None
 
     def _collect(self) -> None:
-        if self._functions is not None:
+        if self._collected:
             return
-        self._functions = {}
+        self._collected = True
         for value in gc.get_objects():
             if type(value) is types.FunctionType:
                 self._functions.setdefault(_place(value.__code__), []).append(value)
                 self._note(value.__code__)
-        frame = sys._getframe()
+        frame: types.FrameType | None = sys._getframe()
         while frame is not None:
             self._note(frame.f_code)
             frame = frame.f_back
@@ -299,7 +302,7 @@ class _Unpacker:
     def __init__(self, own: Own, finder: Finder, device: torch.device):
         self._own, self._finder, self._device = own, finder, device
         own_place = lambda kind: kind if kind != device.type else f"{kind}:{device.index}"  # noqa: E731
-        self._makers = {
+        self._makers: dict[str, Callable[..., Any]] = {
             "plain": lambda value: value,
             "device": lambda kind: device if kind == device.type else torch.device(kind),
             "device name": own_place,

@@ -11,6 +11,7 @@ import torch
 from ostinato.ranks.groups import everyones
 
 from .errors import OstinatoError
+from .upstream import Engine, Model
 
 
 class GroupMap:
@@ -37,7 +38,7 @@ class GroupMap:
         """Notes that `parameter`, which just arrived, belongs to that group of the rank it came from."""
         self._put[parameter] = position(options, index, self.options())
 
-    def apply(self, model, lost: set[torch.Tensor]) -> None:
+    def apply(self, model: Model, lost: set[torch.Tensor]) -> None:
         """Rewrites the groups in place: without the parameters that left, with those that arrived, in model order.
 
         Parameters that never belonged to the model stay at the end.
@@ -80,7 +81,7 @@ class Snapshot:
             self._optimizer.state.clear()
 
 
-def refuse_uneven(engine) -> None:
+def refuse_uneven(engine: Engine) -> None:
     """ZeRO sums the norms of gradients over the ranks of a pipeline group by group, and DeepSpeed drops groups without parameters: where
     ranks have different numbers of them, the step would never end. All ranks must call it.
     """

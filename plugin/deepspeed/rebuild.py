@@ -22,43 +22,17 @@ from ostinato.ranks.groups import everyones
 from .copies import Copies, Holders, shared_by
 from .errors import OstinatoError
 from .graph_model import Again, Node, Wires, stage_wires
+from .holdings import Holdings, TensorFacts, as_bytes, check_transfer, laid_out, tensors_of
 from .layer_state import Described, Marks, describe
 from .module import adopt
 from .moved_state import MovedState, functions_changed
 from .packing import digest
-from .parameter_groups import GroupMap, position
+from .parameter_groups import GroupMap
 from .plans import Stage, copies_of, of_copy
 from .random_state import random_state_kept
 from .tied import beside, built_alike, only_tied, tied_tensors
 from .universal import Part
-
-
-@dataclass(frozen=True)
-class TensorFacts:
-    """What the new owner of a tensor must know of it."""
-
-    name: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    parameter: bool
-    trainable: bool
-    group: int | None  # index of its parameter group on the rank that built it
-    cut: int | None  # dimension along which it is cut; None where it is whole
-
-
-@dataclass(frozen=True)
-class Holdings:
-    """One rank before the exchange: facts per unit, the options of its parameter groups, the names of its parameters, why it could
-    not build what it should ("" where it could), and what there is of the units that leave it and come to it beside tensors."""
-
-    kept: dict[str, list[TensorFacts]]
-    built: dict[str, list[TensorFacts]]
-    options: list[str]
-    names: list[str]
-    error: str
-    left: dict[str, str]  # digests by unit
-    arrived: dict[str, str]
+from .upstream import Model, count_elsewhere
 
 
 @dataclass(frozen=True)
@@ -99,7 +73,10 @@ def rebuild(
     others_write = {i for stage in mine for i in stage.layers if holders[i][0] not in stage.ranks}
     adopt(model, [stage.rank for stage in by_layer], mine, shards, others_write, _wires(model, stages))
     if moves:
-        copies = mover.share() if several else mover.tie()
+        if several:
+            copies = mover.share()
+        else:
+            mover.tie()
     return Rebuilt(names, [] if several else _regrouped(model, before, by_layer), copies, parts, notes)
 
 
@@ -118,14 +95,14 @@ def _places(stages: list[Stage]) -> dict[int, dict[int, Shard]]:
     return places
 
 
-def _wires(model, stages: list[Stage]) -> dict[int, list[Wires]]:
+def _wires(model: Model, stages: list[Stage]) -> dict[int, list[Wires]]:
     """Where the stages are not a chain: by stage, what each of its layers is given and hands on."""
     if stages[0].takes is None:
         return {}
     return {index: wires.layers for index, wires in stage_wires(model._layer_specs, stages).items()}
 
 
-def _regrouped(model, before: list[int], by_layer: list[Stage]) -> list[str]:
+def _regrouped(model: Model, before: list[int], by_layer: list[Stage]) -> list[str]:
     """DeepSpeed adds the gradients of tied layers within a stage as they come, and those of several ranks at the end.
 
     The sums are the same where layers that shared a rank share a stage, and those that did not are on different ranks.
@@ -165,7 +142,8 @@ class _Mover:
         self.new = [self._units(owners, rank) for rank in everyone]
         self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
         self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
-        self.held = Holders(self.new, {self.names[layer]: parts for layer, parts in places.items()}, self.rank)
+        held = {unit: parts for layer, parts in places.items() if (unit := self.names[layer]) is not None}
+        self.held = Holders(self.new, held, self.rank)
         self.stages: list[set[int]] = []  # by layer
         self.fresh: dict[str, dict] = {}  # of what arrives: as its constructor made it
         self.parts: list[Part] = []  # filled by move()
@@ -188,7 +166,7 @@ class _Mover:
         state.compare([(held.left, held.arrived) for held in holdings])
         self.notes = state.exchange(self.model._layer_specs, self.names, kept, built, self.shards, self._build)
         for unit, source, target in transfers:
-            _check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self.held.part(unit, target))
+            check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self.held.part(unit, target))
         for unit, source, target in transfers:
             if source == self.rank:
                 self._send(kept[unit], unit, holdings[target], target)
@@ -197,7 +175,7 @@ class _Mover:
         state.give(built)
         self.parts = [part for unit in built if unit in self.shards for part in self._parts_of(unit, built[unit], holdings)]
         stay = set(self.new[self.rank]) - set(built)
-        lost = {p for unit in self.old[self.rank] if unit not in stay for p in kept[unit].parameters()}
+        lost: set[torch.Tensor] = {p for unit in self.old[self.rank] if unit not in stay for p in kept[unit].parameters()}
         self._register(kept | built)
         self.groups.apply(self.model, lost)
         return [held.names for held in holdings]
@@ -240,11 +218,11 @@ class _Mover:
         """The groups over which the gradients of tied layers are summed, and who reads their weights from checkpoints."""
         model = self.model
         for parameter in model.parameters():
-            parameter.ds_pipe_replicated = False
+            count_elsewhere(parameter, False)
         model.tied_comms = model._index_tied_modules()
         for unit in (u for u in self.shards if u is not None):
             for name, parameter in self._module(unit).named_parameters():
-                parameter.ds_pipe_replicated = self.held.counts_elsewhere(unit, name, self._module(unit))
+                count_elsewhere(parameter, self.held.counts_elsewhere(unit, name, self._module(unit)))
         model.read_for_others = []
         for key, tied in model.tied_comms.items():
             weights = [model._recursive_getattr(tied["module"], name) for name in tied["weight_attr"]]
@@ -297,7 +275,7 @@ class _Mover:
         """Why layers that share a tensor cannot be apart, or run in different stages; "" where there are none."""
         holder: dict[int, str] = {}
         for unit, module in (kept | built).items():
-            for place in {t.data_ptr() for _, t, _ in _tensors(module) if t.numel()} - {0}:
+            for place in {t.data_ptr() for _, t, _ in tensors_of(module) if t.numel()} - {0}:
                 other = holder.setdefault(place, unit)
                 if other != unit and not self._together(unit, other, built):
                     return (
@@ -355,27 +333,29 @@ class _Mover:
             TensorFacts(
                 name, tuple(t.shape), t.stride(), t.dtype, parameter, t.requires_grad, self.groups.group_of(t), split.get(name)
             )
-            for name, t, parameter in _tensors(module)
+            for name, t, parameter in tensors_of(module)
         ]
 
     def _send(self, module, unit: str, receiver: Holdings, target: int) -> None:
-        have = {name: tensor for name, tensor, _ in _tensors(module)}
+        have = {name: tensor for name, tensor, _ in tensors_of(module)}
         for fact in receiver.built[unit]:
             tensor = have[fact.name]
             if fact.cut is not None:
-                tensor = self.held.part(unit, target).cut(tensor.detach(), fact.cut)
+                part = self.held.part(unit, target)
+                assert part is not None
+                tensor = part.cut(tensor.detach(), fact.cut)
             if tensor.numel():
-                dist.send(_bytes(tensor), self.ranks[target], group=self.group)
+                dist.send(as_bytes(tensor), self.ranks[target], group=self.group)
 
     def _receive(self, module, unit: str, sender: Holdings, source: int) -> None:
         facts = {fact.name: fact for fact in sender.kept[unit]}
-        for name, tensor, _ in _tensors(module):
+        for name, tensor, _ in tensors_of(module):
             fact = facts[name]
             tensor.data = tensor.data.to(fact.dtype).contiguous()
             if tensor.numel():
-                dist.recv(_bytes(tensor), self.ranks[source], group=self.group)
+                dist.recv(as_bytes(tensor), self.ranks[source], group=self.group)
             if fact.shape == tensor.shape and fact.stride != tensor.stride():
-                tensor.data = _laid_out(tensor.data, fact.stride)
+                tensor.data = laid_out(tensor.data, fact.stride)
             if fact.parameter:
                 tensor.requires_grad_(fact.trainable)
             if fact.group is not None:
@@ -417,7 +397,7 @@ class _Mover:
         model.forward_funcs.append(function)
 
 
-def units_of(model) -> dict[str, torch.nn.Module]:
+def units_of(model: Model) -> dict[str, torch.nn.Module]:
     """The modules of this rank's layers under DeepSpeed's own partition, by their units."""
     local = range(model._local_start, model._local_stop)
     names = dict.fromkeys(_unit(layer, model._layer_specs[layer]) for layer in local)
@@ -431,47 +411,3 @@ def _unit(layer: int, spec) -> str | None:
     if isinstance(spec, TiedLayerSpec):
         return f"tied_modules.{spec.key}"
     return str(layer) if isinstance(spec, LayerSpec | torch.nn.Module) else None
-
-
-def _check_transfer(unit: str, source: Holdings, target: Holdings, rank: int, shard: Shard | None) -> None:
-    """Every rank checks every transfer, so that all raise the same. `shard`: the part that the target takes; None: all."""
-    sent, expected = source.kept[unit], target.built[unit]
-    cut = {fact.name: fact.cut for fact in expected}
-    shapes = {f.name: _part_of(f.shape, cut.get(f.name), shard) for f in sent}
-    if shapes != {f.name: f.shape for f in expected}:
-        raise OstinatoError(
-            f'layer "{unit}" is not what its LayerSpec builds (rank {rank} holds other tensors): change layers in their '
-            "constructor, or after deepspeed.initialize()"
-        )
-    for fact in sent:
-        if fact.group is None:
-            continue
-        if position(source.options[fact.group], fact.group, target.options) is None:
-            raise OstinatoError(
-                f'layer "{unit}" moves to a rank whose optimizer has no parameter group with the options that its '
-                f'"{fact.name}" has on rank {rank}: make the same groups on every rank, even where one is empty'
-            )
-
-
-def _part_of(shape: tuple[int, ...], cut: int | None, shard: Shard | None) -> tuple[int, ...]:
-    if cut is None or shard is None:
-        return shape
-    begin, end = shard.bounds(shape[cut])
-    return (*shape[:cut], end - begin, *shape[cut + 1 :])
-
-
-def _tensors(module) -> list[tuple[str, torch.Tensor, bool]]:
-    """(name, tensor, is a parameter), shared tensors once."""
-    parameters = [(name, p, True) for name, p in module.named_parameters()]
-    return parameters + [(name, b, False) for name, b in module.named_buffers()]
-
-
-def _laid_out(data: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """The same numbers in the order of `stride` (channels_last, say); unchanged where it leaves gaps, or has several in one place."""
-    made = torch.empty_strided(data.shape, stride, dtype=data.dtype, device=data.device)
-    return made.copy_(data) if torch.empty_like(made).stride() == stride else data
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as bytes, which every backend can send whatever the dtype. A view where it is contiguous."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -5,12 +5,13 @@ import re
 
 from .errors import Unsupported
 from .refused_keys import check_keys
+from .upstream import Model
 
 OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.backward() is bypassed
 NEWEST = (0, 19, 8)  # that this version was tried with
 
 
-def check_run(model, config) -> None:
+def check_run(model: Model, config) -> None:
     """Raises Unsupported for the first feature of the run that a plan cannot keep. `config` is a DeepSpeedConfig."""
     import deepspeed
 

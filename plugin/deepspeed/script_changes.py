@@ -15,6 +15,7 @@ from typing import Any
 
 from .errors import OstinatoError
 from .parameter_groups import comparable, position
+from .upstream import Engine
 
 STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 ITS_OWN = ("batch_fn",)  # DeepSpeed's attributes that a script sets
@@ -22,7 +23,7 @@ OF_A_RUN = {"outputs", "total_loss", "agg_loss", "agg_train_loss", "fwd_outputs"
 
 
 class ScriptChanges:
-    def __init__(self, engine):
+    def __init__(self, engine: Engine):
         self._engine = engine
         self._groups = list(_groups(engine))
         self._options, self._schedule = _options(engine), _schedule(engine)
@@ -87,14 +88,14 @@ def _plain(optimizer: Any) -> Any:
     return optimizer
 
 
-def _groups(engine) -> list[dict]:
+def _groups(engine: Engine) -> list[dict]:
     return getattr(engine.optimizer, "param_groups", [])
 
 
-def _options(engine) -> list[dict]:
+def _options(engine: Engine) -> list[dict]:
     return [copy.deepcopy({k: v for k, v in group.items() if k != "params"}) for group in _groups(engine)]
 
 
-def _schedule(engine) -> dict | None:
+def _schedule(engine: Engine) -> dict | None:
     scheduler = engine.lr_scheduler
     return copy.deepcopy(scheduler.state_dict()) if hasattr(scheduler, "state_dict") else None

@@ -70,8 +70,9 @@ def shared_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths | 
 def _answer(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     """What rank 0 tells the others: both files; why there are none; or nothing where there is no profile yet."""
     try:
-        if section.auto and paths.profile is None:
-            return _packed({name: (paths.output / name).read_text() for name in FILES}) if _kept_plan(paths) else {}
+        if paths.profile is None:  # "auto"
+            kept = paths.output if _kept_plan(paths) else None
+            return {} if kept is None else _packed({name: (kept / name).read_text() for name in FILES})
         found = _search(section.search or Search(), paths.profile, size)
         if paths.output is not None:
             Diagnostic(paths.output / PLACEMENT).write(found.placement.text)

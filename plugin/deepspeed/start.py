@@ -7,6 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
@@ -30,7 +31,10 @@ from .refusals import check_run, untried_version
 from .refused_keys import untried_keys
 from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
+from .upstream import Engine, Model
 
+if TYPE_CHECKING:
+    from ostinato._plugin import Program
 
 # What must be equal everywhere; files may have other names on other nodes.
 COMPARED = {"auto", "search", "timeout_s", "require"}
@@ -42,14 +46,19 @@ class Prepared:
 
     section: Section | None = None
     paths: Paths | None = None
-    program: object = None
+    program: "Program | None" = None
     profiled: model_identity.Profiled = field(default_factory=model_identity.Profiled)  # the model that it was made for
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
     engines: dict = field(default_factory=dict)  # "auto": by unit (rebuild), what DeepSpeed's own engine did to its layer
 
+    def checked(self) -> tuple[Section, Paths]:
+        """Once all ranks agree: nothing failed."""
+        assert self.section is not None and self.paths is not None
+        return self.section, self.paths
 
-def start(engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
+
+def start(engine: Engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
     """Stands in for PipelineEngine.__init__. Raises OstinatoError on every rank where the plan cannot run."""
     speak_last()
     _tell_untried_version()
@@ -59,7 +68,7 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
     prepared = _prepare(section, file, model, config)
     try:
         _agree(prepared, model)
-        if prepared.section.searches:  # what can be found wrong before a search has been
+        if prepared.checked()[0].searches:  # what can be found wrong before a search has been
             _search_plan(prepared, model, config)
     except Unsupported as error:
         return _without_plan(error, engine, original_init, prepared, args, kwargs)
@@ -79,14 +88,15 @@ def _tell_untried_version() -> None:
         print(f"ostinato: {said}", flush=True)
 
 
-def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict, engine, profile: str) -> None:
+def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict, engine: Engine, profile: str) -> None:
     """start() once more for "auto", with the text of a profile on rank 0."""
     model, config = kwargs["model"], kwargs["config_class"]
     with tempfile.TemporaryDirectory() as temporary:
-        measured = (prepared.paths.output or Path(temporary)) / "profile.json"
+        paths = prepared.checked()[1]
+        measured = (paths.output or Path(temporary)) / "profile.json"
         if profile:
             write_text(measured, profile)
-        prepared.paths = prepared.paths.model_copy(update={"profile": measured})
+        prepared.paths = paths.model_copy(update={"profile": measured})
         try:
             _search_plan(prepared, model, config)
         except Unsupported as error:
@@ -94,7 +104,7 @@ def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict
     _install(engine, original_init, prepared, args, kwargs)
 
 
-def _without_plan(error: Unsupported, engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Where the section allows it, the engine that DeepSpeed would have made."""
     if prepared.section is None or prepared.section.require:
         raise error
@@ -103,37 +113,38 @@ def _without_plan(error: Unsupported, engine, original_init, prepared: Prepared,
     original_init(engine, *args, **kwargs)
 
 
-def _install(engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+def _install(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
-    model, config, asked = kwargs["model"], kwargs["config_class"], prepared.section
-    stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
+    model, config, (asked, paths), program = kwargs["model"], kwargs["config_class"], prepared.checked(), prepared.program
+    assert program is not None
+    stages = plans.wired(plans.stages_of(program), model._layer_specs)
     shards = shards_of(model._grid, stages, asked.timeout_s)
     groups = GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
     rebuilt = rebuild(model, stages, groups, shards, prepared.engines)
-    idle = give_idle(model, groups.groups) if optimizes and plans.trains(prepared.program) else None
+    idle = give_idle(model, groups.groups) if optimizes and plans.trains(program) else None
     if rebuilt.moved:
         _flag_parameters(config, model)
     refuse_experts_apart(model)
     stock = model.partitions()
     names = rebuilt.moved or names_where_idle(model, idle)
-    run = Run(prepared.program, stages, stock, names, asked, prepared.paths, shards, rebuilt.parts, rebuilt.copies, idle)
+    run = Run(program, stages, stock, names, asked, paths, shards, rebuilt.parts, rebuilt.copies, idle)
     become_plan_engine(engine, run)
     original_init(engine, *args, **kwargs)
     refuse_uneven(engine)
     copies = plans.copies_of(stages)
     branches = copies == 1 and not plans.is_chain(stages)
-    differs = difference(prepared.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches)
+    differs = difference(program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
-    claim = _claim(prepared.program, stages, stock, differs, model)
-    claim = engine.ostinato_begin(claim)
+    claim = _claim(program, stages, stock, differs, model)
+    claim = engine.ostinato_begin(claim)  # type: ignore[attr-defined]  # it has become a PlanEngine
     if dist.get_rank() == 0:
-        for said in (*map("ostinato: {}".format, rebuilt.notes), line(prepared.program, claim.before())):
+        for said in (*map("ostinato: {}".format, rebuilt.notes), line(program, claim.before())):
             print(printable(said), flush=True)
 
 
-def _claim(program, stages: list, stock: list[int], differs: str, model) -> Claim:
+def _claim(program, stages: list, stock: list[int], differs: str, model: Model) -> Claim:
     """What is known before step 1; where layers seed themselves, they draw the same numbers wherever they run."""
     if not plans.trains(program):
         return Claim()
@@ -141,7 +152,7 @@ def _claim(program, stages: list, stock: list[int], differs: str, model) -> Clai
     return Claim(differs, cuts_otherwise(program, stages, stock), elsewhere and not model.seed_layers)
 
 
-def _prepare(section: dict, file: str | None, model, config) -> Prepared:
+def _prepare(section: dict, file: str | None, model: Model, config) -> Prepared:
     """Everything that one rank can find wrong by itself, and the program of a plan that is named."""
     made = Prepared()
     try:
@@ -156,21 +167,22 @@ def _prepare(section: dict, file: str | None, model, config) -> Prepared:
     return made
 
 
-def _lower(paths: Paths, model, config):
+def _lower(paths: Paths, model: Model, config):
     """The program of a plan that fits this run, and the model that it was made for."""
     program = plans.lower(paths)
     pipeline_ranks = model.topology().get_dim("pipe")
     plans.check_shape(program, config.gradient_accumulation_steps, pipeline_ranks, model._layer_specs)
     stages = plans.stages_of(program)
     check_layers(model._layer_specs, stages)
+    assert paths.placement is not None
     return program, model_identity.read(paths.placement)
 
 
-def _search_plan(prepared: Prepared, model, config) -> None:
+def _search_plan(prepared: Prepared, model: Model, config) -> None:
     """All ranks hold the same searched program afterwards, or none where "auto" has not measured yet."""
     pipeline = tuple(model._grid.pp_group)
     size = Size(len(pipeline), config.gradient_accumulation_steps, cores.hosts(prepared.places, pipeline))
-    with shared_plan(prepared.section, prepared.paths, size) as paths:
+    with shared_plan(*prepared.checked(), size) as paths:
         if paths is None:
             return
         try:
@@ -180,7 +192,7 @@ def _search_plan(prepared: Prepared, model, config) -> None:
     _agree(prepared, model)
 
 
-def _agree(prepared: Prepared, model) -> None:
+def _agree(prepared: Prepared, model: Model) -> None:
     """Raises the same on every rank where one cannot run, where they differ, and where the plan is for another model."""
     timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
     everyone = agree(_statement(prepared, model), timeout_s)
@@ -194,7 +206,7 @@ def _agree(prepared: Prepared, model) -> None:
             print(f"ostinato: {printable(said)}", flush=True)
 
 
-def _statement(prepared: Prepared, model) -> Statement:
+def _statement(prepared: Prepared, model: Model) -> Statement:
     error = prepared.error
     program = prepared.program
     return Statement(
@@ -221,13 +233,13 @@ def _versions() -> str:
     return f"ostinato {own}, torch {torch.__version__}, DeepSpeed {deepspeed.__version__}"
 
 
-def _clips_otherwise(engine, rebuilt) -> bool:
+def _clips_otherwise(engine: Engine, rebuilt) -> bool:
     """ZeRO and the half-precision optimizers clip by a norm that is summed rank by rank; see clipping for the others."""
     own = engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled()
     return bool(rebuilt.moved and own and engine.gradient_clipping() > 0)
 
 
-def _flag_parameters(config, model) -> None:
+def _flag_parameters(config, model: Model) -> None:
     """deepspeed.initialize() has flagged the parameters of the layers that left; those that arrived need it too."""
     from deepspeed import set_optimizer_flags
 

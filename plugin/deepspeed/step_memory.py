@@ -20,6 +20,8 @@ from ostinato.trace_events import TraceEvents
 
 from ostinato import _profiler
 
+from .upstream import Engine
+
 RECORDED = 3  # step
 
 
@@ -36,7 +38,7 @@ def optimizer_tensors(optimizer) -> Iterator[torch.Tensor]:
 class StepMemory:
     """Of one engine."""
 
-    def __init__(self, folder: Path, rank: int, engine):
+    def __init__(self, folder: Path, rank: int, engine: Engine):
         self._file, self._rank, self._engine = Diagnostic(folder / f"rank-{rank}.json"), rank, engine
         self._recorded = False  # whether what runs now is
         self._spans: list[Span] = []

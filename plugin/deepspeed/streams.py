@@ -27,6 +27,7 @@ from . import generators
 from .draws import BATCH, LOSS
 from .forward_state import ForwardState
 from .generators import Counts, State
+from .module import StagedLayers
 from .random_state import foreign, same
 
 
@@ -163,7 +164,7 @@ def _sum(counts) -> Counts | None:
 
 
 @contextmanager
-def layers_kept(model: torch.nn.Module) -> Iterator[None]:
+def layers_kept(model: StagedLayers) -> Iterator[None]:
     """What a forward leaves in the layers is undone."""
     state = ForwardState({**dict(zip(model._local_layers, model._local_funcs, strict=True)), "loss": model.loss_fn})
     before = state.now()

@@ -69,7 +69,7 @@ def _found(module: torch.nn.Module, name: str):
 
 def _noting(kind: type, others: dict[int, str], read: set[str]):
     def look_up(self, name: str):
-        value = kind.__getattr__(self, name)
+        value = kind.__getattr__(self, name)  # type: ignore[attr-defined]  # a Module's
         if id(value) in others:
             read.add(others[id(value)])
         return value

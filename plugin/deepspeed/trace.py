@@ -58,7 +58,8 @@ class Trace:
 
     def _row(self, index: int, start: int, end: int) -> dict:
         planned = self._planned[index]
-        return {
+        other = {} if planned.peer < 0 else {"peer": planned.peer, "peer_stage": planned.peer_stage}
+        return other | {
             "text": str(planned),
             "action": planned.action,
             "stage": planned.stage,

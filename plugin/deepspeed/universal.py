@@ -10,12 +10,15 @@ together, as one more group of its optimizer's file, which the converter takes l
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from deepspeed.checkpoint import constants
 from deepspeed.utils.tensor_fragment import fragment_address
 from ostinato.nn import Shard
 from ostinato.nn.layers import collect
+
+from .upstream import Engine
 
 ADAM = ("exp_avg", "exp_avg_sq")  # the state that the converter knows, beside the weights in fp32
 
@@ -25,13 +28,13 @@ class Part:
     """A parameter of which this rank holds a part. `whole`: the sizes of all parts together."""
 
     layer: int
-    parameter: torch.nn.Parameter
+    parameter: Any  # torch.nn.Parameter, with what DeepSpeed hangs on it
     shard: Shard
     dimension: int
     whole: tuple[int, ...]
 
 
-def prepare(engine, parts: list[Part], others_name: Callable[[str], bool]) -> None:
+def prepare(engine: Engine, parts: list[Part], others_name: Callable[[str], bool]) -> None:
     """Once the engine's optimizer is there. `others_name`: whether another rank names the parameter of that name."""
     mappings = getattr(engine.optimizer, "_param_slice_mappings", None)
     if mappings is None:
@@ -44,13 +47,13 @@ def prepare(engine, parts: list[Part], others_name: Callable[[str], bool]) -> No
             del of_group[name]
 
 
-def whole_shapes(engine, parts: list[Part]) -> dict[str, torch.Size]:
+def whole_shapes(engine: Engine, parts: list[Part]) -> dict[str, torch.Size]:
     """By the parameter's name."""
     return {engine.param_names[part.parameter]: torch.Size(part.whole) for part in parts}
 
 
 @contextmanager
-def wholes_saved(engine, parts: list[Part]) -> Iterator[None]:
+def wholes_saved(engine: Engine, parts: list[Part]) -> Iterator[None]:
     """While DeepSpeed writes the optimizer's state. All ranks must enter it."""
     wholes = _put_together(engine, [part for part in parts if hasattr(part.parameter, "_hp_mapping")])
     if not wholes:
@@ -65,14 +68,14 @@ def wholes_saved(engine, parts: list[Part]) -> Iterator[None]:
         del optimizer.state_dict
 
 
-def drop_wholes(engine) -> None:
+def drop_wholes(engine: Engine) -> None:
     """After loading: what torch's optimizers keep of state that belongs to none of their parameters."""
     state = getattr(getattr(engine.optimizer, "optimizer", None), "state", {})
     for key in [key for key in state if not torch.is_tensor(key)]:
         del state[key]
 
 
-def _put_together(engine, parts: list[Part]) -> dict[str, list[torch.Tensor]]:
+def _put_together(engine: Engine, parts: list[Part]) -> dict[str, list[torch.Tensor]]:
     """By name: the fp32 weights and the state of ADAM, on the processor of the first rank of the first replica; {} elsewhere."""
     wholes: dict[str, list[torch.Tensor]] = {}
     states = engine.optimizer.optimizer.state.values()
@@ -84,7 +87,7 @@ def _put_together(engine, parts: list[Part]) -> dict[str, list[torch.Tensor]]:
             continue
         collected = [collect(value, part.dimension, part.shard) for value in values]
         if part.shard.index == 0:
-            wholes[engine.param_names[part.parameter]] = [torch.cat(of_ranks, dim=part.dimension) for of_ranks in collected]
+            wholes[engine.param_names[part.parameter]] = [torch.cat(of_ranks, dim=part.dimension) for of_ranks in collected if of_ranks is not None]
     return wholes
 
 

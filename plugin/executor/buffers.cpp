@@ -12,6 +12,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
     pool_ = std::exchange(other.pool_, nullptr);
     tensor_ = std::move(other.tensor_);
     is_free_ = std::move(other.is_free_);
+    wants_gradient_ = other.wants_gradient_;
   }
   return *this;
 }
@@ -27,14 +28,14 @@ Buffer BufferPool::take(const TensorSpec& spec) {
         device_.is_cpu() ? free.end() - 1 : free.begin();  // the CPU's caches hold the last one
     Free next = std::move(*found);
     free.erase(found);
-    return Buffer(this, std::move(next.tensor), std::move(next.event));
+    return Buffer(this, std::move(next.tensor), spec.requires_grad, std::move(next.event));
   }
   meter_.add(spec.bytes());
   at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(spec.dtype).device(device_));
   // The allocator gives out memory whose last use was issued on this stream, and need not have ended.
   std::unique_ptr<c10::Event> event;
   note(event);
-  return Buffer(this, std::move(tensor), std::move(event));
+  return Buffer(this, std::move(tensor), spec.requires_grad, std::move(event));
 }
 
 void BufferPool::note(std::unique_ptr<c10::Event>& event) const {

@@ -48,16 +48,24 @@ class BufferPool;
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(BufferPool* pool, at::Tensor tensor, std::unique_ptr<c10::Event> is_free = nullptr)
-      : pool_(pool), tensor_(std::move(tensor)), is_free_(std::move(is_free)) {}
+  Buffer(BufferPool* pool, at::Tensor tensor, bool wants_gradient,
+         std::unique_ptr<c10::Event> is_free = nullptr)
+      : pool_(pool),
+        tensor_(std::move(tensor)),
+        is_free_(std::move(is_free)),
+        wants_gradient_(wants_gradient) {}
   Buffer(Buffer&& other) noexcept
       : pool_(std::exchange(other.pool_, nullptr)),
         tensor_(std::move(other.tensor_)),
-        is_free_(std::move(other.is_free_)) {}
+        is_free_(std::move(other.is_free_)),
+        wants_gradient_(other.wants_gradient_) {}
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer() { give_back(); }
 
   const at::Tensor& tensor() const { return tensor_; }
+
+  /// Of TensorSpec::requires_grad: whoever sent it takes a gradient for it.
+  bool wants_gradient() const { return wants_gradient_; }
 
   /// Comes when nothing that was issued before the loan uses the bytes any more. Null on the CPU.
   const c10::Event* is_free() const { return is_free_.get(); }
@@ -73,6 +81,7 @@ class Buffer {
   BufferPool* pool_ = nullptr;
   at::Tensor tensor_;
   std::unique_ptr<c10::Event> is_free_;
+  bool wants_gradient_ = false;
 };
 
 /// Everything that is done with its buffers but filling them must be issued on the stream that is current

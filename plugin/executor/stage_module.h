@@ -18,7 +18,8 @@ class StageModule {
   virtual ~StageModule() = default;
 
   /// Runs the stage on one micro-batch. `inputs` are the outputs of the stages that feed it, one after the
-  /// other; the autograd graph starts at them, and they require a gradient where they are of floating type.
+  /// other; the autograd graph starts at them, and they require a gradient where the outputs did: a stage
+  /// behind stages that learn nothing has no backward through its inputs.
   /// The executor keeps none of them: what the graph does not save is gone when the caller lets go of it. An
   /// undefined tensor stands for None. Empty for a stage without inputs. Where the stage feeds no other, the
   /// first output is the scalar that its backward starts from, already scaled.

@@ -16,13 +16,18 @@ namespace ostinato {
 
 Message Message::from_peer(std::vector<Buffer> buffers) {
   Message message;
-  for (const Buffer& buffer : buffers) message.tensors.push_back(buffer.tensor());
+  for (const Buffer& buffer : buffers) {
+    message.tensors.push_back(buffer.tensor());
+    message.wants_gradient.push_back(buffer.wants_gradient());
+  }
   message.buffers = std::move(buffers);
   return message;
 }
 
 Message Message::from_here(std::vector<at::Tensor> tensors) {
   Message message;
+  for (const at::Tensor& tensor : tensors)
+    message.wants_gradient.push_back(tensor.defined() && tensor.requires_grad());
   message.tensors = std::move(tensors);
   return message;
 }
@@ -32,13 +37,23 @@ StageRun::StageRun(const ProgramStage& stage, int micro_batches, StageModule& mo
 
 namespace {
 
+bool is_differentiable(const at::Tensor& tensor) { return tensor.is_floating_point() || tensor.is_complex(); }
+
 /// An alias that starts a new graph: gradients of a floating tensor end there. The module is given an alias
 /// of this one in turn, so that what its operators save is never the leaf, which is made hollow().
-at::Tensor leaf(const at::Tensor& tensor) {
+at::Tensor leaf(const at::Tensor& tensor, bool wants_gradient) {
   if (!tensor.defined()) return {};
   at::Tensor alias = tensor.detach();
-  if (alias.is_floating_point() || alias.is_complex()) alias.requires_grad_(true);
+  if (wants_gradient && is_differentiable(alias)) alias.requires_grad_(true);
   return alias;
+}
+
+/// Whoever handed it over may need it again. Autograd finds changes of what requires a gradient.
+void expect_unchanged(const ProgramStage& stage, const at::Tensor& leaf, std::int64_t version) {
+  if (!leaf.defined() || leaf.requires_grad() || !is_differentiable(leaf) || leaf._version() == version)
+    return;
+  throw ExecutionError("stage '" + stage.name +
+                       "' changes what it is given in place, which another stage may read: clone it first");
 }
 
 /// Lets go of a leaf's data, and keeps its shape and strides, which its gradient will have. Aliases hold the
@@ -69,8 +84,12 @@ at::Tensor seed_of(const ProgramStage& stage, const std::vector<at::Tensor>& out
 std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> messages) {
   Kept& kept = kept_[micro_batch];
   assert(!kept.live);
+  std::vector<std::int64_t> versions;
   for (Message& message : messages) {
-    for (const at::Tensor& tensor : message.tensors) kept.inputs.push_back(leaf(tensor));
+    for (std::size_t t = 0; t < message.tensors.size(); ++t) {
+      kept.inputs.push_back(leaf(message.tensors[t], message.wants_gradient[t]));
+      versions.push_back(message.tensors[t].defined() ? message.tensors[t]._version() : 0);
+    }
     kept.counts.push_back(message.tensors.size());
     message.tensors.clear();
   }
@@ -79,6 +98,7 @@ std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> 
     kept = {};
     return outputs;
   }
+  for (std::size_t i = 0; i < versions.size(); ++i) expect_unchanged(stage_, kept.inputs[i], versions[i]);
   const bool last = stage_.outputs.empty();
   kept.seed = last ? seed_of(stage_, outputs) : at::Tensor();
   if (last) outputs.resize(1);

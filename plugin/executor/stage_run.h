@@ -26,6 +26,8 @@ namespace ostinato {
 struct Message {
   std::vector<Buffer> buffers;
   std::vector<at::Tensor> tensors;
+  std::vector<bool> wants_gradient;  ///< by tensor: its maker's does; where nothing before it learns, no
+                                     ///< backward goes that way
 
   static Message from_peer(std::vector<Buffer> buffers);
   static Message from_here(std::vector<at::Tensor> tensors);

@@ -32,7 +32,8 @@ class Stub(nn.Module):
 
     def __init__(self, role: str, index: int = 0):
         super().__init__()
-        self.role, self.index, self.tensors = role, index, ()
+        self.role, self.index = role, index
+        self.tensors: tuple[str, ...] = ()  # of the module that was here
 
     def in_place_of(self, module: nn.Module) -> "Stub":
         """Answers as the module did to whom asks for plain attributes, or for the type of its weights."""
@@ -96,8 +97,8 @@ def carve(model: nn.Module, stubs: dict[str, Stub]) -> None:
     for name in sorted(stubs, key=lambda name: name.count(".")):
         above, _, last = name.rpartition(".")
         parent = _submodule(model, above)
-        if parent is not None and last in parent._modules:
-            parent._modules[last] = stubs[name].in_place_of(parent._modules[last])
+        if parent is not None and (whole := parent._modules.get(last)) is not None:
+            parent._modules[last] = stubs[name].in_place_of(whole)
 
 
 def drop(model: nn.Module, keeps: Callable[[str], bool]) -> None:

@@ -2,9 +2,12 @@
 """The loss that a transformers model computes when it is given labels, as a `loss_fn` of PipelineModule."""
 
 import copy
+from typing import Any
 
 import torch
 from torch.nn import functional
+
+from .routers import RouterLoss, wanted
 
 
 class Loss:
@@ -19,9 +22,16 @@ class Loss:
 
         self.config = copy.deepcopy(config)
         self.name = next(name for name in ("ForMaskedLM", "ForImageClassification", "ForCausalLM") if _sounds(kind.__name__, name))
-        self._function = LOSS_MAPPING[self.name]
+        self._function: Any = LOSS_MAPPING[self.name]
+        self._routers = RouterLoss(kind, self.config) if wanted(self.config) else None
 
-    def __call__(self, logits: torch.Tensor, labels) -> torch.Tensor:
+    def __call__(self, outputs: torch.Tensor | tuple[torch.Tensor, ...], labels) -> torch.Tensor:
+        """`outputs`: logits, and with `output_router_logits` what the routers made behind them."""
+        logits, *beside = outputs if isinstance(outputs, tuple) else (outputs,)
+        loss = self._of_words(logits, labels)
+        return loss if self._routers is None else loss + self._routers(beside)
+
+    def _of_words(self, logits: torch.Tensor, labels) -> torch.Tensor:
         labels, more = (labels[0], {"num_items_in_batch": labels[1]}) if isinstance(labels, tuple | list) else (labels, {})
         if self.name == "ForImageClassification":
             return self._function(labels, logits, self.config, **more)

@@ -11,11 +11,13 @@ as the model does, and makes them anew: that costs a block what one mask costs, 
 
 import inspect
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from . import routers
 from .carving import Call, Reached, Stub, hidden_of, run
 from .errors import Refused
 from .outline import inside
@@ -29,11 +31,14 @@ class Part(nn.Module):
 
     def __init__(self, source: Source, inputs: Sequence[str], model: nn.Module):
         super().__init__()
-        self.model, self.inputs, self.main = model, tuple(inputs), model.main_input_name
+        self.model, self.inputs = model, tuple(inputs)
+        self.main = str(model.main_input_name)
         self.rides = tuple(name for name in self.inputs if name != self.main or name == "input_ids")
         self.constants = {"return_dict": True}
-        if "use_cache" in inspect.signature(source.kind.forward).parameters:
-            self.constants["use_cache"] = False
+        for name in ("use_cache", "output_router_logits"):
+            if name in inspect.signature(source.kind.forward).parameters:
+                self.constants[name] = False
+        self.kind, self.routed = source.kind, routers.wanted(source.config)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model.__class__.__name__})"
@@ -48,8 +53,8 @@ class Part(nn.Module):
         tables = [(m, name, m._buffers[name]) for m in self.modules() for name in m._non_persistent_buffers_set & m._buffers.keys()]
         super()._apply(fn, recurse)
         for module, name, table in tables:
-            if table is not None and table.is_floating_point():
-                module._buffers[name] = table.to(module._buffers[name].device)
+            if table is not None and (now := module._buffers[name]) is not None and table.is_floating_point():
+                module._buffers[name] = table.to(now.device)
         return self
 
     def ran(self, at, values: dict, hidden: torch.Tensor):
@@ -59,7 +64,7 @@ class Part(nn.Module):
     def unpacked(self, state: State) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], dict]:
         """(hidden, what rides along, the model's arguments) of a state between layers."""
         hidden, *rides = state if isinstance(state, tuple) else (state,)
-        values = dict(zip(self.rides, rides, strict=True))
+        values = dict(zip(self.rides, rides[: len(self.rides)] if self.routed else rides, strict=True))  # behind them: what routers made
         if self.main not in values:
             values[self.main] = hidden.new_zeros(0)
         return hidden, tuple(rides), values
@@ -76,12 +81,20 @@ class Part(nn.Module):
         return tuple(given), tuple(values[name] for name in self.rides), values
 
 
+    def scored(self, logits: torch.Tensor, rides: tuple, values: dict) -> State:
+        """What the loss is given."""
+        mask = values.get("attention_mask")
+        return (logits, *rides[len(self.rides) :], *([] if mask is None else [mask])) if self.routed else logits
+
+
 def _given(hidden: torch.Tensor, rides: tuple) -> State:
     return (hidden, *rides) if rides else hidden
 
 
 class Words(nn.Module):
     """The embedding of a tied pair, and the head that shares its weight: as_head(). `bias` is the head's."""
+
+    bias: nn.Parameter | None
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         super().__init__()
@@ -105,15 +118,16 @@ class Words(nn.Module):
         return (words if self.bias is None else _Beside.apply(words, self.bias), *given)
 
 
-def as_head(words: Words, state: State) -> torch.Tensor:
+def as_head(words: Words, state: State) -> State:
     """The forward_fn of the second of both."""
-    return words.head.logits(state, words.embed.weight, words.bias)
+    table: Any = words.embed.weight
+    return words.head.logits(state, table, words.bias)
 
 
 class Logits(Words):
     """The second of both where their weight is frozen: DeepSpeed would add up gradients that do not exist."""
 
-    def forward(self, state: State) -> torch.Tensor:
+    def forward(self, state: State) -> State:
         return as_head(self, state)
 
 
@@ -178,17 +192,23 @@ class Block(Part):
 
     def forward(self, state: State) -> State:
         hidden, rides, values = self.unpacked(state)
+        beside: list[torch.Tensor] = []
 
         def at(stub, *args, **kwargs):
             if stub.role != "block" or stub.index != self.index:
                 return hidden.detach()
             _, rest, words = hidden_of(args, kwargs)
-            raise Reached(self.block(hidden, *rest, **words))
+            if not self.routed:
+                raise Reached(self.block(hidden, *rest, **words))
+            with routers.noted(self.block, self.kind) as logits:
+                made = self.block(hidden, *rest, **words)
+            beside.extend(logits)
+            raise Reached(made)
 
         made = self.ran(at, values, hidden)
         if not isinstance(made, torch.Tensor):
             raise Refused(f"{type(self.block).__name__} returns a {type(made).__name__}, and a block of a pipeline hands on one tensor")
-        return _given(made, rides)
+        return _given(made, (*rides, *beside))
 
 
 class Tail(Part):
@@ -218,7 +238,7 @@ class Tail(Part):
             return hidden if stub.role == "block" and stub.index == self.last else hidden.detach()
 
         made = self.ran(at, values, hidden)
-        return made.logits if hasattr(made, "logits") else made
+        return self.scored(made.logits, rides, values) if hasattr(made, "logits") else made
 
 
 class Head(Part):
@@ -234,13 +254,13 @@ class Head(Part):
     def train(self, mode: bool = True):
         return super().train(False)
 
-    def logits(self, state: State, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        hidden, _, values = self.unpacked(state)
+    def logits(self, state: State, weight: torch.Tensor, bias: torch.Tensor | None) -> State:
+        hidden, rides, values = self.unpacked(state)
 
         def at(stub, *args, **kwargs):
             return functional.linear(hidden, weight, bias) if stub.role == "head" else hidden.detach()
 
-        return self.ran(at, values, hidden).logits
+        return self.scored(self.ran(at, values, hidden).logits, rides, values)
 
 
 def _stubs(source: Source, before: bool = False, block: bool = False, after: bool = False) -> dict[str, Stub]:

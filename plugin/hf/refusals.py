@@ -2,6 +2,7 @@
 """What of a configuration cannot be had in a pipeline with the model's own numbers, each refused by its name."""
 
 from .errors import Refused
+from .routers import check_routers, wanted
 
 # Trained here against the model itself (tests/python/hf). Others run with layers(..., untried=True).
 TRIED = (
@@ -25,11 +26,8 @@ def check_config(config, kind: type) -> None:
     name = kind.__name__
     if not name.endswith(LOSSES):
         raise Refused(f"{name}: the loss of this class is not known here; {', '.join('...' + end for end in LOSSES)} are")
-    if getattr(config, "output_router_logits", False):
-        raise Refused(
-            f"{name}: output_router_logits=True adds a loss of all layers' routers, which are on different ranks: set it to False, and the "
-            "loss is that of the words alone"
-        )
+    if wanted(config):
+        check_routers(kind)
     for key in ("output_attentions", "output_hidden_states"):
         if getattr(config, key, False):
             raise Refused(f"{name}: {key}=True asks for what layers on other ranks have: set it to False")

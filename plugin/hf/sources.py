@@ -12,6 +12,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -89,8 +90,8 @@ class FromFiles(Source):
             model.all_tied_weights_keys = {}
             model._keys_to_ignore_on_load_unexpected = {"."}  # those of other layers
 
-        kind = type(self.kind.__name__, (self.kind,), {"__init__": begin, "__module__": self.kind.__module__})
-        given = {"state_dict": {}} if self.folder is None else {"local_files_only": True, "use_safetensors": True}
+        kind: Any = type(self.kind.__name__, (self.kind,), {"__init__": begin, "__module__": self.kind.__module__})
+        given: dict[str, Any] = {"state_dict": {}} if self.folder is None else {"local_files_only": True, "use_safetensors": True}
         with _quiet(missing_too=self.folder is None):
             made = kind.from_pretrained(self.folder, config=copy.deepcopy(self.config), dtype=self.dtype, **given)
         made.__class__ = self.kind

@@ -30,7 +30,7 @@ class ShardedEmbedding(nn.Module):
     def of(cls, layer: nn.Embedding, shard: Shard) -> "ShardedEmbedding":
         """This rank's rows of a whole layer."""
         weight = layer.weight
-        made = cls(*weight.shape, shard, padding_idx=layer.padding_idx, device=weight.device, dtype=weight.dtype)
+        made = cls(weight.size(0), weight.size(1), shard, padding_idx=layer.padding_idx, device=weight.device, dtype=weight.dtype)
         with torch.no_grad():
             made.weight.copy_(shard.cut(weight, 0))
         made.weight.requires_grad_(weight.requires_grad)

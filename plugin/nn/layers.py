@@ -37,10 +37,10 @@ def sharded(layer: nn.Module, shard: Shard, last: bool = False) -> nn.Module:
     if why_not(kind):
         raise ShardingError(why_not(kind))
     if hasattr(layer, "sharded"):
-        made = layer.sharded(shard)
-    elif kind is nn.Embedding:
+        made = layer.sharded(shard)  # type: ignore[operator]  # not a tensor
+    elif kind is nn.Embedding and isinstance(layer, nn.Embedding):
         made = ShardedEmbedding.of(_plain(layer), shard)
-    elif kind is nn.Linear:
+    elif kind is nn.Linear and isinstance(layer, nn.Linear):
         made = ShardedLinear.of(layer, shard, gather=not last)
     else:
         made = layer
@@ -74,6 +74,7 @@ def whole_state(module: nn.Module, shard: Shard) -> dict | None:
 
 def collect(part: torch.Tensor, dimension: int, shard: Shard) -> list[torch.Tensor] | None:
     """Every rank's part, on the first; one after the other, so that only one at a time is beside them on its device."""
+    assert shard.group is not None
     first = dist.get_global_rank(shard.group, 0)
     if shard.index > 0:
         dist.send(torch.tensor([part.size(dimension)], device=part.device), first, group=shard.group)

@@ -20,6 +20,7 @@ class ShardedLinear(nn.Module):
         self.begin, self.end = shard.bounds(out_features)
         rows = self.end - self.begin
         self.weight = nn.Parameter(torch.empty(rows, in_features, device=device, dtype=dtype))
+        self.bias: nn.Parameter | None
         self.register_parameter("bias", nn.Parameter(torch.zeros(rows, device=device, dtype=dtype)) if bias else None)
         nn.init.normal_(self.weight, std=in_features**-0.5)
 

@@ -58,9 +58,9 @@ class ShardedLogits:
     def view(self, *sizes):
         return self.reshape(*sizes)
 
-    def reshape(self, *sizes):
+    def reshape(self, *given):
         """The classes must stay the last dimension."""
-        sizes = list(sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
+        sizes = list(given[0] if len(given) == 1 and not isinstance(given[0], int) else given)
         if self.axis != self.dim() - 1:
             raise self._refused("reshape() with the classes not last")
         rows = self.shape[:-1].numel()

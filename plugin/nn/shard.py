@@ -2,6 +2,7 @@
 """One rank's place among those that run a stage together, and what they exchange."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,8 +17,8 @@ class Shard:
 
     index: int
     count: int
-    group: object = None
-    near: object = field(default=None, compare=False)
+    group: dist.ProcessGroup | None = None
+    near: Any = field(default=None, compare=False)
 
     @classmethod
     def among(cls, group, timeout_s: float = 300.0) -> "Shard":
@@ -64,6 +65,7 @@ class Shard:
         if self._shares(tensor):
             self.near.broadcast(tensor, 0)
         elif self.count > 1:
+            assert self.group is not None
             dist.broadcast(tensor, dist.get_global_rank(self.group, 0), group=self.group)
         return tensor
 

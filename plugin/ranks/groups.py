@@ -87,7 +87,9 @@ def link_groups(
     """
     backend = backend_of_links(group, device)
     made: dict[int, list] = {}
-    for source, target in links if backend else ():
+    if backend is None:
+        return {}
+    for source, target in links:
         one_way = make_group([ranks[source], ranks[target]], among, backend=backend, **link_options(backend))
         if one_way is not None:
             sends = ranks[source] == dist.get_rank()

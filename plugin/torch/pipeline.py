@@ -174,7 +174,8 @@ class Pipeline(nn.Module):
         try:
             self._running.run()
         except _plugin.StepTimeout as error:
-            self._watch.give_up(str(error))
+            if self._watch is not None:
+                self._watch.give_up(str(error))
             raise
 
     def _make_watch(self, first: int) -> Watch | None:

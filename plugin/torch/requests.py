@@ -118,7 +118,9 @@ class Intake:
         bytes_ = torch.frombuffer(bytearray(entry), dtype=torch.uint8)
         for rank in self._others:
             for tensor in (torch.tensor([bytes_.numel()]), bytes_):
-                self._told.append(dist.isend(tensor, rank, group=self._group))
+                sent = dist.isend(tensor, rank, group=self._group)
+                assert sent is not None  # this rank is in the group
+                self._told.append(sent)
 
     def _hear(self) -> tuple[int, Any]:
         size = torch.empty(1, dtype=torch.int64)

@@ -42,7 +42,8 @@ class Serving:
         self._lead = lead_of(program, dynamic)
         self._dynamic = dynamic
         self.front, self._group = self._find_front()
-        self._store = _get_default_store().clone() if len(ranks) > 1 else None
+        store: Any = _get_default_store() if len(ranks) > 1 else None
+        self._store: Any = None if store is None else store.clone()
         self._last: dict[int, tuple] = {}  # by stage: the outputs that an empty slot hands on, where shapes are fixed
 
     def _find_front(self) -> tuple[int, dist.ProcessGroup | None]:
@@ -61,7 +62,7 @@ class Serving:
         self._answer, self._name, self._runs = answer, f"ostinato/serve/{next(_served)}", count()
         self.count = 0
         self._parts: dict[int, dict[int, Any]] = {}  # by request: outputs of this rank's stages that feed no other, so far
-        self._intake = None
+        self._intake: Any = None  # Intake, on ranks that read
         if self._readers:
             self._intake = Intake(requests, self._lead, len(self._readers), patience_s, self._ranks[self.front], self._group)
 

@@ -28,9 +28,9 @@ struct RankTrace {
 };
 
 MeasuredInstruction instruction_of(const Value& value, const std::string& file) {
-  const Fields fields(
-      value, file, "an instruction",
-      {"text", "action", "stage", "micro_batch", "planned_start", "planned_end", "start", "end"});
+  const Fields fields(value, file, "an instruction",
+                      {"text", "action", "stage", "micro_batch", "peer", "peer_stage", "planned_start",
+                       "planned_end", "start", "end"});
   MeasuredInstruction made;
   made.action = fields.text("action");
   if (std::find(kActions.begin(), kActions.end(), made.action) == kActions.end())

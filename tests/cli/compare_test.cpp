@@ -43,6 +43,31 @@ TEST(CompareCommand, PutsPlansSideBySide) {
   EXPECT_NE(text.find("20.0 %"), std::string::npos) << text;
 }
 
+TEST(CompareCommand, PutsKnownSchedulesBeside) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(ostinato_run({"placement", "looped", "--devices", "2", "--chunks", "2", "--output",
+                          folder / "looped.toml"})
+                .status,
+            0);
+  ASSERT_EQ(ostinato_run(
+                {"search", folder / "looped.toml", "--micro-batches", "4", "--output", folder / "plan.json"})
+                .status,
+            0);
+  const std::vector<std::string> args = {"compare", folder / "plan.json", "--json", "--against"};
+  const auto with = [&](const std::string& name) {
+    std::vector<std::string> all = args;
+    all.push_back(name);
+    return ostinato_run(all);
+  };
+  const nlohmann::json plans = with("1f1b").json()["plans"];
+  ASSERT_EQ(plans.size(), 2u);
+  EXPECT_EQ(plans[1]["plan"], "interleaved-1f1b");  // which 1F1B is called on several chunks per device
+  EXPECT_EQ(plans[1], with("interleaved-1f1b").json()["plans"][1]);
+  EXPECT_LE(plans[0]["makespan_ns"], plans[1]["makespan_ns"]);
+  EXPECT_NE(with("zb-v").err.find("--against zb-v: this placement has none: "), std::string::npos);
+  EXPECT_NE(with("2f2b").err.find("--against 2f2b: no schedule (gpipe, 1f1b, "), std::string::npos);
+}
+
 TEST(CompareCommand, FindsPlacementsByTheirDigest) {
   const TemporaryFolder folder;
   make_plans(folder);

@@ -74,6 +74,20 @@ TEST(ShowCommand, PutsOtherPlansBelow) {
   EXPECT_EQ(plans[2]["steps"], plans[0]["steps"]);
 }
 
+TEST(ShowCommand, OneFOneBOfSeveralChunksIsInterleaved) {
+  const TemporaryFolder folder;
+  const std::string placement = folder / "p.toml", plan = folder / "p.json", page = folder / "page.html";
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"placement", "looped", "--devices", "2", "--chunks", "2", "--output",
+                                 placement},
+        {"search", placement, "--micro-batches", "4", "--output", plan},
+        {"show", plan, placement, "--html", page, "--against", "1f1b"}}) {
+    const Result result = ostinato_run(words);
+    ASSERT_EQ(result.status, 0) << result.err;
+  }
+  EXPECT_EQ(page_data(page)["plans"][1]["title"], "interleaved-1f1b");
+}
+
 TEST(ShowCommand, SaysWhyItCannotPutAPlanBelow) {
   const TemporaryFolder folder;
   make_plan(folder, 4);

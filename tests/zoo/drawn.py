@@ -11,20 +11,19 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from . import hazards
-from .hazards import CLASSES, WIDTH, cross_entropy, spec, vectors
+from .hazards import CLASSES, WIDTH, cross_entropy, parameters, scripts, spec, vectors
 from .model import Model
 
 PARTS = ("batchnorm", "dropout", "buffer", "python", "hook", "checkpoint", "weight_norm", "autocast", "inner", "chance")
 ENDS = ("view", "in_place", "pair", "integers", "single", "plain")
 BETWEEN = {
-    "dropout off": hazards.drop_nothing,
-    "momentum": hazards.slow_norm,
-    "hooks of gradients": hazards.scale_gradients,
-    "hooks of forwards": hazards.halve_outputs,
-    "frozen biases": hazards.freeze_biases,
+    "dropout off": scripts.drop_nothing,
+    "momentum": scripts.slow_norm,
+    "hooks of gradients": scripts.scale_gradients,
+    "hooks of forwards": scripts.halve_outputs,
+    "frozen biases": parameters.freeze_biases,
     "frozen front": lambda model: [p.requires_grad_(False) for name, p in model.named_parameters() if name.startswith("0.")],
-    "weights": hazards.start_again,
+    "weights": scripts.start_again,
     "attributes": lambda model: [setattr(m, "factor", 0.7) for m in model.modules() if isinstance(m, Drawn)],
 }
 

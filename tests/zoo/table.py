@@ -32,7 +32,7 @@ before any weight changed. An empty cell means that the pair was not run, that t
 cannot be cut over ranks, or that DeepSpeed alone cannot train it on so many ranks.
 
 `tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the
-models, and `hazards.py` small models that each do one thing that ordinary training code does.
+models, and `hazards/` small models that each do one thing that ordinary training code does.
 """
 
 

@@ -26,7 +26,7 @@ def placements(draw, count: int) -> dict:
 
 
 def possible(drawn) -> bool:
-    """No checkpointing takes layers that ask autograd for a gradient, neither a plan's, nor DeepSpeed's, nor a layer's own: hazards.Inner has them."""
+    """No checkpointing takes layers that ask autograd for a gradient, neither a plan's, nor DeepSpeed's, nor a layer's own: hazards.autograd.Inner has them."""
     recipe, placement = drawn
     checkpointed = recipe.checkpointed or placement["recompute"]
     return not any("inner" in layer.parts and (checkpointed or "checkpoint" in layer.parts) for layer in recipe.layers)

@@ -119,8 +119,9 @@ def measure_stage(stage: Layer, layers: Sequence[Layer], job: Job) -> tuple[Figu
         together, *alone = (measure_whole(layer, job, recorder, EVENTS) for layer in [stage, *layers])
     else:
         together, *alone = in_turns([stage, *layers], job, split=False)
-    times, memory = (together.spread(phase).median for phase in ("forward", "backward")), footprint(stage)
-    return Figures(*times, memory.kept, memory.workspace), alone
+    forward, backward = (together.spread(phase).median for phase in ("forward", "backward"))
+    memory = footprint(stage)
+    return Figures(forward, backward, memory.kept, memory.workspace), alone
 
 
 def time_of(samples: Samples) -> int:
@@ -134,8 +135,8 @@ def check_stage(job: Job, chain: Chain, profile: Any, stage: Layer, last: int) -
     now = dict(zip((layer.index for layer in layers), map(time_of, alone), strict=True))
     predicted = predict(rows)
     drift = sum(now[measured_row(row)] for row in rows) / max(1, predicted.forward + predicted.backward)
-    operators = (from_operators(profile, rows, phase) for phase in ("forward", "backward"))
-    return Check(stage.index, last, measured, predicted, *operators, drift)
+    forward, backward = (from_operators(profile, rows, phase) for phase in ("forward", "backward"))
+    return Check(stage.index, last, measured, predicted, forward, backward, drift)
 
 
 def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_progress) -> list[Check]:

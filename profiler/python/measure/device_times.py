@@ -101,7 +101,8 @@ class DeviceTimes:
 
     def __init__(self, job: Job, recorder: Any, room: int):
         self.job, self.recorder, self.room = job, recorder, room
-        self.operators, self.samples = Operators(), []
+        self.operators = Operators()
+        self.samples: list[Any] = []
         self.losses = _profiler.Losses()
         self.timer = self.note = ""
 

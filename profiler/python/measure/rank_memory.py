@@ -79,6 +79,7 @@ def needed(rows: Sequence[Any]) -> int:
 
 def module_stage(job: Job, settings: Settings, layers: int) -> tuple[Stage, Layer]:
     """A module that is profiled as a graph: its forward is one step here."""
+    assert job.module is not None
     module = job.module.to(device=job.device.place, dtype=settings.dtype)
     inputs = moved(job.inputs, job.device)
 

@@ -63,9 +63,11 @@ class Builder:
 
 def with_loss(run: Callable, job: Job) -> Callable:
     labels = moved(job.labels, job.device)
-    if isinstance(job.loss_fn, nn.Module):
-        job.loss_fn.to(job.device.place)
-    return lambda inputs: job.loss_fn(run(inputs), labels)
+    loss = job.loss_fn
+    assert loss is not None
+    if isinstance(loss, nn.Module):
+        loss.to(job.device.place)
+    return lambda inputs: loss(run(inputs), labels)
 
 
 class Line:
@@ -116,6 +118,8 @@ class Branches:
         self.values[spec.name], self.rows[spec.name], self.reached[spec.name] = outputs, len(self.rows), flows[0]
 
     def called(self, run: Callable) -> Callable:
+        first: Any
+        again: Any
         first, again = (run.args[0], run.func) if isinstance(run, functools.partial) else (run, run)  # of tied layers
         layer = first.called(again.forward_fn)
         return lambda inputs: layer(*inputs)

@@ -25,7 +25,7 @@ CHECKPOINTS = {"_checkpoint_hook": "activation checkpointing", "save_on_cpu": "s
 
 
 @contextmanager
-def noted(kind: type, note: Callable[[Any], None]) -> Iterator[None]:
+def noted(kind: Any, note: Callable[[Any], None]) -> Iterator[None]:
     """While it lasts, each `with` block of this kind is told."""
     enter = kind.__enter__
 
@@ -44,7 +44,8 @@ class Watched:
     """Runs a module once and lists what torch.export would leave out."""
 
     def __init__(self, module: nn.Module):
-        self.module, self.found = module, []
+        self.module = module
+        self.found: list[str] = []
         self.names = {id(part): name for name, part in module.named_modules()}
         self.inside: list[str] = []
 

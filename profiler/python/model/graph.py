@@ -127,7 +127,8 @@ def run_group(group: Group, state: dict[Node, torch.Tensor], values: Sequence[An
     for modes, nodes in group.runs:
         with switched(modes):
             for node in nodes:
-                known[node] = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
+                run: Any = node.target
+                known[node] = run(*map_arg(node.args, value), **map_arg(node.kwargs, value))
     return tuple(known[node] for node in group.gives)
 
 
@@ -174,7 +175,9 @@ class GraphBuilder:
         self.flows: dict[tuple[int, int], bool] = {}  # of an output tensor: whether a backward goes on behind it
         self.known: dict[Any, Layer] = {}
         self.memory: dict[tuple[int, int], tuple[int, int]] = {}  # of an output tensor: where its memory is, and bytes
-        self.chain = Chain(reads=[], after=[])
+        self.reads: list[list[tuple[int, int] | None]] = []
+        self.after: list[dict[int, int]] = []
+        self.chain = Chain(reads=self.reads, after=self.after)
         self.last_use = {node: index for index, group in enumerate(exported.groups) for node in group.takes}
 
     def build(self, inputs: Sequence[Any]) -> Chain:
@@ -188,8 +191,8 @@ class GraphBuilder:
     def _add(self, index: int, group: Group) -> None:
         name = group_name(index, group)
         reads = [source for node in group.takes for source in self._sources_of(node)]
-        self.chain.reads.append(reads)
-        self.chain.after.append(self._bytes_from(reads))
+        self.reads.append(reads)
+        self.after.append(self._bytes_from(reads))
         reached = [source is not None and self.flows[source] for source in reads]
         learned = [t for t in map(self.exported.state.__getitem__, group.state) if id(t) in self.trainable]
         taken = tuple(map_tensors(torch.clone, self.values[node]) for node in group.takes)
@@ -247,8 +250,9 @@ class GraphBuilder:
 def build_graph(job: Job, settings: Settings) -> Chain:
     """Rows of the job's module. Raises ProfileError where torch.export does not understand it."""
     module, (inputs, named) = job.module, arguments(moved(job.inputs, job.device))
+    assert module is not None
     module.to(device=job.device.place, dtype=settings.dtype)
-    whole = module
+    whole: nn.Module = module
     if job.loss_fn is not None:
         whole, inputs = WithLoss(module, job.loss_fn), (moved(job.labels, job.device), *inputs)
     exported = export(whole, inputs, named, job.name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -52,11 +52,12 @@ def is_assertion(node: Node) -> bool:
 
 def called(node: Node, arguments: Sequence[Any]) -> tuple[tuple[Mode, ...], GraphModule, Sequence[Any]]:
     """What the call of a graph switches on, the graph, and what it is given."""
-    name = node.target.name()
+    target: Any = node.target
+    name = target.name()
     if name == "wrap_with_set_grad_enabled":
-        return (("grad", arguments[:1]),), arguments[1], arguments[2:]
+        return (("grad", tuple(arguments[:1])),), arguments[1], arguments[2:]
     if name == "wrap_with_autocast":
-        return (("autocast", arguments[:4]),), arguments[4], arguments[5:]
+        return (("autocast", tuple(arguments[:4])),), arguments[4], arguments[5:]
     if name == "invoke_subgraph":
         return (), arguments[0], arguments[2:]
     raise refusal(node, REFUSED.get(name, f"the higher-order operator {name}"))
@@ -67,7 +68,8 @@ class Flat:
     placeholder, that the exported graph reads by name."""
 
     def __init__(self, root: GraphModule):
-        self.graph, self.constants = Graph(), {}
+        self.graph = Graph()
+        self.constants: dict[Node, Any] = {}
         self.places = {node: self._placeholder(node) for node in root.graph.nodes if node.op == "placeholder"}
         self.graph.output(self._copy(root, dict(self.places), ()))
 
@@ -88,7 +90,7 @@ class Flat:
         return ()
 
     def _attribute(self, module: GraphModule, node: Node) -> Any:
-        value = operator.attrgetter(node.target)(module)
+        value = operator.attrgetter(str(node.target))(module)
         if not isinstance(value, torch.Tensor):
             return value  # a graph that a later node calls
         place = self._placeholder(node)
@@ -100,8 +102,10 @@ class Flat:
             switched, body, given = called(node, map_arg(node.args, known.__getitem__))
             places = (inner for inner in body.graph.nodes if inner.op == "placeholder")
             return self._copy(body, dict(zip(places, given, strict=True)), (*modes, *switched))
-        if node.target is operator.getitem and not isinstance(known[node.args[0]], Node):
-            return known[node.args[0]][node.args[1]]  # of what a graph gave
+        if node.target is operator.getitem:
+            whole, place = cast(tuple[Node, Any], node.args)
+            if not isinstance(known[whole], Node):
+                return known[whole][place]  # of what a graph gave
         copy = self.graph.node_copy(node, known.__getitem__)
         copy.meta[MODES] = modes
         return copy

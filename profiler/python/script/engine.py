@@ -36,14 +36,14 @@ READS = 3  # batches, beside the one that is profiled
 
 
 class Host(Protocol):
-    """Who runs the script. None of these returns: the script must not go on, whatever it catches."""
+    """Who runs the script. take() and fail() do not return: the script must not go on, whatever it catches."""
 
     def take(self, job: Job) -> NoReturn: ...
 
     def fail(self, error: ProfileError) -> NoReturn: ...
 
-    def restart(self, size: int) -> NoReturn:
-        """The script needs a world of so many ranks."""
+    def restart(self, size: int) -> None:
+        """The script needs a world of so many ranks. Returns where that would not help."""
 
 
 def patched(owner: type, name: str, made: dict[tuple[type, str], Any]) -> Callable:
@@ -284,10 +284,11 @@ def ranks_asked(topology: Any, stages: int | None, size: int) -> int:
 def ranks_of_batches(config: Any, mpu: Any, size: int) -> int:
     """With so many data parallel replicas that the configuration's batch sizes agree, where it gives all three."""
     settings = parsed(config)
-    whole, steps = settings.get("train_batch_size"), settings.get("gradient_accumulation_steps")
-    micro = settings.get("train_micro_batch_size_per_gpu")
-    if not all(isinstance(number, int) and number > 0 for number in (whole, steps, micro)) or whole % (micro * steps):
+    keys = "train_batch_size", "gradient_accumulation_steps", "train_micro_batch_size_per_gpu"
+    given = [number for key in keys if isinstance(number := settings.get(key), int) and number > 0]
+    if len(given) < len(keys) or given[0] % (given[1] * given[2]):
         return size
+    whole, steps, micro = given
     replicas = mpu.get_data_parallel_world_size() if mpu is not None else size
     return size if whole // (micro * steps) == replicas else size // replicas * (whole // (micro * steps))
 

@@ -16,7 +16,7 @@ import runpy
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,14 +114,14 @@ def caught_exit(ended: Callable[[int], None]) -> Iterator[None]:
             ended(status)
         leave(status)
 
-    os._exit = exit_
+    os._exit = exit_  # type: ignore[assignment]  # that `ended` does not return is not known of it
     try:
         yield
     finally:
         os._exit = leave
 
 
-def own_lines(frames: traceback.StackSummary) -> str:
+def own_lines(frames: Sequence[traceback.FrameSummary]) -> str:
     """The lines of the script itself that led to its end, each with some before it."""
     texts = []
     for frame in frames:
@@ -133,7 +133,7 @@ def own_lines(frames: traceback.StackSummary) -> str:
 class Run:
     """One attempt. `host.take`, `fail` and `restart` do not return; `again` starts the next attempt and does not return either."""
 
-    def __init__(self, script: Path, attempt: Attempt, take: Callable[[Job], NoReturn], fail: Callable, again: Callable):
+    def __init__(self, script: Path, attempt: Attempt, take: Callable[[Job], NoReturn], fail: Callable[[ProfileError], NoReturn], again: Callable[[Attempt], NoReturn]):
         self.script, self.attempt = script, attempt
         self._take, self._fail, self._again = take, fail, again
         self.device = device_of_this_process()

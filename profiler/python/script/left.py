@@ -75,14 +75,15 @@ def layers_as_left(model: Any, states: dict[int, Any], types: Types) -> tuple[li
     """The model's layers, and what is taken for granted about them. `states`: states_of() when the model was made."""
     layers, notes = list(model._layer_specs), []
     now = states_of(model)
-    touched = {index: built(model, index) for index in now if is_spec(layers[index]) and now[index] != states.get(index)}
+    touched: dict[int, Any] = {index: built(model, index) for index in now if is_spec(layers[index]) and now[index] != states.get(index)}
     for index in now:
         try:
             if index in touched:
                 copied = twin(touched[index], types)
                 layers[index] = changed(layers[index], copied, functools.partial(twin, copied, {}))
             elif isinstance(layers[index], nn.Module) and not hasattr(layers[index], "reads"):
-                layers[index] = twin(built(model, index), types)
+                here: Any = built(model, index)
+                layers[index] = twin(here, types)
         except Exception as error:  # whatever a module of the script's may have in it
             notes.append(f"layer {index} cannot be copied ({type(error).__name__}: {error}): it is taken as it was written")
             touched.pop(index, None)

@@ -112,7 +112,7 @@ def reduced(_world: World, original: Callable) -> Callable:
         work = original(*args, **named)
         given = signature.bind(*args, **named)
         given.apply_defaults()
-        values = given.arguments.get("tensor", given.arguments.get("tensors"))
+        values: Any = given.arguments.get("tensor", given.arguments.get("tensors"))
         ranks = dist.get_world_size(given.arguments["group"])
         for value in values if isinstance(values, (list, tuple)) else [values]:
             repeat(value, given.arguments["op"], ranks)

@@ -87,7 +87,8 @@ def layer_table(profile: Any) -> Table:
 
 def operator_table(profile: Any) -> Table:
     """The operators that take most of a micro-batch, over all layers."""
-    weights, totals = weight_of_layers(profile), {}
+    weights = weight_of_layers(profile)
+    totals: dict[Any, Any] = {}
     for row in profile.operators:
         times = weights.get(row.layer, 0)
         time, calls, flops = totals.get((row.name, row.phase), (0, 0, None))

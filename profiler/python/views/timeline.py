@@ -117,6 +117,7 @@ def from_rows(rank: Rank) -> Iterator[Moment]:
 
 def place_of(rank: Rank, at: int) -> int:
     """A time of the recording, on the micro-batch's axis: forward and backward are stretched to the times of the rows."""
+    assert rank.recording is not None
     place = 0
     for phase in PHASES:
         runs, (begin, end) = [run for run in rank.runs if run.phase == phase], rank.recording.phase(phase)
@@ -129,6 +130,7 @@ def place_of(rank: Rank, at: int) -> int:
 
 def not_recorded(rank: Rank) -> dict[str, int]:
     """What no micro-batch allocates: the optimizer's state, and gradients in another precision than the parameters'."""
+    assert rank.recording is not None
     computed, recording = dict(rank.static), rank.recording
     more = {GRADIENTS: computed.get(GRADIENTS, 0) - recording.held.get(GRADIENTS, 0), OPTIMIZER: computed.get(OPTIMIZER, 0)}
     return {owner: size for owner, size in more.items() if size > 0}
@@ -136,6 +138,7 @@ def not_recorded(rank: Rank) -> dict[str, int]:
 
 def recorded(rank: Rank) -> Iterator[Moment]:
     """One for each change."""
+    assert rank.recording is not None
     recording, more = rank.recording, not_recorded(rank)
     order = [PARAMETERS, GRADIENTS, OPTIMIZER, *(row.name for row in rank.rows)]
     places = {owner: place for place, owner in enumerate(order)}

@@ -4,9 +4,12 @@
 #include "plugin/executor/stage_run.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+
+#include "plugin/executor/error.h"
 
 namespace ostinato {
 namespace {
@@ -45,7 +48,8 @@ class Peer {
   std::int64_t buffers() const { return meter_.now() / kSpec.bytes(); }
 
  private:
-  inline static const TensorSpec kSpec{.present = true, .dtype = at::kFloat, .sizes = {3}};
+  inline static const TensorSpec kSpec{
+      .present = true, .requires_grad = true, .dtype = at::kFloat, .sizes = {3}};
   Meter meter_;
   BufferPool pool_{at::kCPU, meter_};
   int sent_ = 0;
@@ -89,7 +93,7 @@ TEST(StageRun, AGradientHasTheStridesOfItsInput) {
   const ProgramStage stage = middle();
   Module rows([](const at::Tensor& x) { return x.contiguous() * 2; });
   StageRun run(stage, 1, rows);
-  run.forward(0, one(Message::from_here({at::rand({2, 3}).t()})));
+  run.forward(0, one(Message::from_here({at::rand({2, 3}).t().requires_grad_()})));
   const at::Tensor gradient = run.backward(0, one(Message::from_here({at::ones({3, 2})})))[0][0];
   EXPECT_EQ(gradient.sizes(), at::IntArrayRef({3, 2}));
   EXPECT_EQ(gradient.strides(), at::IntArrayRef({1, 3}));
@@ -100,7 +104,33 @@ TEST(StageRun, AnInputMayNotBeChangedInPlace) {
   const ProgramStage stage = middle();
   Module changes([](const at::Tensor& x) { return at::Tensor(x).mul_(2); });
   StageRun run(stage, 1, changes);
-  EXPECT_THROW(run.forward(0, ones()), c10::Error);
+  EXPECT_THROW(run.forward(0, one(Message::from_here({at::ones({3}).requires_grad_()}))), c10::Error);
+  try {
+    run.forward(0, ones());
+    ADD_FAILURE();
+  } catch (const ExecutionError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("stage 'middle' changes what it is given in place"));
+  }
+}
+
+TEST(StageRun, NoBackwardGoesWhereNothingLearns) {
+  const ProgramStage stage = middle();
+  const at::Tensor weight = at::full({3}, 2.0).requires_grad_();
+  int seen = 0;
+  Module frozen([&](const at::Tensor& x) { return seen += x.requires_grad(), x * 2; });
+  Module learns([&](const at::Tensor& x) { return seen += x.requires_grad(), x * weight; });
+  for (Module* module : {&frozen, &learns}) {
+    StageRun run(stage, 2, *module);
+    for (const int m : {0, 1}) {
+      const at::Tensor made = run.forward(m, ones())[0];
+      EXPECT_EQ(made.requires_grad(), module == &learns);  // so what comes next knows
+      const auto gradients = m == 0 ? run.backward(m, ones()) : run.backward_input(m, ones());
+      EXPECT_FALSE(gradients[0][0].defined());
+      if (m == 1) run.backward_weight(m);
+    }
+  }
+  EXPECT_EQ(seen, 0);
+  EXPECT_TRUE(at::equal(weight.grad(), at::full({3}, 2.0)));  // of both micro-batches
 }
 
 }  // namespace

@@ -99,6 +99,30 @@ def test_arrows_of_replicas_stay_in_theirs_and_what_is_not_clear_has_none(tmp_pa
     assert arrows(perfetto(read_traces(write(tmp_path, *ranks)))["traceEvents"]) == []  # one pipeline: whose is whose?
 
 
+def test_peers_say_whose_is_whose(tmp_path):
+    """Two messages that leave at the same time from two ranks, crossing: by their planned times alone nobody could tell."""
+    there = (100, 110)
+    rows = [("SEND_F", 0, 3), ("SEND_F", 1, 2), ("RECV_F", 2, 1), ("RECV_F", 3, 0)]  # by rank: action, stage = rank, peer
+    ranks = []
+    for rank, (action, stage, peer) in enumerate(rows):
+        made = transfers(rank, (action, stage, 0, there, (100 + rank, 130 + rank)))
+        made["instructions"][0] |= {"peer": peer, "peer_stage": peer}
+        ranks.append(made)
+    found = arrows(perfetto(read_traces(write(tmp_path, *ranks)))["traceEvents"])
+    assert found == [(("0SEND_F", 0, 0), ("3RECV_F", 0, 3)), (("1SEND_F", 0, 1), ("2RECV_F", 0, 2))]
+
+
+def test_a_run_names_the_peers_of_its_transfers(tmp_path):
+    there = SimpleNamespace(action="SEND_F", stage=0, micro_batch=0, peer=1, peer_stage=1, start=0, end=0)
+    here = SimpleNamespace(action="F", stage=0, micro_batch=0, peer=-1, peer_stage=-1, start=0, end=0)
+    program = SimpleNamespace(plan_sha256="ab", makespan=1, one_f_one_b=0, instructions=lambda device: [here, there])
+    written = Trace(tmp_path, program, 0, 0)
+    written.step(1.0, SimpleNamespace(records=lambda: [(0, 0, 1), (1, 1, 2)]))
+    computed, sent = read_traces(tmp_path)[0].instructions
+    written.close()
+    assert (sent.peer, sent.peer_stage) == (1, 1) and (computed.peer, computed.peer_stage) == (None, None)
+
+
 def test_command_prints_json_alone_and_writes_perfetto(tmp_path, capsys):
     write(tmp_path, trace(0))
     assert report.main([str(tmp_path), "--json", "--perfetto", str(tmp_path / "new" / "trace.json")]) == 0

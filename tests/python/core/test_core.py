@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import ostinato
 import pytest
-from ostinato import _search, core
+from ostinato import _search, core, objects
 from support.profiles import write_profile
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -34,8 +34,9 @@ def command(*words) -> None:
 
 def test_the_examples_hold():
     assert core.__doc__
-    found = doctest.testmod(core)
-    assert found.attempted >= 10 and found.failed == 0
+    names = {name: getattr(core, name) for name in core.__all__}
+    found = [doctest.testmod(module, extraglobs=names) for module in (core, objects)]
+    assert all(one.attempted >= 5 and one.failed == 0 for one in found)
 
 
 def test_no_torch_is_imported():
@@ -59,7 +60,7 @@ def test_keywords_are_the_options_of_the_command(name):
     table = {key: default for section, key, default in _search.option_table() if section in OPTIONS[name]}
     given = {key: p.default for key, p in inspect.signature(getattr(core, name)).parameters.items() if p.default is not p.empty}
     own = {"progress", "micro_batches"}
-    assert {key: core._typed(key, value) for key, value in given.items() if key not in own} == {key: table[key] for key in given if key not in own}
+    assert {key: objects.typed(key, value) for key, value in given.items() if key not in own} == {key: table[key] for key in given if key not in own}
     chosen_by_plan = {"chunks", "layout", "stages", "recompute", "choose", "points"}
     left_out = {"search": {"points"}, "pareto": {"method"}, "plan": chosen_by_plan}.get(name, set())
     assert table.keys() - given.keys() == left_out

@@ -4,7 +4,7 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.hf_jobs import MICRO_BATCHES, Job, first_step_refused, refused, resumed, train_alone, train_hf
+from support.hf_jobs import MICRO_BATCHES, Job, backwards, first_step_refused, refused, resumed, train_alone, train_hf
 from support.hf_models import Case
 from support.plans import Layout, make_plan
 from support.training import bytes_of
@@ -30,6 +30,14 @@ def test_what_learns_learns_as_in_one_process(change, layout, world2, tmp_path):
     ours = world2.run(train_hf, planned(tmp_path, layout, change))[0]
     assert ours["losses"] == alone["losses"] and alone["losses"][0] != alone["losses"][-1]
     assert [name for name, value in alone["weights"].items() if ours["weights"][name] != value] == []
+
+
+@pytest.mark.parametrize("layout", [WAVE, LOOPED, SPLIT], ids=lambda layout: layout.name)
+def test_no_backward_runs_in_front_of_what_learns(layout, world2, tmp_path):
+    """A stage that learns nothing behind another such: whoever comes first behind them takes no gradient of its inputs, either."""
+    found = {layer: n for of_rank in world2.run(backwards, planned(tmp_path, layout, "freeze_first_half")) for layer, n in of_rank.items()}
+    frozen = range(3)
+    assert found == {layer: 0 if layer in frozen else MICRO_BATCHES for layer in range(6)}
 
 
 @pytest.mark.parametrize("config", [ZERO_1, {"bf16": {"enabled": True}}, {"bf16": {"enabled": True}} | ZERO_1], ids=["ZeRO-1", "bf16", "both"])

@@ -53,8 +53,9 @@ def compare(case: Case, change=lambda model: None, mode=True) -> None:
         expected = own_loss(model, inputs, labels)
         expected.loss.backward()
         torch.manual_seed(seed)
-        logits = run(layers, inputs)
-        loss = loss_fn(logits, labels)
+        outputs = run(layers, inputs)
+        logits = outputs[0] if isinstance(outputs, tuple) else outputs
+        loss = loss_fn(outputs, labels)
         loss.backward()
         assert torch.equal(logits, expected.logits)
         assert torch.equal(loss, expected.loss)
@@ -70,6 +71,19 @@ def compare(case: Case, change=lambda model: None, mode=True) -> None:
 @pytest.mark.parametrize("model", KINDS)
 def test_every_model_is_its_layers(model, tied):
     compare(Case(model, tied, inputs=inputs_of(model)))
+
+
+@pytest.mark.parametrize("more", [{}, {"inputs": MASKED}, {"inputs": MASKED, "tied": True}], ids=["words", "mask", "tied head"])
+@pytest.mark.parametrize("model", ["mixtral", "qwen2_moe", "qwen3_moe"])
+def test_the_loss_of_routers_is_the_models_own(model, more):
+    case = Case(model, more={"output_router_logits": True, "router_aux_loss_coef": 0.5}, **more)
+    compare(case)
+    inputs, labels = batch(case)
+    assert not torch.equal(own_loss(case.make(), inputs, labels).loss, own_loss(Case(model, **more).make(), inputs, labels).loss)
+
+
+def test_blocks_without_experts_have_no_router():
+    compare(Case("qwen2_moe", more={"output_router_logits": True, "mlp_only_layers": [1, 3]}, inputs=MASKED))
 
 
 @pytest.mark.parametrize("name", STRANGE)

@@ -49,6 +49,17 @@ def test_two_ranks_train_what_one_process_trains(name, world2, stock, tmp_path):
         assert [n for n in alone["weights"] if theirs["weights"][n] != alone["weights"][n]] == []
 
 
+def test_the_loss_of_routers_trains_alike(world2, stock, tmp_path):
+    """Their logits cross every border with the hidden state: sums of gradients are in another order there."""
+    case = Case("mixtral", more={"output_router_logits": True, "router_aux_loss_coef": 0.5}, inputs=MASKED)
+    alone = world2.run(train_alone, case)[0]
+    theirs, ours = stock(world2, Job(case), train_hf)[0], world2.run(train_hf, planned(case, tmp_path))[0]
+    for trained in (theirs, ours):
+        assert trained["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+        close(trained["weights"], alone["weights"], 1e-6)
+    assert alone["losses"][-1] != alone["losses"][0]
+
+
 def test_dropout_draws_the_same_under_a_plan(world2, stock, tmp_path):
     case = Case("gpt2", True)
     theirs, ours = stock(world2, Job(case), train_hf)[0], world2.run(train_hf, planned(case, tmp_path))[0]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
+from ostinato.ranks.groups import everyones
 
 from .hf_models import BATCH, Case, batch, own_loss
 from .training import bytes_of
@@ -135,6 +136,29 @@ def first_step_refused(job: Job) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def backwards(job: Job) -> dict[int, int]:
+    """Of one step: how many gradients came back to what each layer has made, by layer, of all ranks. Under a plan."""
+    engine, counts = engine_of(job), {}
+
+    def watch(layer: int):
+        counts[layer] = 0
+
+        def count(_gradient):
+            counts[layer] += 1
+
+        def made(_module, _inputs, outputs):
+            hidden = outputs[0] if isinstance(outputs, tuple) else outputs
+            if hidden.requires_grad:
+                hidden.register_hook(count)
+
+        return made
+
+    for layer, function in zip(engine.module._local_layers, engine.module._local_funcs, strict=True):
+        function.register_forward_hook(watch(layer))
+    engine.train_batch(batches(job.case))
+    return {layer: count for of_rank in everyones(counts) for layer, count in of_rank.items()}
 
 
 def resumed(job: Job, folder: str) -> tuple[list[float], list[float]]:

@@ -26,7 +26,7 @@ from unittest import mock
 LOADED = ["deepspeed", "torch._dynamo", "ostinato.deepspeed", "ostinato._plugin"]  # which starts no thread; dynamo: for optimizers
 TIMEOUT = 300  # seconds; generous, for busy machines
 GRACE = 20  # seconds for the other ranks once one has failed
-RUNS = 4  # of one world; then it starts anew
+RUNS = 8  # of one world; then it starts anew, which takes 0.25 s of CPU for 2 ranks, and 0.5 for 4
 
 
 @functools.cache

@@ -35,8 +35,8 @@ class Traces : public testing::Test {
 
   static std::string instruction(const std::string& action, int start, int end) {
     return fmt::format(R"({{"text": "0F0", "action": "{}", "stage": 0, "micro_batch": 2, )"
-                       R"("planned_start": 5, "planned_end": 9, "start": {}, "end": {}}})",
-                       action, start, end);
+                       R"({}"planned_start": 5, "planned_end": 9, "start": {}, "end": {}}})",
+                       action, action.size() > 1 ? R"("peer": 1, "peer_stage": 1, )" : "", start, end);
   }
 
   std::string failure() const {

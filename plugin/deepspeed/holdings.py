@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank holds of the layers that move, and whether a tensor of one rank can become that of another."""
+
+from dataclasses import dataclass
+
+import torch
+from ostinato.nn import Shard
+
+from .errors import OstinatoError
+from .parameter_groups import position
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What the new owner of a tensor must know of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    parameter: bool
+    trainable: bool
+    group: int | None  # index of its parameter group on the rank that built it
+    cut: int | None  # dimension along which it is cut; None where it is whole
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """One rank before the exchange: facts per unit, the options of its parameter groups, the names of its parameters, why it could
+    not build what it should ("" where it could), and what there is of the units that leave it and come to it beside tensors."""
+
+    kept: dict[str, list[TensorFacts]]
+    built: dict[str, list[TensorFacts]]
+    options: list[str]
+    names: list[str]
+    error: str
+    left: dict[str, str]  # digests by unit
+    arrived: dict[str, str]
+
+
+def check_transfer(unit: str, source: Holdings, target: Holdings, rank: int, shard: Shard | None) -> None:
+    """Every rank checks every transfer, so that all raise the same. `shard`: the part that the target takes; None: all."""
+    sent, expected = source.kept[unit], target.built[unit]
+    cut = {fact.name: fact.cut for fact in expected}
+    shapes = {f.name: _part_of(f.shape, cut.get(f.name), shard) for f in sent}
+    if shapes != {f.name: f.shape for f in expected}:
+        raise OstinatoError(
+            f'layer "{unit}" is not what its LayerSpec builds (rank {rank} holds other tensors): change layers in their '
+            "constructor, or after deepspeed.initialize()"
+        )
+    for fact in sent:
+        if fact.group is None:
+            continue
+        if position(source.options[fact.group], fact.group, target.options) is None:
+            raise OstinatoError(
+                f'layer "{unit}" moves to a rank whose optimizer has no parameter group with the options that its '
+                f'"{fact.name}" has on rank {rank}: make the same groups on every rank, even where one is empty'
+            )
+
+
+def _part_of(shape: tuple[int, ...], cut: int | None, shard: Shard | None) -> tuple[int, ...]:
+    if cut is None or shard is None:
+        return shape
+    begin, end = shard.bounds(shape[cut])
+    return (*shape[:cut], end - begin, *shape[cut + 1 :])
+
+
+def tensors_of(module) -> list[tuple[str, torch.Tensor, bool]]:
+    """(name, tensor, is a parameter), shared tensors once."""
+    parameters = [(name, p, True) for name, p in module.named_parameters()]
+    return parameters + [(name, b, False) for name, b in module.named_buffers()]
+
+
+def laid_out(data: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """The same numbers in the order of `stride` (channels_last, say); unchanged where it leaves gaps, or has several in one place."""
+    made = torch.empty_strided(data.shape, stride, dtype=data.dtype, device=data.device)
+    return made.copy_(data) if torch.empty_like(made).stride() == stride else data
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as bytes, which every backend can send whatever the dtype. A view where it is contiguous."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)

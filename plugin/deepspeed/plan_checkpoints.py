@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine saves and loads under a plan, and what the plan fixes."""
+
+from __future__ import annotations
+
+from . import checkpoint, universal
+from .errors import OstinatoError
+from .run import Run
+from .upstream import Engine
+
+
+class PlanCheckpoints(Engine):
+    """Mixed in before PipelineEngine."""
+
+    _ostinato: Run
+
+    def set_train_batch_size(self, train_batch_size):
+        before = self.train_batch_size()
+        if train_batch_size != before:
+            raise OstinatoError(
+                f"set_train_batch_size({train_batch_size}): the plan is for {self.micro_batches} micro-batches a step "
+                f"({before} samples): search a plan for the other size and make a new engine"
+            )
+
+    def save_checkpoint(self, save_dir, tag=None, *args, **kwargs):
+        tag = str(f"global_step{self.global_steps}" if tag is None else tag)
+        if self.global_rank == 0 and save_dir:
+            checkpoint.write(save_dir, tag, self._ostinato.stages)
+        return super().save_checkpoint(save_dir, tag, *args, **kwargs)
+
+    def _save_zero_checkpoint(self, save_path, tag):
+        with universal.wholes_saved(self, self._ostinato.parts):
+            super()._save_zero_checkpoint(save_path, tag)
+
+    def _get_zero_param_shapes(self):
+        """By group, of whole parameters."""
+        whole = universal.whole_shapes(self, self._ostinato.parts)
+        groups = super()._get_zero_param_shapes()
+        return [type(group)((name, whole.get(name, shape)) for name, shape in group.items()) for group in groups]
+
+    def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
+        module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
+        if load_optimizer_states and not module_only and not self.load_universal_checkpoint():
+            checkpoint.check(load_dir, tag, self._ostinato)
+        loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
+        universal.drop_wholes(self)
+        return loaded

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine knows of the plan that it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from ostinato.nn import Shard
+from ostinato.ranks.groups import Links
+from ostinato.ranks.watch import Watch
+
+from . import plans
+from .batches import Batches
+from .config import Paths, Section
+from .copies import Copies
+from .equality import Equality
+from .evaluation import Forwards
+from .outside import Outside
+from .plans import Stage
+from .sharding import Courier
+from .step_memory import StepMemory
+from .trace import Trace
+from .universal import Part
+
+if TYPE_CHECKING:
+    from ostinato._plugin import Executor, Program
+
+
+@dataclass
+class Run:
+    """The plan of one engine."""
+
+    program: Program
+    stages: list[Stage]  # all stages, in model order
+    stock_parts: list[int]  # DeepSpeed's own partition of the model
+    stock_names: list[list[str]] | None  # parameters of each pipeline rank in it; None where the plan's is the same
+    section: Section
+    paths: Paths
+    shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
+    parts: list[Part]  # the parameters of which this rank holds a part
+    copies: Copies | None = None  # the weights that several ranks hold; None where the plan runs in one direction
+    idle: torch.nn.Parameter | None = None  # where this rank has nothing to train
+    couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)  # by stage and DeepSpeed's name of the buffer
+    group: dist.ProcessGroup | None = None  # process group of this pipeline, for the executors alone
+    links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
+    executor: Executor | None = None  # of training; None where the plan holds forwards only
+    working: Executor | None = None  # the executor that ran last, or runs
+    trace: Trace | None = None
+    memory: StepMemory | None = None
+    active: Stage | None = None  # the stage whose forward or backward runs
+    batches_before: int = 0  # this step: of all steps and evaluations
+    loading: bool = False  # a batch is being read
+    rest: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
+    # Made when the engine's __init__ is over (PlanEngine.ostinato_begin), in this order:
+    equality: Equality = field(init=False)  # how its numbers relate to 1F1B's
+    forwards: Forwards = field(init=False)  # of evaluation; gone when the engine is destroyed
+    watch: Watch = field(init=False)
+    outside: Outside = field(init=False)
+    batches: Batches = field(init=False)  # of this step
+
+    @property
+    def trains(self) -> bool:
+        return plans.trains(self.program)
+
+    @property
+    def ready(self) -> bool:
+        """The engine's __init__ is over."""
+        return self.group is not None
