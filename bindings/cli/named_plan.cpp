@@ -56,7 +56,7 @@ NamedPlan named_plan(const std::string& name, const Plan& like, const Placement&
     if (auto [other, _] = scheduled(interleaved, like, placement); other)
       return as_plan(interleaved, std::move(*other), like, placement);
   }
-  throw UsageError(fmt::format(
+  throw core::UsageError(fmt::format(
       "--against {}: this placement has none: {}; a plan of another placement can be named instead", name,
       why));
 }
