@@ -2,8 +2,8 @@
 #pragma once
 // A known schedule beside a plan, where a user asks what the usual one would take.
 //
-//   NamedPlan usual = named_plan("1f1b", plan, placement);   // of the same placement and micro-batches
-//   usual.name                                               // "interleaved-1f1b" on several chunks per device
+//   NamedPlan usual = named_plan("1f1b", plan, placement);   // of the same micro-batches
+//   usual.name                                 // "interleaved-1f1b" on several chunks per device
 
 #include <string>
 
