@@ -131,8 +131,8 @@ class ChangedFilesTest : public testing::TestWithParam<Files> {
     const Result verified = ostinato_run({"verify", plan, placement, "--json"});
     bool runs = verified.status == 0;
     if (verified.status == 6) {
-      const nlohmann::json json = verified.json();
-      runs = std::all_of(json["failures"].begin(), json["failures"].end(),
+      const nlohmann::json said = verified.json();
+      runs = std::all_of(said["failures"].begin(), said["failures"].end(),
                          [](const auto& failure) { return is_claim(failure.template get<std::string>()); });
     }
     int count = 0;
