@@ -36,6 +36,7 @@ class Program:
     micro_batches: int
     makespan: int
     lower_bound: int
+    predicted: int
     one_f_one_b: int
     planned_peak: list[int]
     plan_sha256: str

@@ -74,6 +74,7 @@ class RankCost:
     forward: int
     backward: int
     read: int
+    computing: int
 
 class Completeness:
     complete: bool

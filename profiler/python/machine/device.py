@@ -205,7 +205,7 @@ class UndisturbedCpu(Cpu):
     """A processor whose clock stands still while this thread waits for a core, as if it had one for itself: for ranks that share cores, where
     a plan counts the waiting. Linux tells how long; elsewhere it is Cpu."""
 
-    def now(self) -> int:  # type: ignore[override]
+    def now(self) -> int:
         return _profiler.now() - waited_for_a_core()
 
 
