@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <optional>
+#include <ranges>
+
 #include "plugin/lowering/lengthen.h"
 #include "plugin/lowering/lower.h"
 #include "search/checker/checker.h"
@@ -6,21 +9,33 @@
 #include "search/files/file.h"
 #include "search/files/sha256.h"
 #include "search/named/named.h"
+#include "search/plan/modes.h"
+#include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
 
 namespace ostinato {
 namespace {
 
+/// Of these orders, with the plan's micro-batches; none where they contradict each other.
+std::optional<Nanoseconds> makespan_in(Orders orders, const Plan& plan, const Placement& placement) {
+  const OneBatch all = as_one_batch(plan, placement);
+  if (!plan.sizes.empty()) {
+    for (Step& step : orders | std::views::join)
+      step = {step.micro_batch * static_cast<int>(placement.blocks.size()) + step.block, 0};
+  }
+  const auto schedule = earliest_starts(all.placement, all.plan.micro_batches, orders);
+  return schedule ? std::optional(makespan_of(all.placement, *schedule)) : std::nullopt;
+}
+
 /// That a DeepSpeed user would have is on the best stages, or on an even split of the layers.
-Nanoseconds one_f_one_b(const Plan& plan, const Placement& placement) {
+Nanoseconds usual_of(const Plan& plan, const Placement& placement) {
   for (const Baseline& baseline : plan.baselines)
     if (baseline.name.starts_with("1f1b")) return baseline.makespan;
   for (const char* name : {"1f1b", "interleaved-1f1b"}) {
     const NamedSchedule named = named_schedule(name, placement, plan.micro_batches);
-    if (!named.orders) continue;
-    const auto schedule = earliest_starts(placement, plan.micro_batches, *named.orders);
-    if (schedule) return makespan_of(placement, *schedule);
+    if (named.orders)
+      if (const auto makespan = makespan_in(*named.orders, plan, placement)) return *makespan;
   }
   return 0;
 }
@@ -34,7 +49,20 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
   Program program = lower(lengthened(plan, file.placement, micro_batches), file.placement);
   program.plan_sha256 = sha256(read_file(plan_path, kMaxPlanBytes));
   program.placement_sha256 = file.sha256;
-  program.one_f_one_b = one_f_one_b(plan, placement);
+  program.one_f_one_b = usual_of(plan, placement);
+  return program;
+}
+
+StepPlacement::StepPlacement(std::string_view text, const std::string& name)
+    : file_(parse_placement(text, name)), name_(name) {}
+
+Program StepPlacement::lower(const std::string& plan_json) const {
+  const Plan plan = parse_plan(plan_json, "the plan of a step", file_.placement, file_.sha256);
+  refuse_unless_it_runs(plan, file_.placement, "the plan of a step", name_);
+  Program program = ostinato::lower(plan, file_.placement);
+  program.plan_sha256 = sha256(plan_json);
+  program.placement_sha256 = file_.sha256;
+  program.one_f_one_b = usual_of(plan, as_planned(file_.placement, plan));
   return program;
 }
 

@@ -19,6 +19,7 @@ class Dispatcher {
     for (int s = 0; s < jobs.steps(); ++s)
       missing_[static_cast<std::size_t>(s)] = static_cast<int>(jobs.inputs(s).size());
     left_.assign(entry.size(), jobs.blocks());
+    next_of_.assign(static_cast<std::size_t>(jobs.blocks()), 0);
     free_.assign(static_cast<std::size_t>(jobs.devices()), 0);
     used_.assign(free_.size(), 0);
   }
@@ -54,7 +55,9 @@ class Dispatcher {
     }
   }
 
-  bool fits(int s) const {
+  bool may_run(int s) const {
+    const int b = jobs_.block(s);
+    if (jobs_.in_order(b) && next_of_[static_cast<std::size_t>(b)] != jobs_.micro_batch(s)) return false;
     for (const int d : jobs_.devices_of(s))
       if (used_[static_cast<std::size_t>(d)] + std::max<Bytes>(jobs_.memory(s), 0) + jobs_.workspace(s) >
           jobs_.room(d))
@@ -93,7 +96,7 @@ class Dispatcher {
     for (std::size_t k = 0; k < ready_.size(); ++k) {
       const Nanoseconds start = could_start(ready_[k].step);
       if (best >= 0 && start > least) continue;
-      if (!fits(ready_[k].step)) continue;
+      if (!may_run(ready_[k].step)) continue;
       if (best < 0 || start < least || goes_before(ready_[k], ready_[static_cast<std::size_t>(best)]))
         best = static_cast<int>(k), least = start;
     }
@@ -110,6 +113,7 @@ class Dispatcher {
       used_[static_cast<std::size_t>(d)] += jobs_.memory(s);
     }
     order_.push_back(s);
+    ++next_of_[static_cast<std::size_t>(jobs_.block(s))];
     for (const Jobs::Input& out : jobs_.followers(s)) {
       const auto next = static_cast<std::size_t>(out.step);
       arrival_[next] = std::max(arrival_[next], end + out.transfer);
@@ -125,6 +129,7 @@ class Dispatcher {
   const std::vector<int>& entry_;
   const Rule& rule_;
   std::vector<int> rank_, missing_, left_, order_;
+  std::vector<int> next_of_;  ///< of each block that keeps the order, the micro-batch that it may run next
   std::vector<Ready> ready_;
   std::vector<Nanoseconds> arrival_, free_;
   std::vector<Bytes> used_;
