@@ -99,13 +99,15 @@ void bind_search(py::module_& m) {
     return read_sizes(path, placement.file.placement);
   });
   m.def("search_sizes", [](std::shared_ptr<HeldPlacement> placement, const std::vector<MicroBatch>& sizes,
-                           const Settings& settings, int effort) {
+                           const Settings& settings, int effort, bool keep_order) {
     Asked asked(*placement, settings, 1);
     asked.search.effort = effort;
+    UnequalOptions wanted = core::unequal_options(asked.search);
+    wanted.keep_order = keep_order;
     Plan plan;
     {
       const py::gil_scoped_release release;
-      plan = search_unequal(placement->file.placement, sizes, core::unequal_options(asked.search));
+      plan = search_unequal(placement->file.placement, sizes, wanted);
     }
     return held_plan(std::move(placement), std::move(plan));
   });

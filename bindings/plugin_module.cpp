@@ -114,6 +114,16 @@ void bind_program(py::module_& m) {
       });
 }
 
+void bind_steps(py::module_& m) {
+  py::class_<StepPlacement>(
+      m, "StepPlacement",
+      "A placement whose plans are lowered step by step, each for the micro-batches of one step.")
+      .def(py::init<const std::string&, const std::string&>(), py::arg("text"), py::arg("name") = "placement",
+           "`name` stands in messages for the file. ValueError with that and the line.")
+      .def("lower", &StepPlacement::lower, py::call_guard<py::gil_scoped_release>(), py::arg("plan"),
+           "The program of a plan's text, which is checked first. ValueError with the reason.");
+}
+
 }  // namespace
 }  // namespace ostinato
 
@@ -125,6 +135,7 @@ PYBIND11_MODULE(_plugin, m) {
   bind_instruction(m);
   bind_program(m);
   bind_executor(m);
+  bind_steps(m);
   m.def(
       "lower",
       [](const std::string& plan, const std::string& placement, int micro_batches) {

@@ -109,6 +109,16 @@ void bind_profile(py::module_& m) {
       .def_readwrite("backward", &RankCost::backward)
       .def_readwrite("read", &RankCost::read)
       .def_readwrite("computing", &RankCost::computing);
+  py::class_<SizeCost>(m, "SizeCost",
+                       "What the layers take for a micro-batch of another size: medians by layer.")
+      .def(py::init(
+               [](std::int64_t size, std::vector<Nanoseconds> forward, std::vector<Nanoseconds> backward) {
+                 return SizeCost{size, std::move(forward), std::move(backward)};
+               }),
+           py::arg("size"), py::arg("forward"), py::arg("backward"))
+      .def_readonly("size", &SizeCost::size)
+      .def_readonly("forward", &SizeCost::forward)
+      .def_readonly("backward", &SizeCost::backward);
   py::class_<Completeness>(m, "Completeness")
       .def_readwrite("complete", &Completeness::complete)
       .def_readwrite("expected", &Completeness::expected)
@@ -130,6 +140,8 @@ void bind_profile(py::module_& m) {
       .def_readwrite("warm_up", &Profile::warm_up)
       .def_readwrite("repeats", &Profile::repeats)
       .def_readwrite("micro_batch_size", &Profile::micro_batch_size)
+      .def_readwrite("tokens", &Profile::tokens)
+      .def_readwrite("sizes", &Profile::sizes)
       .def_readwrite("rank", &Profile::rank)
       .def_readwrite("layers", &Profile::layers)
       .def_readwrite("operators", &Profile::operators)

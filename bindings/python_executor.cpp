@@ -89,13 +89,17 @@ class PythonExecutor {
 
   PythonExecutor(const Program& program, int rank, c10::intrusive_ptr<c10d::ProcessGroup> group,
                  std::vector<int> ranks, double timeout_s, std::optional<at::Device> device,
-                 bool dynamic_shapes, bool shared_memory, double setup_timeout_s, const Links& links)
+                 bool dynamic_shapes, bool shared_memory, double setup_timeout_s, const Links& links,
+                 bool programs_change)
       : channel_(make_channel(check_group(program, rank, std::move(group), ranks), ranks,
-                              device.value_or(at::Device(at::kCPU)), shared_memory, links)),
+                              device.value_or(at::Device(at::kCPU)), shared_memory, links,
+                              programs_change ? kLargeMailboxBytes : kMailboxBytes)),
         executor_(program, rank, *channel_,
                   {.timeout = nanoseconds(timeout_s),
                    .dynamic_shapes = dynamic_shapes,
-                   .setup_timeout = nanoseconds(setup_timeout_s)}) {}
+                   .programs_change = programs_change,
+                   .setup_timeout = nanoseconds(setup_timeout_s)}),
+        changes_(programs_change) {}
 
   void set_stage(int stage, py::object forward, py::object before, py::object after, bool may_split,
                  bool one_by_one) {
@@ -120,6 +124,11 @@ class PythonExecutor {
     }
   }
 
+  void set_program(const Program& program) {
+    if (!changes_) throw py::value_error("set_program() needs an Executor(programs_change=True)");
+    executor_.set_program(program);
+  }
+
   std::vector<std::tuple<int, std::int64_t, std::int64_t>> records() const {
     std::vector<std::tuple<int, std::int64_t, std::int64_t>> rows;
     for (const Record& r : executor_.records()) rows.emplace_back(r.instruction, r.start_ns, r.end_ns);
@@ -133,11 +142,11 @@ class PythonExecutor {
  private:
   static std::unique_ptr<Channel> make_channel(c10::intrusive_ptr<c10d::ProcessGroup> group,
                                                std::vector<int> ranks, at::Device device, bool shared_memory,
-                                               const Links& links) {
+                                               const Links& links, std::int64_t mailbox_bytes) {
     std::map<int, LinkGroups> groups;
     for (const auto& [peer, link] : links) groups[peer] = {link.first, link.second};
     auto channel = make_c10d_channel(std::move(group), std::move(ranks), device, std::move(groups));
-    return shared_memory ? make_host_channel(std::move(channel)) : std::move(channel);
+    return shared_memory ? make_host_channel(std::move(channel), mailbox_bytes) : std::move(channel);
   }
 
   static c10::intrusive_ptr<c10d::ProcessGroup> check_group(const Program& program, int rank,
@@ -164,6 +173,7 @@ class PythonExecutor {
   std::unique_ptr<Channel> channel_;
   std::list<PythonStage> modules_;
   Executor executor_;
+  bool changes_;
 };
 
 /// The ranks of a process group.
@@ -198,17 +208,17 @@ void bind_executor(py::module_& m) {
   bind_near_ranks(m);
   py::class_<PythonExecutor>(m, "Executor", "Runs one rank's list of a program, one training step per run().")
       .def(py::init<const Program&, int, c10::intrusive_ptr<c10d::ProcessGroup>, std::vector<int>, double,
-                    std::optional<at::Device>, bool, bool, double, PythonExecutor::Links>(),
+                    std::optional<at::Device>, bool, bool, double, PythonExecutor::Links, bool>(),
            py::call_guard<py::gil_scoped_release>(),  // it waits for the executors of the other ranks
            py::arg("program"), py::arg("rank"), py::arg("process_group"), py::arg("ranks"),
            py::arg("timeout_s") = 300.0, py::arg("device") = py::none(), py::arg("dynamic_shapes") = false,
            py::arg("shared_memory") = true, py::arg("setup_timeout_s") = 300.0,
-           py::arg("links") = PythonExecutor::Links(),
+           py::arg("links") = PythonExecutor::Links(), py::arg("programs_change") = false,
            "ranks[d] is the rank within process_group of the pipeline's device d. Every rank must make its "
            "executor, with the same arguments: ranks wait up to setup_timeout_s for those that they exchange "
            "tensors with. shared_memory=False: everything goes over process_group, also between ranks of one "
            "host. links[peer]: groups of two ranks, to it and from it, that transfers go over instead "
-           "(ostinato.ranks.groups).")
+           "(ostinato.ranks.groups). programs_change: set_program() will be called.")
       .def("set_stage", &PythonExecutor::set_stage, py::arg("stage"), py::arg("forward"),
            py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),
            py::arg("may_split") = true, py::arg("one_by_one") = false,
@@ -219,6 +229,9 @@ void bind_executor(py::module_& m) {
            "computes. may_split=False: a backward that the plan splits runs whole in its first half. "
            "one_by_one: a whole backward starts from one output after the other, as Tensor.backward() on "
            "each.")
+      .def("set_program", &PythonExecutor::set_program, py::arg("program"),
+           "Between two steps, on all ranks: from now on runs this one, of the same stages and transfers in "
+           "another order. Proved free of deadlock first.")
       .def("run", &PythonExecutor::run, "One training step: every instruction of this rank.")
       .def("records", &PythonExecutor::records,
            "[(instruction index, start_ns, end_ns)] of the last step, relative to its begin.")

@@ -44,8 +44,9 @@ Searched run_search_modes(const Placement& placement, SearchOptions options, con
 }
 
 Searched run_search_unequal(const Placement& placement, const std::vector<MicroBatch>& sizes,
-                            const SearchOptions& options, const InterruptGuard& guard) {
+                            const SearchOptions& options, bool keep_order, const InterruptGuard& guard) {
   UnequalOptions wanted = unequal_options(options);
+  wanted.keep_order = keep_order;
   wanted.stop = guard.flag();
   Searched searched;
   const auto began = std::chrono::steady_clock::now();

@@ -34,7 +34,7 @@ Searched run_search_modes(const Placement& placement, SearchOptions options, con
 
 /// The same for micro-batches of sizes of their own; effort and time limit of `options` count.
 Searched run_search_unequal(const Placement& placement, const std::vector<MicroBatch>& sizes,
-                            const SearchOptions& options, const InterruptGuard& guard);
+                            const SearchOptions& options, bool keep_order, const InterruptGuard& guard);
 
 /// The same for every point of the curve.
 SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points, bool choose,

@@ -31,6 +31,7 @@ struct Wanted {
   SearchOptions search;
   bool choose = false;
   int points = 0, effort = 0;
+  bool keep_order = false;
   bool json = false, strict = false;
 };
 
@@ -60,6 +61,9 @@ void declare(CommandLine& line, Wanted& wanted, const Given& given) {
   line.whole_number("--effort", wanted.effort, {1, 1'000'000},
                     "With --sizes: percent of the usual work, which takes about 15 ms (default: 100)")
       .type_name("PERCENT");
+  line.flag("--keep-order", wanted.keep_order,
+            "With --sizes: backwards, and forwards that compute losses, run in the order given, so that "
+            "gradients are added as in 1F1B");
   line.flag("--explain", wanted.explain, "Tell what each technique of the search cost and brought");
   line.text("--pareto", wanted.pareto,
             "memory: the curve of makespan over memory, from the placement's memory down to the least that "
@@ -78,6 +82,7 @@ void resolve(OptionSet& options, Wanted& wanted) {
   if (wanted.search.method != "auto" && (wanted.choose || !wanted.pareto.empty()))
     throw UsageError("--choose and --pareto search; leave --method out");
   if (wanted.effort > 0 && wanted.sizes.empty()) throw UsageError("--effort goes with --sizes");
+  if (wanted.keep_order && wanted.sizes.empty()) throw UsageError("--keep-order goes with --sizes");
   if (wanted.effort > 0) wanted.search.effort = wanted.effort;
   if (!wanted.sizes.empty() &&
       (wanted.choose || !wanted.pareto.empty() || wanted.steady_state || wanted.explain ||
@@ -92,7 +97,8 @@ void resolve(OptionSet& options, Wanted& wanted) {
 Searched search_plan(const Wanted& wanted, const SearchOptions& options, const PlacementFile& file,
                      const InterruptGuard& guard, Io& io) {
   if (!wanted.sizes.empty())
-    return run_search_unequal(file.placement, read_sizes(wanted.sizes, file.placement), options, guard);
+    return run_search_unequal(file.placement, read_sizes(wanted.sizes, file.placement), options,
+                              wanted.keep_order, guard);
   return wanted.choose ? run_search_modes(file.placement, options, guard, io)
                        : run_search(file.placement, options, guard, "", io);
 }

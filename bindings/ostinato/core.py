@@ -134,12 +134,14 @@ def search_sizes(
     *,
     size: int = 1,
     effort: int = 100,
+    keep_order: bool = False,
     time_limit: float = 10,
     seed: int = 0,
 ) -> Plan:
     """A plan for one step whose micro-batches differ: which enters when is searched, too. Never worse than 1F1B in the order given or
     in sorted orders; `lower_bound` is of these sizes. `effort`: percent of the usual work, which takes up to about 20 ms: cheap enough
-    for every step.
+    for every step. `keep_order`: every backward, and each forward that computes losses, runs in the order given on its device, so that
+    gradients are added as in 1F1B.
 
     `sizes`: of each micro-batch, and `size`: of the one that the placement describes; times, memory and bytes grow in proportion. A
     micro-batch may name blocks with times (ns) and memory (bytes) of their own. Or a file (`ostinato-sizes/1`), which has all of it.
@@ -156,7 +158,7 @@ def search_sizes(
     if effort < 1:
         raise UsageError(f"effort is {effort}; it must be 1 percent or more")
     settings = _settings({"time_limit": time_limit, "seed": seed})
-    return Plan(_search.search_sizes(placement._core, batches, settings, effort))
+    return Plan(_search.search_sizes(placement._core, batches, settings, effort, keep_order))
 
 
 def _micro_batch(placement: Placement, one: MicroBatch, of: int) -> _search.MicroBatch:

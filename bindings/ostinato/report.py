@@ -72,6 +72,25 @@ def step(ranks: list[RankTrace]) -> dict:
     }
 
 
+def planned_steps(ranks: list[RankTrace]) -> list[dict]:
+    """A row a step, where each has a plan of its own; nanoseconds. Replicas have their own, and the one that is planned to end last counts;
+    `measured_ns` is the longest that a rank's part of the pipeline took, `planning_ns` the longest that a rank waited for its plan."""
+    rows = []
+    for number, of_ranks in enumerate(zip(*(trace.step_plans for trace in ranks), strict=False), 1):
+        last = max(of_ranks, key=lambda one: one.makespan)
+        rows.append(
+            {
+                "step": number,
+                "predicted_ns": last.makespan,
+                "bound_ns": last.lower_bound,
+                "predicted_1f1b_ns": last.one_f_one_b or None,
+                "measured_ns": max(one.measured for one in of_ranks),
+                "planning_ns": max(one.planning for one in of_ranks),
+            }
+        )
+    return rows
+
+
 def beside(mine: dict, other: dict) -> dict:
     """Two summaries: what the other run's step took, and how many times as long as mine."""
     keys = [key for key in mine["step"] if key.rpartition("_")[2] == "ns" and mine["step"][key] and other["step"][key]]
@@ -84,6 +103,7 @@ def summary(ranks: list[RankTrace]) -> dict:
         "status": Status.DONE,
         "plan_sha256": ranks[0].plan_sha256,
         "step": step(ranks),
+        **({"steps": rows} if (rows := planned_steps(ranks)) else {}),
         "blocks": blocks(ranks),
         "ranks": rank_rows(ranks),
     }
@@ -137,9 +157,41 @@ def show(report: dict, console: Console) -> None:
         f"{times['measured_pipeline_ns'] / 1e6:.1f} ms ({ratio(times['measured_pipeline_ns'], times['predicted_ns'])}x); "
         f"whole step, optimizer included, median of {times['steps']}: {times['measured_step_ns'] / 1e6:.1f} ms"
     )
+    if "steps" in report:
+        return show_steps(report["steps"], console)
     if usual := times["predicted_1f1b_ns"]:
         longer = f", {ratio(usual, times['predicted_ns'])} times as long" if times["predicted_ns"] else ""
         console.print(f"1F1B would take {usual / 1e6:.1f} ms{longer} (predicted, too)", highlight=False)
+
+
+MOST_STEPS = 12  # of their own plans that are shown
+
+
+def show_steps(rows: list[dict], console: Console) -> None:
+    """The last few of them, and the means of all but the first, in which layers are warmed up."""
+    shown = [
+        [str(r["step"]), milliseconds(r["predicted_ns"]), f"{above(r):.2%}", milliseconds(r["predicted_1f1b_ns"] or 0),
+         milliseconds(r["measured_ns"]), ratio(r["measured_ns"], r["predicted_ns"]), milliseconds(r["planning_ns"])]
+        for r in rows[-MOST_STEPS:]
+    ]  # fmt: skip
+    title = "Steps planned for their sizes" + (f", the last {MOST_STEPS} of {len(rows)}" if len(rows) > MOST_STEPS else "") + " (ms)"
+    columns = ["step", "predicted", "above the bound", "1F1B, as the data came", "measured", "ratio", "planning"]
+    console.print(table(title, columns, shown))
+    counted = rows[1:] or rows
+    mean = {key: statistics.fmean(r[key] or 0 for r in counted) for key in rows[0] if key != "step"}
+    usual = mean["predicted_1f1b_ns"]
+    saved = f"; 1F1B would take {usual / 1e6:.1f} ms, and reordering saves {1 - mean['predicted_ns'] / usual:.1%} of it" if usual else ""
+    console.print(
+        f"Mean of {len(counted)} steps: predicted {mean['predicted_ns'] / 1e6:.1f} ms, "
+        f"{above(mean):.2%} above the bound{saved}; measured {mean['measured_ns'] / 1e6:.1f} ms, planning "
+        f"{mean['planning_ns'] / 1e6:.2f} ms ({mean['planning_ns'] / max(1, mean['measured_ns']):.1%})",
+        highlight=False,
+    )
+
+
+def above(row: dict) -> float:
+    """How far a plan is from the proved bound, as a share of it."""
+    return row["predicted_ns"] / row["bound_ns"] - 1 if row["bound_ns"] else 0.0
 
 
 def show_against(report: dict, folder: Path, console: Console) -> None:

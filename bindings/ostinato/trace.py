@@ -65,9 +65,24 @@ class TracedInstruction(BaseModel):
         return self.action in COMPUTE
 
 
+class StepPlan(BaseModel):
+    """What a step was planned to take where each has a plan of its own. Nanoseconds; `one_f_one_b`: 1F1B in the order in which the data
+    came, 0 where it is not known; `planning`: what this rank spent on it before the step ran; `measured`: from the
+    begin of this rank's part of the pipeline to its end."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    plan_sha256: str
+    makespan: Nanoseconds
+    lower_bound: Nanoseconds
+    one_f_one_b: Nanoseconds
+    planning: Nanoseconds
+    measured: Nanoseconds
+
+
 class RankTrace(BaseModel):
     """One rank's file. `step_seconds`: wall clock of every step so far; `makespan`: the plan's, in nanoseconds; `predicted`: what a step
-    was predicted to take where ranks share cores, 0: the makespan; `one_f_one_b`: what 1F1B would take, 0 where nothing says it."""
+    was predicted to take where ranks share cores, 0: the makespan; `one_f_one_b`: what 1F1B would take, 0 where nothing says it.
+    `step_plans`: of every step, where each has a plan of its own; the others are then of the last one."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["ostinato-trace/1"]
@@ -81,11 +96,14 @@ class RankTrace(BaseModel):
     peak_memory: Annotated[int, Field(ge=0, lt=1 << 62)] | None = None
     predicted: Nanoseconds = 0
     one_f_one_b: Nanoseconds = 0
+    step_plans: list[StepPlan] = []
 
     @model_validator(mode="after")
     def _has_every_step(self):
         if len(self.step_seconds) != self.step:
             raise ValueError(f"'step_seconds' has {len(self.step_seconds)} entries for {self.step} steps")
+        if self.step_plans and len(self.step_plans) != self.step:
+            raise ValueError(f"'step_plans' has {len(self.step_plans)} entries for {self.step} steps")
         return self
 
 
@@ -100,7 +118,7 @@ def read_traces(folder: Path) -> list[RankTrace]:
         if before.rank == after.rank:
             raise TraceError(f"{folder}: two files are of rank {after.rank}")
     for key in ("plan_sha256", "step", "makespan", "predicted", "one_f_one_b"):
-        if len({getattr(trace, key) for trace in ranks}) > 1:
+        if len({getattr(trace, key) for trace in ranks}) > 1 and (key == "step" or not all(trace.step_plans for trace in ranks)):
             raise TraceError(f"{folder}: the ranks differ in {key}: files of several runs are mixed here")
     return ranks
 

@@ -43,18 +43,23 @@ def measuring_left(rank: int, places: list[str]) -> str:
     return f"ostinato: rank {rank}: measuring ran forwards, and these are not what they were before it: {'; '.join(places)}"
 
 
-def difference(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False) -> str:
+STEPS_OF_THEIR_OWN = f"every step has an order of its own, in which gradients and losses are added: {ROUNDED}"
+
+
+def difference(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False, order: bool | None = None) -> str:
     """Why the run equals 1F1B up to rounding only; "" where it equals it bit for bit.
 
     `regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped by a norm that is
     summed over other ranks than in DeepSpeed's partition. `copies`: directions in which the plan runs the model. `branches`: its
-    stages are not a chain.
+    stages are not a chain. `order`: whether the plans of steps keep the order in which 1F1B adds; None: `program` is the plan of all.
     """
     if copies > 1:
         return f"gradients of the {copies} directions are added at the end: {ROUNDED}"
     if branches:
         return f"gradients of what several layers read are added in another order: {ROUNDED}"
-    if not program.keeps_order:
+    if order is False:
+        return STEPS_OF_THEIR_OWN
+    if order is None and not program.keeps_order:
         return f"gradients or losses are added in another order: {ROUNDED}"
     if shared := [stage.name for stage in program.stages if len(stage.ranks) > 1]:
         return f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one: {ROUNDED}"
@@ -65,11 +70,13 @@ def difference(program, regrouped: list[str], clipped: bool, copies: int = 1, br
     return ""
 
 
-def line(program, relation: str) -> str:
-    """`relation`: as Claim.before() says it."""
+def line(program, relation: str, sized: bool = False) -> str:
+    """`relation`: as Claim.before() says it. `sized`: every step has a plan of its own."""
     what = f'ostinato: plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
     if not any(stage.has_backward for stage in program.stages):
         return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
+    if sized:
+        return f"{what}micro-batches a step, each step planned for their sizes; numbers: {relation}"
     return f"{what}micro-batches: predicted step {program.predicted / 1e6:.3f} ms{against(program)}; numbers: {relation}"
 
 

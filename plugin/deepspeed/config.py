@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The "ostinato" section of `ds_config.json`. One of three ways to a plan:
+"""The "ostinato" section of `ds_config.json`. One of three ways to a plan (or, with "sizes", a placement alone):
 
     "ostinato": {
       "plan": "plan.json",            // run this one
@@ -8,6 +8,11 @@
       "profile": "profile.json",      // or: search one at start, from a profile
       "auto": true,                   // or: measure the layers in the first train_batch(), then search
       "search": {"time_limit": 30},   // how, for these two; keys as in configs/options.toml
+
+      "sizes": "tokens",              // micro-batches differ, and each step has a plan of its own; or "module:function"
+      "size": 1024,                   // that of the micro-batch which the placement describes; default: the mean of the first step
+      "keep_order": true,             // gradients are added as in 1F1B
+      "effort": 15,                   // percent of the usual work of a step's search
 
       "output": "out/ostinato",       // folder for what was searched; there "auto" finds it again instead of searching
       "timeout_s": 300,               // a rank that waits longer says for which instruction of which peer, and stops
@@ -58,6 +63,10 @@ class Section(BaseModel):
     profile: str | None = Field(default=None, min_length=1)
     auto: bool = False
     search: Search | None = None
+    sizes: str | None = Field(default=None, min_length=1)
+    size: float | None = Field(default=None, gt=0, le=2**50)
+    keep_order: bool = False
+    effort: int | None = Field(default=None, ge=1, le=1_000_000)
     output: str | None = Field(default=None, min_length=1)
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     trace: str | None = Field(default=None, min_length=1)
@@ -79,6 +88,7 @@ class Paths(BaseModel):
     output: Path | None
     trace: Path | None
     memory: Path | None
+    sizes: Path | None = None  # what the profile says of micro-batches of several sizes, where steps have plans of their own
 
 
 def parse_section(section: object, where: str) -> Section:
@@ -96,18 +106,38 @@ def parse_section(section: object, where: str) -> Section:
 def _check_ways(section: Section, where: str) -> None:
     """There must be one way to a plan, and no key of another way."""
     ways = [key for key in ("plan", "profile", "auto") if getattr(section, key)]
+    _check_sizes(section, ways, where)
+    if not ways and section.sizes and section.placement:
+        return
     if not ways:
         raise OstinatoError(f'{where}: the "ostinato" section has no "plan" (or "profile", or "auto": true)')
     if len(ways) > 1:
         given = " and ".join(f'"{way}"' for way in ways)
         raise OstinatoError(f'{where}: the "ostinato" section has {given}: each is a way to a plan, give one')
-    if section.placement and section.searches:
+    if section.placement and section.searches and not section.sizes:
         raise OstinatoError(f'{where}: "placement" in the "ostinato" section belongs to "plan": a search makes its own')
     if section.auto and section.search is not None and section.search.inference:
         raise OstinatoError(f'{where}: "inference" in "search" needs "profile": "auto" measures while it trains')
     for key in ("search", "output"):
         if getattr(section, key) is not None and not section.searches:
             raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "profile" or "auto": true')
+
+
+OF_ORDERS = {"time_limit", "threads", "seed", "method", "objective"}  # options that concern no placement
+
+
+def _check_sizes(section: Section, ways: list[str], where: str) -> None:
+    if section.sizes is None:
+        for key in ("size", "keep_order", "effort"):
+            if getattr(section, key):
+                raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "sizes"')
+    elif "auto" in ways:
+        raise OstinatoError(f'{where}: "auto" in the "ostinato" section does not go with "sizes": give a "profile" or a "placement"')
+    elif section.search is not None and (section.search.objective or "makespan") != "makespan":
+        raise OstinatoError(f'{where}: "objective" in "search" does not go with "sizes": a step of its own plan has the least makespan')
+    elif section.placement and section.plan is None:
+        for key in sorted((section.search or Search()).model_fields_set - OF_ORDERS):
+            raise OstinatoError(f'{where}: "{key}" in "search" does not go with "placement", which says where stages lie')
 
 
 def _in_words(error) -> str:
@@ -136,6 +166,8 @@ def resolve(section: Section, file: str | None) -> Paths:
     base = Path(file).parent if file else Path.cwd()
     named: dict[str, Any] = {key: base / value if (value := getattr(section, key)) else None for key in Section.PATHS}
     if section.searches:
+        if (placement := named["placement"]) and not placement.is_file():
+            raise OstinatoError(f'"placement": {placement}: no such file; ostinato placement and ostinato partition make one')
         return Paths(**named)
     plan = named["plan"]
     if not plan.is_file():

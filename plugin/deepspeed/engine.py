@@ -22,6 +22,7 @@ from .batches import Batches
 from .claims import Claim
 from .clipping import clip_as_partitioned
 from .copies import add_losses, watched_state
+from .costs import costs_of
 from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
@@ -29,8 +30,10 @@ from .outside import Outside
 from .plan_checkpoints import PlanCheckpoints
 from .run import Run
 from .sharding import couriers_of
+from .sizes import Seen, seen_by, size_function
 from .stage_passes import StagePasses
 from .step_memory import StepMemory
+from .step_plans import StepPlans
 from .trace import Trace
 from .upstream import Engine
 
@@ -67,6 +70,9 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         run.executor = self._training_executor() if run.trains else None
+        if run.plans_steps:
+            asked, costs = run.section, costs_of(run.placement, run.measured, run.section.size or 0.0)
+            run.steps = StepPlans(run.group, self.device, run.placement, costs, self.micro_batches, asked.keep_order, asked.effort)
         run.watch = Watch(
             _get_default_store(),
             f"engine {next(_engines)}, pipeline of rank {self.grid.pp_group[0]}",
@@ -82,7 +88,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
         return run.equality.claim
 
-    def _make_executor(self, program, dynamic_shapes: bool):
+    def _make_executor(self, program, dynamic_shapes: bool, programs_change: bool = False):
         """For this rank; its stages are still to be set."""
         run = self._ostinato
         assert run.group is not None
@@ -96,11 +102,12 @@ class PlanEngine(StagePasses, PlanCheckpoints):
             device=self.device,
             dynamic_shapes=dynamic_shapes,
             links=run.links,
+            programs_change=programs_change,
         )
 
     def _training_executor(self):
         run = self._ostinato
-        executor = self._make_executor(run.program, self.module.dynamic_shape)
+        executor = self._make_executor(run.program, self.module.dynamic_shape or run.plans_steps, run.plans_steps)
         for stage in run.stages:
             if stage.on(self.stage_id):
                 executor.set_stage(
@@ -209,6 +216,8 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         run.batches = Batches(self, [c for c in run.stages if c.rank == self.stage_id], plans.copies_of(run.stages))
         self.module.whole_logits = not self._compute_loss
         self._steps_here += not evaluates
+        if run.steps is not None and not evaluates:
+            self._plan_step(batches)
         run.equality.begin(batches)
         whole = False
         try:
@@ -237,6 +246,32 @@ class PlanEngine(StagePasses, PlanCheckpoints):
             for command in self._after_the_plan(pipe_schedule):
                 with run.outside.command(command):
                     self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
+
+    def _plan_step(self, batches: int) -> None:
+        """For the sizes of its micro-batches, which are read now."""
+        run = self._ostinato
+        run.ahead.clear()
+        seen = self._read_ahead(batches) if self._reads_data() else Seen()
+        with run.outside.planning():
+            program = run.steps.next(seen, self.global_steps + 1)
+        run.executor.set_program(program)
+        if run.trace is not None:
+            run.trace.planned(program, run.steps.last)
+
+    def _read_ahead(self, batches: int) -> Seen:
+        """All items of a step; what is wrong is said by all ranks."""
+        run = self._ostinato
+        read, items = super()._next_batch, []
+        try:
+            run.equality.read_ahead(lambda: items.append(read()), batches)
+        except Exception as error:  # the user's loader
+            return Seen(error=f"reading micro-batch {len(items)}: {type(error).__name__}: {error}")
+        run.ahead.extend(items)
+        return seen_by(size_function(run.section.sizes), items)
+
+    def _next_batch(self):
+        ahead = self._ostinato.ahead
+        return ahead.popleft() if ahead else super()._next_batch()
 
     def read_first_batch(self) -> None:
         """Of the step or evaluation that begins."""

@@ -12,7 +12,7 @@
 What a backward does beside it, what stages hand on, and what reading a batch draws is told to it likewise.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
@@ -155,6 +155,20 @@ class Equality:
             self._streams.note_batch(before)
         if self._draws is not None:
             self._draws.enter(LAYERS)
+
+    def read_ahead(self, read: Callable[[], None], count: int) -> None:
+        """All batches of a step, before begin(): `read` reads the next. A loader that begins anew draws at the first."""
+        if self._streams is None:
+            with self.reading():
+                for _ in range(count):
+                    read()
+            return
+        self._unread = self._unread or generators.current()
+        read()
+        first = generators.current()
+        for _ in range(1, count):
+            read()
+        self._streams.note_batch(first)
 
     def received(self, stage: Stage, inputs: tuple | None) -> None:
         """What the stage before sent; None where there is none."""

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from deepspeed.runtime.pipe import schedule
 from ostinato.ranks.watch import Watch, ranks_in_words
 
+from .errors import OstinatoError
 from .last_words import end_with
 from .upstream import Engine
 
@@ -36,6 +37,10 @@ class Outside:
             return self._during(f"adding gradients of tied layers over {ranks_in_words(grid.pp_group)}")
         return self._during(f"{type(command).__name__} (norm and overflow over {self._everyone()})")
 
+    def planning(self) -> AbstractContextManager:
+        """Sizes are exchanged, and a plan is sent: each rank waits for those that read data."""
+        return self._during(f"planning the step with {ranks_in_words(self._engine.grid.pp_group)}")
+
     def losses(self) -> AbstractContextManager:
         return self._during(f"adding losses over {self._everyone()}")
 
@@ -47,6 +52,8 @@ class Outside:
         try:
             with self._deadline.during(what):
                 yield
+        except OstinatoError:  # said by all ranks
+            raise
         except RuntimeError as error:
             self._watch.give_up(f"{self._where()}: {what} failed: {error}")
             raise

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from .outside import Outside
 from .plans import Stage
 from .sharding import Courier
 from .step_memory import StepMemory
+from .step_plans import StepPlans
 from .trace import Trace
 from .universal import Part
 
@@ -53,6 +55,10 @@ class Run:
     active: Stage | None = None  # the stage whose forward or backward runs
     batches_before: int = 0  # this step: of all steps and evaluations
     loading: bool = False  # a batch is being read
+    placement: str = ""  # its text, where steps have plans of their own
+    measured: str = ""  # what a profile says of micro-batches of several sizes, as JSON; "": nothing
+    steps: StepPlans | None = None  # which makes them
+    ahead: deque[Any] = field(default_factory=deque)  # items of this step that were read to plan it
     rest: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
     # Made when the engine's __init__ is over (PlanEngine.ostinato_begin), in this order:
     equality: Equality = field(init=False)  # how its numbers relate to 1F1B's
@@ -64,6 +70,11 @@ class Run:
     @property
     def trains(self) -> bool:
         return plans.trains(self.program)
+
+    @property
+    def plans_steps(self) -> bool:
+        """Each has a plan of its own, for the sizes of its micro-batches."""
+        return self.section.sizes is not None
 
     @property
     def ready(self) -> bool:

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 
 import torch.distributed as dist
-from ostinato.core import Devices, Plan, Profile, plan
+from ostinato.core import Devices, Placement, Plan, Profile, plan, search
 from ostinato.errors import Error, InfeasibleError
 from ostinato.files import Diagnostic
 from torch.distributed.distributed_c10d import _get_default_store
@@ -29,6 +29,7 @@ from .config import Paths, Search, Section
 from .errors import OstinatoError
 
 FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
+SIZES = "sizes.json"  # what a profile says of micro-batches of several sizes
 NO_LIMIT = timedelta(days=7)
 USUAL_LIMIT = 10  # seconds of a search, where the section says nothing
 _rounds = count()  # every rank makes its engines in the same order
@@ -64,22 +65,32 @@ def shared_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths | 
     with tempfile.TemporaryDirectory(prefix="ostinato-") as folder:
         for name, packed in answer.items():
             (Path(folder) / name).write_bytes(zlib.decompress(b64decode(packed)))
-        yield paths.model_copy(update={"plan": Path(folder) / PLAN, "placement": Path(folder) / PLACEMENT})
+        sizes = Path(folder) / SIZES if SIZES in answer else None
+        yield paths.model_copy(update={"plan": Path(folder) / PLAN, "placement": Path(folder) / PLACEMENT, "sizes": sizes})
 
 
 def _answer(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     """What rank 0 tells the others: both files; why there are none; or nothing where there is no profile yet."""
     try:
-        if paths.profile is None:  # "auto"
+        if paths.profile is None and paths.placement is None:  # "auto"
             kept = paths.output if _kept_plan(paths) else None
             return {} if kept is None else _packed({name: (kept / name).read_text() for name in FILES})
-        found = _search(section.search or Search(), paths.profile, size)
+        wanted = section.search or Search()
+        found = _search(wanted, paths.profile, size) if paths.placement is None else _of_placement(wanted, paths.placement, size)
         if paths.output is not None:
             Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
             Diagnostic(paths.output / PLAN).write(found.text)
-        return _packed({PLAN: found.text, PLACEMENT: found.placement.text})
+        return _packed({PLAN: found.text, PLACEMENT: found.placement.text} | _costs_by_size(section, paths))
     except (OSError, OstinatoError) as error:
         return {"error": str(error)}
+
+
+def _costs_by_size(section: Section, paths: Paths) -> dict[str, str]:
+    """Of the profile, what plans of steps need."""
+    if section.sizes is None or paths.profile is None:
+        return {}
+    profile = json.loads(paths.profile.read_text())
+    return {SIZES: json.dumps({key: profile[key] for key in ("tokens", "sizes") if key in profile})}
 
 
 def _kept_plan(paths: Paths) -> bool:
@@ -105,6 +116,15 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
         raise OstinatoError(f'the search of the "ostinato" section found no plan: {why}') from None
     print(f"ostinato: searched {found.report['seconds']:.1f} s: {found.report['chosen']}", flush=True)
     return found
+
+
+def _of_placement(wanted: Search, placement: Path, size: Size) -> Plan:
+    """For micro-batches that are alike: what evaluations run, and what steps of their own plans are checked against."""
+    options = wanted.model_dump(include={"time_limit", "threads", "seed", "method"}, exclude_none=True)
+    try:
+        return search(Placement.from_file(placement), micro_batches=size.micro_batches, **{"time_limit": 2, **options})
+    except Error as error:
+        raise OstinatoError(f'"placement": {error}') from None
 
 
 def _device_memory() -> str:

@@ -15,7 +15,7 @@ from ostinato.errors import printable
 from ostinato.files import write_text
 from ostinato.ranks import cores
 
-from . import auto, model_identity, plans, universal
+from . import auto, model_identity, plans, step_plans, universal
 from .agreement import Statement, agree
 from .announce import difference, line
 from .claims import Claim, cuts_otherwise, draws_otherwise
@@ -31,13 +31,14 @@ from .refusals import check_run, untried_version
 from .refused_keys import untried_keys
 from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
+from .sizes import size_function
 from .upstream import Engine, Model
 
 if TYPE_CHECKING:
     from ostinato._plugin import Program
 
 # What must be equal everywhere; files may have other names on other nodes.
-COMPARED = {"auto", "search", "timeout_s", "require"}
+COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "timeout_s", "require"}
 
 
 @dataclass
@@ -47,6 +48,8 @@ class Prepared:
     section: Section | None = None
     paths: Paths | None = None
     program: "Program | None" = None
+    placement: str = ""  # its text, where steps have plans of their own
+    measured: str = ""  # what the profile says of micro-batches of several sizes, as JSON; "": nothing
     profiled: model_identity.Profiled = field(default_factory=model_identity.Profiled)  # the model that it was made for
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
@@ -129,26 +132,30 @@ def _install(engine: Engine, original_init, prepared: Prepared, args: tuple, kwa
     stock = model.partitions()
     names = rebuilt.moved or names_where_idle(model, idle)
     run = Run(program, stages, stock, names, asked, paths, shards, rebuilt.parts, rebuilt.copies, idle)
+    run.placement, run.measured = prepared.placement, prepared.measured
     become_plan_engine(engine, run)
     original_init(engine, *args, **kwargs)
     refuse_uneven(engine)
     copies = plans.copies_of(stages)
     branches = copies == 1 and not plans.is_chain(stages)
-    differs = difference(program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches)
+    order = asked.keep_order if asked.sizes else None
+    differs = difference(program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches, order)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
-    claim = _claim(program, stages, stock, differs, model)
+    claim = _claim(program, stages, stock, differs, model, moves=asked.sizes is not None)
     claim = engine.ostinato_begin(claim)  # type: ignore[attr-defined]  # it has become a PlanEngine
     if dist.get_rank() == 0:
-        for said in (*map("ostinato: {}".format, rebuilt.notes), line(program, claim.before())):
+        for said in (*map("ostinato: {}".format, rebuilt.notes), line(program, claim.before(), run.plans_steps)):
             print(printable(said), flush=True)
 
 
-def _claim(program, stages: list, stock: list[int], differs: str, model: Model) -> Claim:
-    """What is known before step 1; where layers seed themselves, they draw the same numbers wherever they run."""
+def _claim(program, stages: list, stock: list[int], differs: str, model: Model, moves: bool) -> Claim:
+    """What is known before step 1; where layers seed themselves, they draw the same numbers wherever they run. `moves`: forwards run in
+    another order each step.
+    """
     if not plans.trains(program):
         return Claim()
-    elsewhere = draws_otherwise(program, stages, lambda layer: bisect_right(stock, layer) - 1)
+    elsewhere = moves or draws_otherwise(program, stages, lambda layer: bisect_right(stock, layer) - 1)
     return Claim(differs, cuts_otherwise(program, stages, stock), elsewhere and not model.seed_layers)
 
 
@@ -159,23 +166,30 @@ def _prepare(section: dict, file: str | None, model: Model, config) -> Prepared:
         made.section = parse_section(section, file or "DeepSpeed configuration")
         check_run(model, config)
         made.paths = resolve(made.section, file)
+        if made.section.sizes:
+            size_function(made.section.sizes)
         check_outputs(made.paths, dist.get_rank())
         if not made.section.searches:
-            made.program, made.profiled = _lower(made.paths, model, config)
+            _lower(made, made.paths, model, config)
     except OstinatoError as error:
         made.error = error
     return made
 
 
-def _lower(paths: Paths, model: Model, config):
+def _lower(prepared: Prepared, paths: Paths, model: Model, config) -> None:
     """The program of a plan that fits this run, and the model that it was made for."""
     program = plans.lower(paths)
+    if prepared.section.sizes:
+        step_plans.refuse(program, plans.stages_of(program), paths.plan.read_text())
     pipeline_ranks = model.topology().get_dim("pipe")
     plans.check_shape(program, config.gradient_accumulation_steps, pipeline_ranks, model._layer_specs)
     stages = plans.stages_of(program)
     check_layers(model._layer_specs, stages)
     assert paths.placement is not None
-    return program, model_identity.read(paths.placement)
+    if prepared.section.sizes:
+        prepared.placement = paths.placement.read_text()
+        prepared.measured = paths.sizes.read_text() if paths.sizes else ""
+    prepared.program, prepared.profiled = program, model_identity.read(paths.placement)
 
 
 def _search_plan(prepared: Prepared, model: Model, config) -> None:
@@ -186,7 +200,7 @@ def _search_plan(prepared: Prepared, model: Model, config) -> None:
         if paths is None:
             return
         try:
-            prepared.program, prepared.profiled = _lower(paths, model, config)
+            _lower(prepared, paths, model, config)
         except OstinatoError as error:
             prepared.error = error
     _agree(prepared, model)

@@ -28,6 +28,7 @@ class Trace:
             self._head["predicted"] = program.predicted
         if program.one_f_one_b:
             self._head["one_f_one_b"] = program.one_f_one_b
+        self._device, self._steps = device, []
         self._planned = list(program.instructions(device))
         self._records: list[tuple[int, int, int]] = []
         self._seconds: list[float] = []
@@ -35,10 +36,18 @@ class Trace:
         # Runs at the end of a process however multiprocessing started it; atexit is not called in a forked one.
         self._at_the_end = util.Finalize(self, self.write, exitpriority=100)
 
+    def planned(self, program, plan) -> None:
+        """The step that comes has a plan of its own (step_plans)."""
+        self._planned = list(program.instructions(self._device))
+        self._head |= {"plan_sha256": plan.plan_sha256, "makespan": plan.makespan, "one_f_one_b": plan.one_f_one_b}
+        self._steps.append(plan.row())
+
     def step(self, seconds: float, executor) -> None:
         """Notes a step; writes where it is time."""
         self._seconds.append(seconds)
         self._records = executor.records()
+        if self._steps:
+            self._steps[-1]["measured"] = max(end for _, _, end in self._records)
         if 4 * len(self._seconds) >= 5 * self._written:
             self.write()
 
@@ -49,6 +58,8 @@ class Trace:
         self._written = len(self._seconds)
         instructions = [self._row(*record) for record in self._records]
         whole = {"step": self._written, "instructions": instructions, "step_seconds": self._seconds}
+        if self._steps:
+            whole["step_plans"] = self._steps[: self._written]
         self._file.write(json.dumps({**self._head, **whole, "peak_memory": _peak_memory()}))
 
     def close(self) -> None:

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/executor/executor.h"
 
+#include <algorithm>
 #include <cassert>
+#include <map>
+#include <tuple>
 
 #include "plugin/executor/error.h"
 #include "plugin/lowering/deadlock.h"
@@ -11,6 +14,21 @@ namespace ostinato {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+bool same_stages(const Program& a, const Program& b) {
+  return std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(),
+                    [](const ProgramStage& x, const ProgramStage& y) {
+                      return x.name == y.name && x.ranks == y.ranks && x.inputs == y.inputs &&
+                             x.outputs == y.outputs && x.has_backward == y.has_backward;
+                    });
+}
+
+/// What the rank exchanges in a step, whatever its order.
+std::map<std::tuple<Action, int, int, int>, int> exchanged(const Program& program, int rank) {
+  std::map<std::tuple<Action, int, int, int>, int> count;
+  for (const Instruction& i : program.ranks[rank]) ++count[{i.action, i.stage, i.peer, i.peer_stage}];
+  return count;
+}
 
 Program checked(Program program, int rank) {
   const DeadlockProof proof = prove_deadlock_free(program);
@@ -45,8 +63,9 @@ Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions 
           },
           options.dynamic_shapes),
       trace_(program_.ranks[rank], rank, channel.device().type()),
-      timeout_(options.timeout) {
-  channel.open(traffic_.messages(), options.setup_timeout);
+      timeout_(options.timeout),
+      programs_change_(options.programs_change) {
+  channel.open(traffic_.messages(programs_change_), options.setup_timeout);
 }
 
 Executor::~Executor() = default;
@@ -56,6 +75,26 @@ void Executor::set_stage(int stage, StageModule& module) {
     throw ExecutionError("stage " + std::to_string(stage) + " is not on rank " + std::to_string(rank_));
   }
   stages_[stage] = std::make_unique<StageRun>(program_.stages[stage], program_.micro_batches, module);
+}
+
+void Executor::set_program(Program program) {
+  assert(programs_change_);
+  program = checked(std::move(program), rank_);
+  if (program.micro_batches != program_.micro_batches || program.ranks.size() != program_.ranks.size() ||
+      !same_stages(program, program_) || exchanged(program, rank_) != exchanged(program_, rank_))
+    throw ExecutionError(
+        "the next program has other stages, transfers or micro-batches than the one that the executor was "
+        "made "
+        "for");
+  // Element by element: others refer to the rank's list.
+  for (std::size_t r = 0; r < program.ranks.size(); ++r) program_.ranks[r].swap(program.ranks[r]);
+  program_.plan_sha256 = program.plan_sha256;
+  program_.makespan = program.makespan;
+  program_.lower_bound = program.lower_bound;
+  program_.one_f_one_b = program.one_f_one_b;
+  program_.planned_peak = program.planned_peak;
+  ranges_ = range_names(program_, rank_);
+  traffic_.renew();
 }
 
 void Executor::run() {

@@ -40,6 +40,7 @@ struct ExecutorOptions {
       std::chrono::seconds(300);  ///< longest wait for one transfer, and for the device
   bool dynamic_shapes =
       false;  ///< outputs may change their shapes at any time (traffic.h says what it costs)
+  bool programs_change = false;  ///< set_program() will be called
   std::chrono::nanoseconds setup_timeout =
       std::chrono::seconds(300);  ///< for the peers' executors to be made
 };
@@ -54,6 +55,12 @@ class Executor {
 
   /// `module` must outlive the executor. Throws ExecutionError where the stage is not on this rank.
   void set_stage(int stage, StageModule& module);
+
+  /// Between two steps: from now on runs another program, which has the same stages and as many micro-batches
+  /// in another order. All ranks must be given it between the same two steps. Throws ExecutionError for one
+  /// that fails prove_deadlock_free(), or whose stages or transfers are others; the one before it stays then.
+  /// Asserts programs_change. O(instructions).
+  void set_program(Program program);
 
   /// One step. Throws what a module throws; TimeoutError and ExecutionError as their names say. After a
   /// failure the transfers are out of step with the peers: every later call throws ExecutionError with the
@@ -97,13 +104,14 @@ class Executor {
   static void keep(HandOver& here, const Handed& key, Kept kept);
   static Kept hand_over(HandOver& here, const Handed& key);
 
-  const Program program_;
+  Program program_;
   int rank_;
   std::vector<std::string> ranges_;  ///< NVTX range of each instruction: "<stage> <kind> <micro-batch>"
   Meter meter_;
   Traffic traffic_;
   Trace trace_;
   std::chrono::nanoseconds timeout_;
+  bool programs_change_;
   std::map<int, std::unique_ptr<StageRun>> stages_;
   HandOver activations_;
   HandOver gradients_;

@@ -70,7 +70,7 @@ class Arriving : public Transfer {
 
 class HostChannel : public Channel {
  public:
-  explicit HostChannel(std::unique_ptr<Channel> other) : other_(std::move(other)) {}
+  HostChannel(std::unique_ptr<Channel> other, std::int64_t bytes) : other_(std::move(other)), bytes_(bytes) {}
 
   void open(const std::map<int, int>& messages, Timeout timeout) override;
   std::unique_ptr<Transfer> send(Tensors tensors, int rank) override;
@@ -83,6 +83,7 @@ class HostChannel : public Channel {
   std::map<int, Words> exchange(const std::map<int, Words>& mine, Timeout timeout);
 
   std::unique_ptr<Channel> other_;
+  std::int64_t bytes_;         ///< of a mailbox
   std::map<int, Peer> peers_;  ///< by rank
 };
 
@@ -97,7 +98,7 @@ void HostChannel::open(const std::map<int, int>& messages, Timeout timeout) {
   std::map<int, Words> offers;
   for (const auto& [rank, count] : messages) {
     Peer& peer = peers_[rank];
-    if (can_watch && count > 0) peer.out = Mailbox::make(count, slot_bytes(count));
+    if (can_watch && count > 0) peer.out = Mailbox::make(count, slot_bytes(count, bytes_));
     offers[rank] = offer(peer.out);
   }
   std::map<int, Words> answers;
@@ -170,10 +171,10 @@ std::unique_ptr<Transfer> HostChannel::receive(Tensors tensors, int rank) {
 
 }  // namespace
 
-std::int64_t slot_bytes(int messages) { return kMailboxBytes / std::max(messages, 4); }
+std::int64_t slot_bytes(int messages, std::int64_t bytes) { return bytes / std::max(messages, 4); }
 
-std::unique_ptr<Channel> make_host_channel(std::unique_ptr<Channel> other) {
-  return std::make_unique<HostChannel>(std::move(other));
+std::unique_ptr<Channel> make_host_channel(std::unique_ptr<Channel> other, std::int64_t bytes) {
+  return std::make_unique<HostChannel>(std::move(other), bytes);
 }
 
 }  // namespace ostinato

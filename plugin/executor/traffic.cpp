@@ -42,6 +42,7 @@ Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono
       meter_(meter),
       waiting_(std::move(waiting)),
       dynamic_(dynamic),
+      late_(dynamic && trains(program) && channel.posting() == Posting::anywhere),
       ahead_(trains(program) ? 0 : sends_ahead(program, kSendsAhead, dynamic)),
       itinerary_(ostinato::itinerary(program, rank, channel.posting())),
       pool_(channel.device(), meter),
@@ -52,8 +53,20 @@ Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono
   }
 }
 
-std::map<int, int> Traffic::messages() const {
+void Traffic::renew() {
+  assert(next_post_ == 0);
+  itinerary_ = ostinato::itinerary(program_, rank_, channel_.posting());
+  inbound_.clear();
+  inbound_.resize(program_.ranks[rank_].size());
+}
+
+std::map<int, int> Traffic::messages(bool any_order) const {
   std::map<int, int> messages = itinerary_.most_sends;
+  if (any_order) {
+    for (auto& [peer, count] : messages) count = 0;
+    for (const Instruction& i : program_.ranks[rank_])
+      if (is_send(i.action)) ++messages[i.peer];
+  }
   for (auto& [peer, count] : messages)
     count = kMessagesOfSend * (ahead_ > 0 ? std::min(count, ahead_) : count);
   return messages;
@@ -152,6 +165,10 @@ void Traffic::post_before(int index) {
 }
 
 void Traffic::post(int index) {
+  if (!late_) post_here(index);
+}
+
+void Traffic::post_here(int index) {
   post_before(index + 1);
   if (next_post_ > index) return;
   assert(next_post_ == index);
@@ -195,6 +212,10 @@ void Traffic::read_announcement(int index) {
 }
 
 std::vector<Buffer> Traffic::wait(int index) {
+  while (next_post_ <= index) {
+    post_before(index + 1);
+    if (next_post_ <= index) post_here(next_post_);
+  }
   assert(inbound_[index]);
   Inbound inbound = std::move(*inbound_[index]);
   inbound_[index].reset();

@@ -14,8 +14,9 @@
 //
 // Where shapes may change (`dynamic`), one int64 before every message along an edge says whether it looks
 // like the one before it to that peer (kUnchanged), or its shapes follow (kAnnounced). Such a receive is
-// posted at its place in the list, where the proof lets it block, and not ahead. A gradient looks like what
-// went forward for its micro-batch.
+// posted at its place in the list, where the proof lets it block, and not ahead. Where no send waits for its
+// receive to be posted (Posting::anywhere), that is put off until the compute that takes it, so that a rank
+// whose peer is late goes on with what it has. A gradient looks like what went forward for its micro-batch.
 //
 // In training, gradients that come back say which sends are over. In a program of forwards nothing comes
 // back, so a send waits while as many as sends_ahead() says (flow.h) are under way to its peer: a rank that
@@ -49,8 +50,13 @@ class Traffic {
 
   const Itinerary& itinerary() const { return itinerary_; }
 
-  /// What the channel is opened with: per peer, the most messages to it that are on their way at once.
-  std::map<int, int> messages() const;
+  /// Between two steps: the program, which the constructor was given by reference, has become another one of
+  /// the same stages. What is known of shapes, lanes and buffers stays.
+  void renew();
+
+  /// What the channel is opened with: per peer, the most messages to it that are on their way at once; of all
+  /// programs of the same transfers in whatever order (`any_order`), all of a step.
+  std::map<int, int> messages(bool any_order = false) const;
 
   /// What stage `from` of this rank made for stage `to` of a micro-batch, or handed to it on this rank: a
   /// gradient along that edge may come from or go to a peer all the same, where one of the two stages is on
@@ -116,6 +122,7 @@ class Traffic {
 
   const Instruction& at(int index) const { return program_.ranks[rank_][index]; }
   Edge& edge(const Instruction& transfer);
+  void post_here(int index);
   void read_announcement(int index);
   void read_flag(int index);
   /// Whether what the receive at `index` brings is known already.
@@ -137,6 +144,7 @@ class Traffic {
   Meter& meter_;
   std::function<void(int)> waiting_;
   bool dynamic_;
+  bool late_;             ///< receives of unknown shapes are posted at the compute that takes them
   int ahead_;             ///< most sends to a peer that are not over; 0: no limit
   bool changed_ = false;  ///< shapes, in this step
   int flagged_ = -1;      ///< the receive whose shapes were read last; where shapes may change

@@ -46,6 +46,11 @@ Plan lengthened(const Plan& plan, const Placement& placement, int micro_batches)
                      std::to_string(micro_batches) + " micro-batches are " + std::to_string(steps) +
                          " steps; at most " + std::to_string(kMostLengthenedSteps) + " can be run at once");
   }
+  if (!plan.sizes.empty())
+    throw InputError("", 0,
+                     "the plan is for " + std::to_string(plan.micro_batches) +
+                         " micro-batches of sizes of their own, and cannot be made longer: search one for " +
+                         std::to_string(micro_batches));
   Plan result = plan;
   result.lower_bound = {};
   result.optimal = {};

@@ -63,7 +63,12 @@ std::set<std::string> recomputing(const Placement& placement, const std::vector<
 class Lowering {
  public:
   Lowering(const Plan& plan, const Placement& placement)
-      : plan_(plan), placement_(placement), graph_(stage_graph(placement)) {}
+      : plan_(plan), placement_(placement), graph_(stage_graph(placement)) {
+    for (const Block& block : placement.blocks) {
+      first_input_.push_back(inputs_);
+      inputs_ += block.after.size();
+    }
+  }
 
   Program run() {
     add_computes();
@@ -80,6 +85,16 @@ class Lowering {
   void join(int before, int after) {
     events_[before].followers.push_back(after);
     ++events_[after].waiting;
+  }
+
+  /// Of the micro-batch, where each has a size of its own.
+  Nanoseconds time_of(int block, int micro_batch) const {
+    return plan_.sizes.empty() ? placement_.blocks[block].time : plan_.sizes[micro_batch].times[block];
+  }
+
+  Bytes bytes_of(int block, std::size_t input, int micro_batch) const {
+    return plan_.sizes.empty() ? placement_.blocks[block].after[input].bytes
+                               : plan_.sizes[micro_batch].bytes[first_input_[block] + input];
   }
 
   Action action_of(int block) const {
@@ -100,7 +115,7 @@ class Lowering {
     for (const ScheduledBlock& s : plan_.schedule) {
       Event event;
       event.time = s.start;
-      event.next = s.start + placement_.blocks[s.block].time;
+      event.next = s.start + time_of(s.block, s.micro_batch);
       event.source = {.action = action_of(s.block),
                       .stage = graph_.stage_of[s.block],
                       .micro_batch = s.micro_batch,
@@ -141,15 +156,20 @@ class Lowering {
 
   void add_transfers() {
     for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
-      for (const Dependency& input : placement_.blocks[b].after) {
-        const auto& holders = placement_.blocks[input.block].devices;
-        for (const int to : placement_.blocks[b].devices) {
-          if (std::binary_search(holders.begin(), holders.end(), to)) continue;
-          const auto [time, from] = quickest(holders, to, input.bytes);
-          for (int m = 0; m < plan_.micro_batches; ++m) {
-            add_transfer(event_of(input.block, m), event_of(static_cast<int>(b), m), {from, to}, time);
-          }
-        }
+      for (std::size_t k = 0; k < placement_.blocks[b].after.size(); ++k)
+        add_transfers(static_cast<int>(b), k);
+    }
+  }
+
+  /// Of one input of a block, for all micro-batches, to each of its devices that does not hold it.
+  void add_transfers(int block, std::size_t input) {
+    const int producer = placement_.blocks[block].after[input].block;
+    const auto& holders = placement_.blocks[producer].devices;
+    for (const int to : placement_.blocks[block].devices) {
+      if (std::binary_search(holders.begin(), holders.end(), to)) continue;
+      for (int m = 0; m < plan_.micro_batches; ++m) {
+        const auto [time, from] = quickest(holders, to, bytes_of(block, input, m));
+        add_transfer(event_of(producer, m), event_of(block, m), {from, to}, time);
       }
     }
   }
@@ -233,6 +253,8 @@ class Lowering {
   const Plan& plan_;
   const Placement& placement_;
   StageGraph graph_;
+  std::vector<std::size_t> first_input_;  ///< by block, among the inputs of all blocks
+  std::size_t inputs_ = 0;
   std::vector<Event> events_;
   std::vector<int> computes_;  ///< event of (block, micro-batch)
 };
@@ -240,10 +262,7 @@ class Lowering {
 }  // namespace
 
 Program lower(const Plan& plan, const Placement& placement) {
-  if (!plan.sizes.empty())
-    throw InputError("", 0,
-                     "the plan is for micro-batches of sizes of their own, which no program runs yet; search "
-                     "without --sizes for one");
+  if (!plan.sizes.empty()) check_sizes(placement, plan.sizes);
   const auto taken = plan.modes ? plan.modes->taken : std::vector<TakenMode>{};
   const std::set<std::string> recompute = recomputing(placement, taken);
   Program program = Lowering(plan, as_planned(placement, plan)).run();

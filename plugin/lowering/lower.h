@@ -9,13 +9,16 @@
 // ranks by one global order: the planned end of its producer, ties by the planned start of its consumer, then
 // by stage and micro-batch. A compute of a sharded stage stands at its place on each of its ranks; what a
 // rank of the consumer does not hold comes from the producer's rank that is quickest for it, ties the lowest,
-// as Placement::transfer() counts it. Running a projection of one global order cannot deadlock; deadlock.h
-// checks it again without trusting this argument, and a program that fails is never returned.
+// as Placement::transfer() counts it, of the micro-batch's own bytes where it has some. Running a projection
+// of one global order cannot deadlock; deadlock.h checks it again without trusting this argument, and a
+// program that fails is never returned.
 
 #include <filesystem>
+#include <string>
+#include <string_view>
 
 #include "plugin/lowering/program.h"
-#include "search/placement/placement.h"
+#include "search/placement/placement_toml.h"
 #include "search/plan/plan.h"
 
 namespace ostinato {
@@ -31,5 +34,23 @@ Program lower(const Plan& plan, const Placement& placement);
 /// file.
 Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path,
                     int micro_batches = 0);
+
+/// A placement whose plans are lowered step by step, from their texts: of micro-batches that differ, say.
+//
+//   const StepPlacement steps(toml, "placement.toml");
+//   Program program = steps.lower(plan_json);
+class StepPlacement {
+ public:
+  /// From the text of a placement; `name` stands in messages for its file. Throws InputError with that and
+  /// the line.
+  StepPlacement(std::string_view text, const std::string& name);
+
+  /// As lower_files().
+  Program lower(const std::string& plan_json) const;
+
+ private:
+  PlacementFile file_;
+  std::string name_;
+};
 
 }  // namespace ostinato

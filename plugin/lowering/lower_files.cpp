@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <optional>
+#include <ranges>
+
 #include "plugin/lowering/lengthen.h"
 #include "plugin/lowering/lower.h"
 #include "search/checker/checker.h"
@@ -6,6 +9,8 @@
 #include "search/files/file.h"
 #include "search/files/sha256.h"
 #include "search/named/named.h"
+#include "search/plan/modes.h"
+#include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
 #include "search/simulate/simulate.h"
@@ -13,15 +18,28 @@
 namespace ostinato {
 namespace {
 
-/// Where devices share processors, with what that costs.
-Nanoseconds predicted(const Plan& plan, const Placement& placement,
-                      const std::vector<ScheduledBlock>& schedule) {
-  return placement.hosts.empty() ? makespan_of(placement, schedule)
-                                 : replayed_makespan(placement, plan.micro_batches, schedule);
+/// The makespan, with what sharing processors costs.
+Nanoseconds predicted_of(const Plan& plan, const Placement& placement) {
+  if (placement.hosts.empty()) return plan.makespan;
+  const OneBatch all = as_one_batch(plan, placement);
+  return replayed_makespan(all.placement, all.plan.micro_batches, all.plan.schedule);
+}
+
+/// Of these orders, with the plan's micro-batches and what sharing processors costs; none where they
+/// contradict each other.
+std::optional<Nanoseconds> predicted_in(Orders orders, const Plan& plan, const Placement& placement) {
+  const OneBatch all = as_one_batch(plan, placement);
+  if (!plan.sizes.empty()) {
+    for (Step& step : orders | std::views::join)
+      step = {step.micro_batch * static_cast<int>(placement.blocks.size()) + step.block, 0};
+  }
+  const auto schedule = earliest_starts(all.placement, all.plan.micro_batches, orders);
+  if (!schedule) return std::nullopt;
+  return replayed_makespan(all.placement, all.plan.micro_batches, *schedule);
 }
 
 /// That a DeepSpeed user would have is on the best stages, or on an even split of the layers.
-Nanoseconds one_f_one_b(const Plan& plan, const Placement& placement) {
+Nanoseconds usual_of(const Plan& plan, const Placement& placement) {
   for (const Baseline& baseline : plan.baselines) {
     if (!baseline.name.starts_with("1f1b")) continue;
     if (placement.hosts.empty()) return baseline.makespan;
@@ -29,9 +47,8 @@ Nanoseconds one_f_one_b(const Plan& plan, const Placement& placement) {
   }
   for (const char* name : {"1f1b", "interleaved-1f1b"}) {
     const NamedSchedule named = named_schedule(name, placement, plan.micro_batches);
-    if (!named.orders) continue;
-    const auto schedule = earliest_starts(placement, plan.micro_batches, *named.orders);
-    if (schedule) return predicted(plan, placement, *schedule);
+    if (named.orders)
+      if (const auto makespan = predicted_in(*named.orders, plan, placement)) return *makespan;
   }
   return 0;
 }
@@ -46,8 +63,22 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
   Program program = lower(longer, file.placement);
   program.plan_sha256 = sha256(read_file(plan_path, kMaxPlanBytes));
   program.placement_sha256 = file.sha256;
-  if (plan.sizes.empty()) program.predicted = predicted(longer, placement, longer.schedule);
-  program.one_f_one_b = one_f_one_b(plan, placement);
+  program.predicted = predicted_of(longer, placement);
+  program.one_f_one_b = usual_of(plan, placement);
+  return program;
+}
+
+StepPlacement::StepPlacement(std::string_view text, const std::string& name)
+    : file_(parse_placement(text, name)), name_(name) {}
+
+Program StepPlacement::lower(const std::string& plan_json) const {
+  const Plan plan = parse_plan(plan_json, "the plan of a step", file_.placement, file_.sha256);
+  refuse_unless_it_runs(plan, file_.placement, "the plan of a step", name_);
+  Program program = ostinato::lower(plan, file_.placement);
+  program.plan_sha256 = sha256(plan_json);
+  program.placement_sha256 = file_.sha256;
+  program.predicted = predicted_of(plan, as_planned(file_.placement, plan));
+  program.one_f_one_b = usual_of(plan, as_planned(file_.placement, plan));
   return program;
 }
 

@@ -54,6 +54,10 @@ def at_least(low: int, text: str) -> int:
 positive, natural = partial(at_least, 1), partial(at_least, 0)
 
 
+def lengths_of(text: str) -> list[int]:
+    return [positive(one) for one in text.split(",")]
+
+
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="ostinato profile",
@@ -75,6 +79,8 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--repeats", type=positive, default=20, help="measurements of each layer (%(default)s)")
     p.add_argument("--warm-up", type=natural, default=3, help="rounds before them that do not count (%(default)s)")
+    lengths = "measure the layers with sequences of these lengths, too (512,1024,2048): micro-batches differ in length"
+    p.add_argument("--sizes", type=lengths_of, default=(), metavar="LENGTHS", help=lengths)
     ranks = "processes whose transfers are measured, pair by pair; two stand for all (%(default)s)"
     p.add_argument("--ranks", type=positive, default=2, help=ranks)
     beside = (
@@ -271,6 +277,7 @@ class Work:
         """Measures, writes and reports. Returns the exit status."""
         args = self.args
         job.repeats, job.warm_up, job.kind, job.beside = args.repeats, args.warm_up, args.kind, self.beside(job)
+        job.lengths = args.sizes
         with shown_progress(args.quiet) as progress:
             profile = self.layers_of(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
+from ostinato.profile.measure.by_size import measure_sizes, tokens_of
 from ostinato.profile.measure.company import company
 from ostinato.profile.measure.device_times import measure_on_device
 from ostinato.profile.measure.footprint import Footprint, footprint
@@ -100,11 +101,15 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     describe(profile, job, settings)
     profile.timer, profile.timer_note = measured.timer, measured.timer_note
     profile.model_sha256 = chain.digest
+    profile.tokens = tokens_of(job.inputs)
     profile.layers = mark_shardable(with_labels(layer_rows(chain, costs, memory, footprints), job), job.layers)
     if job.device.own_clock:  # a host runs ahead of its accelerator
         profile.rank = rank_cost(settings)
     else:
         profile.rank = rank_cost(settings, job.read, computing(measured.samples))
     profile.operators = measured.operators.rows
+    if job.lengths:
+        with torch.enable_grad(), counted_memory(job.device):
+            profile.sizes = measure_sizes(job, settings, job.lengths, progress)
     state_completeness(profile, measured.operators)
     return profile

@@ -107,6 +107,15 @@ struct RankCost {
   friend bool operator==(const RankCost&, const RankCost&) = default;
 };
 
+/// What the layers take for a micro-batch of another size, by layer; medians.
+struct SizeCost {
+  std::int64_t size = 0;  ///< samples times length, as Profile::tokens
+  std::vector<Nanoseconds> forward;
+  std::vector<Nanoseconds> backward;
+
+  friend bool operator==(const SizeCost&, const SizeCost&) = default;
+};
+
 struct Profile {
   std::string model;         ///< name of the model
   std::string model_sha256;  ///< of its layer names and parameter shapes
@@ -118,6 +127,9 @@ struct Profile {
   int warm_up = 0;
   int repeats = 0;
   int micro_batch_size = 0;
+  std::int64_t tokens =
+      0;  ///< samples times length of the micro-batch that `layers` were measured with; 0: not known
+  std::vector<SizeCost> sizes;  ///< rising; empty: one size was measured
   RankCost rank;
   std::vector<LayerCost> layers;  ///< in model order
   std::vector<OperatorCost> operators;

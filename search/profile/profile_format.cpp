@@ -91,6 +91,10 @@ Json json(const RankCost& rank) {
   return object;
 }
 
+Json json(const SizeCost& row) {
+  return {{"size", row.size}, {"forward", row.forward}, {"backward", row.backward}};
+}
+
 void add(std::string& text, const char* key, const Json& value) {
   text += fmt::format("  \"{}\": {},\n", key, value.text());
 }
@@ -125,11 +129,16 @@ std::string format_profile(const Profile& profile) {
   add(text, "warm_up", profile.warm_up);
   add(text, "repeats", profile.repeats);
   add(text, "micro_batch_size", profile.micro_batch_size);
+  if (profile.tokens > 0) add(text, "tokens", profile.tokens);
   add(text, "completeness", json(profile.completeness));
   if (const std::string noise = noise_of(profile); !noise.empty()) add(text, "noise", noise);
   if (profile.rank != RankCost{}) add(text, "rank", json(profile.rank));
   add_rows(text, "layers", profile.layers);
   text += ",\n";
+  if (!profile.sizes.empty()) {
+    add_rows(text, "sizes", profile.sizes);
+    text += ",\n";
+  }
   add_rows(text, "operators", profile.operators);
   text += ",\n";
   add_rows(text, "transfers", profile.transfers);

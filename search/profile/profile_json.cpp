@@ -32,6 +32,8 @@ class ProfileReader {
   void rank(const Value& value);
   void layer(const Value& value);
   std::vector<LayerInput> inputs(const Value& list, std::int64_t last) const;
+  void size(const Value& value);
+  std::vector<Nanoseconds> times_of_layers(const Fields& row, std::string_view key) const;
   void operator_row(const Value& value);
   void transfer(const Value& value);
   Spread spread(const Fields& row, std::string_view key) const;
@@ -43,8 +45,8 @@ class ProfileReader {
 Profile ProfileReader::read(const Value& root) {
   const Fields fields(
       root, file_, "a profile",
-      {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats", "micro_batch_size",
-       "completeness", "noise", "rank", "layers", "operators", "transfers"});
+      {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats", "micro_batch_size", "tokens",
+       "sizes", "completeness", "noise", "rank", "layers", "operators", "transfers"});
   model(fields.need("model", ValueKind::object));
   device(fields.need("device", ValueKind::object));
   profile_.timer = fields.text("timer");
@@ -60,6 +62,9 @@ Profile ProfileReader::read(const Value& root) {
   if (fields.find("noise") != nullptr) fields.text("noise");  // for people: noise_of() tells it anew
   if (fields.find("rank") != nullptr) rank(fields.need("rank", ValueKind::object));
   for (const Value& row : fields.need("layers", ValueKind::array).items) layer(row);
+  if (fields.find("tokens") != nullptr) profile_.tokens = fields.integer("tokens", 1);
+  if (fields.find("sizes") != nullptr)
+    for (const Value& row : fields.need("sizes", ValueKind::array).items) size(row);
   for (const Value& row : fields.need("operators", ValueKind::array).items) operator_row(row);
   for (const Value& row : fields.need("transfers", ValueKind::array).items) transfer(row);
   return std::move(profile_);
@@ -205,6 +210,26 @@ std::vector<LayerInput> ProfileReader::inputs(const Value& list, std::int64_t la
     result.push_back(input);
   }
   return result;
+}
+
+void ProfileReader::size(const Value& value) {
+  const Fields fields(value, file_, "a row of 'sizes'", {"size", "forward", "backward"});
+  const std::int64_t before = profile_.sizes.empty() ? 0 : profile_.sizes.back().size;
+  if (fields.integer("size", 1) <= before) fields.fail(fields.find("size"), "the rows of 'sizes' must rise");
+  profile_.sizes.push_back({.size = fields.integer("size", 1),
+                            .forward = times_of_layers(fields, "forward"),
+                            .backward = times_of_layers(fields, "backward")});
+}
+
+std::vector<Nanoseconds> ProfileReader::times_of_layers(const Fields& row, std::string_view key) const {
+  const Value& list = row.need(key, ValueKind::array);
+  if (list.items.size() != profile_.layers.size())
+    row.fail(&list, in_quotes(key) + " must have a time for each of the " +
+                        std::to_string(profile_.layers.size()) + " layers");
+  std::vector<Nanoseconds> times;
+  for (const Value& item : list.items)
+    times.push_back(integer_in(item, file_, in_quotes(key), 0, Fields::kLargest));
+  return times;
 }
 
 void ProfileReader::operator_row(const Value& value) {

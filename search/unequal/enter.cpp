@@ -17,6 +17,7 @@ class Dispatcher {
     missing_.resize(steps);
     for (int s = 0; s < jobs.steps(); ++s) missing_[s] = static_cast<int>(jobs.inputs(s).size());
     left_.assign(entry.size(), jobs.blocks());
+    next_of_.assign(jobs.blocks(), 0);
     free_.assign(jobs.devices(), 0);
     used_.assign(free_.size(), 0);
   }
@@ -52,7 +53,9 @@ class Dispatcher {
     }
   }
 
-  bool fits(int s) const {
+  bool may_run(int s) const {
+    const int b = jobs_.block(s);
+    if (jobs_.in_order(b) && next_of_[static_cast<std::size_t>(b)] != jobs_.micro_batch(s)) return false;
     for (const int d : jobs_.devices_of(s))
       if (used_[d] + std::max<Bytes>(jobs_.memory(s), 0) + jobs_.workspace(s) > jobs_.room(d)) return false;
     return true;
@@ -89,7 +92,7 @@ class Dispatcher {
     for (std::size_t k = 0; k < ready_.size(); ++k) {
       const Nanoseconds start = could_start(ready_[k].step);
       if (best >= 0 && start > least) continue;
-      if (!fits(ready_[k].step)) continue;
+      if (!may_run(ready_[k].step)) continue;
       if (best < 0 || start < least || goes_before(ready_[k], ready_[best]))
         best = static_cast<int>(k), least = start;
     }
@@ -106,6 +109,7 @@ class Dispatcher {
       used_[d] += jobs_.memory(s);
     }
     order_.push_back(s);
+    ++next_of_[static_cast<std::size_t>(jobs_.block(s))];
     for (const Jobs::Input& out : jobs_.followers(s)) {
       const std::size_t next = out.step;
       arrival_[next] = std::max(arrival_[next], end + out.transfer);
@@ -121,6 +125,7 @@ class Dispatcher {
   const std::vector<int>& entry_;
   const Rule& rule_;
   std::vector<int> rank_, missing_, left_, order_;
+  std::vector<int> next_of_;  ///< of each block that keeps the order, the micro-batch that it may run next
   std::vector<Ready> ready_;
   std::vector<Nanoseconds> arrival_, free_;
   std::vector<Bytes> used_;

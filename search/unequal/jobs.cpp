@@ -4,11 +4,27 @@
 #include <algorithm>
 
 namespace ostinato::unequal {
+namespace {
 
-Jobs::Jobs(const Placement& placement, const std::vector<MicroBatch>& sizes)
+/// Backwards, and forwards that no other forward takes from: their losses.
+std::vector<char> adding(const Placement& placement) {
+  std::vector<char> adds(placement.blocks.size(), 1);
+  for (const Block& block : placement.blocks) {
+    if (block.kind != Kind::forward) continue;
+    for (const Dependency& input : block.after)
+      if (placement.blocks[static_cast<std::size_t>(input.block)].kind == Kind::forward)
+        adds[static_cast<std::size_t>(input.block)] = 0;
+  }
+  return adds;
+}
+
+}  // namespace
+
+Jobs::Jobs(const Placement& placement, const std::vector<MicroBatch>& sizes, bool keep_order)
     : blocks_(static_cast<int>(placement.blocks.size())),
       micro_batches_(static_cast<int>(sizes.size())),
-      topological_(topological_order(placement)) {
+      topological_(topological_order(placement)),
+      in_order_(keep_order ? adding(placement) : std::vector<char>(placement.blocks.size(), 0)) {
   for (const MicroBatch& one : sizes) {
     time_.insert(time_.end(), one.times.begin(), one.times.end());
     memory_.insert(memory_.end(), one.memory.begin(), one.memory.end());

@@ -25,8 +25,9 @@ class Jobs {
     Nanoseconds transfer;
   };
 
-  /// `sizes` has what docs/formats.md asks of it (check_sizes). O(steps * inputs).
-  Jobs(const Placement& placement, const std::vector<MicroBatch>& sizes);
+  /// `sizes` has what docs/formats.md asks of it (check_sizes). `keep_order`: as in_order() says; none is
+  /// without it. O(steps * inputs).
+  Jobs(const Placement& placement, const std::vector<MicroBatch>& sizes, bool keep_order = false);
 
   int steps() const { return static_cast<int>(time_.size()); }
   int blocks() const { return blocks_; }
@@ -43,6 +44,8 @@ class Jobs {
   std::span<const int> blocks_on(int d) const { return blocks_on_[d]; }
   std::span<const Input> inputs(int s) const { return inputs_[s]; }
   std::span<const Input> followers(int s) const { return followers_[s]; }
+  /// Runs for one micro-batch after another as they were given: it adds to gradients or losses.
+  bool in_order(int b) const { return in_order_[static_cast<std::size_t>(b)] != 0; }
   /// Blocks of one micro-batch, inputs first.
   const std::vector<int>& topological() const { return topological_; }
   /// A path leads from block a to block b, or they are the same.
@@ -67,7 +70,7 @@ class Jobs {
   Lists<int> devices_of_, blocks_on_;
   Lists<Input> inputs_, followers_;
   std::vector<int> topological_;
-  std::vector<char> reaches_;
+  std::vector<char> reaches_, in_order_;
 };
 
 }  // namespace ostinato::unequal

@@ -20,11 +20,15 @@ Nanoseconds Sequence::measure(const std::vector<int>& order, Nanoseconds limit) 
   free_.assign(jobs_.devices(), 0);
   used_.assign(free_.size(), 0);
   last_.assign(free_.size(), -1);
+  next_of_.assign(static_cast<std::size_t>(jobs_.blocks()), 0);
   Nanoseconds makespan = 0;
   std::int64_t looked = 0;
   bool holds = true;
   for (const int s : order) {
     ++looked;
+    if (jobs_.in_order(jobs_.block(s)) &&
+        next_of_[static_cast<std::size_t>(jobs_.block(s))]++ != jobs_.micro_batch(s))
+      holds = false;
     Nanoseconds start = 0;
     for (const Jobs::Input& in : jobs_.inputs(s)) start = std::max(start, next_.end[in.step] + in.transfer);
     std::size_t k = static_cast<std::size_t>(s) * width_;

@@ -75,6 +75,7 @@ class Sequence {
   std::vector<Nanoseconds> free_;
   std::vector<Bytes> used_;
   std::vector<int> last_, with_, rest_;
+  std::vector<int> next_of_;  ///< of each block that keeps the order, the micro-batch that it may run next
   std::vector<Pair> pairs_;
   Nanoseconds makespan_ = kNever;
   std::int64_t work_ = 0;

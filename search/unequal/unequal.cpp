@@ -41,7 +41,7 @@ class Search {
       : placement_(placement),
         sizes_(sizes),
         options_(options),
-        jobs_(placement, sizes),
+        jobs_(placement, sizes, options.keep_order),
         trial_(jobs_),
         until_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                   std::chrono::duration<double>(options.time_limit_seconds))) {}

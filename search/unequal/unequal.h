@@ -23,6 +23,9 @@ struct UnequalOptions {
   std::int64_t work = 1'500'000;  ///< steps looked at: about 15 ms of one core
   std::uint64_t seed = 0;         ///< of all that is random
   double time_limit_seconds = 0;  ///< the best so far is returned then; <= 0: none, work alone decides
+  /// Every backward runs in the order of the micro-batches on its device, and so does each forward that feeds
+  /// no other block's forward: gradients and losses are then added as in 1F1B. Bounds are those without it.
+  bool keep_order = false;
   const std::atomic<bool>* stop = nullptr;  ///< set it, and the best so far is returned
 };
 

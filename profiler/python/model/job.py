@@ -24,6 +24,7 @@ class Job:
     config: dict = field(default_factory=dict)  # DeepSpeed's: optimizer, precision, micro-batch size
     optimizer: Any = None  # one that the script made itself
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
+    lengths: Sequence[int] = ()  # of other sequences that layers are measured with, too
     read: int = 0  # ns that a batch takes to read
     device: Any = field(default_factory=Cpu)  # Cpu or Cuda of machine/device.py: layers and inputs are moved there
     ranks: int = 1  # of the world that the script has made

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ostinato.errors import printable
+from ostinato.profile.measure.by_size import worst_between
 from ostinato.profile.measure.check import Check, launch_share
 
 TOP_OPERATORS = 8
@@ -191,10 +192,20 @@ def check_table(profile: Any, checks: Sequence[Check]) -> Table:
     return table
 
 
+def size_lines(profile: Any) -> list[str]:
+    """What a micro-batch takes at each size, and how far a straight line between two of them may be off."""
+    rows = profile.sizes
+    if not rows:
+        return []
+    at_each = ", ".join(f"{row.size}: {(sum(row.forward) + sum(row.backward)) / 1e6:.2f} ms" for row in rows)
+    error = f"; a size between two others lies within {worst_between(rows):.1%} of the line through them" if len(rows) > 2 else ""
+    return [f"Tokens and forward with backward: {at_each}{error}"]
+
+
 def show(profile: Any, console: Console) -> None:
     console.print(layer_table(profile))
     console.print(operator_table(profile))
-    notes = transfer_lines(profile) + block_lines(profile) + unrest_lines(profile) + launch_lines(profile) + timer_lines(profile)
+    notes = size_lines(profile) + transfer_lines(profile) + block_lines(profile) + unrest_lines(profile) + launch_lines(profile) + timer_lines(profile)
     for line in (*notes, completeness_line(profile)):
         console.print(line, highlight=False)
 
@@ -219,6 +230,8 @@ def summary(profile: Any, path: str) -> dict[str, Any]:
         "block_forward_ns": profile.rank.forward,
         "block_backward_ns": profile.rank.backward,
         "read_ns": profile.rank.read,
+        "sizes": [{"size": row.size, "forward_ns": sum(row.forward), "backward_ns": sum(row.backward)} for row in profile.sizes],
+        "sizes_error": worst_between(profile.sizes),
         "timer": profile.timer,
         "noise": profile.noise,
         "complete": profile.completeness.complete,

@@ -8,6 +8,7 @@
 #include "plugin/lowering/deadlock.h"
 #include "plugin/lowering/program_text.h"
 #include "search/files/error.h"
+#include "search/unequal/unequal.h"
 #include "tests/support/plans.h"
 
 namespace ostinato {
@@ -54,6 +55,68 @@ TEST(Lower, TransferCarriesItsPlannedTimesAndBothEnds) {
                                               .peer_stage = 0,
                                               .start = 10,
                                               .end = 17}));
+}
+
+/// Two stages of 10 and 11 ns, 16 bytes between them at a byte a nanosecond; micro-batches of 6, 1 and 2
+/// times that.
+Placement sized_pair() { return graph({.device_of = {0, 1}, .edges = {{0, 1}}, .latency = 7}); }
+
+Plan sized_plan(const Placement& placement, bool keep_order = false) {
+  const std::vector<MicroBatch> sizes = {scaled(placement, 6, 1), scaled(placement, 1, 1),
+                                         scaled(placement, 2, 1)};
+  return search_unequal(placement, sizes, {.keep_order = keep_order});
+}
+
+TEST(Lower, MicroBatchesOfTheirOwnSizesRunInThePlansOrderForTheirOwnTimes) {
+  const Placement p = sized_pair();
+  const Plan plan = sized_plan(p);
+  const Program program = lower(plan, p);
+  EXPECT_TRUE(prove_deadlock_free(program).ok());
+  EXPECT_EQ(program.micro_batches, 3);
+  EXPECT_EQ(program.makespan, plan.makespan);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    std::vector<std::tuple<Nanoseconds, int>> ran, planned;
+    for (const Instruction& i : program.ranks[rank]) {
+      if (!is_compute(i.action)) continue;
+      ran.emplace_back(i.start, i.micro_batch);
+      const Nanoseconds times[] = {6, 1, 2};
+      const Nanoseconds one = (10 + static_cast<Nanoseconds>(rank)) * (i.action == Action::forward ? 1 : 2);
+      EXPECT_EQ(i.end - i.start, one * times[i.micro_batch]) << to_string(i);
+    }
+    for (const ScheduledBlock& s : plan.schedule)
+      if (p.blocks[s.block].devices[0] == static_cast<int>(rank))
+        planned.emplace_back(s.start, s.micro_batch);
+    EXPECT_EQ(ran, planned);
+  }
+}
+
+TEST(Lower, SizedPlansSayWhetherGradientsAreAddedInOrder) {
+  const Placement p = sized_pair();
+  EXPECT_FALSE(keeps_order(lower(sized_plan(p), p)));
+  EXPECT_TRUE(keeps_order(lower(sized_plan(p, true), p)));
+}
+
+TEST(Lower, SizedTransfersTakeWhatTheBytesOfTheirMicroBatchTake) {
+  Placement p = sized_pair();
+  p.link.bytes_per_second = 1'000'000'000;
+  for (Block& block : p.blocks)
+    for (Dependency& input : block.after) input.bytes = 100;
+  const Program program = lower(sized_plan(p), p);
+  int transfers = 0;
+  for (const Instruction& i : program.ranks[0]) {
+    if (is_compute(i.action)) continue;
+    const Nanoseconds times[] = {6, 1, 2};
+    EXPECT_EQ(i.end - i.start, 7 + 100 * times[i.micro_batch]) << to_string(i);
+    ++transfers;
+  }
+  EXPECT_EQ(transfers, 6);
+}
+
+TEST(Lower, RefusesSizesThatAreNotThePlacements) {
+  const Placement p = sized_pair();
+  Plan plan = sized_plan(p);
+  plan.sizes[1].times.pop_back();
+  EXPECT_THROW(lower(plan, p), InputError);
 }
 
 TEST(Lower, StagesFollowTheModelOrderOfThePlacement) {

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from ostinato import _plugin, report
 from ostinato.deepspeed.trace import Trace
-from ostinato.trace import perfetto, read_traces
+from ostinato.trace import TraceError, perfetto, read_traces
 from plan_files import write_chain
 
 
@@ -49,6 +49,39 @@ def test_blocks_ranks_and_step_are_compared(tmp_path):
     assert summary["step"] == {
         "predicted_ns": 300, "predicted_1f1b_ns": None, "measured_pipeline_ns": 340, "measured_step_ns": 1_500_000_000, "steps": 3,
     }  # fmt: skip
+
+
+def planned(sha, makespan, **changes):
+    made = {"plan_sha256": sha, "makespan": makespan, "lower_bound": 200, "one_f_one_b": 500, "planning": 3, "measured": 330}
+    return made | changes
+
+
+def test_steps_of_their_own_plans(tmp_path, capsys):
+    """Two replicas with plans of their own: the one that is planned to end last counts."""
+    mine = [planned("aa", 250), planned("ab", 300), planned("ac", 300, measured=700)]
+    other = [planned("ba", 400, lower_bound=390, one_f_one_b=0), planned("bb", 210), planned("bc", 310, planning=9)]
+    folder = write(tmp_path, trace(0, step_plans=mine), trace(1, step_plans=other, plan_sha256="bc", makespan=310))
+    rows = report.summary(read_traces(folder))["steps"]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert rows[0] == {"step": 1, "predicted_ns": 400, "bound_ns": 390, "predicted_1f1b_ns": None, "measured_ns": 330, "planning_ns": 3}
+    assert (rows[1]["predicted_ns"], rows[2]["measured_ns"], rows[2]["planning_ns"]) == (300, 700, 9)
+    assert report.above(rows[1]) == pytest.approx(0.5)
+    assert report.main([str(folder)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Steps planned for their sizes" in shown and "52.50% above the bound" in shown and "reordering saves 39.0% of it" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"step_plans": [planned("aa", 250)]}, "'step_plans' has 1 entries for 3 steps"),
+        ({"step_plans": [planned("aa", -1)] * 3}, "step_plans.0.makespan"),
+        ({"step_plans": [{"plan_sha256": "aa"}] * 3}, "step_plans.0.makespan"),
+    ],
+)
+def test_plans_of_steps_that_are_wrong(tmp_path, changes, words):
+    with pytest.raises(TraceError, match=words):
+        read_traces(write(tmp_path, trace(0, **changes)))
 
 
 def test_perfetto_has_planned_beside_measured(tmp_path):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/profile/profile_json.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "search/files/error.h"
@@ -111,6 +112,27 @@ TEST(ProfileJsonTest, WhatARankSpendsIsOptional) {
   EXPECT_NE(format_profile(p).find(R"("rank": {"held":1,"step":2,"buffers":3})"), std::string::npos);
   p.rank.forward = 4, p.rank.backward = 5, p.rank.read = 6;
   EXPECT_EQ(parse_profile(format_profile(p), "profile.json").rank, p.rank);
+}
+
+TEST(ProfileJsonTest, SizesAreOptional) {
+  Profile p = profile();
+  p.tokens = 2048;
+  p.sizes = {{512, {1, 2}, {3, 4}}, {2048, {5, 6}, {7, 8}}};
+  const std::string text = format_profile(p);
+  EXPECT_NE(text.find(R"({"size":512,"forward":[1,2],"backward":[3,4]})"), std::string::npos) << text;
+  const Profile read = parse_profile(text, "profile.json");
+  EXPECT_EQ(read.sizes, p.sizes);
+  EXPECT_EQ(read.tokens, 2048);
+  EXPECT_EQ(format_profile(read), text);
+}
+
+TEST(ProfileJsonTest, SizesRiseAndHaveATimeForEachLayer) {
+  Profile p = profile();
+  p.sizes = {{512, {1, 2}, {3, 4}}, {512, {5, 6}, {7, 8}}};
+  EXPECT_THAT(refusal(format_profile(p)), testing::HasSubstr("the rows of 'sizes' must rise"));
+  p.sizes = {{512, {1, 2}, {3}}};
+  EXPECT_THAT(refusal(format_profile(p)),
+              testing::HasSubstr("'backward' must have a time for each of the 2 layers"));
 }
 
 TEST(ProfileJsonTest, TheBackendOfATransferIsOptional) {

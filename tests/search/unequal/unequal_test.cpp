@@ -36,6 +36,13 @@ Plan held(const test::UnequalCase& one, const UnequalOptions& options = {}) {
   return plan;
 }
 
+std::string last_stage(const Placement& placement) {
+  std::string last;
+  for (const Block& block : placement.blocks)
+    if (block.kind == Kind::forward) last = block.stage;
+  return last;
+}
+
 /// The first failure that the checker finds, or "".
 std::string refusal(const Plan& plan, const Placement& placement) {
   const CheckResult result = check_plan(plan, placement);
@@ -71,6 +78,33 @@ TEST(Unequal, TheSameInputGivesTheSameBytes) {
   const Plan first = held(one), again = held(one), other = held(one, {.seed = 7});
   EXPECT_EQ(format_plan(first, one.placement), format_plan(again, one.placement));
   EXPECT_EQ(first.lower_bound.makespan, other.lower_bound.makespan);
+}
+
+TEST(Unequal, KeepsTheOrderOfGradientsAndLossesWhereAsked) {
+  int dearer = 0;
+  for (const bool split : {false, true}) {
+    for (unsigned seed = 0; seed < 6; ++seed) {
+      const test::UnequalCase one = chain(3, 8, 1'600'000, seed, split);
+      const Plan plan = held(one, {.keep_order = true}), free = held(one);
+      const std::string last = last_stage(one.placement);
+      std::vector<int> next(one.placement.blocks.size(), 0);
+      for (const ScheduledBlock& step : plan.schedule) {
+        const auto b = static_cast<std::size_t>(step.block);
+        const Block& block = one.placement.blocks[b];
+        const bool adds = block.kind != Kind::forward || block.stage == last;
+        if (adds) {
+          EXPECT_EQ(next[b]++, step.micro_batch) << block.name;
+        }
+      }
+      EXPECT_EQ(plan.lower_bound.makespan, free.lower_bound.makespan);
+      dearer += plan.makespan > free.makespan ? 1 : 0;
+      for (const UsualSchedule& usual : usual_schedules(one.placement, one.sizes)) {
+        if (!usual.fits || usual.name != "1f1b") continue;
+        EXPECT_LE(plan.makespan, usual.makespan);
+      }
+    }
+  }
+  EXPECT_GT(dearer, 0) << "the order costs nothing: is it kept?";
 }
 
 TEST(Unequal, StopsWithTheBestSoFar) {

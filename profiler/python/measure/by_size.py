@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What layers take for micro-batches of several sizes, and between them.
+
+    rows = measure_sizes(job, settings, [512, 1024], progress)       # SizeCost: size, forward and backward by layer
+    at(((512, 10), (1024, 30)), 768)                                 # 20.0: a straight line between two sizes
+    worst_between(rows)                                              # 0.04: how far from such a line a measured size lies
+
+A size is the length of a sequence: dimension 1 of the first input. Every input and label that is as long there is cut to the length.
+Costs are kept as measured, so attention's square is seen: the line between two sizes bends at each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from ostinato import _profiler
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.measure.company import company
+from ostinato.profile.measure.passes import in_turns
+from ostinato.profile.measure.samples import Progress
+from ostinato.profile.model.build import build_chain
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.tensors import tensors
+from ostinato.profile.settings import Settings
+
+Points = Sequence[tuple[float, float]]  # (size, nanoseconds), sizes rising
+
+
+def at(points: Points, size: float) -> float:
+    """On the line between the neighbours of `size`; beyond the outermost points, on that through the last two. Never below 0."""
+    if len(points) == 1:
+        return points[0][1] * size / points[0][0]
+    (x, a), (y, b) = next((pair for pair in pairwise(points) if size <= pair[1][0]), points[-2:])
+    return max(0.0, a + (b - a) * (size - x) / (y - x))
+
+
+def worst_between(rows: Sequence[Any]) -> float:
+    """The largest share by which a measured size, all layers together, lies off the line through its neighbours; 0 of fewer than three."""
+    points = [(row.size, sum(row.forward) + sum(row.backward)) for row in rows]
+    inner = range(1, len(points) - 1)
+    return max((abs(at(points[:k] + points[k + 1 :], points[k][0]) / points[k][1] - 1) for k in inner if points[k][1]), default=0.0)
+
+
+def tokens_of(inputs: Any) -> int:
+    """Samples times length of the first input: its first two dimensions. 0 where it has none."""
+    first = next(tensors(inputs), None)
+    return 0 if first is None or first.dim() == 0 else math.prod(first.shape[:2])
+
+
+def cut_to(length: int, inputs: Any, labels: Any) -> tuple[Any, Any]:
+    """Of what is as long in dimension 1 as the first input. Raises ProfileError where that is shorter."""
+    first = next(tensors(inputs), None)
+    if first is None or first.dim() < 2:
+        raise ProfileError("--sizes needs a first input of two or more dimensions, samples and length: this one has fewer")
+    whole = first.shape[1]
+    if length > whole:
+        raise ProfileError(f"--sizes: the script's first micro-batch is {whole} long, and cannot be cut to {length}: let it begin with one as long")
+
+    def cut(value: Any) -> Any:
+        if torch.is_tensor(value):
+            return value[:, :length].contiguous() if value.dim() > 1 and value.shape[1] == whole else value
+        if isinstance(value, dict):
+            return {key: cut(one) for key, one in value.items()}
+        return type(value)(map(cut, value)) if isinstance(value, tuple | list) else value
+
+    return cut(inputs), cut(labels)
+
+
+def measure_sizes(job: Job, settings: Settings, lengths: Sequence[int], progress: Progress) -> list[Any]:
+    """A row a length, rising. Times are those of the host's clock."""
+    if job.module is not None:
+        raise ProfileError("--sizes needs a PipelineModule, whose layers are measured one by one")
+    if job.device.own_clock:
+        raise ProfileError(f"--sizes measures by the host's clock, and layers on {job.device.place} have one of their own: leave it out")
+    return [_measured(job, settings, length, progress) for length in sorted(set(lengths))]
+
+
+def _measured(job: Job, settings: Settings, length: int, progress: Progress) -> Any:
+    inputs, labels = cut_to(length, job.inputs, job.labels)
+    chain = build_chain(replace(job, inputs=inputs, labels=labels), settings)
+    with company(chain.layers, job.beside):
+        samples = in_turns(chain.layers, job, split=False, progress=lambda _, done, total: progress(f"size {length}", done, total))
+    of = {layer.index: one for layer, one in zip(chain.layers, samples, strict=True)}
+    times = [[_median(getattr(of[layer.index], phase)) for _, layer in chain.rows] for phase in ("forward", "backward")]
+    return _profiler.SizeCost(tokens_of(inputs), *times)
+
+
+def _median(samples: Sequence[Any]) -> int:
+    times = sorted(sample.time for sample in samples)
+    return times[len(times) // 2]
