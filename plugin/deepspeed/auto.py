@@ -39,6 +39,7 @@ from .parameter_groups import Snapshot
 from .random_state import random_state_kept
 from .rebuild import units_of
 from .script_changes import ScriptChanges
+from .starting import starting
 
 WARM_UP, PASSES = 1, 3
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
@@ -56,10 +57,11 @@ class Auto:
     groups: Snapshot  # of the user's optimizer or parameter groups, before DeepSpeed changed them
     hooks: list[set[int]]  # of the model, the engine's own
     changes: ScriptChanges  # since initialize()
+    timeout_s: float  # of the section
     loaded: tuple | None = None  # arguments of load_checkpoint()
 
 
-def begin(engine, original_init, again: Again, args: tuple, kwargs: dict) -> dict[str, Marks]:
+def begin(engine, original_init, again: Again, timeout_s: float, args: tuple, kwargs: dict) -> dict[str, Marks]:
     """Makes DeepSpeed's own engine, which measures in its first train_batch(). Changes `kwargs` so that it can be read twice. Returns what
     that engine did to the layers of this rank, by their units (rebuild).
     """
@@ -72,7 +74,7 @@ def begin(engine, original_init, again: Again, args: tuple, kwargs: dict) -> dic
     original_init(engine, *args, **kwargs)
     hooks = [set(now) - before for now, before in zip(_hooks(kwargs["model"]), had, strict=True)]
     engine.__class__ = type(kind.__name__, (AutoEngine, kind), {"__module__": kind.__module__})
-    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks, ScriptChanges(engine))
+    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks, ScriptChanges(engine), timeout_s)
     if dist.get_rank() == 0:
         print("ostinato: auto: the first train_batch() measures under DeepSpeed's own 1F1B, then searches", flush=True)
     return {unit: Marks(before[unit], describe(layer)) for unit, layer in layers.items()}
@@ -91,7 +93,7 @@ class AutoEngine:
         loader, iterator = self.training_dataloader, self.data_iterator
         batches, read = _read(iterator, self.micro_batches) if iterator is not None else ([], 0)
         self._ostinato_auto.changes.note()
-        with random_state_kept():
+        with random_state_kept(), starting("measuring, and then making its engine anew", self._ostinato_auto.timeout_s):
             profile = _measure(self, batches, read)
             _switch(self, profile)
         if iterator is not None:

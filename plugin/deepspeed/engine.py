@@ -18,6 +18,7 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import Shard, ShardedLogits
 from ostinato.ranks.groups import Links, link_groups
+from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -139,20 +140,21 @@ class PlanEngine:
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         run.executor = self._training_executor() if run.trains else None
-        run.watch = Watch(
-            _get_default_store(),
-            f"engine {next(_engines)}, pipeline of rank {self.grid.pp_group[0]}",
-            self.stage_id,
-            len(self.grid.pp_group),
-            self._position,
-            min(1.0, run.section.timeout_s / 4),
-        )
-        run.outside = Outside(self, run.watch, run.section.timeout_s)
+        run.outside = Outside(self, *self._watched(), run.section.timeout_s)
         if run.paths.trace is not None:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
         return run.equality.claim
+
+    def _watched(self) -> tuple[Watch, Presence]:
+        """Over this pipeline, and over all ranks, which a checkpoint waits for."""
+        run, store, engine = self._ostinato, _get_default_store(), f"engine {next(_engines)}"
+        period_s = min(1.0, run.section.timeout_s / 4)
+        presence = Presence(store, engine, self.global_rank, dist.get_world_size(), period_s)
+        name = f"{engine}, pipeline of rank {self.grid.pp_group[0]}"
+        run.watch = Watch(store, name, self.stage_id, len(self.grid.pp_group), self._position, period_s, presence)
+        return run.watch, presence
 
     def _make_executor(self, program, dynamic_shapes: bool):
         """For this rank; its stages are still to be set."""
@@ -495,7 +497,8 @@ class PlanEngine:
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
         if self.global_rank == 0 and save_dir:
             checkpoint.write(save_dir, tag, self._ostinato.stages)
-        return super().save_checkpoint(save_dir, tag, *args, **kwargs)
+        with self._ostinato.outside.checkpoint("saving a checkpoint"):
+            return super().save_checkpoint(save_dir, tag, *args, **kwargs)
 
     def _save_zero_checkpoint(self, save_path, tag):
         with universal.wholes_saved(self, self._ostinato.parts):
@@ -511,7 +514,8 @@ class PlanEngine:
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         if load_optimizer_states and not module_only and not self.load_universal_checkpoint():
             checkpoint.check(load_dir, tag, self._ostinato)
-        loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
+        with self._ostinato.outside.checkpoint("loading a checkpoint"):
+            loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
         universal.drop_wholes(self)
         return loaded
 

@@ -28,6 +28,7 @@ from .refusals import check_run, untried_version
 from .refused_keys import untried_keys
 from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
+from .starting import starting
 
 
 # What must be equal everywhere; files may have other names on other nodes.
@@ -56,13 +57,22 @@ def start(engine, original_init, section: dict, file: str | None, args: tuple, k
     prepared = _prepare(section, file, model, config)
     try:
         _agree(prepared, model)
-        if prepared.section.searches:  # what can be found wrong before a search has been
-            _search_plan(prepared, model, config)
+    except Unsupported as error:
+        return _without_plan(error, engine, original_init, prepared, args, kwargs)
+    with starting("making its engine", prepared.section.timeout_s):
+        _make(engine, original_init, prepared, args, kwargs)
+
+
+def _make(engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+    """After what can be found wrong before a search has been."""
+    try:
+        if prepared.section.searches:
+            _search_plan(prepared, kwargs["model"], kwargs["config_class"])
     except Unsupported as error:
         return _without_plan(error, engine, original_init, prepared, args, kwargs)
     if prepared.program is None:
         again = partial(_start_measured, original_init, prepared, args, kwargs)
-        prepared.engines = auto.begin(engine, original_init, again, args, kwargs)
+        prepared.engines = auto.begin(engine, original_init, again, prepared.section.timeout_s, args, kwargs)
     else:
         _install(engine, original_init, prepared, args, kwargs)
 

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from ostinato.ranks import watch
+from ostinato.ranks import threads, watch
 from ostinato.ranks.deadline import Deadline
 from ostinato.ranks.watch import Watch
 from support.worlds import free_port
@@ -53,7 +53,7 @@ def store():
     made.free.set()
     for mine in list(watch._watches):
         mine.close()
-    watch._join(60)
+    threads.join(60)
 
 
 def watched(store: Store, rank: int) -> Watch:
