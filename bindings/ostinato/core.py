@@ -273,6 +273,7 @@ class Devices:
     """
 
     def __init__(self, count: int, memory: Memory = "unlimited"):
+        _check_counts(devices=count)
         self._core = _search.devices(count, _typed("device_memory", memory))
 
     @classmethod
@@ -301,7 +302,7 @@ class Devices:
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the device file. Devices that are alike have none: ValueError."""
         if not self._core.text:
-            raise ValueError("devices that are alike are a number, not a file")
+            raise UsageError("devices that are alike are a number, not a file")
         write_text(Path(path), self._core.text)
 
     def __repr__(self) -> str:
@@ -365,6 +366,7 @@ def placement(
         "memory": memory, "shard_memory": shard_memory, "workspace": workspace, "static": static, "capacity": capacity,
         "latency": latency, "bandwidth": bandwidth, "bytes": bytes,
     }  # fmt: skip
+    _check_counts(devices=devices, chunks=chunks, layers=layers)
     return Placement(_search.shape(shape, devices, chunks, layers, inference, _settings(given)))
 
 
@@ -390,6 +392,7 @@ def partition(
     """
     options = {"chunks": chunks, "layout": layout, "stages": stages, "shard": shard, "recompute": recompute, "inference": inference,
                "split_backward": split_backward, "allow_incomplete": allow_incomplete}  # fmt: skip
+    _check_counts(micro_batches=micro_batches)
     core, report = _search.partition(profile._core, _devices(devices, device_memory)._core, micro_batches, _settings(options))
     return Placement(core, json.loads(report))
 
@@ -412,6 +415,7 @@ def search(
     the plan does not depend on it. `method`: a named schedule instead of a search. `choose`: among the placement's modes, too.
     """
     options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "choose": choose}
+    _check_counts(micro_batches=micro_batches)
     core, interrupted = _search.search(placement._core, micro_batches, _settings(options), progress)
     return _unless(interrupted, Plan(core))
 
@@ -444,6 +448,7 @@ def search_sizes(
         batches = _search.sizes_file(placement._core, fspath(sizes))
     else:
         batches = [_micro_batch(placement, one, size) for one in sizes]
+    _check_counts(effort=effort)
     if effort < 1:
         raise UsageError(f"effort is {effort}; it must be 1 percent or more")
     settings = _settings({"time_limit": time_limit, "seed": seed})
@@ -454,6 +459,7 @@ def _micro_batch(placement: Placement, one: MicroBatch, of: int) -> _search.Micr
     given: Mapping[str, Any] = one if isinstance(one, Mapping) else {"size": index(one)}
     if unknown := set(given) - {"size", "times", "memory"}:
         raise UsageError(f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}")
+    _check_counts(63, size=given.get("size", of), of=of)
     figures = [dict(given.get(key, {})) for key in ("times", "memory")]
     return _search.micro_batch(placement._core, given.get("size", of), of, *figures)
 
@@ -477,6 +483,7 @@ def pareto(
     [(2, 15000), (1, 24000)]
     """
     options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "choose": choose, "points": points}
+    _check_counts(micro_batches=micro_batches)
     cores, interrupted = _search.pareto(placement._core, micro_batches, _settings(options), progress)
     return _unless(interrupted, [Plan(core) for core in cores])
 
@@ -519,6 +526,7 @@ def plan(
         "fewer_devices": fewer_devices, "all_devices": all_devices, "shard": shard, "inference": inference,
         "split_backward": split_backward, "allow_incomplete": allow_incomplete,
     }  # fmt: skip
+    _check_counts(micro_batches=micro_batches)
     where = _devices(devices, device_memory)
     core, report, told, interrupted = _search.plan_profile(profile._core, where._core, micro_batches, _settings(options), progress)
     return _unless(interrupted, Plan(core, json.loads(report), told))
@@ -565,6 +573,13 @@ def lower(plan: Plan, *, transfers: bool = True) -> list[str]:
     return _search.lower(plan._core, transfers)
 
 
+def _check_counts(bits: int = 31, **counts: int) -> None:
+    """Raises UsageError for one that no integer of the core holds."""
+    for name, count in counts.items():
+        if not -(2**bits) <= index(count) < 2**bits:
+            raise UsageError(f"{name} is {count}; the largest is {2**bits - 1}")
+
+
 def _typed(key: str, value: Any) -> str:
     """As it would be typed on the command line."""
     if isinstance(value, bool):
@@ -586,7 +601,7 @@ def _devices(devices: int | Devices, memory: Memory) -> Devices:
     if not isinstance(devices, Devices):
         return Devices(devices, memory)
     if memory != "unlimited":
-        raise ValueError("device_memory goes with a number of devices; Devices have their own")
+        raise UsageError("device_memory goes with a number of devices; Devices have their own")
     return devices
 
 
