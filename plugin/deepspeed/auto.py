@@ -27,10 +27,12 @@ from ostinato.profile.measure.samples import rounds
 from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.settings import read_settings
 from ostinato.ranks.groups import everyones
+from ostinato.ranks.presence import ranks_in_words
 
 from ostinato import _profiler
 
 from . import announce
+from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import is_graph, layers_read
 from .layer_clock import LayerClock, Measured, cost_of
@@ -65,6 +67,7 @@ def begin(engine, original_init, again: Again, timeout_s: float, args: tuple, kw
     """Makes DeepSpeed's own engine, which measures in its first train_batch(). Changes `kwargs` so that it can be read twice. Returns what
     that engine did to the layers of this rank, by their units (rebuild).
     """
+    _refuse_idle(kwargs)
     if kwargs.get("model_parameters") is not None:
         kwargs["model_parameters"] = list(kwargs["model_parameters"])
     groups = Snapshot(kwargs.get("optimizer"), kwargs.get("model_parameters"))
@@ -78,6 +81,17 @@ def begin(engine, original_init, again: Again, timeout_s: float, args: tuple, kw
     if dist.get_rank() == 0:
         print("ostinato: auto: the first train_batch() measures under DeepSpeed's own 1F1B, then searches", flush=True)
     return {unit: Marks(before[unit], describe(layer)) for unit, layer in layers.items()}
+
+
+def _refuse_idle(kwargs: dict) -> None:
+    """The same on every rank. DeepSpeed's own engine, which measures, does not start where a rank has nothing to train."""
+    learns = any(parameter.requires_grad for parameter in kwargs["model"].parameters())
+    idle = [rank for rank, learning in enumerate(everyones(learns)) if not learning]
+    if idle and (kwargs.get("optimizer") or kwargs["config_class"].optimizer_name):
+        raise OstinatoError(
+            f'"auto" measures under DeepSpeed\'s own 1F1B, which does not start where a rank has nothing to train, as {ranks_in_words(idle)} under its '
+            'partition: give the section a "plan", or a "profile" of the model'
+        )
 
 
 def _hooks(model) -> tuple[dict, dict]:
