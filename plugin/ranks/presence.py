@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from . import threads
 from .deadline import Deadline
 
+LEAST_S = 10.0  # of patience: a rank may wait so long for a processor, or for Python's lock
 NO_STORE = "the store does not answer: the process that holds it, rank 0 or the launcher's agent, is stopped or gone"
 
 
@@ -39,7 +40,8 @@ class Presence:
 
     @contextmanager
     def needed(self, limit_s: float, lost: Callable[[str], None]) -> Iterator[None]:
-        """lost(who) is called, on another thread, once a rank or the store has given no sign for `limit_s`."""
+        """lost(who) is called, on another thread, once a rank or the store has given no sign for `limit_s`, or LEAST_S."""
+        limit_s = max(limit_s, LEAST_S)
         over = threading.Event()
         deadline = Deadline(limit_s, lambda _: lost(self._missed(limit_s)))
         threads.keep(deadline.thread)

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from ostinato.ranks import threads, watch
+from ostinato.ranks import presence, threads, watch
 from ostinato.ranks.deadline import Deadline
 from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch
@@ -149,8 +149,9 @@ class Missed:
         self.came.set()
 
 
-def test_who_answers_is_waited_for(store):
+def test_who_answers_is_waited_for(store, monkeypatch):
     """However long it takes; rank 1 answers, and then it does not."""
+    monkeypatch.setattr(presence, "LEAST_S", 1.0)
     mine, missed = Presence(store, "test", 0, 2, period_s=0.01), Missed()
     watches = [Watch(store, "test", r, 2, lambda: "here", 0.01, Presence(store, "test", r, 2, 0.01)) for r in range(2)]
     with mine.needed(1.0, missed):
@@ -159,7 +160,8 @@ def test_who_answers_is_waited_for(store):
         assert missed.came.wait(60) and missed.who == "rank 1 gave no sign for 1 s"
 
 
-def test_a_store_that_does_not_answer_is_told_of(store):
+def test_a_store_that_does_not_answer_is_told_of(store, monkeypatch):
+    monkeypatch.setattr(presence, "LEAST_S", 0.1)
     mine, missed = Presence(store, "test", 0, 2, period_s=0.01), Missed()
     store.free.clear()
     with mine.needed(0.1, missed):
