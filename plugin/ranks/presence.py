@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from . import threads
 from .deadline import Deadline
 
-LEAST_S = 10.0  # of patience: a rank may wait so long for a processor, or for Python's lock
+LEAST_S = 30.0  # of patience: a rank may wait so long for a processor, or for Python's lock
 NO_STORE = "the store does not answer: the process that holds it, rank 0 or the launcher's agent, is stopped or gone"
 
 

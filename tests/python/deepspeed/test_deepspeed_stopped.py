@@ -61,7 +61,7 @@ def test_who_saves_beside_a_stopped_rank_names_it(plan, tmp_path, monkeypatch, s
         world.run(save_beside_a_stopped_rank, options, stopped, str(tmp_path))
     said = (tmp_path / f"{1 - stopped}.err").read_text()
     assert f"rank {1 - stopped} (pipeline rank {1 - stopped}), step 2: saving a checkpoint: " in said, said
-    assert ("the store does not answer" if stopped == 0 else "rank 1 gave no sign for 10 s") in said, said
+    assert ("the store does not answer" if stopped == 0 else "rank 1 gave no sign for 30 s") in said, said
 
 
 def save_slowly(options: Options, folder: str) -> list[float]:
