@@ -20,17 +20,24 @@ void raise(const char* name, const Arguments&... arguments) {
   PyErr_SetObject(type.ptr(), type(arguments...).ptr());
 }
 
+/// A message may quote bytes of a file that are no text.
+py::str said(const std::exception& error) {
+  const std::string_view what = error.what();
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(what.data(), static_cast<py::ssize_t>(what.size()), "replace"));
+}
+
 void translate(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);
   } catch (const core::UsageError& usage) {
-    raise("UsageError", usage.what());
+    raise("UsageError", said(usage));
   } catch (const InputError& input) {
-    raise("InputError", input.what(), input.file(), input.line());
+    raise("InputError", said(input), input.file(), input.line());
   } catch (const InfeasibleError& infeasible) {
-    raise("InfeasibleError", infeasible.what());
+    raise("InfeasibleError", said(infeasible));
   } catch (const UndecidedError& undecided) {
-    raise("UndecidedError", undecided.what());
+    raise("UndecidedError", said(undecided));
   }
 }
 

@@ -215,6 +215,9 @@ PartitionOptions cut_options(const Options& options, PartitionOptions on, int mi
 
 JointOptions joint_options(const Options& options, PartitionOptions on, int micro_batches,
                            const Profile& profile) {
+  if (micro_batches < 1)
+    throw UsageError(fmt::format("--micro-batches needs {}, got {}", whole_number_text(1, kMostMicroBatches),
+                                 micro_batches));
   JointOptions wanted;
   wanted.search = search_options(options, micro_batches);
   wanted.partition = partition_options(options, std::move(on), micro_batches);

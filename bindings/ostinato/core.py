@@ -27,7 +27,8 @@ from typing import Any, TypeVar
 from ostinato import _search
 from ostinato.errors import Interrupted, UsageError
 from ostinato.objects import (
-    Check, Devices, GraphPartition, GraphRow, Memory, PerDevice, Placement, Plan, Profile, Simulation, SteadyState, Step, Time, typed,
+    Check, Devices, GraphPartition, GraphRow, Memory, PerDevice, Placement, Plan, Profile, Simulation, SteadyState, Step, Time,
+    check_counts, typed,
 )  # fmt: skip
 
 __all__ = [
@@ -74,6 +75,7 @@ def placement(
         "memory": memory, "shard_memory": shard_memory, "workspace": workspace, "static": static, "capacity": capacity,
         "latency": latency, "bandwidth": bandwidth, "bytes": bytes,
     }  # fmt: skip
+    check_counts(devices=devices, chunks=chunks, layers=layers)
     return Placement(_search.shape(shape, devices, chunks, layers, inference, _settings(given)))
 
 
@@ -99,6 +101,7 @@ def partition(
     """
     options = {"chunks": chunks, "layout": layout, "stages": stages, "shard": shard, "recompute": recompute, "inference": inference,
                "split_backward": split_backward, "allow_incomplete": allow_incomplete}  # fmt: skip
+    check_counts(micro_batches=micro_batches)
     core, report = _search.partition(profile._core, _devices(devices, device_memory)._core, micro_batches, _settings(options))
     return Placement(core, json.loads(report))
 
@@ -121,6 +124,7 @@ def search(
     the plan does not depend on it. `method`: a named schedule instead of a search. `choose`: among the placement's modes, too.
     """
     options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "choose": choose}
+    check_counts(micro_batches=micro_batches)
     core, interrupted = _search.search(placement._core, micro_batches, _settings(options), progress)
     return _unless(interrupted, Plan(core))
 
@@ -155,6 +159,7 @@ def search_sizes(
         batches = _search.sizes_file(placement._core, fspath(sizes))
     else:
         batches = [_micro_batch(placement, one, size) for one in sizes]
+    check_counts(effort=effort)
     if effort < 1:
         raise UsageError(f"effort is {effort}; it must be 1 percent or more")
     settings = _settings({"time_limit": time_limit, "seed": seed})
@@ -165,6 +170,7 @@ def _micro_batch(placement: Placement, one: MicroBatch, of: int) -> _search.Micr
     given: Mapping[str, Any] = one if isinstance(one, Mapping) else {"size": index(one)}
     if unknown := set(given) - {"size", "times", "memory"}:
         raise UsageError(f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}")
+    check_counts(63, size=given.get("size", of), of=of)
     figures = [dict(given.get(key, {})) for key in ("times", "memory")]
     return _search.micro_batch(placement._core, given.get("size", of), of, *figures)
 
@@ -188,6 +194,7 @@ def pareto(
     [(2, 15000), (1, 24000)]
     """
     options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "choose": choose, "points": points}
+    check_counts(micro_batches=micro_batches)
     cores, interrupted = _search.pareto(placement._core, micro_batches, _settings(options), progress)
     return _unless(interrupted, [Plan(core) for core in cores])
 
@@ -294,6 +301,7 @@ def plan(
         "fewer_devices": fewer_devices, "all_devices": all_devices, "shard": shard, "inference": inference,
         "split_backward": split_backward, "allow_incomplete": allow_incomplete,
     }  # fmt: skip
+    check_counts(micro_batches=micro_batches)
     where = _devices(devices, device_memory)
     core, report, told, interrupted = _search.plan_profile(profile._core, where._core, micro_batches, _settings(options), progress)
     return _unless(interrupted, Plan(core, json.loads(report), told))
@@ -348,7 +356,7 @@ def _devices(devices: int | Devices, memory: Memory) -> Devices:
     if not isinstance(devices, Devices):
         return Devices(devices, memory)
     if memory != "unlimited":
-        raise ValueError("device_memory goes with a number of devices; Devices have their own")
+        raise UsageError("device_memory goes with a number of devices; Devices have their own")
     return devices
 
 

@@ -11,8 +11,8 @@ import secrets
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 OWN_FILES = "/proc/self/fd"
@@ -57,19 +57,42 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """For writers that want a name and not a text: theirs is beside `path`, and takes its place when the block is over."""
+    target = Path(os.path.realpath(path))
+    _remove_abandoned(target.parent)
+    beside = target.with_name(f"{BEGIN}{secrets.token_hex(8)}{END}")
+    handle = _open_named(beside)
+    try:
+        yield beside
+        os.fsync(handle)
+        os.replace(beside, target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+
+
 def _open_beside(path: Path) -> tuple[int, bool]:
     """A file to write, and whether it has the name already: where the file system can do without, nothing is left of a process that is
     killed while it writes.
     """
-    handle, has_name = None, True
     if hasattr(os, "O_TMPFILE") and os.access(OWN_FILES, os.X_OK):
         with suppress(OSError):
-            handle, has_name = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), False
-    if handle is None:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+            return _locked(os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)), False
+    return _open_named(path), True
+
+
+def _open_named(path: Path) -> int:
+    return _locked(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+
+
+def _locked(handle: int) -> int:
     with suppress(OSError):  # without locks nobody removes it, either
         fcntl.flock(handle, fcntl.LOCK_EX)
-    return handle, has_name
+    return handle
 
 
 def _remove_abandoned(folder: Path) -> None:

@@ -11,11 +11,13 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import index
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ostinato import _search, megatron
+from ostinato.errors import UsageError
 from ostinato.files import write_text
 
 Time = int | str  # nanoseconds, or with a unit
@@ -34,6 +36,13 @@ def typed(key: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(typed(key, one) for one in value)
     return str(value)
+
+
+def check_counts(bits: int = 31, **counts: int) -> None:
+    """Raises UsageError for one that no integer of the core holds."""
+    for name, count in counts.items():
+        if not -(2**bits) <= index(count) < 2**bits:
+            raise UsageError(f"{name} is {count}; the largest is {2**bits - 1}")
 
 
 class _Text:
@@ -284,6 +293,7 @@ class Devices:
     """
 
     def __init__(self, count: int, memory: Memory = "unlimited", hosts: Sequence[tuple[int, int]] = ()):
+        check_counts(devices=count)
         self._core = _search.devices(count, typed("device_memory", memory), list(hosts))
 
     @classmethod
@@ -312,7 +322,7 @@ class Devices:
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the device file. Devices that are alike have none: ValueError."""
         if not self._core.text:
-            raise ValueError("devices that are alike are a number, not a file")
+            raise UsageError("devices that are alike are a number, not a file")
         write_text(Path(path), self._core.text)
 
     def __repr__(self) -> str:

@@ -8,15 +8,19 @@ is then named after the timeout, where a collective would hang or mix with DeepS
 """
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from itertools import count, zip_longest
 
 import torch.distributed as dist
+from ostinato.ranks import threads
+from ostinato.ranks.presence import NO_STORE
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .errors import OstinatoError, Unsupported
 
+PATIENCE_S = 3.0  # with a store that may be stopped
 _rounds = count()  # every rank makes its engines in the same order
 
 
@@ -94,14 +98,28 @@ def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
     try:
         store.wait(keys, timedelta(seconds=timeout_s))
     except dist.DistError:
-        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        raise OstinatoError(
-            f"{_ranks(missing)} did not report within {timeout_s:g} s: is ostinato installed there, and is the "
-            '"ostinato" section in that configuration?'
-        ) from None
+        raise OstinatoError(_missing(store, keys, timeout_s)) from None
     everyone = [_read(store.get(key)) for key in keys]
     _leave_together(store, prefix, world)
     return everyone
+
+
+def _missing(store, keys: list[str], timeout_s: float) -> str:
+    """Who has not reported. The store may be what is missing."""
+    found: list[int] = []
+
+    def ask() -> None:
+        with suppress(RuntimeError):
+            found.extend(rank for rank, key in enumerate(keys) if not store.check([key]))
+
+    asking = threads.start(ask)
+    asking.join(PATIENCE_S)
+    if asking.is_alive() or not found:
+        return f"the ranks did not report within {timeout_s:g} s, and {NO_STORE}"
+    return (
+        f"{_ranks(found)} did not report within {timeout_s:g} s: is ostinato installed there, and is the "
+        '"ostinato" section in that configuration?'
+    )
 
 
 def _read(text: bytes) -> Statement:

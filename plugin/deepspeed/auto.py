@@ -27,10 +27,12 @@ from ostinato.profile.measure.samples import computing, rounds
 from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.settings import read_settings
 from ostinato.ranks.groups import everyones
+from ostinato.ranks.presence import ranks_in_words
 
 from ostinato import _profiler
 
 from . import announce
+from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import is_graph, layers_read
 from .layer_clock import LayerClock, Measured, cost_of
@@ -39,6 +41,7 @@ from .parameter_groups import Snapshot
 from .random_state import random_state_kept
 from .rebuild import units_of
 from .script_changes import ScriptChanges
+from .starting import starting
 from .upstream import Engine, Model
 
 WARM_UP, PASSES = 1, 3
@@ -58,13 +61,17 @@ class Auto:
     hooks: list[set[int]]  # of the model, the engine's own
     changes: ScriptChanges  # since initialize()
     shares_cores: bool  # a layer's time is then that of its thread: how long it waits for a core is the plan's to count
+    timeout_s: float  # of the section
     loaded: tuple | None = None  # arguments of load_checkpoint()
 
 
-def begin(engine: Engine, original_init, again: Again, shares_cores: bool, args: tuple, kwargs: dict) -> dict[str, Marks]:
+def begin(
+    engine: Engine, original_init, again: Again, shares_cores: bool, timeout_s: float, args: tuple, kwargs: dict
+) -> dict[str, Marks]:
     """Makes DeepSpeed's own engine, which measures in its first train_batch(). Changes `kwargs` so that it can be read twice. Returns what
     that engine did to the layers of this rank, by their units (rebuild). `shares_cores`: ranks of this run do.
     """
+    _refuse_idle(kwargs)
     if kwargs.get("model_parameters") is not None:
         kwargs["model_parameters"] = list(kwargs["model_parameters"])
     groups = Snapshot(kwargs.get("optimizer"), kwargs.get("model_parameters"))
@@ -74,10 +81,21 @@ def begin(engine: Engine, original_init, again: Again, shares_cores: bool, args:
     original_init(engine, *args, **kwargs)
     hooks = [set(now) - before for now, before in zip(_hooks(kwargs["model"]), had, strict=True)]
     engine.__class__ = type(kind.__name__, (AutoEngine, kind), {"__module__": kind.__module__})
-    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks, ScriptChanges(engine), shares_cores)
+    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks, ScriptChanges(engine), shares_cores, timeout_s)
     if dist.get_rank() == 0:
         print("ostinato: auto: the first train_batch() measures under DeepSpeed's own 1F1B, then searches", flush=True)
     return {unit: Marks(before[unit], describe(layer)) for unit, layer in layers.items()}
+
+
+def _refuse_idle(kwargs: dict) -> None:
+    """The same on every rank. DeepSpeed's own engine, which measures, does not start where a rank has nothing to train."""
+    learns = any(parameter.requires_grad for parameter in kwargs["model"].parameters())
+    idle = [rank for rank, learning in enumerate(everyones(learns)) if not learning]
+    if idle and (kwargs.get("optimizer") or kwargs["config_class"].optimizer_name):
+        raise OstinatoError(
+            f'"auto" measures under DeepSpeed\'s own 1F1B, which does not start where a rank has nothing to train, as {ranks_in_words(idle)} under its '
+            'partition: give the section a "plan", or a "profile" of the model'
+        )
 
 
 def _hooks(model: Model) -> tuple[dict, dict]:
@@ -93,7 +111,7 @@ class AutoEngine(Engine):
         loader, iterator = self.training_dataloader, self.data_iterator
         batches, read = _read(iterator, self.micro_batches) if iterator is not None else ([], 0)
         self._ostinato_auto.changes.note()
-        with random_state_kept():
+        with random_state_kept(), starting("measuring, and then making its engine anew", self._ostinato_auto.timeout_s):
             profile = _measure(self, batches, read)
             _switch(self, profile)
         if iterator is not None:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 from ostinato.ranks.groups import link_groups
+from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -73,20 +74,21 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         if run.plans_steps:
             asked, costs = run.section, costs_of(run.placement, run.measured, run.section.size or 0.0)
             run.steps = StepPlans(run.group, self.device, run.placement, costs, self.micro_batches, asked.keep_order, asked.effort)
-        run.watch = Watch(
-            _get_default_store(),
-            f"engine {next(_engines)}, pipeline of rank {self.grid.pp_group[0]}",
-            self.stage_id,
-            len(self.grid.pp_group),
-            self._position,
-            min(1.0, run.section.timeout_s / 4),
-        )
-        run.outside = Outside(self, run.watch, run.section.timeout_s)
+        run.outside = Outside(self, *self._watched(), run.section.timeout_s)
         if run.paths.trace is not None:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
         return run.equality.claim
+
+    def _watched(self) -> tuple[Watch, Presence]:
+        """Over this pipeline, and over all ranks, which a checkpoint waits for."""
+        run, store, engine = self._ostinato, _get_default_store(), f"engine {next(_engines)}"
+        period_s = min(1.0, run.section.timeout_s / 4)
+        presence = Presence(store, engine, self.global_rank, dist.get_world_size(), period_s)
+        name = f"{engine}, pipeline of rank {self.grid.pp_group[0]}"
+        run.watch = Watch(store, name, self.stage_id, len(self.grid.pp_group), self._position, period_s, presence)
+        return run.watch, presence
 
     def _make_executor(self, program, dynamic_shapes: bool, programs_change: bool = False):
         """For this rank; its stages are still to be set."""

@@ -7,14 +7,16 @@
 
 The thread that trains is then held in a collective, where nothing can interrupt it. So the process ends, after it has said which part of
 the step it is in and which ranks that part waits for, and all ranks of its pipeline have said where they are. Where a collective fails because a peer is
-gone, torch's error names nobody: the same is said then.
+gone, torch's error names nobody: the same is said then. A checkpoint may take as long as it takes while all ranks give signs of life.
 """
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from deepspeed.runtime.pipe import schedule
-from ostinato.ranks.watch import Watch, ranks_in_words
+from ostinato.ranks.groups import is_of_a_peer
+from ostinato.ranks.presence import Presence, ranks_in_words
+from ostinato.ranks.watch import Watch
 
 from .errors import OstinatoError
 from .last_words import end_with
@@ -24,8 +26,9 @@ from .upstream import Engine
 class Outside:
     """Of one engine."""
 
-    def __init__(self, engine: Engine, watch: Watch, limit_s: float):
-        self._engine, self._watch = engine, watch
+    def __init__(self, engine: Engine, watch: Watch, presence: Presence, limit_s: float):
+        self._engine, self._watch, self._presence = engine, watch, presence
+        self._limit_s, self._long = limit_s, ""  # what may take long and is under way
         self._deadline = watch.limit(limit_s, self._held)
 
     def command(self, command) -> AbstractContextManager:
@@ -48,6 +51,20 @@ class Outside:
         return self._during(f"adding the gradients of both directions over {ranks_in_words(self._engine.grid.pp_group)}")
 
     @contextmanager
+    def checkpoint(self, what: str) -> Iterator[None]:
+        """`what`: "saving a checkpoint". Its errors are DeepSpeed's own, but for those of a collective whose peer is gone."""
+        self._long = what
+        try:
+            with self._presence.needed(self._limit_s, lambda missed: self._held(f"{what}: {missed}")):
+                yield
+        except RuntimeError as error:
+            if is_of_a_peer(error):
+                self._watch.give_up(f"{self._where()}: {what} over {self._everyone()} failed: {error}")
+            raise
+        finally:
+            self._long = ""
+
+    @contextmanager
     def _during(self, what: str) -> Iterator[None]:
         try:
             with self._deadline.during(what):
@@ -60,7 +77,7 @@ class Outside:
 
     def position(self) -> str:
         """Empty where nothing of it is under way."""
-        what = self._deadline.what
+        what = self._long or self._deadline.what
         return f"rank {self._engine.stage_id} is in step {self._engine.global_steps + 1}, {what}" if what else ""
 
     def _everyone(self) -> str:

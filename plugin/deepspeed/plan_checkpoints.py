@@ -26,7 +26,8 @@ class PlanCheckpoints(Engine):
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
         if self.global_rank == 0 and save_dir:
             checkpoint.write(save_dir, tag, self._ostinato.stages)
-        return super().save_checkpoint(save_dir, tag, *args, **kwargs)
+        with self._ostinato.outside.checkpoint("saving a checkpoint"):
+            return super().save_checkpoint(save_dir, tag, *args, **kwargs)
 
     def _save_zero_checkpoint(self, save_path, tag):
         with universal.wholes_saved(self, self._ostinato.parts):
@@ -42,6 +43,7 @@ class PlanCheckpoints(Engine):
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         if load_optimizer_states and not module_only and not self.load_universal_checkpoint():
             checkpoint.check(load_dir, tag, self._ostinato)
-        loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
+        with self._ostinato.outside.checkpoint("loading a checkpoint"):
+            loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
         universal.drop_wholes(self)
         return loaded

@@ -32,6 +32,7 @@ from .refused_keys import untried_keys
 from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
 from .sizes import size_function
+from .starting import starting
 from .upstream import Engine, Model
 
 if TYPE_CHECKING:
@@ -71,13 +72,23 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
     prepared = _prepare(section, file, model, config)
     try:
         _agree(prepared, model)
-        if prepared.checked()[0].searches:  # what can be found wrong before a search has been
-            _search_plan(prepared, model, config)
+    except Unsupported as error:
+        return _without_plan(error, engine, original_init, prepared, args, kwargs)
+    with starting("making its engine", prepared.checked()[0].timeout_s):
+        _make(engine, original_init, prepared, args, kwargs)
+
+
+def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+    """After what can be found wrong before a search has been."""
+    try:
+        if prepared.checked()[0].searches:
+            _search_plan(prepared, kwargs["model"], kwargs["config_class"])
     except Unsupported as error:
         return _without_plan(error, engine, original_init, prepared, args, kwargs)
     if prepared.program is None:
         again = partial(_start_measured, original_init, prepared, args, kwargs)
-        prepared.engines = auto.begin(engine, original_init, again, bool(cores.sharing(prepared.places)), args, kwargs)
+        shares, timeout_s = bool(cores.sharing(prepared.places)), prepared.checked()[0].timeout_s
+        prepared.engines = auto.begin(engine, original_init, again, shares, timeout_s, args, kwargs)
     else:
         _install(engine, original_init, prepared, args, kwargs)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ostinato.files import replaced, write_text
 
 from .errors import Refused
 from .sources import Source
@@ -81,7 +82,8 @@ def _write(source: Source, own: dict[str, torch.Tensor], folder: Path) -> Writte
     model = source.empty()
     made = {name: value.contiguous() for name, value in revert_weight_conversion(model, own).items()}
     if made:
-        save_file(made, folder / _file_name(dist.get_rank()), metadata={"format": "pt"})
+        with replaced(folder / _file_name(dist.get_rank())) as beside:
+            save_file(made, beside, metadata={"format": "pt"})
     return {name: (value.numel() * value.element_size(), value.dtype) for name, value in made.items()}
 
 
@@ -89,7 +91,7 @@ def _write_index(source: Source, written: list[Written], folder: Path) -> None:
     """And config.json, with the type that the weights have: from_pretrained() would cast them to another one."""
     where = {name: _file_name(rank) for rank, names in enumerate(written) for name in names}
     total = sum(size for names in written for size, _ in names.values())
-    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}, indent=2) + "\n")
+    write_text(folder / INDEX, json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}, indent=2) + "\n")
     config = copy.deepcopy(source.config)
     config.architectures = [source.kind.__name__]
     types = [dtype for names in written for _, dtype in names.values() if dtype.is_floating_point]

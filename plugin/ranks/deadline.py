@@ -34,6 +34,12 @@ class Deadline:
         finally:
             self._become("")
 
+    def renew(self) -> None:
+        """What is under way has as long again."""
+        with self._changed:
+            self._begun += 1
+            self._changed.notify_all()
+
     @property
     def what(self) -> str:
         """What is under way; empty: nothing."""

@@ -33,6 +33,11 @@ def everyones(mine: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     return held
 
 
+def is_of_a_peer(error: RuntimeError) -> bool:
+    """A collective failed because another rank is gone or late. Gloo's errors have no type of their own."""
+    return isinstance(error, dist.DistError) or "/gloo/" in str(error) or str(error).startswith("Gloo")
+
+
 @contextmanager
 def unbound() -> Iterator[None]:
     """Groups that are made meanwhile have communicators of their own, which begin when they are first used.

@@ -9,7 +9,7 @@
         raise
 
 A thread of each rank asks the store once a period, so a rank is heard while it waits in the executor, or computes without
-end in Python. It costs two messages a period, and nothing in between.
+end in Python. It costs a few messages a period, and nothing in between. A rank whose launcher is gone ends.
 
 A process that ends waits for its threads first: one that comes back from the store to an interpreter that is being taken down would
 abort it. The process that holds the store, where no agent of the launcher does, tells the others that it leaves, and gives them
@@ -26,12 +26,14 @@ from contextlib import suppress
 
 import torch.distributed as dist
 
+from . import threads
 from .deadline import Deadline
+from .launcher import Launcher, agent_has_the_store
+from .presence import NO_STORE, Presence, ranks_in_words
 
 PATIENCE_S = 20.0  # for threads, when the process ends
 PATIENCE_AFTER_FAILURE_S = 2.0  # the store may be what has failed
 _LEAVING, _LEFT = "ostinato/watch/leaving", "ostinato/watch/left"
-_threads: list[threading.Thread] = []
 _watches: list["Watch"] = []
 
 
@@ -40,23 +42,28 @@ def say(text: str) -> None:
 
 
 class Watch:
-    """`name`: the same on all ranks of one pipeline, and of this pipeline alone. The store is not shared with other threads."""
+    """`name`: the same on all ranks of one pipeline, and of this pipeline alone. The store is not shared with other threads. `presence`: what
+    its thread answers for this rank.
+    """
 
-    def __init__(self, store, name: str, rank: int, ranks: int, position: Callable[[], str], period_s: float):
+    def __init__(
+        self, store, name: str, rank: int, ranks: int, position: Callable[[], str], period_s: float, presence: Presence | None = None
+    ):  # fmt: skip
         self._held = store  # its server lives as long as it, where this process has it
         self._store, self._rank, self._ranks = store.clone(), rank, ranks
         self._failed, self._spoken = f"ostinato/watch/{name}/failed", f"ostinato/watch/{name}/spoken"
         self._position, self._period_s = position, period_s
+        self._presence, self._launcher = presence, Launcher()
         self._over = threading.Event()
         self._deadline: Deadline | None = None
         self._reaches = True  # the process with the store is there, and has not said that it leaves
         _watches.append(self)
-        self._thread = _start(self._run)
+        self._thread = threads.start(self._run)
 
     def limit(self, limit_s: float, expired: Callable[[str], None]) -> Deadline:
         """For what no other time-out covers; it ends with this watch."""
         self._deadline = Deadline(limit_s, expired)
-        _threads.append(self._deadline.thread)
+        threads.keep(self._deadline.thread)
         return self._deadline
 
     def give_up(self, why: str = "") -> None:
@@ -66,10 +73,10 @@ class Watch:
         self._over.set()
         if why:
             say(why)
-        asking = _start(self._ask)
+        asking = threads.start(self._ask)
         asking.join(6 * self._period_s)
         if asking.is_alive():
-            say("the store does not answer: the process that holds it, rank 0 or the launcher's agent, is stopped or gone")
+            say(NO_STORE)
 
     def close(self) -> None:
         self._over.set()
@@ -96,6 +103,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._over.wait(self._period_s):
+            self._end_without_launcher()
             try:
                 if self._store.check([self._failed]):
                     who = f"rank {self._store.get(self._failed).decode()} gave up"
@@ -106,10 +114,19 @@ class Watch:
                     self._reaches = False
                     self._store.add(_LEFT, 1)
                     return
+                if self._presence is not None:
+                    self._presence.answer()
             except RuntimeError:
                 self._reaches = False
                 say(f"the store of the process group is gone; {self._position()}")
-                return
+                break
+        while not self._over.wait(self._period_s):  # the launcher may have had it
+            self._end_without_launcher()
+
+    def _end_without_launcher(self) -> None:
+        if self._launcher.gone():
+            say(f"the launcher is gone, so this rank ends; {self._position()}")
+            os._exit(1)
 
     def may_leave(self) -> bool:
         """The thread is over, and the store can be told that this process ends."""
@@ -130,36 +147,15 @@ class Watch:
             pass
 
 
-def ranks_in_words(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
-def _start(run: Callable[[], None]) -> threading.Thread:
-    _threads[:] = [thread for thread in _threads if thread.is_alive()]
-    thread = threading.Thread(target=run, daemon=True, name="ostinato-watch")
-    _threads.append(thread)
-    thread.start()
-    return thread
-
-
-def _agent_has_the_store() -> bool:
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
 @atexit.register
 def _end() -> None:
     watches = list(_watches)
     for watch in watches:
         watch.close()
     failed = getattr(sys, "last_value", None) is not None  # the others are to say where they are
-    _join(PATIENCE_AFTER_FAILURE_S if failed else PATIENCE_S)
+    threads.join(PATIENCE_AFTER_FAILURE_S if failed else PATIENCE_S)
     leaving = [watch for watch in watches if watch.may_leave()]
-    if leaving and dist.is_initialized() and not failed and not _agent_has_the_store():
+    if leaving and dist.is_initialized() and not failed and not agent_has_the_store():
         with suppress(RuntimeError):  # an interpreter may start no thread when it ends
-            _start(lambda: leaving[0].leave(dist.get_world_size() - 1)).join(PATIENCE_S)
+            threads.start(lambda: leaving[0].leave(dist.get_world_size() - 1)).join(PATIENCE_S)
 
-
-def _join(patience_s: float) -> None:
-    end = time.monotonic() + patience_s
-    for thread in _threads:
-        thread.join(max(0.0, end - time.monotonic()))

@@ -283,9 +283,7 @@ class Work:
             checks = check_profile(job, profile, args.check, progress) if args.check else []
             drawn = record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
         if not args.no_transfers:
-            profile.transfers = self.part.transfers() or measure_transfers(args.ranks, job.device)
-            if job.config:  # an archive is not trained here
-                count_blocks(profile.rank, profile.layers, job.device)
+            self.measure_transfers(job, profile)
         self.output.back()
         files = write(Result(profile, checks, drawn), args, self.folder)
         with contextlib.suppress(BrokenPipeError, SystemExit):  # whoever read has gone; rich tells it so
@@ -301,6 +299,16 @@ class Work:
         if self.args.beside is not None or not job.config:
             return self.args.beside or 0
         return most_beside(int(self.environment.get("LOCAL_WORLD_SIZE", job.ranks)))
+
+    def measure_transfers(self, job: Job, profile: Any) -> None:
+        """And what blocks cost. Raises ProfileError."""
+        try:
+            profile.transfers = self.part.transfers() or measure_transfers(self.args.ranks, job.device)
+            if job.config:  # an archive is not trained here
+                count_blocks(profile.rank, profile.layers, job.device)
+        except ProfileError as error:
+            hint = "" if "--no-transfers" in str(error) else ": --no-transfers leaves this out"
+            raise ProfileError(f"{error}{hint}", error.status) from error
 
     def layers_of(self, job: Job, progress: Any) -> Any:
         """Their profile. Where only the last stage's iterator has labels, rank 0 cannot compute the loss."""

@@ -100,7 +100,7 @@ class NestingScan {
   }
 
   /// Behind the closing quote. A string of one line ends with the line at the latest; "" has an escape, ''
-  /// has none.
+  /// has none. Up to two quotes before the three that close a long string are its own.
   void skip_string(char quote) {
     line_start_ = false;
     const std::string_view triple = quote == '"' ? "\"\"\"" : "'''";
@@ -115,6 +115,7 @@ class NestingScan {
         ++line_;
       } else if (c == quote && (!long_string || text_.substr(at_, 3) == triple)) {
         at_ += long_string ? 3 : 1;
+        for (int own = 0; long_string && own < 2 && at_ < text_.size() && text_[at_] == quote; ++own) ++at_;
         return;
       }
     }

@@ -7,9 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 
+#include "search/files/file.h"
 #include "tests/fuzz/readers.h"
+#include "tests/support/source_dir.h"
 
 namespace ostinato::fuzz {
 namespace {
@@ -131,6 +134,18 @@ TEST_P(MutationsTest, AreTakenOrRefused) {
   }
   EXPECT_GT(taken, 0);
   EXPECT_LT(taken, count);
+}
+
+/// What libFuzzer found to take other ways through the reader.
+TEST_P(MutationsTest, OfTheCorpusAreTakenOrRefused) {
+  const Reader& reader = find_reader(GetParam());
+  int read = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(test::source_dir() / "tests/fuzz/corpus" / GetParam())) {
+    EXPECT_NO_THROW(reader.take(read_file(entry.path(), std::size_t{1} << 20))) << entry.path();
+    ++read;
+  }
+  EXPECT_GE(read, 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Readers, MutationsTest,

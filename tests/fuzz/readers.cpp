@@ -172,7 +172,7 @@ std::vector<Reader> all() {
   return {
       reader("toml", "f.toml",
              {v, "a = 1\n[b.'c d']\ne = [1, 2.5, '''x''', \"\\u00e9\"] # \u00e9\nf = 2026-01-02T03:04:05Z\n",
-              "x = {y.z = true}\n"},
+              "x = {y.z = true}\n", "s = ['''x'x'''', \"\"\"y\"\"\"\"\"] # \u00e9\n"},
              toml),
       reader("json", "f.json", {R"({"format": "x/1", "list": [{"a": [1, 2.5e3, "\u00e9"]}], "b": null})"},
              json),

@@ -96,7 +96,7 @@ def wait_for(started: list[subprocess.Popen], folder: Path, what: str = "the tra
         try:
             status = process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired as error:
-            raise ProfileError(f"{what} took more than {TIMEOUT} s: use --no-transfers") from error
+            raise ProfileError(f"{what} took more than {TIMEOUT} s") from error
         if status:
             lines = (folder / f"{rank}.log").read_text().strip().splitlines() or ["no message"]
             raise ProfileError(f"rank {rank} of {what} failed: {lines[-1]}", Status.MISSING)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ostinato.ranks import presence
 from support import training
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -41,6 +42,48 @@ def train_beside_a_stopped_rank(options: Options, stopped: int, where: str, fold
         engine.train_batch(data_of(engine))
     finally:
         Path(f"{folder}/{rank}.seconds").write_text(str(time.monotonic() - begin))
+
+
+def save_beside_a_stopped_rank(options: Options, stopped: int, folder: str) -> None:
+    rank, engine = training.dist.get_rank(), make_engine(options)
+    engine.train_batch(data_of(engine))
+    if rank == stopped:
+        engine._save_checkpoint = stop_here
+    os.dup2(os.open(f"{folder}/{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
+    engine.save_checkpoint(f"{folder}/saved")
+
+
+@pytest.mark.parametrize("stopped", [0, 1], ids=["rank_0_with_the_store", "rank_1"])
+def test_who_saves_beside_a_stopped_rank_names_it(plan, tmp_path, monkeypatch, stopped):
+    monkeypatch.setattr("support.worlds.GRACE", 0)  # for the rank that is stopped
+    options = Options(section={"plan": str(plan), "timeout_s": TIMEOUT_S}, config={"zero_optimization": {"stage": 1}})
+    with World(2, timeout=BOUND_S + 60) as world, pytest.raises(AssertionError, match="the process ended"):
+        world.run(save_beside_a_stopped_rank, options, stopped, str(tmp_path))
+    said = (tmp_path / f"{1 - stopped}.err").read_text()
+    assert f"rank {1 - stopped} (pipeline rank {1 - stopped}), step 2: saving a checkpoint: " in said, said
+    assert ("the store does not answer" if stopped == 0 else "rank 1 gave no sign for 30 s") in said, said
+
+
+def save_slowly(options: Options, folder: str) -> list[float]:
+    """Rank 1 takes longer than the time-out."""
+    presence.LEAST_S = 2.0
+    engine = make_engine(options)
+    save, data = engine._save_checkpoint, data_of(engine)
+
+    def slowly(*args, **kwargs):
+        if training.dist.get_rank() == 1:
+            time.sleep(5)
+        save(*args, **kwargs)
+
+    engine._save_checkpoint = slowly
+    engine.save_checkpoint(folder)
+    engine.load_checkpoint(folder)
+    return [engine.train_batch(data).item() for _ in range(2)]
+
+
+def test_a_checkpoint_takes_as_long_as_it_takes(plan, world2, tmp_path):
+    results = world2.run(save_slowly, Options(section={"plan": str(plan), "timeout_s": 2.0}), str(tmp_path))
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("stopped", [0, 1], ids=["rank_0_with_the_store", "rank_1"])

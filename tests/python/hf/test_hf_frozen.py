@@ -113,6 +113,13 @@ def test_adapters_on_layers_from_files(world2, tmp_path):
     assert all(ours["weights"][n] == bytes_of(v) for n, v in frozen.items() if n in ours["weights"])
 
 
+def test_auto_refuses_a_rank_with_nothing_to_train(world2):
+    """And starts where each has something."""
+    for said in world2.run(refused, Job(CASE, {"auto": True}, change="freeze_first_half")):
+        assert said.startswith("OstinatoError") and "nothing to train, as rank 0 under its partition" in said, said
+    assert world2.run(refused, Job(CASE, {"auto": True}, change="adapt")) == ["", ""]
+
+
 def test_the_idle_parameter_changes_nothing_and_is_in_no_group_twice():
     from ostinato.deepspeed.idle import NAME, give_idle, learn_nothing
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that says where a rank is ends before its process does, and asks no store that has gone."""
 
+import os
 import subprocess
 import sys
 import threading
 import time
 
 import pytest
-from ostinato.ranks import watch
+from ostinato.ranks import presence, threads, watch
 from ostinato.ranks.deadline import Deadline
+from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch
 from support.worlds import free_port
 
@@ -53,7 +55,7 @@ def store():
     made.free.set()
     for mine in list(watch._watches):
         mine.close()
-    watch._join(60)
+    threads.join(60)
 
 
 def watched(store: Store, rank: int) -> Watch:
@@ -136,6 +138,48 @@ def test_a_deadline_begins_anew_with_each_call():
     expiry.deadline.close()
     expiry.deadline.thread.join(60)
     assert not expiry.deadline.thread.is_alive() and not expiry.came.is_set()
+
+
+class Missed:
+    def __init__(self):
+        self.came, self.who = threading.Event(), ""
+
+    def __call__(self, who: str) -> None:
+        self.who = who
+        self.came.set()
+
+
+def test_who_answers_is_waited_for(store, monkeypatch):
+    """However long it takes; rank 1 answers, and then it does not."""
+    monkeypatch.setattr(presence, "LEAST_S", 1.0)
+    mine, missed = Presence(store, "test", 0, 2, period_s=0.01), Missed()
+    watches = [Watch(store, "test", r, 2, lambda: "here", 0.01, Presence(store, "test", r, 2, 0.01)) for r in range(2)]
+    with mine.needed(1.0, missed):
+        assert not missed.came.wait(1.5)
+        watches[1].close()
+        assert missed.came.wait(60) and missed.who == "rank 1 gave no sign for 1 s"
+
+
+def test_a_store_that_does_not_answer_is_told_of(store, monkeypatch):
+    monkeypatch.setattr(presence, "LEAST_S", 0.1)
+    mine, missed = Presence(store, "test", 0, 2, period_s=0.01), Missed()
+    store.free.clear()
+    with mine.needed(0.1, missed):
+        assert missed.came.wait(60) and "the store does not answer" in missed.who
+
+
+def test_a_launcher_that_is_gone_is_noticed():
+    """A rank's parent ends once the rank has seen it."""
+    rank = "import time; from ostinato.ranks.launcher import Launcher; mine = Launcher(); print(mine.gone(), flush=True)"
+    rank += "\nwhile not mine.gone(): time.sleep(0.01)\nprint('gone', flush=True)"
+    launcher = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); sys.stdin.readline()"
+    with subprocess.Popen(
+        [sys.executable, "-c", launcher, rank], env=os.environ | {"CROSS_RANK": "0"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "False\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "gone\n"
 
 
 ENDS_WHILE_THE_STORE_IS_SLOW = """

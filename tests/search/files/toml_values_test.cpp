@@ -29,6 +29,8 @@ TEST(TomlValuesTest, CharactersBeyondAsciiStandInQuotesAndCommentsAlone) {
     EXPECT_EQ(refusal("a = [1,\n2" + std::string(stray) + "]\n"), "f.toml:2: " + why) << stray;
   }
   EXPECT_EQ(refusal("a = '''\n\n'''é\n"), "f.toml:3: " + why);
+  // Quotes before those that close a long string are its own, and open none.
+  EXPECT_EQ(refusal("a = ['''x''''', \"\"\"y\"\"\"\"] é\n"), "f.toml:1: " + why);
 }
 
 }  // namespace

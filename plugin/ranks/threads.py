@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads beside the one that trains, which the end of the process waits for (watch): one that comes back from a call to an interpreter
+that is being taken down would abort it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+_threads: list[threading.Thread] = []
+
+
+def start(run: Callable[[], None]) -> threading.Thread:
+    """Ends with the process, which waits for it a while."""
+    thread = threading.Thread(target=run, daemon=True, name="ostinato-watch")
+    keep(thread)
+    thread.start()
+    return thread
+
+
+def keep(thread: threading.Thread) -> None:
+    """join() waits for it, too."""
+    _threads[:] = [other for other in _threads if other.is_alive()]
+    _threads.append(thread)
+
+
+def join(patience_s: float) -> None:
+    """Waits for all of them, for so long at most."""
+    end = time.monotonic() + patience_s
+    for thread in list(_threads):
+        thread.join(max(0.0, end - time.monotonic()))

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training that tests do harm to: bare ranks, or under a launcher (python -m support.fault_jobs PLAN FOLDER).
+
+Each rank leaves in its folder what it prints (0.err), its losses (0.losses), its process (0.pid), and marks: 0.starting once it
+makes its engine, 0.saving while it saves.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from . import training, worlds
+from .training import MICRO_BATCHES, Options, make_engine
+
+STEPS, SAVED_EVERY = 20, 4
+TIMEOUT_S = 3.0
+BOUND_S = 90  # for a machine on which much else runs; alone it takes TIMEOUT_S and six seconds
+SIGNALS = (signal.SIGSTOP, signal.SIGKILL, signal.SIGSEGV)
+
+
+def options_of(plan: Path, folder: Path) -> Options:
+    section = {"plan": str(plan), "timeout_s": TIMEOUT_S, "trace": str(folder / "trace")}
+    return Options(section=section, config={"gradient_clipping": 0.5, "zero_optimization": {"stage": 1}})
+
+
+def rank_of(plan: Path, folder: Path, rank: int, port: int) -> None:
+    """A bare one of two."""
+    os.environ.update(worlds.environment(rank, 2, port))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    train(plan, folder)
+
+
+def train(plan: Path, folder: Path) -> None:
+    """From the last checkpoint, if there is one, to the last step."""
+    rank = os.environ["RANK"]
+    os.dup2(os.open(folder / f"{rank}.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+    (folder / f"{rank}.pid").write_text(str(os.getpid()))
+    worlds._begin()
+    _mark_the_start(folder / f"{rank}.starting")
+    engine = make_engine(options_of(plan, folder))
+    saved = folder / "saved"
+    if (saved / "latest").exists():
+        engine.load_checkpoint(str(saved))
+    data = engine.batches(7)
+    for _ in range(engine.global_steps * MICRO_BATCHES):
+        next(data)
+    with open(folder / f"{rank}.losses", "a") as losses:
+        for step in range(engine.global_steps, STEPS):
+            losses.write(f"{step} {engine.train_batch(data).item()!r}\n")
+            losses.flush()
+            if (step + 1) % SAVED_EVERY == 0:
+                engine.save_checkpoint(str(saved))
+    training.dist.barrier()
+
+
+def _mark_the_start(path: Path) -> None:
+    from ostinato.deepspeed import start
+
+    begun = start.start
+
+    def marked(*args):
+        path.write_text(str(time.monotonic()))
+        begun(*args)
+
+    start.start = marked
+
+
+def start_bare(plan: Path, folder: Path) -> list:
+    port = worlds.free_port()
+    ranks = [worlds.forked().Process(target=rank_of, args=(plan, folder, rank, port)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    return ranks
+
+
+def start_under(launcher: str, plan: Path, folder: Path) -> subprocess.Popen:
+    """A launcher with two ranks; what it prints is in folder/launcher.err."""
+    port, job = str(worlds.free_port()), ["support.fault_jobs", str(plan), str(folder)]
+    world = base64.urlsafe_b64encode(json.dumps({"localhost": [0, 1]}).encode()).decode()
+    words = {
+        "torchrun": ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", port, "--max-restarts", "0", "-m", *job],
+        "deepspeed": ["deepspeed.launcher.launch", "--world_info", world, "--master_port", port, "--no_local_rank", "--module", *job],
+    }[launcher]
+    unset = worlds.environment().keys() - {"DS_ACCELERATOR", "OMP_NUM_THREADS"}
+    environment = {key: value for key, value in (os.environ | worlds.environment()).items() if key not in unset}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")])
+    with open(folder / "launcher.err", "w") as printed:
+        return subprocess.Popen([sys.executable, "-m", *words], stdout=printed, stderr=printed, env=environment)
+
+
+def losses_of(folder: Path, rank: int) -> dict[int, str]:
+    """By step; what was trained twice must have had the same loss."""
+    found: dict[int, str] = {}
+    path = folder / f"{rank}.losses"
+    for line in path.read_text().splitlines() if path.exists() else ():
+        step, loss = line.split()
+        assert found.setdefault(int(step), loss) == loss, f"rank {rank}, step {step}"
+    return found
+
+
+def said_by(folder: Path, who: int | str) -> str:
+    path = folder / f"{who}.err"
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def wait_for(condition, seconds: float = BOUND_S) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
+def all_starting(folder: Path) -> bool:
+    return all((folder / f"{rank}.starting").exists() for rank in range(2))
+
+
+def pid_of(folder: Path, rank: int) -> int:
+    return int((folder / f"{rank}.pid").read_text())
+
+
+def is_running(pid: int) -> bool:
+    """A process that is not just waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def kill(pid: int, with_signal: int = signal.SIGKILL) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, with_signal)
+
+
+def finish(ranks: list) -> list[int]:
+    for process in ranks:
+        process.join(BOUND_S)
+        process.kill()
+        process.join()
+    return [process.exitcode for process in ranks]
+
+
+def left_behind(folder: Path, pids: list[int]) -> list[str]:
+    """Files of ours with no end, and shared memory of these processes."""
+    shared = [path for path in Path("/dev/shm").iterdir() if any(str(pid) in path.name for pid in pids)]
+    return [str(path) for path in (*folder.rglob(".ostinato*"), *shared)]
+
+
+def any_instant_of_the_start(folder: Path, random: Random, seconds: float) -> None:
+    """Waits until all ranks make their engines, and then for some of the `seconds` that it takes to the end of the first step."""
+    assert wait_for(lambda: all_starting(folder)), said_by(folder, 0) + said_by(folder, 1) + said_by(folder, "launcher")
+    time.sleep(random.uniform(0, seconds))
+
+
+if __name__ == "__main__":
+    train(Path(sys.argv[1]), Path(sys.argv[2]))
