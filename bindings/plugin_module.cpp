@@ -34,6 +34,15 @@ void check_rank(const Program& program, int rank) {
   }
 }
 
+/// A file may name more layers than any model has: a range takes no memory.
+py::object numbers_of(const Layers& layers) {
+  if (layers.runs().size() == 1)
+    return py::module_::import("builtins").attr("range")(layers.front(), layers.back() + 1);
+  py::list numbers;
+  for (const int layer : layers) numbers.append(layer);
+  return py::tuple(numbers);
+}
+
 void bind_instruction(py::module_& m) {
   py::class_<Instruction>(m, "Instruction")
       .def_property_readonly("action", [](const Instruction& i) { return to_string(i.action); })
@@ -50,13 +59,14 @@ void bind_instruction(py::module_& m) {
 void bind_program(py::module_& m) {
   py::class_<ProgramStage>(m, "Stage")
       .def_readonly("name", &ProgramStage::name)
-      .def_readonly("ranks", &ProgramStage::ranks,
+      .def_readonly("ranks", &ProgramStage::devices,
                     "Pipeline ranks that run it; several: each runs its shard.")
-      .def_readonly("first_layer", &ProgramStage::first_layer)
-      .def_readonly("end_layer", &ProgramStage::end_layer)
-      .def_readonly("only", &ProgramStage::only,
-                    "Layers that it runs where they are no run from first_layer to end_layer; else empty.")
-      .def_readonly("recomputes", &ProgramStage::recomputes,
+      .def_property_readonly(
+          "layers", [](const ProgramStage& s) { return numbers_of(s.layers); },
+          "Layers that it runs, rising: a range, or a tuple where some are left out between them; empty "
+          "where "
+          "the placement has no [[stages]].")
+      .def_readonly("recomputes", &ProgramStage::recompute,
                     "Its forward keeps its inputs only, and its backward runs it again.")
       .def_readonly("has_backward", &ProgramStage::has_backward)
       .def_readonly("inputs", &ProgramStage::inputs)

@@ -35,7 +35,7 @@ endfunction()
 # ostinato_target(name): warnings (errors with OSTINATO_WERROR), sanitizers, link-time checks, includes by room ("search/plan/plan.h").
 function(ostinato_target name)
   target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
-  target_compile_options(${name} PRIVATE -Wall -Wextra $<$<BOOL:${OSTINATO_WERROR}>:-Werror>)
+  target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow $<$<BOOL:${OSTINATO_WERROR}>:-Werror>)
   if(OSTINATO_LTO)
     target_compile_options(${name} PRIVATE -flto=auto)
     # Not -Werror: what else is said when linking are GCC 12's false alarms about std::string.

@@ -32,7 +32,7 @@ struct Side {
   double bubble() const {
     __int128 busy = 0;
     for (const ScheduledBlock& step : plan.schedule) {
-      const Block& block = placement.blocks[static_cast<std::size_t>(step.block)];
+      const Block& block = placement.blocks[step.block];
       busy += static_cast<__int128>(block.time) * static_cast<std::int64_t>(block.devices.size());
     }
     const __int128 all =

@@ -4,32 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "bindings/cli/run_search.h"
+#include "bindings/core/repeating.h"
 #include "search/placement/quantity.h"
-#include "search/repetend/repeating_part.h"
 
 namespace ostinato::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-Json to_json(const RepeatingPart& report, int status) {
-  const Repetend& r = report.repetend;
-  Json json = {{"status", status},
-               {"period", r.period},
-               {"unroll", r.unroll},
-               {"lower_bound", report.bound},
-               {"period_proved", r.period_proved},
-               {"peak_memory", report.held},
-               {"memory_proved", r.memory_proved}};
-  if (!report.steady) {
-    json["peak_memory"] = nullptr;
-    json["left_behind"] = report.left_behind;
-  }
-  return json;
-}
 
 /// In place of the memory, where it is never the same twice.
 std::string left_behind(const RepeatingPart& report) {
@@ -62,21 +43,14 @@ std::string to_text(const Placement& placement, const RepeatingPart& report) {
 
 int report_steady_state(const Placement& placement, double seconds, bool strict, const InterruptGuard& guard,
                         bool json, Io& io) {
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  bool cut = false;
-  RepetendOptions options;
-  options.stop = [&] {
-    cut = cut || guard.caught() || (seconds > 0 && Clock::now() > end);
-    return cut;
-  };
-  const RepeatingPart report = repeating_part(placement, options);
-  const bool none = report.repetend.period == 0;
-  const bool proved = report.repetend.period_proved && (report.repetend.memory_proved || !report.steady);
-  const ExitStatus status = status_of_cut(none || (cut && !proved), strict || none, guard);
+  const core::Repeating found = core::repeating(placement, seconds, [&] { return guard.caught(); });
+  const ExitStatus status = status_of_cut(found.none() || found.cut, strict || found.none(), guard);
   if (json) {
-    print_json(to_json(report, to_int(status)), io);
+    Json said = {{"status", to_int(status)}};
+    said.update(core::repeating_json(found.part));
+    print_json(said, io);
   } else {
-    io.say(to_text(placement, report));
+    io.say(to_text(placement, found.part));
   }
   return to_int(status);
 }

@@ -18,14 +18,13 @@ namespace ostinato::core {
 namespace {
 
 /// "0 to 3", or "0, 2, 5".
-std::string layers_text(const std::vector<int>& layers) {
-  if (layers.back() - layers.front() + 1 == static_cast<int>(layers.size()))
-    return fmt::format("{:>3} to {:>3}", layers.front(), layers.back());
+std::string layers_text(const Layers& layers) {
+  if (layers.runs().size() == 1) return fmt::format("{:>3} to {:>3}", layers.front(), layers.back());
   return fmt::format("{}", fmt::join(layers, ", "));
 }
 
 /// "s0   on d0   layers 0 to 3   forward 1 ms   backward 2 ms"; of an inference without the last.
-std::string stage_lines(const Placement& placement, const std::vector<ModelStage>& stages) {
+std::string stage_lines(const Placement& placement, const std::vector<Stage>& stages) {
   std::string text;
   const bool trains = std::any_of(placement.blocks.begin(), placement.blocks.end(),
                                   [](const Block& block) { return block.kind != Kind::forward; });
@@ -36,8 +35,7 @@ std::string stage_lines(const Placement& placement, const std::vector<ModelStage
     for (const Block& block : placement.blocks) {
       if (block.stage == name) (block.kind == Kind::forward ? forward : backward) += block.time;
     }
-    const std::string where =
-        stages[s].devices.size() > 1 ? "all" : placement.devices[stages[s].devices.front()].name;
+    const std::string where = stages[s].sharded() ? "all" : placement.devices[stages[s].devices.front()].name;
     text += fmt::format("  {:<5} on {:<6} layers {}   forward {:>10}", name, where,
                         layers_text(stages[s].layers), format_time(forward));
     if (trains) text += fmt::format("   backward {:>10}", format_time(backward));
@@ -46,11 +44,11 @@ std::string stage_lines(const Placement& placement, const std::vector<ModelStage
   return text;
 }
 
-Json stages_json(const std::vector<ModelStage>& stages) {
+Json stages_json(const std::vector<Stage>& stages) {
   Json list = Json::array();
   for (std::size_t s = 0; s < stages.size(); ++s) {
     list.push_back({{"name", fmt::format("s{}", s)},
-                    {"layers", stages[s].layers},
+                    {"layers", std::vector<int>(stages[s].layers.begin(), stages[s].layers.end())},
                     {"devices", stages[s].devices},
                     {"recompute", stages[s].recompute}});
   }
@@ -95,7 +93,7 @@ Partitioned partition_profile(const Profile& profile, const PartitionOptions& op
 
 std::string partition_text(const Partitioned& cut) {
   std::size_t layers = 0;
-  for (const ModelStage& stage : cut.cuts.stages) layers += stage.layers.size();
+  for (const Stage& stage : cut.cuts.stages) layers += stage.layers.size();
   return fmt::format("{}: {} layers in {} stages on {} devices\n", cut.placement.name, layers,
                      cut.cuts.stages.size(), cut.placement.devices.size()) +
          stage_lines(cut.placement, cut.cuts.stages) +
@@ -115,11 +113,11 @@ Json partition_json(const Partitioned& cut, const Profile& profile) {
 }
 
 std::string whole_backward_lines(const Profile& profile, const PartitionOptions& options,
-                                 const std::vector<ModelStage>& stages) {
+                                 const std::vector<Stage>& stages) {
   std::string text;
   for (const WholeBackward& whole : whole_backwards(profile, options, stages)) {
     std::vector<std::string> names;
-    for (const int l : whole.layers) names.push_back(profile.layers[static_cast<std::size_t>(l)].name);
+    for (const int l : whole.layers) names.push_back(profile.layers[l].name);
     text += fmt::format("  the backward of s{} stays whole: the profile has no halves of {}\n", whole.stage,
                         fmt::join(names, ", "));
   }

@@ -35,6 +35,6 @@ Json partition_json(const Partitioned& cut, const Profile& profile);
 /// Which stages keep their backward whole though backwards are split, and why, a line each; "" where none
 /// does.
 std::string whole_backward_lines(const Profile& profile, const PartitionOptions& options,
-                                 const std::vector<ModelStage>& stages);
+                                 const std::vector<Stage>& stages);
 
 }  // namespace ostinato::core

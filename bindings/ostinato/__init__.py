@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ostinato.core import (
-        Check, Devices, Placement, Plan, Profile, Simulation, Step, explain, lower, pareto, partition, placement, plan, search,
-        search_sizes, simulate, verify,
+        Check, Devices, GraphPartition, GraphRow, Placement, Plan, Profile, Simulation, SteadyState, Step, explain, lower, pareto,
+        partition, partition_graph, placement, plan, search, search_sizes, simulate, steady_state, verify,
     )  # fmt: skip
     from ostinato.errors import Error, InfeasibleError, InputError, Interrupted, UndecidedError, UsageError
 
 __all__ = [
-    "Check", "Devices", "Error", "InfeasibleError", "InputError", "Interrupted", "Placement", "Plan", "Profile", "Simulation", "Step",
-    "UndecidedError", "UsageError", "explain", "lower", "pareto", "partition", "placement", "plan", "search", "search_sizes",
-    "simulate", "verify",
+    "Check", "Devices", "Error", "GraphPartition", "GraphRow", "InfeasibleError", "InputError", "Interrupted", "Placement", "Plan",
+    "Profile", "Simulation", "SteadyState", "Step", "UndecidedError", "UsageError", "explain", "lower", "pareto", "partition",
+    "partition_graph", "placement", "plan", "search", "search_sizes", "simulate", "steady_state", "verify",
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import html
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index
 from os import PathLike, fspath
@@ -37,7 +37,7 @@ Progress = Callable[[int, int, float, str], object]
 Time = int | str  # nanoseconds, or with a unit
 Memory = int | str  # bytes, or with a unit
 PerDevice = int | str | Sequence[int | str]  # one for all, or one a device
-Found = TypeVar("Found", "Plan", "list[Plan]")
+Found = TypeVar("Found", "Plan", "list[Plan]", "SteadyState", "GraphPartition")
 
 
 class _Text:
@@ -479,6 +479,124 @@ def pareto(
     options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "choose": choose, "points": points}
     cores, interrupted = _search.pareto(placement._core, micro_batches, _settings(options), progress)
     return _unless(interrupted, [Plan(core) for core in cores])
+
+
+@dataclass(frozen=True)
+class SteadyState:
+    """What goes on for ever in the middle of a long schedule: the same blocks again, a period later."""
+
+    period: int  # ns, for `unroll` micro-batches; 0: none was found before an Interrupted
+    unroll: int
+    lower_bound: int  # ns a period: what work and memory need
+    period_proved: bool  # no repeating part is quicker
+    peak_memory: tuple[int, ...] | None  # bytes a device, static memory included; None: never the same twice
+    memory_proved: bool  # none of this period needs less on the device that needs most
+    left_behind: tuple[int, ...] = ()  # bytes a device that each micro-batch leaves, where peak_memory is None
+
+
+def steady_state(placement: Placement, *, time_limit: float = 10) -> SteadyState:
+    """The best rate of a placement for any number of micro-batches, and the least memory at that rate: `search --steady-state`.
+
+    `time_limit`: seconds until the best so far is taken; 0: none. Raises InfeasibleError where nothing fits for ever, UndecidedError
+    where none was found in the time. The bounds are P1 and P2 of docs/bounds.md.
+
+    >>> found = steady_state(placement("v", devices=4, forward=100, backward=200, memory=1))
+    >>> found.period, found.unroll, found.period_proved, found.peak_memory
+    (300, 1, True, (4, 3, 2, 1))
+    """
+    text, interrupted = _search.steady_state(placement._core, time_limit)
+    told = json.loads(text)
+    peaks = told.pop("peak_memory")
+    found = SteadyState(**{**told, "left_behind": tuple(told.get("left_behind", ())), "peak_memory": peaks and tuple(peaks)})
+    return _unless(interrupted, found)
+
+
+@dataclass(frozen=True)
+class GraphRow:
+    """One vertex of an operator graph, as it was assigned."""
+
+    id: int
+    device: int  # its id
+    start: float  # as GraphPartition.makespan
+    end: float
+
+
+@dataclass(frozen=True)
+class GraphPartition:
+    """Where every vertex of an operator graph runs, and when. `str()` is what the command prints."""
+
+    text: str = field(repr=False)  # of the CSV file
+    report: dict[str, Any] = field(repr=False)  # as `ostinato partition --json` prints it
+    told: str = field(repr=False)
+
+    @property
+    def makespan(self) -> float:
+        """In units of the file, operations over operations a unit; of a profile in nanoseconds."""
+        return self.report["makespan"]
+
+    @property
+    def lower_bound(self) -> float:
+        """Proven for every assignment and every order."""
+        return self.report["lower_bound"]
+
+    @property
+    def rows(self) -> list[GraphRow]:
+        """By rising id of the vertex."""
+        rows = [line.split(",") for line in self.text.splitlines()[1:]]
+        return [GraphRow(int(v), int(device), float(start), float(end)) for v, device, start, end in rows]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes id, device, start and end of each vertex (CSV)."""
+        write_text(Path(path), self.text)
+
+    def __str__(self) -> str:
+        return self.told.rstrip("\n")
+
+
+def partition_graph(
+    graph: Profile | str | PathLike[str],
+    *,
+    devices: int | Devices | str | PathLike[str],
+    device_memory: Memory = "unlimited",
+    strategy: str = "best",
+    schedule: str = "pct",
+    seed: int = 0,
+    runs: int = 0,
+    time_limit: float = 0,
+    published_program: bool = False,
+    inference: bool = False,
+    allow_incomplete: bool = False,
+) -> GraphPartition:
+    """Assigns the vertices of an operator graph to devices of different kind, speed and memory, and simulates one iteration.
+
+    `graph` and `devices` are CSV files, as docs/formats.md has them. Or `graph` is a profile, whose layers' forwards and backwards are
+    the vertices (`inference`: the forwards alone), and `devices` are as for `partition()`. `strategy`: "hash", "batch-split",
+    "critical-path", "mite", "dfs", "heft", or "best" of these, improved; `schedule`: "fifo", "pct" or "msr", for all but the last two.
+    `runs`: searches of "best" side by side (0: 2), else seeds (0: 1). `time_limit` of "best" in seconds; 0: none.
+
+    Raises InfeasibleError where every assignment was tried, InputError where a file is wrong or none was found.
+
+    >>> from tempfile import mkdtemp
+    >>> graph, devices = Path(mkdtemp(), "graph.csv"), Path(mkdtemp(), "devices.csv")
+    >>> head = "id,successors,predecessors,same device,tensor size,operations,memory,device kind"
+    >>> _ = graph.write_text("\\n".join([head, "1,2;3,,,10,100,1,NO", "2,,,,10,100,1,NO", "3,,,,10,400,1,NO"]))
+    >>> _ = devices.write_text("\\n".join(["id,memory,operations per time unit,rates,kind", "0,9999,100,20,CPU", "1,9999,100,,CPU"]))
+    >>> found = partition_graph(graph, devices=devices)
+    >>> found.makespan, found.lower_bound, [row.start for row in found.rows]
+    (5.0, 5.0, [0.0, 1.5, 1.0])
+    """
+    request = _search.GraphRequest(strategy, schedule, seed, runs, time_limit, published_program)
+    if isinstance(graph, Profile):
+        if not isinstance(devices, int | Devices):
+            raise UsageError("devices of a profile are a number or Devices: Devices.from_file() reads a device file")
+        where = _devices(devices, device_memory)
+        found = _search.partition_layers(graph._core, where._core, inference, allow_incomplete, request)
+    else:
+        if isinstance(devices, int | Devices):
+            raise UsageError("devices of a graph are a CSV file, with their speeds and the rates between them")
+        found = _search.partition_graph(fspath(graph), fspath(devices), request)
+    report, text, told, interrupted = found
+    return _unless(interrupted, GraphPartition(text, json.loads(report), told))
 
 
 def plan(

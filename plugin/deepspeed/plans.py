@@ -76,15 +76,10 @@ def stages_of(program) -> list[Stage]:
     copies = _connected(program.stages)
     return [
         Stage(
-            index, tuple(s.ranks), _layers(s), tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes
+            index, tuple(s.ranks), s.layers, tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes
         )
         for index, (s, copy) in enumerate(zip(program.stages, copies, strict=True))
     ]
-
-
-def _layers(stage) -> Sequence[int]:
-    """Rising; empty where the placement has no [[stages]]."""
-    return tuple(stage.only) or range(stage.first_layer, stage.end_layer)
 
 
 def _connected(stages: list) -> list[int]:

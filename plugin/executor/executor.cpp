@@ -207,8 +207,8 @@ std::string Executor::with_whom(const Instruction& i) const {
   const ProgramStage& stage = program_.stages[i.stage];
   if (!is_compute(i.action) || !stage.sharded()) return "";
   std::string text = ", which ranks";
-  for (std::size_t k = 0; k < stage.ranks.size(); ++k)
-    text += (k ? ", " : " ") + std::to_string(stage.ranks[k]);
+  for (std::size_t k = 0; k < stage.devices.size(); ++k)
+    text += (k ? ", " : " ") + std::to_string(stage.devices[k]);
   return text + " run together";
 }
 

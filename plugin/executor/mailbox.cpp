@@ -92,8 +92,7 @@ struct alignas(kLine) Mailbox::Slot {
 };
 
 std::optional<Mailbox> Mailbox::make(int slots, std::int64_t slot_bytes) {
-  const std::size_t bytes =
-      sizeof(Header) + slots * (sizeof(Slot) + rounded(static_cast<std::size_t>(slot_bytes)));
+  const std::size_t bytes = sizeof(Header) + slots * (sizeof(Slot) + rounded(slot_bytes));
   const int file = ::memfd_create(kName, MFD_CLOEXEC);
   // Memory that runs out is found here, and not by a signal at the first write.
   if (file < 0 || ::posix_fallocate(file, 0, static_cast<off_t>(bytes)) != 0) {
@@ -159,7 +158,7 @@ Mailbox::Slot& Mailbox::state(std::int64_t message) const {
 std::byte* Mailbox::slot(std::int64_t message) {
   const Header& h = header();
   std::byte* const first = static_cast<std::byte*>(memory_) + sizeof(Header) + h.slots * sizeof(Slot);
-  return first + (message % h.slots) * rounded(static_cast<std::size_t>(h.slot_bytes));
+  return first + (message % h.slots) * rounded(h.slot_bytes);
 }
 
 bool Mailbox::is_free(std::int64_t message) const {

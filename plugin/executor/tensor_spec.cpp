@@ -91,7 +91,7 @@ at::Tensor encode(const MessageSpec& spec) {
 
 MessageSpec decode(const at::Tensor& header) {
   const std::int64_t* word = header.const_data_ptr<std::int64_t>();
-  MessageSpec spec(static_cast<std::size_t>(*word++));
+  MessageSpec spec(*word++);
   for (TensorSpec& s : spec) {
     s.present = (*word & kPresent) != 0;
     s.requires_grad = (*word++ & kRequiresGrad) != 0;

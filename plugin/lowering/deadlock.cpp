@@ -32,7 +32,7 @@ class Execution {
       while (const Instruction* i = current(rank)) {
         if (!meets(rank, *i)) break;
         if (is_compute(i->action)) {
-          for (const int r : program_.stages[i->stage].ranks) {
+          for (const int r : program_.stages[i->stage].devices) {
             if (!compute(r, *i)) return missing_input(r, *i);
             ++at_[r];
             if (r != rank) runnable.push_back(r);
@@ -83,8 +83,8 @@ class Execution {
     const int ranks = static_cast<int>(program_.ranks.size());
     for (const ProgramStage& stage : program_.stages) {
       const bool ascending =
-          std::ranges::adjacent_find(stage.ranks, std::greater_equal<>()) == stage.ranks.end();
-      if (stage.ranks.empty() || !ascending || stage.ranks.front() < 0 || stage.ranks.back() >= ranks)
+          std::ranges::adjacent_find(stage.devices, std::greater_equal<>()) == stage.devices.end();
+      if (stage.devices.empty() || !ascending || stage.devices.front() < 0 || stage.devices.back() >= ranks)
         return "stage '" + stage.name + "' has no ranks, or ranks that are not there";
     }
     for (int r = 0; r < ranks; ++r) {
@@ -148,7 +148,7 @@ class Execution {
     }
     for (int s = 0; s < static_cast<int>(program_.stages.size()); ++s) {
       const ProgramStage& stage = program_.stages[s];
-      for (const int rank : stage.ranks) {
+      for (const int rank : stage.devices) {
         for (int m = 0; m < program_.micro_batches; ++m) {
           if (once_each(stage, count[{s, rank, m}])) continue;
           return "stage '" + stage.name + "' on rank " + std::to_string(rank) + " does not run micro-batch " +
@@ -211,7 +211,7 @@ class Execution {
   /// All ranks that run the instruction together stand at it: both sides of a transfer, all ranks of a stage.
   bool meets(int rank, const Instruction& i) const {
     if (is_compute(i.action)) {
-      return std::ranges::all_of(program_.stages[i.stage].ranks,
+      return std::ranges::all_of(program_.stages[i.stage].devices,
                                  [&](int r) { return current(r) && same_compute(i, *current(r)); });
     }
     const Instruction* other = current(i.peer);
@@ -251,10 +251,10 @@ class Execution {
   /// The rank that keeps an instruction waiting: the peer, or the first of a stage's ranks that is elsewhere.
   int absent(const Instruction& i) const {
     if (!is_compute(i.action)) return i.peer;
-    for (const int r : program_.stages[i.stage].ranks) {
+    for (const int r : program_.stages[i.stage].devices) {
       if (!current(r) || !same_compute(i, *current(r))) return r;
     }
-    return program_.stages[i.stage].ranks[0];
+    return program_.stages[i.stage].devices[0];
   }
 
   const Program& program_;

@@ -34,7 +34,7 @@ class Flow {
         at_(program.ranks.size(), 0),
         takes_(program.ranks.size()),
         waits_for_(program.ranks.size()),
-        let_in_(static_cast<std::size_t>(program.micro_batches), 0) {
+        let_in_(program.micro_batches, 0) {
     for (std::size_t r = 0; r < program.ranks.size(); ++r) add_receives(static_cast<int>(r));
   }
 
@@ -79,7 +79,7 @@ class Flow {
     if (is_compute(i->action)) return compute(*i);
     if (is_send(i->action)) {
       Stream& stream = streams_[{rank, i->peer}];
-      if (stream.sent >= stream.over + static_cast<std::size_t>(rules_.ahead)) return false;
+      if (stream.sent >= stream.over + rules_.ahead) return false;
       ++stream.sent;
     } else {
       const auto first = waits_for_[rank].find(at_[rank]);
@@ -95,7 +95,7 @@ class Flow {
     const ProgramStage& stage = program_.stages[i.stage];
     const bool follows = rules_.front != kNoFront && i.stage != rules_.front && stage.inputs.empty();
     if (follows && !let_in_[i.micro_batch]) return false;
-    for (const int r : stage.ranks) {
+    for (const int r : stage.devices) {
       const Instruction* other = current(r);
       if (other == nullptr || !is_compute(other->action) || other->stage != i.stage ||
           other->micro_batch != i.micro_batch)
@@ -105,7 +105,7 @@ class Flow {
       }
     }
     if (i.stage == rules_.front) let_in_[i.micro_batch] = 1;
-    for (const int r : stage.ranks) {
+    for (const int r : stage.devices) {
       consume(r, {i.stage, i.micro_batch});
       ++at_[r];
     }

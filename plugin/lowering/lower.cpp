@@ -247,7 +247,7 @@ Program lower(const Plan& plan, const Placement& placement) {
   const auto taken = plan.modes ? plan.modes->taken : std::vector<TakenMode>{};
   const std::set<std::string> recompute = recomputing(placement, taken);
   Program program = Lowering(plan, as_planned(placement, plan)).run();
-  for (ProgramStage& stage : program.stages) stage.recomputes |= recompute.contains(stage.name);
+  for (ProgramStage& stage : program.stages) stage.recompute |= recompute.contains(stage.name);
   const DeadlockProof proof = prove_deadlock_free(program);
   if (!proof.ok()) throw InputError("", 0, "the lowered plan is refused: " + proof.failure);
   return program;

@@ -61,21 +61,15 @@ struct Instruction {
 /// "0F3", "0SEND_F3": stage, letters, micro-batch.
 std::string to_string(const Instruction& instruction);
 
-struct ProgramStage {
-  std::string name;        ///< Block::stage
-  std::vector<int> ranks;  ///< pipeline ranks (device indices of the placement) that run it, ascending;
-                           ///< several: each runs its shard
-  int first_layer = 0;     ///< from the placement's [[stages]]; 0, 0 where it has none
-  int end_layer = 0;
-  std::vector<int> only;  ///< the layers among them that it runs; empty: all
-  bool recomputes =
-      false;  ///< its backward makes again what its forward drops: by [[stages]], or a mode of the plan
+/// A stage of the placement, and what goes into it and out of it. Its devices are the pipeline ranks that run
+/// it, ascending; its layers empty where the placement has no [[stages]]; it recomputes by [[stages]] or by a
+/// mode of the plan.
+struct ProgramStage : Stage {
   bool has_backward = false;  ///< false: it only runs forward (inference, or a frozen front)
   std::vector<int> inputs;    ///< stages whose outputs it takes, in order
   std::vector<int> outputs;   ///< stages that take its outputs, ascending
 
-  bool on(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
-  bool sharded() const { return ranks.size() > 1; }
+  bool on(int rank) const { return std::binary_search(devices.begin(), devices.end(), rank); }
 };
 
 struct Program {

@@ -36,27 +36,29 @@ void check_block(const Placement& placement, const Block& block) {
   }
 }
 
-/// Stage names in model order: as [[stages]] lists them, else as a topological order of the forwards meets
-/// them.
-std::vector<std::string> stage_names(const Placement& placement) {
-  std::vector<std::string> names;
-  for (const StageLayers& s : placement.stages)
-    if (names.empty() || names.back() != s.name) names.push_back(s.name);
-  if (!names.empty()) return names;
+/// The stages in model order, without their devices: as [[stages]] lists them, else as a topological order of
+/// the forwards meets them.
+std::vector<ProgramStage> listed_stages(const Placement& placement) {
+  std::vector<ProgramStage> stages;
+  for (const Stage& stage : placement.stages) {
+    stages.push_back({stage});
+    stages.back().devices.clear();  // each block says where it runs
+  }
+  if (!stages.empty()) return stages;
   std::unordered_map<std::string, bool> seen;
   for (const int b : topological_order(placement)) {
     const std::string& name = placement.blocks[b].stage;
-    if (placement.blocks[b].kind == Kind::forward && !std::exchange(seen[name], true)) names.push_back(name);
+    if (placement.blocks[b].kind == Kind::forward && !std::exchange(seen[name], true))
+      stages.push_back({{.name = name}});
   }
-  return names;
+  return stages;
 }
 
 void place_blocks(const Placement& placement, StageGraph& graph) {
   std::unordered_map<std::string, int> index;
-  for (const std::string& name : stage_names(placement)) {
-    index.emplace(name, static_cast<int>(graph.stages.size()));
-    graph.stages.emplace_back().name = name;
-  }
+  graph.stages = listed_stages(placement);
+  for (std::size_t s = 0; s < graph.stages.size(); ++s)
+    index.emplace(graph.stages[s].name, static_cast<int>(s));
   graph.blocks.resize(graph.stages.size());
   for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
     const Block& block = placement.blocks[b];
@@ -72,12 +74,12 @@ void place_blocks(const Placement& placement, StageGraph& graph) {
       refuse(placement, "blocks " + quoted(placement.blocks[place].name) + " and " + quoted(block.name) +
                             " are both the " + to_string(block.kind) + " of stage " + quoted(block.stage));
     }
-    if (!stage.ranks.empty() && stage.ranks != block.devices) {
-      refuse(placement, "stage " + quoted(block.stage) + " runs on " + named(stage.ranks) + " and on " +
+    if (!stage.devices.empty() && stage.devices != block.devices) {
+      refuse(placement, "stage " + quoted(block.stage) + " runs on " + named(stage.devices) + " and on " +
                             named(block.devices) + "; all its blocks must be where its weights are");
     }
     place = static_cast<int>(b);
-    stage.ranks = block.devices;
+    stage.devices = block.devices;
     graph.stage_of[b] = found->second;
   }
 }
@@ -162,20 +164,6 @@ void check_dependencies(const Placement& placement, const StageGraph& graph) {
   }
 }
 
-void take_layers(const Placement& placement, StageGraph& graph) {
-  const auto same = [](const StageLayers& a, const StageLayers& b) { return a.name == b.name; };
-  auto run = placement.stages.begin();
-  for (ProgramStage& stage : graph.stages) {
-    if (run == placement.stages.end()) return;  // it has no [[stages]]
-    const auto end = std::find_if(run, placement.stages.end(), [&](const auto& r) { return !same(r, *run); });
-    stage.first_layer = run->first_layer;
-    stage.end_layer = (end - 1)->end_layer;
-    stage.recomputes = run->recompute;
-    for (const bool several = end - run > 1; run != end; ++run)
-      for (int l = run->first_layer; several && l < run->end_layer; ++l) stage.only.push_back(l);
-  }
-}
-
 }  // namespace
 
 StageGraph stage_graph(const Placement& placement) {
@@ -186,7 +174,6 @@ StageGraph stage_graph(const Placement& placement) {
   connect(placement, graph);
   check_gradients(placement, graph);
   check_dependencies(placement, graph);
-  take_layers(placement, graph);
   return graph;
 }
 

@@ -18,13 +18,6 @@
 
 namespace ostinato {
 
-/// Blocks of one stage, as indices into Placement::blocks; -1: the stage has none of that kind.
-struct StageBlocks {
-  int forward = -1;
-  int backward = -1;  ///< whole, or the input half
-  int weight = -1;    ///< the weight half of a split backward
-};
-
 struct StageGraph {
   std::vector<ProgramStage> stages;  ///< in the order of Placement::stages, else in topological order
   std::vector<StageBlocks> blocks;   ///< one per stage

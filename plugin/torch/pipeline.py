@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that runs as a plan says, over torch.distributed; see the package for how it is used."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
@@ -237,10 +237,10 @@ def lowered(plan: str | Path, placement: str | Path | None, micro_batches: int =
 
 def check_copies(program) -> None:
     """Raises PipelineError where two stages hold the same layers: nobody would add up the gradients of the two."""
-    held: dict[tuple[int, int], str] = {}
+    held: dict[Sequence[int], str] = {}
     for stage in program.stages:
-        layers = (stage.first_layer, stage.end_layer)
-        if layers[0] < layers[1] and layers in held:
+        layers = stage.layers
+        if layers and layers in held:
             raise PipelineError(
                 f'stages "{held[layers]}" and "{stage.name}" hold the same layers (two directions): that runs behind '
                 "DeepSpeed's engine, which sums the gradients of both copies"

@@ -22,10 +22,8 @@ class Stage:
 
     index: int  # in the plan, model order
     name: str
-    first_layer: int  # of the placement's [[stages]]; 0, 0 where it has none
-    end_layer: int
+    layers: Sequence[int]  # of the placement's [[stages]], rising; empty where it has none
     shard: Shard | None
-    only: tuple[int, ...] = ()  # the layers among them that it runs; empty: all
     recompute: bool = False  # its backward runs the forward again (layers() sees to it; your own module must do so itself)
 
 
@@ -39,20 +37,21 @@ def layers(chain: Sequence[nn.Module]) -> Build:
     """
 
     def build(stage: Stage) -> nn.Module:
-        if not 0 <= stage.first_layer < stage.end_layer <= len(chain):
+        if not stage.layers or stage.layers[-1] >= len(chain):
+            first, end = (stage.layers[0], stage.layers[-1] + 1) if stage.layers else (0, 0)
             raise ValueError(
-                f'stage "{stage.name}" holds layers [{stage.first_layer}, {stage.end_layer}), and the chain has '
+                f'stage "{stage.name}" holds layers [{first}, {end}), and the chain has '
                 f"{len(chain)}: the placement needs [[stages]] for this model"
             )
-        if stage.only:
+        if not isinstance(stage.layers, range):
             raise ValueError(
-                f'stage "{stage.name}" runs layers {stage.only}, a part of a model with branches, and layers() makes '
+                f'stage "{stage.name}" runs layers {stage.layers}, a part of a model with branches, and layers() makes '
                 "a chain: build its module yourself"
             )
-        mine = chain[stage.first_layer : stage.end_layer]
+        mine = [chain[layer] for layer in stage.layers]
         if stage.shard is None:
             return Recomputed(*mine) if stage.recompute else nn.Sequential(*mine)
-        numbered = enumerate(mine, stage.first_layer)
+        numbered = zip(stage.layers, mine, strict=True)
         return nn.Sequential(*(sharded(layer, stage.shard, last=i == len(chain) - 1) for i, layer in numbered))
 
     return build
@@ -74,6 +73,5 @@ def own_stages(program, rank: int, ranks: list[int], group=None, timeout_s: floa
     for index, stage in enumerate(program.stages):
         members = tuple(stage.ranks)
         if rank in members:
-            shard, only = places.get(members), tuple(stage.only)
-            stages.append(Stage(index, stage.name, stage.first_layer, stage.end_layer, shard, only, stage.recomputes))
+            stages.append(Stage(index, stage.name, stage.layers, places.get(members), stage.recomputes))
     return stages

@@ -31,7 +31,7 @@ std::unique_ptr<BufferPool::Buffer> BufferPool::empty_buffer() {
     empty_.pop_back();
     return buffer;
   }
-  const std::size_t existing = held_.size() + filled_.size() + static_cast<std::size_t>(reading_);
+  const std::size_t existing = held_.size() + filled_.size() + reading_;
   if (existing >= limit_ && !filled_.empty()) {
     ++overwritten_;
     auto oldest = std::move(filled_.front());
@@ -85,8 +85,7 @@ std::vector<std::unique_ptr<BufferPool::Buffer>> BufferPool::filled() {
 void BufferPool::recycle(std::unique_ptr<Buffer> buffer) {
   const std::scoped_lock lock(mutex_);
   --reading_;
-  const std::size_t others =
-      held_.size() + filled_.size() + empty_.size() + static_cast<std::size_t>(reading_);
+  const std::size_t others = held_.size() + filled_.size() + empty_.size() + reading_;
   if (buffer->size == bytes_ && others < limit_)
     empty_.push_back(std::move(buffer));  // else freed: above the limit
 }

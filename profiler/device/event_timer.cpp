@@ -26,10 +26,10 @@ Nanoseconds between(const c10::Event& from, const c10::Event& to) {
 
 EventTimer::EventTimer(c10::DeviceType device, const Limits& limits)
     : device_(device),
-      marks_per_thread_(static_cast<std::size_t>(limits.marks_per_thread)),
+      marks_per_thread_(limits.marks_per_thread),
       session_(++sessions),
       origin_(event_now()),
-      logs_(static_cast<std::size_t>(limits.threads)) {
+      logs_(limits.threads) {
   for (Log& log : logs_) log.marks.reserve(marks_per_thread_);
 }
 
@@ -42,7 +42,7 @@ c10::Event EventTimer::event_now() const {
 
 EventTimer::Log* EventTimer::log_of_this_thread() noexcept {
   if (mine.session != session_) mine = {session_, claimed_.fetch_add(1, std::memory_order_relaxed)};
-  const auto index = static_cast<std::size_t>(mine.log);
+  const std::size_t index = mine.log;
   return index < logs_.size() ? &logs_[index] : nullptr;
 }
 
@@ -52,7 +52,7 @@ void EventTimer::mark(Log& log) noexcept {
     return;
   }
   std::optional<cupti::Range> owner;
-  if (log.depth > 0) owner = log.open[static_cast<std::size_t>(std::min(log.depth, kDepth) - 1)];
+  if (log.depth > 0) owner = log.open[std::min(log.depth, kDepth) - 1];
   try {
     log.marks.push_back({event_now(), owner});
   } catch (const c10::Error&) {
@@ -67,7 +67,7 @@ void EventTimer::open(const cupti::Range& range) noexcept {
     no_room_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  if (log->depth < kDepth) log->open[static_cast<std::size_t>(log->depth)] = range;
+  if (log->depth < kDepth) log->open[log->depth] = range;
   ++log->depth;
   mark(*log);
 }

@@ -238,7 +238,7 @@ Profile ProgramProfiler::measure(const StepProgress& progress) {
   std::map<std::string, int> measured;  // identity to the first step that has it
   const int steps = static_cast<int>(program_.steps.size());
   for (int index = 0; index < steps; ++index) {
-    const SavedStep& step = program_.steps[static_cast<std::size_t>(index)];
+    const SavedStep& step = program_.steps[index];
     if (measured.emplace(step.identity, index).second) {
       costs_[index] = layer_cost(step);
       held_[index] = held_memory(step);

@@ -187,7 +187,7 @@ HeldMemory held_memory(const SavedStep& step) {
   held.outputs = still_held(given);
   held.inputs = still_held(taken);
   for (std::size_t i = 0; i < held.alias.size(); ++i) {  // it was still held as that input, whose turn tells
-    if (held.alias[i] >= 0) held.outputs[i] = held.inputs[static_cast<std::size_t>(held.alias[i])];
+    if (held.alias[i] >= 0) held.outputs[i] = held.inputs[held.alias[i]];
   }
   return held;
 }
@@ -204,9 +204,8 @@ class Readers {
       for (std::size_t input = 0; input < steps[step].sources.size(); ++input) {
         const TensorSource& source = steps[step].sources[input];
         if (source.step < 0) continue;
-        const auto giver = static_cast<std::size_t>(source.step);
-        const auto first =
-            static_cast<std::size_t>(held[giver]->first[static_cast<std::size_t>(source.tensor)]);
+        const std::size_t giver = source.step;
+        const auto first = static_cast<std::size_t>(held[giver]->first[source.tensor]);
         readers_[giver][first].push_back({step, input});
       }
     }
@@ -240,7 +239,7 @@ class Readers {
     const HeldMemory& held = *held_[reader.step];
     if (held.inputs[reader.input]) return true;
     for (std::size_t output = 0; output < held.alias.size(); ++output) {
-      const auto first = static_cast<std::size_t>(held.first[output]);
+      const std::size_t first = held.first[output];
       if (held.alias[output] == static_cast<int>(reader.input) && needed(reader.step, first)) return true;
     }
     return false;

@@ -52,7 +52,7 @@ std::vector<Nanoseconds> evenly(const std::set<Nanoseconds>& values, std::size_t
 
 Bounds::Bounds(const Instance& instance)
     : in_(instance), size_(size_of(instance)), held_(match_all(instance)) {
-  areas_.resize(static_cast<std::size_t>(in_.devices()));
+  areas_.resize(in_.devices());
   for (int d = 0; d < in_.devices(); ++d) {
     add_lines(d);
     if (held_[d] && in_.room(d) > 0) areas_[d] = area_of(in_, d, *held_[d]);
@@ -101,7 +101,7 @@ void Bounds::add_shared_lines(const std::vector<int>& work, Nanoseconds load) {
 /// min over x in O = {b in work: on at most `width` devices} of front(x), or of back(x) where `backwards`.
 Nanoseconds Bounds::idle_before(const std::vector<int>& work, int width, bool backwards) const {
   const auto narrow = [&](int b) { return static_cast<int>(in_.devices_of(b).size()) <= width; };
-  std::vector<char> in_work(static_cast<std::size_t>(in_.blocks()), 0);
+  std::vector<char> in_work(in_.blocks(), 0);
   std::vector<int> shared;
   for (const int b : work) {
     in_work[b] = 1;
@@ -166,7 +166,7 @@ Nanoseconds Bounds::span(int micro_batches) const {
 
 /// S1 and S2 from device d.
 Nanoseconds Bounds::between_starts(int d, int micro_batches) const {
-  const std::size_t blocks = static_cast<std::size_t>(in_.blocks());
+  const std::size_t blocks = in_.blocks();
   std::vector<Nanoseconds> from(blocks, -1);
   std::vector<Nanoseconds> to(blocks, -1);
   for (const int b : in_.blocks_on(d)) from[b] = to[b] = 0;

@@ -20,7 +20,7 @@ bool matched(const Instance& in, const Bounds& bounds, int d) { return !in.limit
 
 /// The blocks from which a path leads to `to`, itself included. O(edges).
 std::vector<bool> leading_to(const Instance& in, int to) {
-  std::vector<bool> leads(static_cast<std::size_t>(in.blocks()), false);
+  std::vector<bool> leads(in.blocks(), false);
   leads[to] = true;
   for (int rank = in.rank(to); rank >= 0; --rank) {
     const int b = in.topological()[rank];
@@ -31,7 +31,7 @@ std::vector<bool> leading_to(const Instance& in, int to) {
 
 /// I1 on one device: the first block during which one micro-batch holds more than the room, or "".
 std::string too_much_at_once(const Instance& in, const std::vector<Held>& held, int d) {
-  std::vector<__int128> needed(static_cast<std::size_t>(in.blocks()), 0);
+  std::vector<__int128> needed(in.blocks(), 0);
   for (const int b : in.blocks_on(d)) needed[b] = in.workspace(b);
   for (const Held& h : held) {
     const std::vector<Nanoseconds> after = distances_from(in, h.taker);
@@ -57,8 +57,8 @@ constexpr int kMostTried = 1 << 12;
 class OneMicroBatch {
  public:
   explicit OneMicroBatch(const Instance& in) : in_(in) {
-    ran_.assign(static_cast<std::size_t>(in.blocks()), false);
-    used_.assign(static_cast<std::size_t>(in.devices()), 0);
+    ran_.assign(in.blocks(), false);
+    used_.assign(in.devices(), 0);
     for (int b = 0; b < in.blocks(); ++b) {
       waiting_.push_back(static_cast<int>(in.inputs(b).size()));
       if (waiting_.back() == 0) ready_.insert(place(b));

@@ -22,7 +22,7 @@ struct Point {
 class Side {
  public:
   Side(const Instance& in, const std::optional<std::vector<Held>>& held, const Windows& windows, int d)
-      : in_(in), d_(d), starts_(static_cast<std::size_t>(in.blocks())), ends_(starts_.size()) {
+      : in_(in), d_(d), starts_(in.blocks()), ends_(starts_.size()) {
     for (const int b : in.blocks_on(d)) {
       for (int i = 0; i < windows.micro_batches(); ++i) {
         const Nanoseconds at = windows.start(b, i, in.mirrored());
@@ -46,7 +46,7 @@ class Side {
     instants.erase(std::unique(instants.begin(), instants.end()), instants.end());
     if (instants.front() == kUnknown) instants.erase(instants.begin());
     const auto blocks = static_cast<std::int64_t>(in_.blocks_on(d_).size());
-    const auto most = static_cast<std::size_t>(kMostInstants / (blocks * blocks));
+    const std::size_t most = kMostInstants / (blocks * blocks);
     if (instants.size() > most) instants.resize(most);
     std::vector<Point> result;
     for (const Nanoseconds instant : instants) {

@@ -47,7 +47,7 @@ bool affordable(const Instance& in) {
 
 std::optional<std::vector<Held>> match(const Instance& in, int d) {
   std::vector<Held> matched;
-  std::vector<Bytes> left(static_cast<std::size_t>(in.blocks()));
+  std::vector<Bytes> left(in.blocks());
   for (const int b : in.blocks_on(d)) left[b] = in.memory(b);
   for (Held pair : pairs_on(in, d)) {
     pair.bytes = std::min(left[pair.taker], -left[pair.giver]);
@@ -64,7 +64,7 @@ std::optional<std::vector<Held>> match(const Instance& in, int d) {
 }
 
 Matchings match_all(const Instance& in) {
-  Matchings held(static_cast<std::size_t>(in.devices()));
+  Matchings held(in.devices());
   if (!affordable(in)) return held;
   for (int d = 0; d < in.devices(); ++d) {
     if (in.limited(d)) held[d] = match(in, d);
@@ -102,9 +102,9 @@ Area area_of(const Instance& in, int d, const std::vector<Held>& held) {
 }
 
 std::vector<Nanoseconds> distances_from(const Instance& in, int from) {
-  std::vector<Nanoseconds> distance(static_cast<std::size_t>(in.blocks()), -1);
+  std::vector<Nanoseconds> distance(in.blocks(), -1);
   distance[from] = in.time(from);
-  for (std::size_t i = static_cast<std::size_t>(in.rank(from)); i < in.topological().size(); ++i) {
+  for (std::size_t i = in.rank(from); i < in.topological().size(); ++i) {
     const int b = in.topological()[i];
     if (distance[b] < 0) continue;
     for (const Edge& e : in.followers(b)) {

@@ -83,7 +83,7 @@ Nanoseconds beside(const Instance& in, const std::vector<int>& cut, Nanoseconds 
   std::vector<Nanoseconds> longest(rest.blocks.size(), stays);
   __int128 cut_out = 0;
   for (int b = 0; b < in.blocks(); ++b) {
-    Nanoseconds& time = rest.blocks[static_cast<std::size_t>(b)].time;
+    Nanoseconds& time = rest.blocks[b].time;
     if (time == 0) longest[b] = 0;
     if (std::find(cut.begin(), cut.end(), b) != cut.end()) {
       cut_out += std::max<Nanoseconds>(0, time - stays);

@@ -65,7 +65,7 @@ class OneWay {
         windows_(windows),
         n_(windows.micro_batches()),
         deadline_(deadline),
-        longest_(static_cast<std::size_t>(in.blocks()), 0),
+        longest_(in.blocks(), 0),
         start_(longest_),
         floor_(longest_),
         ready_(longest_.size()) {
@@ -104,16 +104,14 @@ class OneWay {
  private:
   Nanoseconds earliest(int b, int i) const { return windows_.start(b, i, in_.mirrored()); }
   Nanoseconds after(int b, int i) const { return windows_.start(b, n_ - 1 - i, !in_.mirrored()); }
-  std::size_t at(int b, int i) const {
-    return static_cast<std::size_t>(b) * n_ + static_cast<std::size_t>(i);
-  }
+  std::size_t at(int b, int i) const { return static_cast<std::size_t>(b) * n_ + i; }
   Bytes needed(int b) const { return std::max<Bytes>(0, in_.memory(b)) + in_.workspace(b); }
 
   State root() const {
     State state;
     state.count.assign(longest_.size(), 0);
-    state.free.assign(static_cast<std::size_t>(in_.devices()), 0);
-    state.ends.assign(longest_.size() * static_cast<std::size_t>(n_), 0);
+    state.free.assign(in_.devices(), 0);
+    state.ends.assign(longest_.size() * n_, 0);
     state.used.assign(state.free.size(), 0);
     return state;
   }

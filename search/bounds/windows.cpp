@@ -79,9 +79,9 @@ struct Place {
 class Earliest {
  public:
   Earliest(const Instance& in, const Matchings& held, int n, int origin)
-      : in_(in), n_(n), origin_(origin), waits_(static_cast<std::size_t>(in.blocks()), origin == kNoDevice) {
-    start_.assign(static_cast<std::size_t>(in.blocks()) * static_cast<std::size_t>(n), kUnknown);
-    places_.resize(static_cast<std::size_t>(in.blocks()));
+      : in_(in), n_(n), origin_(origin), waits_(in.blocks(), origin == kNoDevice) {
+    start_.assign(static_cast<std::size_t>(in.blocks()) * n, kUnknown);
+    places_.resize(in.blocks());
     for (int b = 0; b < in.blocks(); ++b) places_[b].resize(in.devices_of(b).size());
     find_before();
     for (int d = 0; d < in.devices(); ++d) {
@@ -107,9 +107,7 @@ class Earliest {
   }
 
  private:
-  Nanoseconds& at(int b, int i) {
-    return start_[static_cast<std::size_t>(i) * places_.size() + static_cast<std::size_t>(b)];
-  }
+  Nanoseconds& at(int b, int i) { return start_[static_cast<std::size_t>(i) * places_.size() + b]; }
   Nanoseconds end(int b, int i) { return at(b, i) == kUnknown ? kUnknown : at(b, i) + in_.time(b); }
   bool on(int b, int d) const {
     const auto devices = in_.devices_of(b);
@@ -118,8 +116,7 @@ class Earliest {
   Nanoseconds first(int b) const { return origin_ == kNoDevice || on(b, origin_) ? 0 : kUnknown; }
   Place& place(int b, int d) {
     const auto devices = in_.devices_of(b);
-    return places_[b][static_cast<std::size_t>(std::lower_bound(devices.begin(), devices.end(), d) -
-                                               devices.begin())];
+    return places_[b][std::lower_bound(devices.begin(), devices.end(), d) - devices.begin()];
   }
 
   void find_before() {
@@ -217,19 +214,19 @@ class Earliest {
     Wide held = 0;
     std::priority_queue<std::pair<Nanoseconds, std::pair<int, int>>> ends;  // end, (share, micro-batch)
     const auto look = [&](int share, int j) {
-      const int giver = here.shares[static_cast<std::size_t>(share)].giver;
+      const int giver = here.shares[share].giver;
       if (j >= 0 && end(giver, j) > least) ends.push({end(giver, j), {share, j}});
       ++work_;
     };
     for (int s = 0; s < static_cast<int>(here.shares.size()); ++s) {
-      const Place::Share& share = here.shares[static_cast<std::size_t>(s)];
+      const Place::Share& share = here.shares[s];
       share.giver < 0 ? void(held += static_cast<Wide>(share.bytes) * (i + 1)) : look(s, i);
     }
     if (here.room < 0 || held > here.room) return least;
     while (!ends.empty()) {
       const auto [at, which] = ends.top();
       ends.pop();
-      held += here.shares[static_cast<std::size_t>(which.first)].bytes;
+      held += here.shares[which.first].bytes;
       if (held > here.room) return at;
       look(which.first, which.second - 1);
     }
@@ -277,7 +274,7 @@ bool Windows::affordable(const Instance& in, int n) {
 }
 
 Windows::Windows(const Instance& in, const Instance& mirror, const Matchings& held, int n, int origin)
-    : n_(n), origin_(origin), blocks_(static_cast<std::size_t>(in.blocks())) {
+    : n_(n), origin_(origin), blocks_(in.blocks()) {
   if (!affordable(in, n)) return;
   head_ = Earliest(in, held, n, origin).run(work_);
   tail_ = Earliest(mirror, mirrored(held), n, origin).run(work_);

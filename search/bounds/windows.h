@@ -39,7 +39,7 @@ class Windows {
   int micro_batches() const { return n_; }
   /// Least start of micro-batch i of block b, backwards from the end: i counts from the last one. kUnknown.
   Nanoseconds start(int b, int i, bool backwards) const {
-    return (backwards ? tail_ : head_)[static_cast<std::size_t>(i) * blocks_ + static_cast<std::size_t>(b)];
+    return (backwards ? tail_ : head_)[static_cast<std::size_t>(i) * blocks_ + b];
   }
   Nanoseconds earliest(int b, int i) const { return start(b, i, false); }
   /// From the end of that step to the end.

@@ -33,7 +33,7 @@ class Proof {
     trains_ = std::any_of(placement.blocks.begin(), placement.blocks.end(),
                           [](const Block& block) { return block.kind != Kind::forward; });
     for (const DeviceKind& kind : cluster.kinds) on_kind_.push_back(layers_on(kind, profile));
-    for (const int l : plan.any_placement->sharded) layers_.at(static_cast<std::size_t>(l)).whole = false;
+    for (const int l : plan.any_placement->sharded) layers_.at(l).whole = false;
     for (std::size_t l = 0; l < layers_.size(); ++l) weigh(l);
     for (std::size_t l = layers_.size(); l-- > 0;) hold(l);
   }
@@ -101,7 +101,7 @@ class Proof {
     layer.pass = Wide{cost.forward.median} + (backwards_end_it ? cost.backward.median : 0);
     if (!layer.whole) layer.pass = (layer.pass + count() - 1) / count();
     for (const int from : read_by(l)) {
-      const Layer& input = layers_[static_cast<std::size_t>(from)];
+      const Layer& input = layers_[from];
       layer.before = std::max(layer.before, input.before + input.pass);
     }
   }
@@ -128,7 +128,7 @@ class Proof {
     layer.kept = std::max<Wide>(0, layer.kept - given_back);
     if (!layer.whole) layer.there = (layer.there + count() - 1) / count();
     for (const int from : read_by(l)) {
-      Wide& behind = layers_[static_cast<std::size_t>(from)].behind;
+      Wide& behind = layers_[from].behind;
       behind = std::max(behind, layer.behind + layer.there);
     }
   }
@@ -137,7 +137,7 @@ class Proof {
   Wide free_memory() const {
     Wide free = 0;
     for (const ClusterDevice& device : cluster_.devices) {
-      const Bytes memory = cluster_.kinds[static_cast<std::size_t>(device.kind)].memory;
+      const Bytes memory = cluster_.kinds[device.kind].memory;
       if (memory == kUnlimited) return -1;
       free += memory - profile_.rank.held;
     }
@@ -176,7 +176,7 @@ class Proof {
       const Wide wait = begins ? waits[std::min(d, waits.size() - 1)] : 0;
       const Wide blocks = Wide{profile_.rank.forward} + (trains_ ? profile_.rank.backward : 0);
       const Wide time = std::max<Wide>(0, std::max<Wide>(0, length - wait) / plan_.micro_batches - blocks);
-      rooms.push_back(in_quickest_time(time, static_cast<std::size_t>(cluster_.devices[d].kind)));
+      rooms.push_back(in_quickest_time(time, cluster_.devices[d].kind));
     }
     std::sort(rooms.rbegin(), rooms.rend());
     return rooms;
@@ -202,8 +202,7 @@ class Proof {
 
   bool one_is_too_full(const std::vector<Wide>& rooms) const {
     std::vector<Wide> falling;
-    for (const auto& [size, number] : sizes())
-      falling.insert(falling.end(), static_cast<std::size_t>(number), size);
+    for (const auto& [size, number] : sizes()) falling.insert(falling.end(), number, size);
     const std::size_t devices = rooms.size();
     for (std::size_t n = 0; n < falling.size(); ++n) {
       Wide together = 0;  // n / devices + 1 of the n + 1 largest share a device
@@ -285,7 +284,7 @@ std::string mismatch(const Plan& plan, const PlacementFile& file, const Profile&
   if (std::any_of(any.sharded.begin(), any.sharded.end(), [&](int l) { return l >= layers; }))
     return fmt::format("any_placement.sharded names a layer that the profile, of {}, does not have", layers);
   int end = 0;
-  for (const auto& stage : file.placement.stages) end = std::max(end, stage.end_layer);
+  for (const Stage& stage : file.placement.stages) end = std::max(end, stage.layers.back() + 1);
   if (end > layers) return fmt::format("the placement has {} layers, the profile {}", end, layers);
   if (any.devices != static_cast<int>(cluster.devices.size()))
     return fmt::format("any_placement is of {} devices, but {} are given", any.devices,

@@ -79,7 +79,7 @@ Matching match(const Graph& graph, int device) {
 bool can_be_matched(const Graph& graph) {
   Wide work = 0;
   for (int d = 0; d < graph.devices(); ++d) {
-    if (graph.placement().devices[static_cast<std::size_t>(d)].memory == kUnlimited) continue;
+    if (graph.placement().devices[d].memory == kUnlimited) continue;
     Wide takers = 0, givers = 0;
     for (const int b : graph.on_device(d)) {
       takers += graph.block(b).memory > 0 ? 1 : 0;
@@ -91,7 +91,7 @@ bool can_be_matched(const Graph& graph) {
 }
 
 Area area_of(const Graph& graph, int device) {
-  const Device& limits = graph.placement().devices[static_cast<std::size_t>(device)];
+  const Device& limits = graph.placement().devices[device];
   if (limits.memory == kUnlimited || limits.memory <= limits.static_memory) return {};
   const Matching matching = match(graph, device);
   if (!matching.complete) return {};

@@ -19,7 +19,7 @@ void raise_to(Bound& best, Wide value, Why why) {
 }  // namespace
 
 Bounds::Bounds(const Placement& placement, const std::vector<Wide>& longest) : graph_(placement, longest) {
-  areas_.resize(static_cast<std::size_t>(graph_.devices()));
+  areas_.resize(graph_.devices());
   if (!can_be_matched(graph_)) return;
   for (int d = 0; d < graph_.devices(); ++d) areas_[d] = area_of(graph_, d);
 }

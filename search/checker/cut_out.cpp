@@ -43,15 +43,15 @@ std::vector<Nanoseconds> times_that_stay(const Graph& graph, const std::vector<i
 }
 
 Rest without(const Graph& graph, const std::vector<int>& cut, Nanoseconds stays) {
-  Rest rest{graph.placement(), std::vector<Wide>(static_cast<std::size_t>(graph.blocks()), stays), 0};
+  Rest rest{graph.placement(), std::vector<Wide>(graph.blocks(), stays), 0};
   for (int b = 0; b < graph.blocks(); ++b) {
-    Nanoseconds& time = rest.placement.blocks[static_cast<std::size_t>(b)].time;
-    if (time == 0) rest.longest[static_cast<std::size_t>(b)] = 0;  // it may end while another runs
+    Nanoseconds& time = rest.placement.blocks[b].time;
+    if (time == 0) rest.longest[b] = 0;  // it may end while another runs
     if (std::find(cut.begin(), cut.end(), b) != cut.end()) {
       rest.cut_out += std::max<Nanoseconds>(0, time - stays);
       time = std::min(time, stays);
     } else if (!std::all_of(cut.begin(), cut.end(), [&](int c) { return graph.conflict(b, c); })) {
-      rest.longest[static_cast<std::size_t>(b)] = time = 0;
+      rest.longest[b] = time = 0;
     }
   }
   return rest;

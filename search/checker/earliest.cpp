@@ -38,9 +38,9 @@ class Earliest {
       : graph_(graph),
         n_(n),
         direction_(direction),
-        blocks_(static_cast<std::size_t>(graph.blocks())),
+        blocks_(graph.blocks()),
         waits_(blocks_, direction.origin == kNoDevice ? 1 : 0) {
-    result_.start.assign(blocks_ * static_cast<std::size_t>(n), kUnknown);
+    result_.start.assign(blocks_ * n, kUnknown);
     find_places();
     for (int d = 0; d < graph_.devices(); ++d) add_shares(d);
     if (direction.origin != kNoDevice) find_what_waits();
@@ -63,9 +63,7 @@ class Earliest {
 
  private:
   Nanoseconds time(int b) const { return graph_.block(b).time; }
-  Nanoseconds& start(int b, int i) {
-    return result_.start[static_cast<std::size_t>(i) * blocks_ + static_cast<std::size_t>(b)];
-  }
+  Nanoseconds& start(int b, int i) { return result_.start[static_cast<std::size_t>(i) * blocks_ + b]; }
   Nanoseconds end(int b, int i) { return start(b, i) == kUnknown ? kUnknown : start(b, i) + time(b); }
 
   /// W2; for the first micro-batch what the origin says.
@@ -97,12 +95,12 @@ class Earliest {
   Place& place(int b, int d) {
     const std::vector<int>& devices = graph_.block(b).devices;
     const auto at = std::find(devices.begin(), devices.end(), d) - devices.begin();
-    return places_[b][static_cast<std::size_t>(at)];
+    return places_[b][at];
   }
 
   /// What is surely held on d when a block starts (W4).
   void add_shares(int d) {
-    const Device& device = graph_.placement().devices[static_cast<std::size_t>(d)];
+    const Device& device = graph_.placement().devices[d];
     const Wide room = static_cast<Wide>(device.memory) - device.static_memory;
     if (device.memory == kUnlimited || room < 0) return;
     const Matching matching = match(graph_, d);

@@ -65,7 +65,7 @@ bool applicable(const Graph& graph, int n) {
 /// last.
 bool reversible(const Graph& graph) {
   for (int d = 0; d < graph.devices(); ++d) {
-    if (graph.placement().devices[static_cast<std::size_t>(d)].memory == kUnlimited) continue;
+    if (graph.placement().devices[d].memory == kUnlimited) continue;
     Wide kept = 0;
     for (const int b : graph.on_device(d)) kept += graph.block(b).memory;
     if (kept != 0) return false;

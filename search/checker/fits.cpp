@@ -12,7 +12,7 @@ namespace {
 bool too_much_at_once(const Graph& graph, int device, Wide room) {
   const Matching matching = match(graph, device);
   if (!matching.complete) return false;
-  std::vector<Wide> used(static_cast<std::size_t>(graph.blocks()), 0);
+  std::vector<Wide> used(graph.blocks(), 0);
   for (const int b : graph.on_device(device)) used[b] = graph.workspace(b);
   for (const Held& h : matching.held) {
     const std::vector<Wide> from_taker = graph.distances_from(h.taker);
@@ -35,7 +35,7 @@ bool too_much_at_once(const Graph& graph, int device, Wide room) {
 bool cannot_fit(const Graph& graph, int n) {
   const bool matched = can_be_matched(graph);
   for (int d = 0; d < graph.devices(); ++d) {
-    const Device& device = graph.placement().devices[static_cast<std::size_t>(d)];
+    const Device& device = graph.placement().devices[d];
     if (device.memory == kUnlimited) continue;
     const Wide room = static_cast<Wide>(device.memory) - device.static_memory;
     Wide kept = 0;

@@ -31,7 +31,7 @@ void Graph::connect(const std::vector<Wide>& longest) {
     for (const int d : block(b).devices) on_device_[d].push_back(b);
     for (const Dependency& input : block(b).after) {
       Wide transfer = transfer_time(placement_, input, block(b));
-      if (!longest.empty()) transfer = std::min(transfer, longest[static_cast<std::size_t>(input.block)]);
+      if (!longest.empty()) transfer = std::min(transfer, longest[input.block]);
       inputs_[b].push_back({input.block, transfer});
       outputs_[input.block].push_back({b, transfer});
     }

@@ -27,17 +27,17 @@ class Graph {
   int blocks() const { return static_cast<int>(placement_.blocks.size()); }
   int devices() const { return static_cast<int>(placement_.devices.size()); }
   Wide size() const { return size_; }  ///< blocks + edges
-  const Block& block(int b) const { return placement_.blocks[static_cast<std::size_t>(b)]; }
-  const std::vector<int>& on_device(int d) const { return on_device_[static_cast<std::size_t>(d)]; }
+  const Block& block(int b) const { return placement_.blocks[b]; }
+  const std::vector<int>& on_device(int d) const { return on_device_[d]; }
 
   /// Of a block that takes time; one that takes none runs at no instant, and its workspace is never in use.
   Bytes workspace(int b) const { return block(b).time == 0 ? 0 : block(b).workspace; }
 
-  Wide head(int b) const { return head_[static_cast<std::size_t>(b)]; }
-  Wide tail(int b) const { return tail_[static_cast<std::size_t>(b)]; }
+  Wide head(int b) const { return head_[b]; }
+  Wide tail(int b) const { return tail_[b]; }
   bool conflict(int a, int b) const { return conflict_[device_set(a)][device_set(b)] != 0; }
   /// Blocks with the same number run on the same devices.
-  int device_set(int b) const { return device_set_[static_cast<std::size_t>(b)]; }
+  int device_set(int b) const { return device_set_[b]; }
 
   /// Calls visit(b, edges) for every block after all that `edges` lead to: its inputs, or backwards its
   /// followers.

@@ -56,7 +56,7 @@ class Side {
       : graph_(graph),
         on_device_(graph.on_device(device)),
         backwards_(backwards),
-        started_(static_cast<std::size_t>(graph.blocks())),
+        started_(graph.blocks()),
         ended_(started_.size()) {
     find_takers(device);
     share_followers();
@@ -88,7 +88,7 @@ class Side {
 
  private:
   void find_takers(int device) {
-    const Device& limits = graph_.placement().devices[static_cast<std::size_t>(device)];
+    const Device& limits = graph_.placement().devices[device];
     const Matching matching = match(graph_, device);
     const bool all_given_back =
         std::all_of(matching.held.begin(), matching.held.end(), [](const Held& h) { return h.giver >= 0; });
@@ -214,7 +214,7 @@ class Side {
 }  // namespace
 
 Wide idle_bound(const Graph& graph, const Windows& windows, int n, int device) {
-  if (graph.placement().devices[static_cast<std::size_t>(device)].memory == kUnlimited) return 0;
+  if (graph.placement().devices[device].memory == kUnlimited) return 0;
   Side front(graph, windows, n, device, false), back(graph, windows, n, device, true);
   if (!front.known() && !back.known()) return 0;
   Wide load = 0;

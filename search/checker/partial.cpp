@@ -21,12 +21,8 @@ bool Partial::dominates(const Partial& other) const {
 }
 
 Moves::Moves(const Graph& graph, const Windows& windows, int n, Nanoseconds deadline, bool backwards)
-    : graph_(graph),
-      windows_(windows),
-      n_(static_cast<std::size_t>(n)),
-      deadline_(deadline),
-      backwards_(backwards) {
-  const auto blocks = static_cast<std::size_t>(graph.blocks());
+    : graph_(graph), windows_(windows), n_(n), deadline_(deadline), backwards_(backwards) {
+  const std::size_t blocks = graph.blocks();
   inputs_.resize(blocks);
   followers_.resize(blocks);
   longest_transfer_.assign(blocks, 0);

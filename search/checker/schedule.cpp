@@ -18,11 +18,11 @@ struct Occupation {
 };
 
 std::vector<std::vector<Occupation>> occupations(const Timetable& table) {
-  std::vector<std::vector<Occupation>> result(static_cast<std::size_t>(table.devices()));
+  std::vector<std::vector<Occupation>> result(table.devices());
   for (int i = 0; i < table.micro_batches(); ++i) {
     for (int b = 0; b < table.blocks(); ++b) {
       for (const int d : table.block(b).devices) {
-        result[static_cast<std::size_t>(d)].push_back({table.start(b, i), table.end(b, i), b, i});
+        result[d].push_back({table.start(b, i), table.end(b, i), b, i});
       }
     }
   }
@@ -39,7 +39,7 @@ void check_devices(const Timetable& table, Report& report) {
   const auto by_device = occupations(table);
   for (int d = 0; d < table.devices(); ++d) {
     const Occupation* running = nullptr;  // the one with the latest end so far
-    for (const Occupation& step : by_device[static_cast<std::size_t>(d)]) {
+    for (const Occupation& step : by_device[d]) {
       if (running != nullptr && step.start < running->end) {
         report.fail(fmt::format("{} runs {} from {} to {} ns, but {} starts there at {} ns, {} ns too early",
                                 table.device_name(d), table.step_name(running->block, running->micro_batch),
@@ -79,12 +79,12 @@ struct MemoryChange {
 /// The changes of every device, in order. The workspace of a block of no time is never in use: it runs at no
 /// instant.
 std::vector<std::vector<MemoryChange>> memory_changes(const Timetable& table) {
-  std::vector<std::vector<MemoryChange>> result(static_cast<std::size_t>(table.devices()));
+  std::vector<std::vector<MemoryChange>> result(table.devices());
   for (int i = 0; i < table.micro_batches(); ++i) {
     for (int b = 0; b < table.blocks(); ++b) {
       const Block& block = table.block(b);
       for (const int d : block.devices) {
-        auto& changes = result[static_cast<std::size_t>(d)];
+        auto& changes = result[d];
         if (block.memory > 0) changes.push_back({table.start(b, i), true, block.memory, b, i});
         if (block.memory < 0) changes.push_back({table.end(b, i), false, block.memory, b, i});
         if (block.workspace == 0 || block.time == 0) continue;
@@ -120,14 +120,14 @@ Wide peak_of(const Device& device, const std::vector<MemoryChange>& changes,
 void check_memory(const Timetable& table, Report& report) {
   const auto changes = memory_changes(table);
   for (int d = 0; d < table.devices(); ++d) {
-    const Device& device = table.placement().devices[static_cast<std::size_t>(d)];
+    const Device& device = table.placement().devices[d];
     if (device.static_memory > device.memory) {
       report.fail(fmt::format("{} holds {} bytes always, {} more than its {}", table.device_name(d),
                               device.static_memory, device.static_memory - device.memory, device.memory));
       continue;
     }
     const MemoryChange* over = nullptr;
-    const Wide peak = peak_of(device, changes[static_cast<std::size_t>(d)], &over);
+    const Wide peak = peak_of(device, changes[d], &over);
     if (over == nullptr || device.memory == kUnlimited) continue;
     report.fail(fmt::format(
         "{} is over its {} bytes from {} ns on, when {} starts there; at its peak it is {} bytes over",
@@ -163,9 +163,7 @@ void check_schedule(const Timetable& table, Report& report) {
 void check_listing(const Plan& plan, const Placement& placement, Report& report) {
   if (report.full()) return;
   const std::size_t before = report.failures();
-  const auto block = [&](const ScheduledBlock& step) -> const Block& {
-    return placement.blocks[static_cast<std::size_t>(step.block)];
-  };
+  const auto block = [&](const ScheduledBlock& step) -> const Block& { return placement.blocks[step.block]; };
   const auto key = [&](const ScheduledBlock& step) {
     return std::tuple<Nanoseconds, int, std::string_view, int>(step.start, block(step).devices.front(),
                                                                block(step).name, step.micro_batch);
@@ -206,7 +204,7 @@ void check_figures(const Timetable& table, Report& report) {
   }
   const auto changes = memory_changes(table);
   for (int d = 0; d < table.devices(); ++d) {
-    const auto at = static_cast<std::size_t>(d);
+    const std::size_t at = d;
     const MemoryChange* over = nullptr;
     expect_figure(report, "the peak memory of " + table.device_name(d), "bytes", plan.peak_memory[at],
                   peak_of(table.placement().devices[at], changes[at], &over));

@@ -55,8 +55,7 @@ Timetable::Timetable(const Plan& plan, const Placement& placement, Report& repor
   complete_ = true;
   starts_.resize(plan.schedule.size());
   for (const ScheduledBlock& step : plan.schedule) {
-    starts_[static_cast<std::size_t>(step.micro_batch) * placement.blocks.size() +
-            static_cast<std::size_t>(step.block)] = step.start;
+    starts_[static_cast<std::size_t>(step.micro_batch) * placement.blocks.size() + step.block] = step.start;
   }
   report.pass(fmt::format("each of {} blocks runs exactly once for each of {} micro-batches",
                           of_blocks > 0 ? of_blocks : blocks(),
@@ -109,11 +108,11 @@ std::string Timetable::step_name(int block, int micro_batch) const {
 }
 
 std::string Timetable::device_name(int device) const {
-  return fmt::format("device {} ('{}')", device, placement_.devices[static_cast<std::size_t>(device)].name);
+  return fmt::format("device {} ('{}')", device, placement_.devices[device].name);
 }
 
 Wide transfer_time(const Placement& placement, const Dependency& input, const Block& block) {
-  const std::vector<int>& sources = placement.blocks[static_cast<std::size_t>(input.block)].devices;
+  const std::vector<int>& sources = placement.blocks[input.block].devices;
   Wide slowest = 0;
   for (const int to : block.devices) {
     if (std::find(sources.begin(), sources.end(), to) != sources.end()) continue;

@@ -49,11 +49,10 @@ class Timetable {
   int micro_batches() const { return plan_.micro_batches; }
   const Plan& plan() const { return plan_; }
   const Placement& placement() const { return placement_; }
-  const Block& block(int b) const { return placement_.blocks[static_cast<std::size_t>(b)]; }
+  const Block& block(int b) const { return placement_.blocks[b]; }
 
   Nanoseconds start(int block, int micro_batch) const {
-    return starts_[static_cast<std::size_t>(micro_batch) * placement_.blocks.size() +
-                   static_cast<std::size_t>(block)];
+    return starts_[static_cast<std::size_t>(micro_batch) * placement_.blocks.size() + block];
   }
   Nanoseconds end(int b, int micro_batch) const { return start(b, micro_batch) + block(b).time; }
 

@@ -25,7 +25,7 @@ class UnequalBounds {
     int micro_batch;
     int block;
   };
-  const Graph& graph(int i) const { return graphs_[static_cast<std::size_t>(i)]; }
+  const Graph& graph(int i) const { return graphs_[i]; }
   Nanoseconds time(const Step& s) const { return graph(s.micro_batch).block(s.block).time; }
   Wide before(const Step& s, bool mirrored) const {
     return mirrored ? graph(s.micro_batch).tail(s.block) : graph(s.micro_batch).head(s.block);

@@ -29,11 +29,7 @@ bool Windows::affordable(const Graph& graph, int n) {
 }
 
 Windows::Windows(const Graph& graph, int n, int origin)
-    : graph_(graph),
-      n_(n),
-      origin_(origin),
-      blocks_(static_cast<std::size_t>(graph.blocks())),
-      known_(affordable(graph, n)) {
+    : graph_(graph), n_(n), origin_(origin), blocks_(graph.blocks()), known_(affordable(graph, n)) {
   if (!known_) return;
   for (const bool backwards : {false, true}) {
     EarliestStarts earliest = earliest_starts(graph, n, {backwards, origin});

@@ -54,7 +54,7 @@ bool write_all(int fd, std::string_view bytes) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(written));
+    bytes.remove_prefix(written);
   }
   return true;
 }
@@ -187,7 +187,7 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path, "cannot be read", errno);
     if (got == 0) return bytes;
-    bytes.append(buffer.data(), static_cast<std::size_t>(got));
+    bytes.append(buffer.data(), got);
     if (bytes.size() > max_bytes) {
       throw InputError(path.string(), 0, "is larger than " + std::to_string(max_bytes) + " bytes");
     }

@@ -170,7 +170,7 @@ void check_format(const Value& root, const std::string& file, std::string_view e
   if (key == root.keys.end()) {
     throw InputError(file, root.line, "no 'format'; it should be \"" + std::string(expected) + "\"");
   }
-  const Value& format = root.items[static_cast<std::size_t>(key - root.keys.begin())];
+  const Value& format = root.items[key - root.keys.begin()];
   if (format.kind == ValueKind::text && format.text == expected) return;
   throw InputError(file, format.line,
                    "'format' is " + shown(format) + "; this version reads " + in_quotes(expected));

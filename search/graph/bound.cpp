@@ -29,7 +29,7 @@ class PathBounds {
         domains_(graph_.groups.rows()),
         reach_(static_cast<std::size_t>(graph_.size()) * devices_, kNever),
         rest_(reach_.size(), kNever),
-        arrivals_(graph_.predecessors.values.size() * static_cast<std::size_t>(devices_), 0),
+        arrivals_(graph_.predecessors.values().size() * devices_, 0),
         departures_(cones ? arrivals_.size() : 0, 0),
         after_(reach_.size(), kNever),
         shortest_(reach_.size(), 0),
@@ -89,14 +89,15 @@ class PathBounds {
   void forward() {
     GraphCone cone({graph_.predecessors, graph_.group, position_, arrivals_, reach_, durations_, devices_},
                    graph_.size());
-    std::vector<int> filled(graph_.predecessors.begin.begin(), graph_.predecessors.begin.end() - 1);
+    std::vector<std::size_t> filled;
+    for (int v = 0; v < graph_.size(); ++v) filled.push_back(graph_.predecessors.begin(v));
     for (const int v : graph_.order) {
       const auto inputs = graph_.predecessors[v];
       for (const int d : domains_[graph_.group[v]]) {
         neighbours_.clear();
         for (std::size_t i = 0; i < inputs.size(); ++i) {
           const int u = inputs[i];
-          const std::size_t edge = graph_.predecessors.begin[v] + i;
+          const std::size_t edge = graph_.predecessors.begin(v) + i;
           neighbours_.push_back({arrivals_[edge * devices_ + d], reach_[at(u, d)], durations_[at(u, d)]});
         }
         reach_[at(v, d)] = cones_ ? cone.earliest(v, d, join()) : join();
@@ -150,14 +151,14 @@ class PathBounds {
   }
 
   /// Earliest arrival over a link of v's tensor at every device that a successor may use.
-  void send(int v, std::vector<int>& filled) {
+  void send(int v, std::vector<std::size_t>& filled) {
     tabulate_transfers(v);
-    ready_.assign(static_cast<std::size_t>(devices_), kNever);
+    ready_.assign(devices_, kNever);
     soonest_ = domains_[graph_.group[v]];
     for (const int from : soonest_) ready_[from] = reach_[at(v, from)] + durations_[at(v, from)];
     std::sort(soonest_.begin(), soonest_.end(),
               [&](int a, int b) { return std::pair(ready_[a], a) < std::pair(ready_[b], b); });
-    row_.resize(static_cast<std::size_t>(devices_));
+    row_.resize(devices_);
     for (int to = 0; to < devices_; ++to)
       row_[to] = shortest_sum(to, soonest_.data(), static_cast<int>(soonest_.size()), links_to(to),
                               ready_.data(), &class_to_[static_cast<std::size_t>(to) * devices_]);
@@ -174,7 +175,7 @@ class PathBounds {
       tabulate_transfers(v);
       for (const int d : domains_[graph_.group[v]]) {
         neighbours_.clear();
-        std::size_t edge = graph_.successors.begin[v];
+        std::size_t edge = graph_.successors.begin(v);
         for (const int w : graph_.successors[v]) {
           const Ticks remote = shortest_sum(
               d, &shortest_[at(w, 0)], static_cast<int>(domains_[graph_.group[w]].size()), links_from(d),
@@ -286,7 +287,7 @@ Ticks simple_graph_bound(const GraphCosts& costs) {
 }
 
 Ticks graph_lower_bound(const GraphCosts& costs) {
-  const double rows = static_cast<double>(costs.graph().successors.values.size() + costs.graph().size()) *
+  const double rows = static_cast<double>(costs.graph().successors.values().size() + costs.graph().size()) *
                       costs.device_count();
   const Ticks simple = simple_graph_bound(costs);
   return rows > kMostPathRows

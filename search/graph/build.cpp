@@ -112,8 +112,7 @@ class Together {
   /// (place, how many were filed before it): a table never shrinks, and at a place the first filed is first.
   std::pair<std::int64_t, int> place(int v) {
     const Filed& set = filed_[root(v)];
-    return set.id < 0 ? std::pair(rows_[v].id, 0)
-                      : std::pair(set.id % table_size(static_cast<std::size_t>(most_)), set.after);
+    return set.id < 0 ? std::pair(rows_[v].id, 0) : std::pair(set.id % table_size(most_), set.after);
   }
 
  private:
@@ -197,7 +196,7 @@ void form_groups(OperatorGraph& graph, const std::vector<GraphVertex>& rows, con
     if (leader == v) graph.group_place.push_back(together.place(v));
     members.emplace_back(graph.group[v], v);
   }
-  graph.groups = FlatLists::from_pairs(groups, members);
+  graph.groups = Lists<int>::from_pairs(groups, members);
   merge_kinds(graph, rows);
   graph.group_operations.assign(groups, 0);
   graph.group_memory.assign(groups, 0);
@@ -216,17 +215,6 @@ void check_range(std::int64_t number, std::int64_t limit, const char* what, cons
 }
 
 }  // namespace
-
-FlatLists FlatLists::from_pairs(int rows, std::span<const std::pair<int, int>> pairs) {
-  FlatLists lists;
-  lists.begin.assign(static_cast<std::size_t>(rows) + 1, 0);
-  for (const auto& [row, value] : pairs) ++lists.begin[row + 1];
-  std::partial_sum(lists.begin.begin(), lists.begin.end(), lists.begin.begin());
-  lists.values.resize(pairs.size());
-  std::vector<int> next(lists.begin.begin(), lists.begin.end() - 1);
-  for (const auto& [row, value] : pairs) lists.values[next[row]++] = value;
-  return lists;
-}
 
 std::int64_t table_size(std::size_t keys) {
   std::int64_t places = 16;
@@ -252,9 +240,9 @@ OperatorGraph build_graph(std::vector<GraphVertex> rows, const std::string& sour
   }
   const Ids ids(rows, source);
   Pairs edges = collect_edges(rows, ids, source);
-  graph.successors = FlatLists::from_pairs(graph.size(), edges);
+  graph.successors = Lists<int>::from_pairs(graph.size(), edges);
   for (auto& [from, to] : edges) std::swap(from, to);
-  graph.predecessors = FlatLists::from_pairs(graph.size(), edges);
+  graph.predecessors = Lists<int>::from_pairs(graph.size(), edges);
   sort_topologically(graph);
   for (const auto& [to, from] : edges) graph.memory[to] += graph.tensors[from];
   form_groups(graph, rows, ids);

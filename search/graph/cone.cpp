@@ -7,10 +7,7 @@
 namespace ostinato::graph {
 
 GraphCone::GraphCone(const GraphSide& side, int vertices)
-    : side_(side),
-      deadline_(static_cast<std::size_t>(vertices), 0),
-      seen_(static_cast<std::size_t>(vertices), 0),
-      group_seen_(static_cast<std::size_t>(vertices), 0) {}
+    : side_(side), deadline_(vertices, 0), seen_(vertices, 0), group_seen_(vertices, 0) {}
 
 bool GraphCone::must_be_here(int input, std::size_t entry, int device, Ticks deadline) const {
   return side_.remote[entry * side_.devices + device] > deadline || group_seen_[side_.group[input]] == look_;
@@ -22,7 +19,7 @@ bool GraphCone::force_inputs(int v, int device, Ticks deadline) {
   const auto inputs = side_.inputs[v];
   group_seen_[side_.group[v]] = look_;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const std::size_t entry = static_cast<std::size_t>(side_.inputs.begin[v]) + i;
+    const std::size_t entry = side_.inputs.begin(v) + i;
     const int u = inputs[i];
     if (!must_be_here(u, entry, device, deadline)) continue;
     const bool known = seen_[u] == look_;

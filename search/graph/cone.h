@@ -20,7 +20,7 @@ namespace ostinato::graph {
 
 /// The graph seen from one end, for devices 0 .. devices - 1.
 struct GraphSide {
-  const FlatLists& inputs;              ///< of each vertex: what must be before it, seen from this end
+  const Lists<int>& inputs;             ///< of each vertex: what must be before it, seen from this end
   const std::vector<int>& group;        ///< of each vertex: what must share a device
   const std::vector<int>& rank;         ///< of each vertex; larger than that of all its inputs
   const std::vector<Ticks>& remote;     ///< [entry of inputs][device]: not earlier over a link

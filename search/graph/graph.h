@@ -17,9 +17,10 @@
 // unit and never too short; no floating point decides a schedule.
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
+
+#include "search/numbers/lists.h"
 
 namespace ostinato::graph {
 
@@ -27,19 +28,6 @@ using Ticks = std::int64_t;
 inline constexpr Ticks kTicksPerUnit = 1'000'000'000;
 inline constexpr std::int64_t kMaxGraphNumber =
     1'000'000'000;  ///< operations, tensor sizes, speeds and rates
-
-/// Lists of lists in two flat arrays: row r is values[begin[r] .. begin[r + 1]).
-struct FlatLists {
-  std::vector<int> begin{0};
-  std::vector<int> values;
-
-  int rows() const { return static_cast<int>(begin.size()) - 1; }
-  std::span<const int> operator[](int row) const {
-    return {values.data() + begin[row], static_cast<std::size_t>(begin[row + 1] - begin[row])};
-  }
-  /// Row of every (row, value) pair, in the order given. O(rows + pairs).
-  static FlatLists from_pairs(int rows, std::span<const std::pair<int, int>> pairs);
-};
 
 /// One row of a graph file, by the ids of the file.
 struct GraphVertex {
@@ -64,11 +52,11 @@ struct OperatorGraph {
   std::vector<std::int64_t> tensors;
   std::vector<std::int64_t> memory;  ///< own memory + own tensor + the tensors that it reads
   std::vector<int> lines;
-  FlatLists successors, predecessors;  ///< each row ascending, without duplicates
-  std::vector<int> order;              ///< topological; ties by index
-  std::vector<int> group;              ///< of each vertex
-  FlatLists groups;                    ///< vertices of each group; groups by their smallest vertex
-  std::vector<int> group_kind;         ///< index into kinds, -1: any device
+  Lists<int> successors, predecessors;  ///< each row ascending, without duplicates
+  std::vector<int> order;               ///< topological; ties by index
+  std::vector<int> group;               ///< of each vertex
+  Lists<int> groups;                    ///< vertices of each group; groups by their smallest vertex
+  std::vector<int> group_kind;          ///< index into kinds, -1: any device
   std::vector<std::pair<std::int64_t, int>>
       group_place;  ///< in the table of groups of the published program: (place, turn), see table_size()
   std::vector<std::int64_t> group_operations, group_memory;

@@ -12,7 +12,7 @@ namespace ostinato::graph {
 
 /// 0 .. count - 1, shuffled by `seed`; seed 0: as they are.
 inline std::vector<int> open_order(int count, std::uint64_t seed) {
-  std::vector<int> order(static_cast<std::size_t>(count));
+  std::vector<int> order(count);
   std::iota(order.begin(), order.end(), 0);
   if (seed != 0) Random(seed).shuffle(order);
   return order;

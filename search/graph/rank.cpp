@@ -24,8 +24,7 @@ class MeanTimes {
     for (int from = 0; from < devices_; ++from) {
       speeds_ += costs.devices().devices[from].speed;
       for (int to = 0; to < devices_; ++to)
-        if (from != to && (from == 0 || !first_device))
-          rates_ += costs.devices().rates[static_cast<std::size_t>(from * devices_ + to)];
+        if (from != to && (from == 0 || !first_device)) rates_ += costs.devices().rates[from * devices_ + to];
     }
   }
   Ticks execution(int v) const { return at_mean(graph_.operations[v], devices_, speeds_); }

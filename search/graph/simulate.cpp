@@ -31,11 +31,12 @@ class Deliveries {
  public:
   Deliveries(const GraphCosts& costs, const Assignment& assignment) {
     const OperatorGraph& graph = costs.graph();
-    targets_ = graph.successors.values;
+    targets_ = graph.successors.values();
     begin_.reserve(graph.size() + 1);
     for (int v = 0; v < graph.size(); ++v) {
       begin_.push_back(static_cast<int>(all_.size()));
-      const int first = graph.successors.begin[v], last = graph.successors.begin[v + 1], home = assignment[v];
+      const int first = static_cast<int>(graph.successors.begin(v)), home = assignment[v];
+      const int last = first + static_cast<int>(graph.successors[v].size());
       std::sort(targets_.begin() + first, targets_.begin() + last,
                 [&](int a, int b) { return std::pair(assignment[a], a) < std::pair(assignment[b], b); });
       for (int i = first; i < last;) {

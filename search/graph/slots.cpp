@@ -87,7 +87,7 @@ void GraphSlots::add(Ticks start, Ticks length) {
   } else {
     next = slots.insert(next, {start, start + length});
   }
-  join_next(block, static_cast<std::size_t>(next - slots.begin()));
+  join_next(block, next - slots.begin());
   const bool full = blocks_[block].size() >= kMostInBlock;
   if (full) cut(block);
   for (std::size_t changed = block; changed <= block + (full ? 2 : 1); ++changed) measure(changed);

@@ -47,7 +47,7 @@ class Detector {
       if (!by_name_.emplace(block(b).stage, s).second) {
         throw NotAChain("stage " + block(b).stage + " has more than one forward");
       }
-      chain_.stages.push_back({.forward = b});
+      chain_.stages.push_back({{.forward = b}});
       stage_of_block_[b] = s;
     }
     if (chain_.stages.empty()) throw NotAChain("no block is a forward");
@@ -57,10 +57,10 @@ class Detector {
     for (const int b : order_) {
       if (block(b).kind != Kind::forward) add_backward(b, block(b).kind == Kind::backward_weight);
     }
-    const ChainStage& first = chain_.stages.front();
+    const ChainPlace& first = chain_.stages.front();
     chain_.training = first.backward >= 0;
     chain_.split = first.weight >= 0;
-    for (const ChainStage& stage : chain_.stages) {
+    for (const ChainPlace& stage : chain_.stages) {
       const std::string& name = block(stage.forward).stage;
       if ((stage.backward >= 0) != chain_.training)
         throw NotAChain("only some stages have a backward: see " + name);
@@ -75,7 +75,7 @@ class Detector {
   void add_backward(int b, bool weight) {
     const auto found = by_name_.find(block(b).stage);
     if (found == by_name_.end()) throw NotAChain("stage " + block(b).stage + " has no forward");
-    ChainStage& stage = chain_.stages[found->second];
+    ChainPlace& stage = chain_.stages[found->second];
     int& place = weight ? stage.weight : stage.backward;
     if (place >= 0) throw NotAChain("stage " + block(b).stage + " has more than one backward of a kind");
     if (block(b).devices != block(stage.forward).devices) {
@@ -110,7 +110,7 @@ class Detector {
   void check_backwards() const {
     if (!chain_.training) return;
     for (std::size_t s = 0; s < chain_.stages.size(); ++s) {
-      const ChainStage& stage = chain_.stages[s];
+      const ChainPlace& stage = chain_.stages[s];
       if (s + 1 < chain_.stages.size() && !depends(stage.backward, chain_.stages[s + 1].backward)) {
         throw NotAChain("the backwards are not one chain: " + block(stage.backward).name +
                         " does not follow " + block(chain_.stages[s + 1].backward).name);
@@ -133,7 +133,7 @@ class Detector {
   void assign_ranks() {
     std::map<int, int> rank_of_device;
     std::vector<int> chunks;
-    for (ChainStage& stage : chain_.stages) {
+    for (ChainPlace& stage : chain_.stages) {
       const int device = block(stage.forward).devices.front();
       const auto [found, is_new] = rank_of_device.emplace(device, chain_.depth());
       if (is_new) {
@@ -147,11 +147,11 @@ class Detector {
     for (const int count : chunks) {
       if (count != chain_.chunks) throw NotAChain("the devices run different numbers of stages");
     }
-    chain_.layout = layout();
+    chain_.shape = shape();
   }
 
-  ChainLayout layout() const {
-    if (chain_.chunks == 1) return ChainLayout::single;
+  ChainShape shape() const {
+    if (chain_.chunks == 1) return ChainShape::single;
     const int depth = chain_.depth();
     bool looped = true;
     bool wave = true;
@@ -161,8 +161,8 @@ class Detector {
       looped &= chain_.stages[s].rank == there;
       wave &= chain_.stages[s].rank == ((s / depth) % 2 == 0 ? there : back);
     }
-    if (looped) return ChainLayout::looped;  // on one device both hold
-    return wave ? ChainLayout::wave : ChainLayout::irregular;
+    if (looped) return ChainShape::looped;  // on one device both hold
+    return wave ? ChainShape::wave : ChainShape::irregular;
   }
 
   const Placement& placement_;
@@ -219,7 +219,7 @@ TwoWayOrNot find_two_way(const Placement& placement) {
       throw NotAChain("the placement has " + std::to_string(parts.size()) + " parts without dependencies");
     }
     TwoWay both{Detector(placement, parts[0]).run(), Detector(placement, parts[1]).run()};
-    if (both.down.layout != ChainLayout::single || both.up.layout != ChainLayout::single)
+    if (both.down.shape != ChainShape::single || both.up.shape != ChainShape::single)
       throw NotAChain("a chain has several chunks per device");
     if (!std::equal(both.down.devices.begin(), both.down.devices.end(), both.up.devices.rbegin(),
                     both.up.devices.rend())) {

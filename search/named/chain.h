@@ -18,23 +18,21 @@
 
 namespace ostinato {
 
-struct ChainStage {
-  int rank = 0;       ///< place of its device in Chain::devices
-  int chunk = 0;      ///< how many earlier stages the same device runs
-  int forward = -1;   ///< block
-  int backward = -1;  ///< block: the whole backward, or its input half; -1 for inference
-  int weight = -1;    ///< block: the weight half; -1 where the backward is whole
+/// The blocks of a stage of a chain, and where they run.
+struct ChainPlace : StageBlocks {
+  int rank = 0;   ///< place of its device in Chain::devices
+  int chunk = 0;  ///< how many earlier stages the same device runs
 };
 
-/// single: one chunk a device. looped: stage s on rank s mod D. wave: there and back again (a V for two
-/// chunks).
-enum class ChainLayout { single, looped, wave, irregular };
+/// What a placement was found to be. single: one chunk a device. looped: stage s on rank s mod D. wave: there
+/// and back again (a V for two chunks).
+enum class ChainShape { single, looped, wave, irregular };
 
 struct Chain {
   std::vector<int> devices;  ///< in the order in which the chain first reaches them
-  std::vector<ChainStage> stages;
+  std::vector<ChainPlace> stages;
   int chunks = 1;  ///< per device
-  ChainLayout layout = ChainLayout::single;
+  ChainShape shape = ChainShape::single;
   bool training = true;  ///< every stage has a backward
   bool split = false;    ///< every stage has a weight half
 

@@ -13,9 +13,9 @@ namespace {
 
 /// What the chain of a schedule must look like.
 struct Needs {
-  ChainLayout layout = ChainLayout::single;
+  ChainShape shape = ChainShape::single;
   bool split = false;
-  int chunks = 0;  ///< per device; 0: any number that the layout has
+  int chunks = 0;  ///< per device; 0: any number that the shape has
 };
 
 /// For AnySchedule: what a schedule is not for.
@@ -36,18 +36,18 @@ struct Entry {
 };
 
 const std::vector<Entry>& entries() {
-  constexpr Needs kSplit{ChainLayout::single, true};
-  constexpr Needs kLooped{ChainLayout::looped};
-  constexpr Needs kWave{ChainLayout::wave};
-  constexpr Needs kV{ChainLayout::wave, false, 2};
-  constexpr Needs kSplitV{ChainLayout::wave, true, 2};
+  constexpr Needs kSplit{ChainShape::single, true};
+  constexpr Needs kLooped{ChainShape::looped};
+  constexpr Needs kWave{ChainShape::wave};
+  constexpr Needs kV{ChainShape::wave, false, 2};
+  constexpr Needs kSplitV{ChainShape::wave, true, 2};
   static const std::vector<Entry> table = {
       {"gpipe", gpipe_orders},
       {"1f1b", one_f_one_b_orders},
       {"1f1b+", one_f_one_b_plus_orders, {}, {true, true}},
       {"looped-bfs", looped_bfs_orders, kLooped},
       {"interleaved-1f1b", interleaved_orders, kLooped},
-      {"interleaved-zb", interleaved_zb_orders, {ChainLayout::looped, true}},
+      {"interleaved-zb", interleaved_zb_orders, {ChainShape::looped, true}},
       {"zb-h1", zb_h1_orders, kSplit},
       {"zb-h2", zb_h2_orders, kSplit},
       {"zb-1p", zb_1p_orders, kSplit},
@@ -64,15 +64,15 @@ const std::vector<Entry>& entries() {
   return table;
 }
 
-const char* in_words(ChainLayout layout) {
-  switch (layout) {
-    case ChainLayout::single:
+const char* in_words(ChainShape shape) {
+  switch (shape) {
+    case ChainShape::single:
       return "one chunk per device";
-    case ChainLayout::looped:
+    case ChainShape::looped:
       return "several chunks per device, looped";
-    case ChainLayout::wave:
+    case ChainShape::wave:
       return "several chunks per device, as a wave";
-    case ChainLayout::irregular:
+    case ChainShape::irregular:
       return "chunks in no regular layout";
   }
   return "";
@@ -92,15 +92,15 @@ std::string what_is_against(const std::string& name, const Unless& unless, const
                             const ChainOrNot& found) {
   if (unless.inference && !trains(placement)) return needs_training(name);
   if (!unless.simple_chain) return "";
-  if (!found.chain || found.chain->layout != ChainLayout::single) return "";
+  if (!found.chain || found.chain->shape != ChainShape::single) return "";
   return name + " is for placements that are no chain with one chunk per device: there it is 1f1b";
 }
 
 /// Empty where the chain is what the schedule needs.
 std::string what_is_missing(const std::string& name, const Needs& needs, const Chain& chain) {
   if (!chain.training) return needs_training(name);
-  if (chain.layout != needs.layout) {
-    return name + " needs " + in_words(needs.layout) + "; this placement has " + in_words(chain.layout);
+  if (chain.shape != needs.shape) {
+    return name + " needs " + in_words(needs.shape) + "; this placement has " + in_words(chain.shape);
   }
   if (needs.chunks > 0 && chain.chunks != needs.chunks) {
     return name + " needs " + std::to_string(needs.chunks) + " chunks per device; this placement has " +

@@ -16,9 +16,9 @@ void RankOrder::add(int block, int micro_batch) {
 
 ChainOrders::ChainOrders(const Chain& chain, const Placement& placement, int micro_batches)
     : devices_(chain.devices), device_count_(placement.devices.size()) {
-  std::vector<std::vector<const ChainStage*>> stages(
-      chain.devices.size(), std::vector<const ChainStage*>(static_cast<std::size_t>(chain.chunks)));
-  for (const ChainStage& stage : chain.stages) stages[stage.rank][stage.chunk] = &stage;
+  std::vector<std::vector<const ChainPlace*>> stages(chain.devices.size(),
+                                                     std::vector<const ChainPlace*>(chain.chunks));
+  for (const ChainPlace& stage : chain.stages) stages[stage.rank][stage.chunk] = &stage;
   for (auto& by_chunk : stages) ranks_.emplace_back(std::move(by_chunk), micro_batches);
 }
 
@@ -26,7 +26,7 @@ ChainOrders::ChainOrders(const TwoWay& chains, const Placement& placement, int m
     : devices_(chains.down.devices), device_count_(placement.devices.size()) {
   const int depth = chains.depth();
   for (int r = 0; r < depth; ++r) {
-    std::vector<const ChainStage*> by_chunk = {&chains.down.stages[r], &chains.up.stages[depth - 1 - r]};
+    std::vector<const ChainPlace*> by_chunk = {&chains.down.stages[r], &chains.up.stages[depth - 1 - r]};
     if (r >= depth / 2) std::swap(by_chunk[0], by_chunk[1]);
     ranks_.emplace_back(std::move(by_chunk), micro_batches);
   }

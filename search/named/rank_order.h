@@ -18,7 +18,7 @@ namespace ostinato {
 /// orders that can run leaves orders that can run.
 class RankOrder {
  public:
-  RankOrder(std::vector<const ChainStage*> by_chunk, int micro_batches)
+  RankOrder(std::vector<const ChainPlace*> by_chunk, int micro_batches)
       : stages_(std::move(by_chunk)), micro_batches_(micro_batches) {}
 
   void forward(int chunk, int micro_batch) { add(stages_[chunk]->forward, micro_batch); }
@@ -33,7 +33,7 @@ class RankOrder {
  private:
   void add(int block, int micro_batch);
 
-  std::vector<const ChainStage*> stages_;  ///< by chunk
+  std::vector<const ChainPlace*> stages_;  ///< by chunk
   int micro_batches_;
   std::vector<Step> steps_;
 };

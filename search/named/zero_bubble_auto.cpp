@@ -243,7 +243,7 @@ Nanoseconds transfer_from(const Placement& placement, int from, int to) {
 std::vector<ZeroBubbleRank> zero_bubble_ranks(const Chain& chain, const Placement& placement) {
   std::vector<ZeroBubbleRank> ranks;
   for (std::size_t s = 0; s < chain.stages.size(); ++s) {
-    const ChainStage& stage = chain.stages[s];
+    const ChainPlace& stage = chain.stages[s];
     const Block& forward = placement.blocks[stage.forward];
     const Block& input = placement.blocks[stage.backward];
     const Block& weight = placement.blocks[stage.weight];

@@ -97,15 +97,14 @@ class AnyPlacementBound {
   /// whole, while the backwards of those layers run at the end. D devices begin with D different layers; with
   /// one layer several times where it may be divided.
   void add_idle() {
-    idle_.assign(static_cast<std::size_t>(devices_), 0);
+    idle_.assign(devices_, 0);
     if (options_.search.objective == Objective::span || model_.cluster.kinds.size() > 1) return;
     std::vector<Nanoseconds> before;  // by layer
     std::vector<Nanoseconds> all;
     for (std::size_t l = 0; l < works_.size(); ++l) {
       Nanoseconds longest = 0;
       for (const LayerInput& input : model_.graph.inputs(static_cast<int>(l)))
-        longest = std::max(longest, before[static_cast<std::size_t>(input.layer)] +
-                                        passing(static_cast<std::size_t>(input.layer)));
+        longest = std::max(longest, before[input.layer] + passing(input.layer));
       before.push_back(longest);
       all.insert(all.end(), divided_[l] ? idle_.size() : 1, longest);
     }
@@ -130,8 +129,7 @@ class AnyPlacementBound {
     held_.resize(works_.size());
     for (std::size_t l = works_.size(); l-- > 0;) {
       for (const int reader : model_.graph.readers(static_cast<int>(l)))
-        behind[l] = std::max(behind[l], behind[static_cast<std::size_t>(reader)] +
-                                            there_and_back(static_cast<std::size_t>(reader)));
+        behind[l] = std::max(behind[l], behind[reader] + there_and_back(reader));
       const Nanoseconds path = behind[l] + there_and_back(l);
       path_ = std::max(path_, path);
       held_[l] = static_cast<__int128>(kept[l]) * path;
@@ -156,8 +154,7 @@ class AnyPlacementBound {
     for (const std::vector<LayerCost>& layers : model_.on_kind) {
       for (const LayerCost& cost : layers)
         for (const LayerInput& part : cost.released)
-          released[static_cast<std::size_t>(part.layer)] =
-              std::max(released[static_cast<std::size_t>(part.layer)], part.bytes);
+          released[part.layer] = std::max(released[part.layer], part.bytes);
     }
     for (std::size_t l = 0; l < works_.size(); ++l) {
       const Bytes least = least_over_kinds([&](std::size_t kind) { return model_.on_kind[kind][l].kept; });
@@ -208,10 +205,10 @@ class AnyPlacementBound {
     std::vector<std::int64_t> rooms;
     __int128 together = 0;
     for (int d = 0; d < devices_; ++d) {
-      const Nanoseconds time = std::max<Nanoseconds>(0, length - idle_[static_cast<std::size_t>(d)]);
+      const Nanoseconds time = std::max<Nanoseconds>(0, length - idle_[d]);
       const Nanoseconds blocks = model_.rank.forward + model_.rank.backward;  // one of each at least
       const Nanoseconds own = std::max<Nanoseconds>(0, time / options_.search.micro_batches - blocks);
-      const Slowness& slow = slowness_[static_cast<std::size_t>(model_.kind_of(d))];
+      const Slowness& slow = slowness_[model_.kind_of(d)];
       const auto room = static_cast<__int128>(own) * slow.per / slow.times;
       rooms.push_back(static_cast<std::int64_t>(std::min<__int128>(room, sum_)));
       together += rooms.back();

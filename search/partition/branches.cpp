@@ -50,7 +50,7 @@ class GraphCutter {
       : model_(model),
         options_(options),
         sets_(model.graph, groups_of(model, options.sharded), kMostDownsets),
-        all_(static_cast<std::size_t>(model.devices())) {
+        all_(model.devices()) {
     std::iota(all_.begin(), all_.end(), 0);
     if (!sets_.complete()) {
       refuse(
@@ -60,7 +60,7 @@ class GraphCutter {
     }
     for (std::size_t g = 0; g < sets_.groups().size(); ++g) {
       if (!is_shard(static_cast<int>(g))) continue;
-      shards_.push_back(cost_of_stage(model, {sets_.groups()[g], all_}));
+      shards_.push_back(cost_of_stage(model, {.layers = sets_.groups()[g], .devices = all_}));
     }
     if (static_cast<int>(sets_.groups().size() - shards_.size()) < model.devices()) {
       refuse(fmt::format("{} devices need at least as many layers that are not sharded, the model has {}",
@@ -100,7 +100,7 @@ class GraphCutter {
   std::optional<Fit> fitting(const StageSet& set, int behind, int cap) const;
   void solve(int cap);
   Rest rest_behind(int downset, int k, int cap) const;
-  std::vector<ModelStage> stages() const;
+  std::vector<Stage> stages() const;
 
   const Model& model_;
   const PartitionOptions& options_;
@@ -151,7 +151,7 @@ Nanoseconds GraphCutter::first_limit() const {
 
 /// The longest path of layers, there and back, on the fastest kind of device.
 Nanoseconds GraphCutter::critical_path() const {
-  std::vector<Nanoseconds> until(static_cast<std::size_t>(model_.graph.layers()), 0);
+  std::vector<Nanoseconds> until(model_.graph.layers(), 0);
   Nanoseconds longest = 0;
   for (int l = 0; l < model_.graph.layers(); ++l) {
     if (std::binary_search(options_.sharded.begin(), options_.sharded.end(), l)) continue;
@@ -168,13 +168,13 @@ Nanoseconds GraphCutter::critical_path() const {
 /// Every stage that takes at most `limit` on some kind of device, and the shards.
 void GraphCutter::find_stage_sets(Nanoseconds limit) {
   stage_sets_.clear();
-  from_.assign(static_cast<std::size_t>(sets_.size()), {});
+  from_.assign(sets_.size(), {});
   for (int downset = 0; downset < sets_.size(); ++downset) grow(downset, limit);
 }
 
 void GraphCutter::grow(int from, Nanoseconds limit) {
   std::vector<int> reached = {from};
-  std::vector<char> seen(static_cast<std::size_t>(sets_.size()), 0);
+  std::vector<char> seen(sets_.size(), 0);
   for (std::size_t i = 0; i < reached.size(); ++i) {
     for (const Downsets::Step& step : sets_.steps(reached[i])) {
       if (seen[step.to]) continue;
@@ -256,25 +256,25 @@ GraphCutter::Rest GraphCutter::rest_behind(int downset, int k, int cap) const {
 
 /// From the whole model back: a downset comes before every larger one.
 void GraphCutter::solve(int cap) {
-  table_.assign(static_cast<std::size_t>(model_.devices()) + 1, {});
+  table_.assign(model_.devices() + 1, {});
   for (int k = 0; k <= model_.devices(); ++k) {
-    table_[k].resize(static_cast<std::size_t>(sets_.size()));
+    table_[k].resize(sets_.size());
     for (int downset = sets_.size() - 1; downset >= 0; --downset)
       table_[k][downset] = rest_behind(downset, k, cap);
   }
 }
 
-std::vector<ModelStage> GraphCutter::stages() const {
-  std::vector<ModelStage> result;
+std::vector<Stage> GraphCutter::stages() const {
+  std::vector<Stage> result;
   int downset = 0, k = model_.devices();
   while (downset != sets_.full()) {
     const Rest& rest = table_[k][downset];
     const StageSet& set = stage_sets_[rest.set];
     const std::vector<int> layers = layers_of(sets_.between(set.from, set.to));
     if (set.shard) {
-      result.push_back({layers, all_});
+      result.push_back({.layers = layers, .devices = all_});
     } else {
-      result.push_back({layers, {model_.devices() - k--}, rest.recompute});
+      result.push_back({.layers = layers, .devices = {model_.devices() - k--}, .recompute = rest.recompute});
     }
     downset = set.to;
   }

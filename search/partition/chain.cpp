@@ -177,19 +177,19 @@ class Levels {
 };
 
 /// The stages between the cuts, and the shards where they stand.
-std::vector<ModelStage> stages_of(const Model& model, const ChainCosts& costs, const Found& found) {
-  std::vector<int> all(static_cast<std::size_t>(model.devices()));
+std::vector<Stage> stages_of(const Model& model, const ChainCosts& costs, const Found& found) {
+  std::vector<int> all(model.devices());
   std::iota(all.begin(), all.end(), 0);
-  std::vector<ModelStage> stages;
+  std::vector<Stage> stages;
   std::size_t shard = 0;
   const auto add_shards = [&](int position) {
     for (; shard < costs.shards().size() && costs.shards()[shard].position <= position; ++shard)
-      stages.push_back({costs.shards()[shard].layers, all});
+      stages.push_back({.layers = costs.shards()[shard].layers, .devices = all});
   };
   int first = 0;
   for (std::size_t s = 0; s < found.ends.size(); ++s) {
     add_shards(first);
-    ModelStage stage{{}, {found.device_of[s]}, found.recompute[s] != 0};
+    Stage stage{.devices = {found.device_of[s]}, .recompute = found.recompute[s] != 0};
     for (; first < found.ends[s]; ++first) stage.layers.push_back(costs.layer(first));
     stages.push_back(std::move(stage));
   }

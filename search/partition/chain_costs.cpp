@@ -113,7 +113,7 @@ ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded) : se
   std::vector<int> devices(model.cluster.devices.size());
   std::iota(devices.begin(), devices.end(), 0);
   for (Shard& shard : shards_) {
-    shard.cost = cost_of_stage(model, {shard.layers, devices});
+    shard.cost = cost_of_stage(model, {.layers = shard.layers, .devices = devices});
     shard_time_ += shard.time();
     shard_fixed_ += shard.cost.fixed;
   }

@@ -69,7 +69,7 @@ class LayerSums {
 /// Neighbouring sharded layers, which are one stage on all devices.
 struct Shard {
   int position = 0;  ///< it runs before the chain's layer of this position
-  std::vector<int> layers;
+  Layers layers;
   StageCost cost;
 
   Nanoseconds time() const { return cost.forward + cost.backward; }

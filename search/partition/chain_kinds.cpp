@@ -12,8 +12,7 @@ namespace {
 
 class KindStates {
  public:
-  explicit KindStates(const Problem& problem)
-      : problem_(problem), devices_(static_cast<std::size_t>(problem.costs.kinds())) {
+  explicit KindStates(const Problem& problem) : problem_(problem), devices_(problem.costs.kinds()) {
     for (int d = 0; d < problem.devices(); ++d) devices_[problem.model.kind_of(d)].push_back(d);
     for (const auto& list : devices_) {
       stride_.push_back(states_);
@@ -27,7 +26,7 @@ class KindStates {
 
   bool feasible(Nanoseconds limit) {
     const std::size_t width = static_cast<std::size_t>(problem_.costs.layers()) + 1;
-    reached_.assign(static_cast<std::size_t>(states_), std::vector<char>(width, 0));
+    reached_.assign(states_, std::vector<char>(width, 0));
     reached_[0][0] = 1;
     for (long state = 1; state < states_; ++state) {
       for (int k = 0; k < kinds(); ++k) {
@@ -70,11 +69,11 @@ class KindStates {
   }
 
   void extend(long state, int k, Nanoseconds limit) {
-    const std::vector<char>& starts = reached_[static_cast<std::size_t>(state - stride_[k])];
+    const std::vector<char>& starts = reached_[state - stride_[k]];
     if (std::find(starts.begin(), starts.end(), 1) == starts.end()) return;
     const std::vector<char> ends =
         reachable_ends(problem_, devices_[k].front(), last_stage(state), starts, limit);
-    std::vector<char>& all = reached_[static_cast<std::size_t>(state)];
+    std::vector<char>& all = reached_[state];
     for (std::size_t i = 0; i < ends.size(); ++i) all[i] = static_cast<char>(all[i] | ends[i]);
   }
 
@@ -84,7 +83,7 @@ class KindStates {
     for (int i = 0; i < kinds(); ++i) {
       const int k = (usual + i) % kinds();
       if (used(state, k) == 0) continue;
-      const std::vector<char>& starts = reached_[static_cast<std::size_t>(state - stride_[k])];
+      const std::vector<char>& starts = reached_[state - stride_[k]];
       for (int first = end - 1; first >= 0; --first) {
         if (starts[first] && problem_.fitting(devices_[k].front(), stage, first, end, limit))
           return {k, first};

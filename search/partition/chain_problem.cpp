@@ -111,7 +111,7 @@ std::vector<Load> loads_of(const Problem& problem, const Ends& ends) {
 }
 
 std::vector<Load> loads_of(const Problem& problem, const Ends& ends, const std::vector<char>& recompute) {
-  std::vector<Load> loads(static_cast<std::size_t>(problem.devices()));
+  std::vector<Load> loads(problem.devices());
   const auto& shards = problem.costs.shards();
   std::size_t shard = 0;
   const auto add_shards = [&](int position) {

@@ -13,7 +13,7 @@ class CutSearch {
       : problem_(problem),
         limit_(limit),
         nodes_(nodes),
-        loads_(static_cast<std::size_t>(problem.devices()), shards_alone()),
+        loads_(problem.devices(), shards_alone()),
         left_(loads_.size(), 0) {
     for (const int device : problem.device_of) ++left_[device];
   }

@@ -12,7 +12,7 @@ namespace {
 /// partition of the first stages can end at.
 bool feasible(const Problem& problem, Nanoseconds limit) {
   const int layers = problem.costs.layers();
-  std::vector<char> ends(static_cast<std::size_t>(layers) + 1, 0);
+  std::vector<char> ends(layers + 1, 0);
   ends[0] = 1;
   for (int s = 0; s < problem.stages(); ++s)
     ends = reachable_ends(problem, problem.device_of[s], s, ends, limit);
@@ -63,14 +63,13 @@ Cost best_stage(const Problem& problem, const std::vector<Cost>& before, int s, 
 
 Ends balanced(const Problem& problem, Nanoseconds limit) {
   const int layers = problem.costs.layers(), stages = problem.stages();
-  std::vector<std::vector<Cost>> table(static_cast<std::size_t>(stages) + 1,
-                                       std::vector<Cost>(static_cast<std::size_t>(layers) + 1));
+  std::vector<std::vector<Cost>> table(stages + 1, std::vector<Cost>(layers + 1));
   table[0][0].squares = 0;
   for (int s = 0; s < stages; ++s) {
     for (int end = s + 1; end <= layers - (stages - 1 - s); ++end)
       table[s + 1][end] = best_stage(problem, table[s], s, end, limit);
   }
-  Ends ends(static_cast<std::size_t>(stages));
+  Ends ends(stages);
   int end = layers;
   for (int s = stages; s > 0; --s) {
     ends[s - 1] = end;

@@ -73,7 +73,7 @@ class DegreeChooser {
     Cluster one = all_;
     one.devices.clear();
     for (int stage = 0; stage < degree.pipeline; ++stage)
-      one.devices.push_back(all_.devices[static_cast<std::size_t>(stage * degree.replicas)]);
+      one.devices.push_back(all_.devices[stage * degree.replicas]);
     return one;
   }
 
@@ -130,18 +130,17 @@ class DegreeChooser {
   Nanoseconds all_reduce_of(const Degree& degree) const {
     if (degree.replicas == 1 || options_.partition.inference) return 0;
     const LinkTable links(profile_, all_);
-    std::vector<Bytes> gradients(static_cast<std::size_t>(degree.pipeline), 0);
-    for (const ModelStage& stage : degree.winner().cuts->stages) {
+    std::vector<Bytes> gradients(degree.pipeline, 0);
+    for (const Stage& stage : degree.winner().cuts->stages) {
       for (const int l : stage.layers)
         for (const int d : stage.devices)
-          gradients[static_cast<std::size_t>(d)] += chain::share(
-              profile_.layers[static_cast<std::size_t>(l)].gradients, static_cast<int>(stage.devices.size()));
+          gradients[d] += chain::share(profile_.layers[l].gradients, static_cast<int>(stage.devices.size()));
     }
     Nanoseconds longest = 0;
-    std::vector<int> ranks(static_cast<std::size_t>(degree.replicas));
+    std::vector<int> ranks(degree.replicas);
     for (int d = 0; d < degree.pipeline; ++d) {
       std::iota(ranks.begin(), ranks.end(), d * degree.replicas);
-      longest = std::max(longest, chain::all_reduce(links, ranks, gradients[static_cast<std::size_t>(d)]));
+      longest = std::max(longest, chain::all_reduce(links, ranks, gradients[d]));
     }
     return longest;
   }

@@ -8,7 +8,7 @@ namespace ostinato::chain {
 
 Downsets::Downsets(const LayerGraph& graph, std::vector<std::vector<int>> groups, int most)
     : groups_(std::move(groups)), inputs_(groups_.size()) {
-  std::vector<int> group_of(static_cast<std::size_t>(graph.layers()));
+  std::vector<int> group_of(graph.layers());
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     for (const int l : groups_[g]) group_of[l] = static_cast<int>(g);
   }

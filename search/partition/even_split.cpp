@@ -20,9 +20,9 @@ StageCuts cut_evenly(const Profile& profile, const PartitionOptions& options) {
     throw InputError("", 0, fmt::format("{} layers cannot be split into {} stages", layers, stages));
   const chain::Model model(profile, options);
   StageCuts cuts{.stages = {}, .in_flight = stages};
-  std::vector<Nanoseconds> busy(static_cast<std::size_t>(model.devices()), 0);
+  std::vector<Nanoseconds> busy(model.devices(), 0);
   for (int s = 0, layer = 0; s < stages; ++s) {
-    ModelStage& stage = cuts.stages.emplace_back();
+    Stage& stage = cuts.stages.emplace_back();
     stage.devices = {devices[s]};
     for (int i = layers / stages + (s < layers % stages ? 1 : 0); i > 0; --i) stage.layers.push_back(layer++);
     const chain::StageCost cost = cost_of_stage(model, stage);

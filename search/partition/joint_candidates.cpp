@@ -178,7 +178,7 @@ Nanoseconds simple_bound(const Profile& profile, const Candidate& candidate, int
   for (std::size_t d = 0; d < all.size(); ++d) all[d] = static_cast<int>(d);
   Nanoseconds shards = 0, total = 0, longest = 0;
   for (const std::vector<int>& run : runs_of(candidate.options.sharded)) {
-    const chain::StageCost cost = cost_of_stage(model, {run, all});
+    const chain::StageCost cost = cost_of_stage(model, {.layers = run, .devices = all});
     shards += cost.forward + cost.backward;
   }
   for (int l = 0; l < model.graph.layers(); ++l) {

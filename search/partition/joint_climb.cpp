@@ -71,15 +71,15 @@ class Climb {
 
   static Key key_of(const Stages& stages) {
     Key key;
-    for (const ModelStage& stage : stages) {
+    for (const Stage& stage : stages) {
       key.insert(key.end(), {stage.layers.front(), stage.devices.front(), stage.recompute ? 1 : 0});
     }
     return key;
   }
 
   /// Of the stage on each of its devices, a micro-batch.
-  Nanoseconds time_of(const ModelStage& stage) {
-    const int kind = stage.devices.size() > 1 ? -1 : model_.kind_of(stage.devices.front());
+  Nanoseconds time_of(const Stage& stage) {
+    const int kind = stage.sharded() ? -1 : model_.kind_of(stage.devices.front());
     const auto [known, is_new] =
         times_.try_emplace({stage.layers.front(), stage.layers.back(), kind, stage.recompute}, 0);
     if (is_new) {
@@ -91,8 +91,8 @@ class Climb {
   }
 
   Nanoseconds busiest_of(const Stages& stages) {
-    std::vector<Nanoseconds> busy(static_cast<std::size_t>(model_.devices()), 0);
-    for (const ModelStage& stage : stages) {
+    std::vector<Nanoseconds> busy(model_.devices(), 0);
+    for (const Stage& stage : stages) {
       const Nanoseconds time = time_of(stage);
       for (const int d : stage.devices) busy[d] += time;
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace ostinato::joint {
 namespace {
@@ -19,7 +20,7 @@ std::vector<std::size_t> places_to_divide(std::size_t layers) {
 class Neighbours {
  public:
   Neighbours(const Stages& stages, int devices) : stages_(stages), devices_(devices), on_(devices, 0) {
-    for (const ModelStage& stage : stages_)
+    for (const Stage& stage : stages_)
       for (const int d : stage.devices) ++on_[d];
   }
 
@@ -37,12 +38,12 @@ class Neighbours {
   }
 
  private:
-  bool is_shard(std::size_t i) const { return stages_[i].devices.size() > 1; }
+  bool is_shard(std::size_t i) const { return stages_[i].sharded(); }
   int device(std::size_t i) const { return stages_[i].devices.front(); }
   bool last_of_its_device(std::size_t i) const { return on_[device(i)] == 1; }
 
   Stages& add() { return found_.emplace_back(stages_); }
-  ModelStage& change(std::size_t i) { return add()[i]; }
+  Stage& change(std::size_t i) { return add()[i]; }
 
   /// One layer more for every other stage up to the next shards, one less for this one.
   void give_layers(std::size_t i) {
@@ -50,15 +51,14 @@ class Neighbours {
     for (std::size_t j = i + 1; j < stages_.size() && !is_shard(j); ++j) {
       Stages& next = add();
       for (std::size_t s = i; s < j; ++s) {
-        next[s + 1].layers.insert(next[s + 1].layers.begin(), next[s].layers.back());
-        next[s].layers.pop_back();
+        next[s + 1].layers.add(next[s].layers.split(next[s].layers.size() - 1));
       }
     }
     for (std::size_t j = i; j > 0 && !is_shard(j - 1); --j) {
       Stages& next = add();
       for (std::size_t s = i; s > j - 1; --s) {
-        next[s - 1].layers.push_back(next[s].layers.front());
-        next[s].layers.erase(next[s].layers.begin());
+        Layers rest = next[s].layers.split(1);
+        next[s - 1].layers.add(std::exchange(next[s].layers, std::move(rest)));
       }
     }
   }
@@ -86,7 +86,7 @@ class Neighbours {
       Stages& next = add();
       next[i].devices = stages_[kept].devices;
       next[i].recompute = stages_[kept].recompute;
-      next[i].layers.insert(next[i].layers.end(), next[j].layers.begin(), next[j].layers.end());
+      next[i].layers.add(next[j].layers);
       next.erase(next.begin() + static_cast<std::ptrdiff_t>(j));
       if (device(i) == device(j)) return;
     }
@@ -103,13 +103,11 @@ class Neighbours {
 
   /// The first or the second part goes to device `d`.
   void divide(std::size_t i, std::size_t place, int d, bool second) {
-    const auto cut = static_cast<std::ptrdiff_t>(place), at = static_cast<std::ptrdiff_t>(i);
     Stages& next = add();
-    ModelStage rest = next[i];
-    rest.layers.erase(rest.layers.begin(), rest.layers.begin() + cut);
-    next[i].layers.resize(place);
+    Stage rest = next[i];
+    rest.layers = next[i].layers.split(place);
     (second ? rest : next[i]).devices = {d};
-    next.insert(next.begin() + at + 1, std::move(rest));
+    next.insert(next.begin() + static_cast<std::ptrdiff_t>(i) + 1, std::move(rest));
   }
 
   const Stages& stages_;

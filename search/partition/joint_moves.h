@@ -11,7 +11,7 @@
 
 namespace ostinato::joint {
 
-using Stages = std::vector<ModelStage>;
+using Stages = std::vector<Stage>;
 
 /// Partitions of the same layers that differ in one thing: one stage gives a layer and another gets one, the
 /// cuts between them moving along; two stages change their devices; a stage goes to another device, is joined

@@ -49,7 +49,7 @@ Nanoseconds latency_in_order(const Placement& placement) {
 /// Stages in an order in which each stands behind those that it reads from.
 class Stages {
  public:
-  Stages(const Profile& profile, const PartitionOptions& options, std::vector<ModelStage> stages)
+  Stages(const Profile& profile, const PartitionOptions& options, std::vector<Stage> stages)
       : profile_(profile),
         options_(options),
         graph_(profile),
@@ -66,17 +66,17 @@ class Stages {
   }
 
   void use_all_devices() {
-    std::vector<char> used(static_cast<std::size_t>(devices_), 0);
-    for (const ModelStage& stage : stages_) used[stage.devices.front()] = 1;
+    std::vector<char> used(devices_, 0);
+    for (const Stage& stage : stages_) used[stage.devices.front()] = 1;
     for (int d = 0; d < devices_; ++d)
       if (!used[d]) give_part_to(d);
   }
 
   Nanoseconds latency() const { return latency_; }
-  std::vector<ModelStage> take() { return std::move(stages_); }
+  std::vector<Stage> take() { return std::move(stages_); }
 
  private:
-  Nanoseconds latency_of(const std::vector<ModelStage>& stages) const {
+  Nanoseconds latency_of(const std::vector<Stage>& stages) const {
     return latency_in_order(place_stages(profile_, options_, stages));
   }
 
@@ -87,11 +87,10 @@ class Stages {
   }
 
   /// Whether some layer of `reader` reads one of `source`.
-  bool reads(const ModelStage& reader, const ModelStage& source) const {
+  bool reads(const Stage& reader, const Stage& source) const {
     return std::any_of(reader.layers.begin(), reader.layers.end(), [&](int l) {
-      return std::any_of(graph_.inputs(l).begin(), graph_.inputs(l).end(), [&](const LayerInput& input) {
-        return std::binary_search(source.layers.begin(), source.layers.end(), input.layer);
-      });
+      return std::any_of(graph_.inputs(l).begin(), graph_.inputs(l).end(),
+                         [&](const LayerInput& input) { return source.layers.contains(input.layer); });
     });
   }
 
@@ -99,11 +98,9 @@ class Stages {
   bool try_join(std::size_t first, std::size_t next, std::size_t at) {
     for (std::size_t s = first + 1; s < next; ++s)
       if (at == first ? reads(stages_[next], stages_[s]) : reads(stages_[s], stages_[first])) return false;
-    std::vector<ModelStage> joined = stages_;
-    ModelStage& both = joined[at];
-    both.layers.clear();
-    std::merge(stages_[first].layers.begin(), stages_[first].layers.end(), stages_[next].layers.begin(),
-               stages_[next].layers.end(), std::back_inserter(both.layers));
+    std::vector<Stage> joined = stages_;
+    Stage& both = joined[at];
+    both.layers.add(stages_[at == first ? next : first].layers);
     joined.erase(joined.begin() + static_cast<std::ptrdiff_t>(at == first ? next : first));
     const Nanoseconds latency = latency_of(joined);
     if (latency > latency_) return false;
@@ -132,15 +129,13 @@ class Stages {
   }
 
   void give_part_to(int device) {
-    std::optional<std::vector<ModelStage>> best;
+    std::optional<std::vector<Stage>> best;
     for (const Cut& cut : cuts()) {
       for (const std::size_t moved : {0, 1}) {
-        std::vector<ModelStage> parted = stages_;
+        std::vector<Stage> parted = stages_;
         const auto at = parted.begin() + static_cast<std::ptrdiff_t>(cut.stage);
-        ModelStage rest = *at;
-        const auto middle = static_cast<std::ptrdiff_t>(cut.before);
-        at->layers.erase(at->layers.begin() + middle, at->layers.end());
-        rest.layers.erase(rest.layers.begin(), rest.layers.begin() + middle);
+        Stage rest = *at;
+        rest.layers = at->layers.split(cut.before);
         (moved == 0 ? at->devices : rest.devices) = {device};
         parted.insert(at + 1, std::move(rest));
         const Nanoseconds latency = latency_of(parted);
@@ -157,15 +152,15 @@ class Stages {
   const PartitionOptions& options_;
   const LayerGraph graph_;
   const int devices_;
-  std::vector<ModelStage> stages_;
+  std::vector<Stage> stages_;
   Nanoseconds latency_;
 };
 
 /// Every layer a stage of its own, in the order in which the forwards start.
-std::vector<ModelStage> one_a_layer(const GraphSolution& solution, int layers) {
-  std::vector<ModelStage> stages;
+std::vector<Stage> one_a_layer(const GraphSolution& solution, int layers) {
+  std::vector<Stage> stages;
   for (const int v : solution.order)
-    if (v < layers) stages.push_back({{v}, {solution.assignment[v]}});
+    if (v < layers) stages.push_back({.layers = {v}, .devices = {solution.assignment[v]}});
   return stages;
 }
 
@@ -187,9 +182,9 @@ std::vector<GraphSolution> assignments(const Model& model) {
   return found;
 }
 
-Nanoseconds busiest_of(const Model& model, const std::vector<ModelStage>& stages) {
-  std::vector<Nanoseconds> busy(static_cast<std::size_t>(model.devices()), 0);
-  for (const ModelStage& stage : stages) {
+Nanoseconds busiest_of(const Model& model, const std::vector<Stage>& stages) {
+  std::vector<Nanoseconds> busy(model.devices(), 0);
+  for (const Stage& stage : stages) {
     const StageCost c = cost_of_stage(model, stage);
     busy[stage.devices.front()] +=
         c.forward + (model.split ? c.backward_input + c.backward_weight : c.backward);

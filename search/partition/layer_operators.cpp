@@ -43,7 +43,7 @@ class Converter {
   std::int64_t time_unit() const { return time_unit_; }
 
   std::vector<GraphVertex> rows() const {
-    std::vector<GraphVertex> rows(static_cast<std::size_t>(model_.inference ? layers_ : 2 * layers_));
+    std::vector<GraphVertex> rows(model_.inference ? layers_ : 2 * layers_);
     for (int l = 0; l < layers_; ++l) add_forward(l, rows);
     for (int l = 0; l < layers_ && !model_.inference; ++l) add_backward(l, rows);
     for (int l = 0; l < layers_; ++l) leave_tensors_out(l, rows);

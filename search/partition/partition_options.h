@@ -10,8 +10,8 @@
 
 namespace ostinato {
 
-/// Which device runs chunk c of `devices * chunks`. looped: c mod devices. wave: there and back again (V for
-/// 2 chunks).
+/// Which device is asked to run chunk c of `devices * chunks`. looped: c mod devices. wave: there and back
+/// again (V for 2 chunks). What a placement is found to be: ChainShape (named/chain.h).
 enum class ChunkLayout { looped, wave };
 
 /// Which stages keep only their input from the forward and run it again before the backward.
@@ -34,21 +34,12 @@ struct PartitionOptions {
   std::optional<Cluster> cluster = {};  ///< where it is there, `devices` and `device_memory` do not count
 };
 
-/// The layers that run together, and where. Several devices: each holds a part of every layer.
-struct ModelStage {
-  std::vector<int> layers;  ///< indices, rising
-  std::vector<int> devices;
-  bool recompute = false;
-
-  friend bool operator==(const ModelStage&, const ModelStage&) = default;
-};
-
 /// Where a model is cut, and how good that is.
 struct StageCuts {
-  std::vector<ModelStage> stages;  ///< all of them, shards among them, each behind those that it reads from
-  Nanoseconds busiest = 0;         ///< time of the busiest device per micro-batch
-  Nanoseconds lower_bound = 0;     ///< no partition with this many in flight is below it
-  int in_flight = 0;               ///< micro-batches, see chain.h
+  std::vector<Stage> stages;    ///< all of them, shards among them, each behind those that it reads from
+  Nanoseconds busiest = 0;      ///< time of the busiest device per micro-batch
+  Nanoseconds lower_bound = 0;  ///< no partition with this many in flight is below it
+  int in_flight = 0;            ///< micro-batches, see chain.h
   bool exact() const { return busiest == lower_bound; }
 };
 

@@ -41,13 +41,13 @@ std::vector<std::vector<LayerCost>> layers_by_kind(const Cluster& cluster, const
 
 /// What the stage reads from outside: the whole input of a layer that reads nothing from the stage, else what
 /// comes from elsewhere.
-Bytes input_of(const Model& model, const std::vector<int>& layers) {
+Bytes input_of(const Model& model, const Layers& layers) {
   Bytes input = 0;
   for (const int l : layers) {
     Bytes outside = 0;
     bool inside = false;
     for (const LayerInput& from : model.graph.inputs(l)) {
-      if (std::binary_search(layers.begin(), layers.end(), from.layer)) {
+      if (layers.contains(from.layer)) {
         inside = true;
       } else {
         outside += from.bytes;
@@ -58,14 +58,13 @@ Bytes input_of(const Model& model, const std::vector<int>& layers) {
   return input;
 }
 
-bool read_elsewhere(const Model& model, const std::vector<int>& layers, int layer) {
+bool read_elsewhere(const Model& model, const Layers& layers, int layer) {
   const auto& readers = model.graph.readers(layer);
-  return std::any_of(readers.begin(), readers.end(),
-                     [&](int reader) { return !std::binary_search(layers.begin(), layers.end(), reader); });
+  return std::any_of(readers.begin(), readers.end(), [&](int reader) { return !layers.contains(reader); });
 }
 
 /// Bytes that other stages read from this one.
-Bytes output_of(const Model& model, const std::vector<int>& layers) {
+Bytes output_of(const Model& model, const Layers& layers) {
   Bytes output = 0;
   for (const int l : layers)
     if (read_elsewhere(model, layers, l)) output += model.profile.layers[l].output_bytes;
@@ -73,20 +72,19 @@ Bytes output_of(const Model& model, const std::vector<int>& layers) {
 }
 
 /// Bytes that it reads from other stages.
-Bytes received_by(const Model& model, const std::vector<int>& layers) {
+Bytes received_by(const Model& model, const Layers& layers) {
   Bytes received = 0;
   for (const int l : layers) {
     for (const LayerInput& from : model.graph.inputs(l))
-      if (!std::binary_search(layers.begin(), layers.end(), from.layer)) received += from.bytes;
+      if (!layers.contains(from.layer)) received += from.bytes;
   }
   return received;
 }
 
 /// Of `passed` or `released`: what belongs to layers of the stage.
-Bytes of_layers(const std::vector<LayerInput>& parts, const std::vector<int>& layers) {
+Bytes of_layers(const std::vector<LayerInput>& parts, const Layers& layers) {
   Bytes bytes = 0;
-  for (const LayerInput& part : parts)
-    bytes += std::binary_search(layers.begin(), layers.end(), part.layer) ? part.bytes : 0;
+  for (const LayerInput& part : parts) bytes += layers.contains(part.layer) ? part.bytes : 0;
   return bytes;
 }
 
@@ -126,7 +124,7 @@ namespace {
 
 /// The sums alone. Forwards run in the layers' order and backwards in the opposite one, so a layer meets what
 /// those before it keep.
-StageCost cost_of_layers(const Model& model, int kind, const std::vector<int>& layers) {
+StageCost cost_of_layers(const Model& model, int kind, const Layers& layers) {
   StageCost cost;
   Bytes released = 0;  // by the layer at hand
   cost.input = input_of(model, layers);
@@ -168,13 +166,13 @@ void add_messages(StageCost& cost, Bytes output) {
 
 }  // namespace
 
-StageCost cost_of_run(const Model& model, int kind, const std::vector<int>& layers) {
+StageCost cost_of_run(const Model& model, int kind, const Layers& layers) {
   StageCost cost = cost_of_layers(model, kind, layers);
   if (model.inference) add_messages(cost, output_of(model, layers));
   return cost;
 }
 
-StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& layers) {
+StageCost cost_on_kind(const Model& model, int kind, const Layers& layers) {
   StageCost cost = cost_of_run(model, kind, layers);
   cost.forward += model.rank.forward;
   cost.backward += model.rank.backward;
@@ -183,7 +181,7 @@ StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& lay
   return cost;
 }
 
-StageCost cost_of_shard(const Model& model, const std::vector<int>& layers, const std::vector<int>& devices) {
+StageCost cost_of_shard(const Model& model, const Layers& layers, const std::vector<int>& devices) {
   std::set<int> kinds;
   for (const int d : devices) kinds.insert(model.kind_of(d));
   StageCost cost;
@@ -209,10 +207,9 @@ StageCost cost_of_shard(const Model& model, const std::vector<int>& layers, cons
   return cost;
 }
 
-StageCost cost_of_stage(const Model& model, const ModelStage& stage) {
-  StageCost cost = stage.devices.size() > 1
-                       ? cost_of_shard(model, stage.layers, stage.devices)
-                       : cost_on_kind(model, model.kind_of(stage.devices.front()), stage.layers);
+StageCost cost_of_stage(const Model& model, const Stage& stage) {
+  StageCost cost = stage.sharded() ? cost_of_shard(model, stage.layers, stage.devices)
+                                   : cost_on_kind(model, model.kind_of(stage.devices.front()), stage.layers);
   if (stage.recompute) {
     const Nanoseconds again = cost.forward - model.rank.forward;
     cost.backward += again;

@@ -74,15 +74,15 @@ Number share(Number whole, int parts) {
 Nanoseconds all_reduce(const LinkTable& links, const std::vector<int>& devices, Bytes bytes);
 
 /// The cost of these layers alone on one device of this kind, without blocks. O(layers + edges).
-StageCost cost_of_run(const Model& model, int kind, const std::vector<int>& layers);
+StageCost cost_of_run(const Model& model, int kind, const Layers& layers);
 
 /// Of a stage of these layers.
-StageCost cost_on_kind(const Model& model, int kind, const std::vector<int>& layers);
+StageCost cost_on_kind(const Model& model, int kind, const Layers& layers);
 
 /// The cost of a sharded stage on each of `devices`, at least two: that of the slowest kind among them.
-StageCost cost_of_shard(const Model& model, const std::vector<int>& layers, const std::vector<int>& devices);
+StageCost cost_of_shard(const Model& model, const Layers& layers, const std::vector<int>& devices);
 
 /// Either of the last two, and the layers' forwards once more in the backward where the stage recomputes.
-StageCost cost_of_stage(const Model& model, const ModelStage& stage);
+StageCost cost_of_stage(const Model& model, const Stage& stage);
 
 }  // namespace ostinato::chain

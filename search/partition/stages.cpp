@@ -22,7 +22,7 @@ using chain::StageCost;
 /// the first.
 class Builder {
  public:
-  Builder(const Profile& profile, const PartitionOptions& options, const std::vector<ModelStage>& stages)
+  Builder(const Profile& profile, const PartitionOptions& options, const std::vector<Stage>& stages)
       : model_(profile, options),
         stages_(stages),
         inputs_(stages.size()),
@@ -51,7 +51,7 @@ class Builder {
       placement_.devices.push_back(
           {fmt::format("d{}", d), kind.empty() ? model_.profile.device.kind : kind, model_.memory_of(d), 0});
     }
-    for (const ModelStage& stage : stages_) {
+    for (const Stage& stage : stages_) {
       costs_.push_back(cost_of_stage(model_, stage));
       for (const int d : stage.devices) placement_.devices[d].static_memory += costs_.back().fixed;
     }
@@ -114,17 +114,14 @@ class Builder {
   void add_layers() {
     bool runs = true;
     for (int s = 0; s < count(); ++s) {
-      const std::vector<int>& layers = stages_[s].layers;
-      for (std::size_t i = 0; i < layers.size(); ++i) {
-        const bool begins = i == 0 || layers[i] != layers[i - 1] + 1;
-        runs = runs && (i == 0 || !begins);
-        if (begins) placement_.stages.push_back({name(s), layers[i], 0, stages_[s].recompute});
-        placement_.stages.back().end_layer = layers[i] + 1;
-      }
+      Stage& stage = placement_.stages.emplace_back(stages_[s]);
+      stage.name = name(s);
+      std::sort(stage.devices.begin(), stage.devices.end());
+      runs = runs && stage.layers.runs().size() == 1;
     }
     if (!runs) return;
     std::sort(placement_.stages.begin(), placement_.stages.end(),
-              [](const StageLayers& a, const StageLayers& b) { return a.first_layer < b.first_layer; });
+              [](const Stage& a, const Stage& b) { return a.layers.front() < b.layers.front(); });
   }
 
   static std::string name(int s) { return fmt::format("s{}", s); }
@@ -182,7 +179,7 @@ class Builder {
   }
 
   const Model model_;
-  const std::vector<ModelStage>& stages_;
+  const std::vector<Stage>& stages_;
   std::vector<StageCost> costs_;
   std::vector<Neighbours> inputs_, readers_;  ///< by stage
   std::vector<int> gradient_;                 ///< block that hands on the gradient of the stage's input
@@ -194,10 +191,10 @@ class Builder {
 namespace {
 
 std::vector<Bytes> step_memory(const Profile& profile, const PartitionOptions& options,
-                               const std::vector<ModelStage>& stages) {
+                               const std::vector<Stage>& stages) {
   const Model model(profile, options);
-  std::vector<Bytes> together(static_cast<std::size_t>(model.devices())), alone(together);
-  for (const ModelStage& stage : stages) {
+  std::vector<Bytes> together(model.devices()), alone(together);
+  for (const Stage& stage : stages) {
     const StageCost cost = cost_of_stage(model, stage);
     for (const int d : stage.devices) {
       together[d] += cost.step_together;
@@ -211,12 +208,12 @@ std::vector<Bytes> step_memory(const Profile& profile, const PartitionOptions& o
 }  // namespace
 
 Placement place_stages(const Profile& profile, const PartitionOptions& options,
-                       const std::vector<ModelStage>& stages) {
+                       const std::vector<Stage>& stages) {
   return Builder(profile, options, stages).take();
 }
 
 ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
-                    const std::vector<ModelStage>& stages) {
+                    const std::vector<Stage>& stages) {
   ModelFacts made;
   made.step_memory = step_memory(profile, options, stages);
   if (!is_sha256(profile.model_sha256)) return made;
@@ -238,7 +235,7 @@ bool step_fits(const ModelFacts& facts, const Placement& placement) {
 }
 
 std::vector<WholeBackward> whole_backwards(const Profile& profile, const PartitionOptions& options,
-                                           const std::vector<ModelStage>& stages) {
+                                           const std::vector<Stage>& stages) {
   std::vector<WholeBackward> result;
   if (!options.split_backward) return result;
   const Model model(profile, options);

@@ -17,12 +17,12 @@ namespace ostinato {
 /// no run in the order of the profile. The stages must cover every layer once, and come in an order in which
 /// a stage stands behind those that it reads from.
 Placement place_stages(const Profile& profile, const PartitionOptions& options,
-                       const std::vector<ModelStage>& stages);
+                       const std::vector<Stage>& stages);
 
 /// What the placement's file says of the profiled model; with its layers where the profile can tell each from
 /// others.
 ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
-                    const std::vector<ModelStage>& stages);
+                    const std::vector<Stage>& stages);
 
 /// Whether every device has the memory for the end of a step, when its optimizer runs and nothing is kept.
 bool step_fits(const ModelFacts& facts, const Placement& placement);
@@ -36,6 +36,6 @@ struct WholeBackward {
 
 /// Empty where nothing is to be split. O(layers).
 std::vector<WholeBackward> whole_backwards(const Profile& profile, const PartitionOptions& options,
-                                           const std::vector<ModelStage>& stages);
+                                           const std::vector<Stage>& stages);
 
 }  // namespace ostinato

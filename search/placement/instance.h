@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "search/numbers/lists.h"
 #include "search/placement/placement.h"
 
 namespace ostinato {
@@ -24,27 +25,6 @@ namespace ostinato {
 struct Edge {
   int block;
   Nanoseconds transfer;
-};
-
-/// Many short lists in one array.
-template <typename T>
-class Lists {
- public:
-  Lists() = default;
-  explicit Lists(const std::vector<std::vector<T>>& lists) {
-    for (const auto& list : lists) {
-      items_.insert(items_.end(), list.begin(), list.end());
-      begin_.push_back(items_.size());
-    }
-  }
-  std::span<const T> operator[](int i) const {
-    return {items_.data() + begin_[static_cast<std::size_t>(i)],
-            items_.data() + begin_[static_cast<std::size_t>(i) + 1]};
-  }
-
- private:
-  std::vector<T> items_;
-  std::vector<std::size_t> begin_ = {0};
 };
 
 class Instance {

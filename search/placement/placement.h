@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "search/placement/stage.h"
+
 namespace ostinato {
 
 using Nanoseconds = std::int64_t;
@@ -64,15 +66,6 @@ struct Block {
   std::vector<Dependency> after;
 };
 
-/// Optional `[[stages]]` of a placement: a run of layers that a stage runs. A stage over a graph may have
-/// more than one: rows of one name, in rising order. The plugin needs it, the search not.
-struct StageLayers {
-  std::string name;     ///< as in Block::stage
-  int first_layer = 0;  ///< layers [first_layer, end_layer) of the model
-  int end_layer = 0;
-  bool recompute = false;  ///< its forward keeps the stage's input only; the backward runs it again
-};
-
 /// What a mode changes about one block; what is not named here stays as the block is written.
 struct BlockChange {
   int block = -1;  ///< index into Placement::blocks
@@ -101,8 +94,10 @@ struct Placement {
   std::map<std::pair<int, int>, Link> links;  ///< overrides for directed pairs (from, to)
   std::vector<Device> devices;
   std::vector<Block> blocks;
-  std::vector<StageLayers> stages;  ///< empty, or every stage of `blocks` in model order
-  std::vector<Choice> choices;      ///< the search looks at them only when it is asked to
+  /// Optional `[[stages]]`, which the plugin needs and the search not: empty, or every stage of `blocks` in
+  /// model order, each on all devices of its blocks.
+  std::vector<Stage> stages;
+  std::vector<Choice> choices;  ///< the search looks at them only when it is asked to
 
   const Link& link_between(int from, int to) const;
 

@@ -34,11 +34,11 @@ class Checker {
 
  private:
   [[noreturn]] void fail(const std::vector<int>& lines, int index, const std::string& message) const {
-    throw InputError(file_, lines.empty() ? 0 : lines[static_cast<std::size_t>(index)], message);
+    throw InputError(file_, lines.empty() ? 0 : lines[index], message);
   }
 
   int blocks() const { return static_cast<int>(placement_.blocks.size()); }
-  const Block& block(int b) const { return placement_.blocks[static_cast<std::size_t>(b)]; }
+  const Block& block(int b) const { return placement_.blocks[b]; }
 
   void check_inputs() const {
     std::unordered_set<int> seen;
@@ -147,7 +147,7 @@ class Checker {
       unused.emplace(placement_.stages[s].name, static_cast<int>(s));
     }
     std::unordered_set<std::string_view> known;
-    for (const StageLayers& stage : placement_.stages) known.insert(stage.name);
+    for (const Stage& stage : placement_.stages) known.insert(stage.name);
     for (int b = 0; b < blocks(); ++b) {
       unused.erase(block(b).stage);
       if (known.contains(block(b).stage)) continue;
@@ -162,28 +162,33 @@ class Checker {
   }
 
   void check_layers() const {
-    std::vector<int> order(placement_.stages.size());
-    for (std::size_t s = 0; s < order.size(); ++s) order[s] = static_cast<int>(s);
-    const auto range = [&](int s) {
-      return std::pair{placement_.stages[s].first_layer, placement_.stages[s].end_layer};
+    struct RunOf {
+      LayerRun run;
+      int stage;
     };
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return range(a) < range(b); });
+    std::vector<RunOf> runs;
+    for (std::size_t s = 0; s < placement_.stages.size(); ++s)
+      for (const LayerRun& run : placement_.stages[s].layers.runs())
+        runs.push_back({run, static_cast<int>(s)});
+    std::stable_sort(runs.begin(), runs.end(), [](const RunOf& a, const RunOf& b) {
+      return std::pair{a.run.first, a.run.end} < std::pair{b.run.first, b.run.end};
+    });
     int covered = 0;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      const auto [first, end] = range(order[i]);
-      if (i > 0 && range(order[i]) == range(order[i - 1])) continue;
-      const std::string stage = "stage " + in_quotes(placement_.stages[order[i]].name);
-      if (first > covered) {
-        fail(lines_.stages, order[i],
-             stage + " starts at layer " + std::to_string(first) + ", but no stage runs layer " +
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const auto& [run, s] = runs[i];
+      if (i > 0 && run == runs[i - 1].run) continue;  // a copy of the model in the other direction
+      const std::string stage = "stage " + in_quotes(placement_.stages[s].name);
+      if (run.first > covered) {
+        fail(lines_.stages, s,
+             stage + " starts at layer " + std::to_string(run.first) + ", but no stage runs layer " +
                  std::to_string(covered));
       }
-      if (first < covered) {
-        fail(lines_.stages, order[i],
-             stage + " overlaps stage " + in_quotes(placement_.stages[order[i - 1]].name) +
-                 " in part, from layer " + std::to_string(first));
+      if (run.first < covered) {
+        fail(lines_.stages, s,
+             stage + " overlaps stage " + in_quotes(placement_.stages[runs[i - 1].stage].name) +
+                 " in part, from layer " + std::to_string(run.first));
       }
-      covered = end;
+      covered = run.end;
     }
   }
 

@@ -100,7 +100,7 @@ class Writer {
       link(override);
     }
     for (const Device& d : placement_.devices) device(d);
-    for (auto s = placement_.stages.begin(); s != placement_.stages.end();) s = stage(s);
+    for (const Stage& s : placement_.stages) stage(s);
     for (const Block& b : placement_.blocks) block(b);
     format_choices(text_, placement_, time_, memory_);
     return std::move(text_);
@@ -113,16 +113,13 @@ class Writer {
     text_ += '\n';
   }
 
-  /// All runs of one stage; returns the first of the next.
-  std::vector<StageLayers>::const_iterator stage(std::vector<StageLayers>::const_iterator first) {
-    auto end = first;
+  void stage(const Stage& stage) {
     std::string runs;
-    for (; end != placement_.stages.end() && end->name == first->name; ++end)
-      runs += fmt::format("{}[{}, {}]", end == first ? "" : ", ", end->first_layer, end->end_layer);
-    line("\n[[stages]]\nname = {}", toml_string(first->name));
-    line("layers = {}", end - first > 1 ? "[" + runs + "]" : runs);
-    if (first->recompute) line("recompute = true");
-    return end;
+    for (const LayerRun& run : stage.layers.runs())
+      runs += fmt::format("{}[{}, {}]", runs.empty() ? "" : ", ", run.first, run.end);
+    line("\n[[stages]]\nname = {}", toml_string(stage.name));
+    line("layers = {}", stage.layers.runs().size() > 1 ? "[" + runs + "]" : runs);
+    if (stage.recompute) line("recompute = true");
   }
 
   void link(const Link& link) {
@@ -147,7 +144,7 @@ class Writer {
     if (block.workspace != 0) line("workspace = {}", block.workspace / memory_.factor);
     std::string inputs;
     for (const Dependency& input : block.after) {
-      const std::string name = toml_string(placement_.blocks[static_cast<std::size_t>(input.block)].name);
+      const std::string name = toml_string(placement_.blocks[input.block].name);
       if (!inputs.empty()) inputs += ", ";
       inputs += input.bytes == 0 ? name : fmt::format("{{ block = {}, bytes = {} }}", name, input.bytes);
     }

@@ -51,7 +51,8 @@ class PlacementReader {
   void stages(const Value* list);
   void model(const Value& value);
   void check_step_memory(const Fields& fields) const;
-  void run_of_layers(const Fields& fields, const Value& run, StageLayers& stage) const;
+  LayerRun run_of_layers(const Fields& fields, const Value& run, const std::string& stage) const;
+  void place_stages();
   Link link(const Fields& fields) const;
   std::vector<int> block_devices(const Value& list, const std::string& name) const;
   void inputs(const Value& list, int block);
@@ -138,7 +139,7 @@ void PlacementReader::stages(const Value* list) {
   std::unordered_set<std::string> seen;
   for (const Value& value : elements(list, file_, "stages")) {
     const Fields fields(value, file_, "[[stages]]", {"name", "layers", "recompute"});
-    StageLayers stage;
+    Stage stage;
     stage.name = fields.text("name");
     stage.recompute = fields.find("recompute") != nullptr && fields.boolean("recompute");
     if (!seen.insert(stage.name).second)
@@ -146,14 +147,13 @@ void PlacementReader::stages(const Value* list) {
     const Value& layers = fields.need("layers", ValueKind::array);
     const bool several = !layers.items.empty() && layers.items[0].kind == ValueKind::array;
     for (const Value& run : several ? layers.items : std::vector{layers}) {
-      const bool first = placement_.stages.empty() || placement_.stages.back().name != stage.name;
-      const int before = first ? -1 : placement_.stages.back().end_layer;
-      run_of_layers(fields, run, stage);
-      if (stage.first_layer <= before)
+      const auto [first, end] = run_of_layers(fields, run, stage.name);
+      if (!stage.layers.empty() && first <= stage.layers.runs().back().end)
         fields.fail(&run, "the runs of 'layers' must rise, with a layer left out between two of them");
-      placement_.stages.push_back(stage);
-      lines_.stages.push_back(value.line);
+      stage.layers.add(Layers::run(first, end));
     }
+    placement_.stages.push_back(std::move(stage));
+    lines_.stages.push_back(value.line);
   }
 }
 
@@ -186,14 +186,15 @@ void PlacementReader::check_step_memory(const Fields& fields) const {
   }
 }
 
-void PlacementReader::run_of_layers(const Fields& fields, const Value& run, StageLayers& stage) const {
+LayerRun PlacementReader::run_of_layers(const Fields& fields, const Value& run,
+                                        const std::string& stage) const {
   constexpr std::int64_t largest = std::numeric_limits<int>::max();
   if (run.kind != ValueKind::array || run.items.size() != 2)
     fields.fail(&run, "'layers' must be [first, end): two whole numbers, or a list of such runs");
-  stage.first_layer = static_cast<int>(integer_in(run.items[0], file_, "the first layer", 0, largest));
-  stage.end_layer = static_cast<int>(integer_in(run.items[1], file_, "the end of the layers", 0, largest));
-  if (stage.first_layer >= stage.end_layer)
-    fields.fail(&run, "stage " + in_quotes(stage.name) + " has no layers");
+  const auto first = integer_in(run.items[0], file_, "the first layer", 0, largest);
+  const auto end = integer_in(run.items[1], file_, "the end of the layers", 0, largest);
+  if (first >= end) fields.fail(&run, "stage " + in_quotes(stage) + " has no layers");
+  return {static_cast<int>(first), static_cast<int>(end)};
 }
 
 void PlacementReader::block(const Value& value) {
@@ -211,7 +212,7 @@ void PlacementReader::block(const Value& value) {
   const auto [first, is_new] = index_.emplace(block.name, index);
   if (!is_new) {
     fields.fail(nullptr, "duplicate block name " + in_quotes(block.name) + ", first on line " +
-                             std::to_string(lines_.blocks[static_cast<std::size_t>(first->second)]));
+                             std::to_string(lines_.blocks[first->second]));
   }
   placement_.blocks.push_back(std::move(block));
   lines_.blocks.push_back(value.line);
@@ -251,7 +252,7 @@ void PlacementReader::inputs(const Value& list, int block) {
 
 void PlacementReader::resolve_inputs() {
   for (const NamedInput& input : inputs_) {
-    Block& waiting = placement_.blocks[static_cast<std::size_t>(input.block)];
+    Block& waiting = placement_.blocks[input.block];
     const auto found = index_.find(input.name);
     if (found == index_.end()) {
       std::vector<std::string_view> names;
@@ -267,8 +268,23 @@ void PlacementReader::resolve_inputs() {
   }
 }
 
+/// On the devices of their blocks.
+void PlacementReader::place_stages() {
+  std::unordered_map<std::string_view, Stage*> of;
+  for (Stage& stage : placement_.stages) of.emplace(stage.name, &stage);
+  for (const Block& block : placement_.blocks) {
+    const auto found = of.find(block.stage);
+    if (found == of.end()) continue;  // check_placement() says so
+    std::vector<int> all;
+    std::set_union(block.devices.begin(), block.devices.end(), found->second->devices.begin(),
+                   found->second->devices.end(), std::back_inserter(all));
+    found->second->devices = std::move(all);
+  }
+}
+
 Placement PlacementReader::finish() {
   resolve_inputs();
+  place_stages();
   if (choices_) placement_.choices = read_choices(*choices_, {file_, time_factor_, memory_factor_, index_});
   check_placement(placement_, lines_, file_);
   return std::move(placement_);

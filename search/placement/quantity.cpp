@@ -19,7 +19,7 @@ template <std::size_t N>
 std::optional<std::int64_t> parse(std::string_view text, std::string_view fallback,
                                   const std::array<Unit, N>& units) {
   const auto end = std::find_if_not(text.begin(), text.end(), [](char c) { return is_digit(c) || c == '.'; });
-  const std::string_view number = text.substr(0, static_cast<std::size_t>(end - text.begin()));
+  const std::string_view number = text.substr(0, end - text.begin());
   std::string_view name = text.substr(number.size());
   while (!name.empty() && name.front() == ' ') name.remove_prefix(1);
   if (name.empty()) name = fallback;

@@ -23,13 +23,13 @@ int add_chain(Stages& stages, const std::string& name, const std::vector<int>& d
     std::vector<int> inputs;
     if (input >= 0) inputs.push_back(input);
     input = static_cast<int>(stages.size());
-    stages.push_back({name + std::to_string(i), {devices[i]}, inputs});
+    stages.push_back({{.name = name + std::to_string(i), .devices = {devices[i]}}, inputs});
   }
   return input;
 }
 
 int add_shard(Stages& stages, const std::string& name, int devices, std::vector<int> inputs) {
-  stages.push_back({name, all_devices(devices), std::move(inputs), true});
+  stages.push_back({{.name = name, .devices = all_devices(devices)}, std::move(inputs), true});
   return static_cast<int>(stages.size()) - 1;
 }
 

@@ -8,13 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "search/placement/stage.h"
+
 namespace ostinato {
 
-struct ShapeStage {
-  std::string name;
-  std::vector<int> devices;
+/// A stage, and what it reads; which layers it has is not said yet.
+struct ShapeStage : Stage {
   std::vector<int> inputs;  ///< indices of earlier stages
-  bool shard = false;       ///< a part of it lies on each of its devices
+  bool shard = false;       ///< a part of it lies on each of its devices, were it a single one
 };
 
 struct NamedShape {

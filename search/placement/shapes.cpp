@@ -95,7 +95,8 @@ void share_layers(const Stages& stages, const std::vector<int>& copy, int part, 
     const std::int64_t rest = layers - sharded;
     end += stages[s].shard ? 1 : static_cast<int>((done + 1) * rest / whole - done * rest / whole);
     if (!stages[s].shard) ++done;
-    placement.stages.push_back({stages[s].name, first, end, false});
+    placement.stages.push_back(stages[s]);
+    placement.stages.back().layers = Layers::run(first, end);
   }
 }
 

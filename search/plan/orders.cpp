@@ -29,7 +29,7 @@ class Relaxation {
  public:
   Relaxation(const Placement& placement, int micro_batches, const Orders& orders)
       : placement_(placement), orders_(orders), blocks_(placement.blocks.size()) {
-    const std::size_t steps = blocks_ * static_cast<std::size_t>(micro_batches);
+    const std::size_t steps = blocks_ * micro_batches;
     start_.assign(steps, 0);
     waiting_.resize(steps);
     followers_.resize(blocks_);
@@ -67,7 +67,7 @@ class Relaxation {
   };
 
   std::size_t index(const Step& step) const {
-    return static_cast<std::size_t>(step.micro_batch) * blocks_ + static_cast<std::size_t>(step.block);
+    return static_cast<std::size_t>(step.micro_batch) * blocks_ + step.block;
   }
 
   bool at_head(const Step& step, int device) const {
@@ -234,8 +234,7 @@ Nanoseconds span_of(const Placement& placement, const std::vector<ScheduledBlock
   Extents extents(placement.devices.size());
   for (const ScheduledBlock& step : schedule) {
     const Block& block = placement.blocks[step.block];
-    for (const int d : block.devices)
-      extents.add(static_cast<std::size_t>(d), step.start, step.start + block.time);
+    for (const int d : block.devices) extents.add(d, step.start, step.start + block.time);
   }
   return extents.longest();
 }
@@ -243,10 +242,9 @@ Nanoseconds span_of(const Placement& placement, const std::vector<ScheduledBlock
 Nanoseconds latency_of(const Placement& placement, const std::vector<ScheduledBlock>& schedule) {
   int micro_batches = 0;
   for (const ScheduledBlock& step : schedule) micro_batches = std::max(micro_batches, step.micro_batch + 1);
-  Extents extents(static_cast<std::size_t>(micro_batches));
+  Extents extents(micro_batches);
   for (const ScheduledBlock& step : schedule) {
-    extents.add(static_cast<std::size_t>(step.micro_batch), step.start,
-                step.start + placement.blocks[step.block].time);
+    extents.add(step.micro_batch, step.start, step.start + placement.blocks[step.block].time);
   }
   return extents.longest();
 }

@@ -104,7 +104,7 @@ std::string format_plan(const Plan& plan, const Placement& placement) {
   const char* separator = "\n";
   for (const ScheduledBlock& step : plan.schedule) {
     fmt::format_to(std::back_inserter(text), "{}    {{ \"block\": {}, \"micro_batch\": {}, \"start\": {} }}",
-                   separator, names[static_cast<std::size_t>(step.block)], step.micro_batch, step.start);
+                   separator, names[step.block], step.micro_batch, step.start);
     separator = ",\n";
   }
   text += plan.schedule.empty() ? "]\n}\n" : "\n  ]\n}\n";

@@ -70,8 +70,7 @@ class SizesReader {
       one.line = table.items[k].line;
       one.keys = {std::string(key)};
       one.items = {table.items[k]};
-      into[static_cast<std::size_t>(block)] =
-          Fields(one, file_, in_quotes(table.keys[k]), {key}).scaled(key, factor, low);
+      into[block] = Fields(one, file_, in_quotes(table.keys[k]), {key}).scaled(key, factor, low);
     }
   }
 

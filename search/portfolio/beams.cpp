@@ -19,7 +19,7 @@ struct Part {
 
 /// On any number of threads, and taken as if they had run one by one.
 void run_parts(Hunt& hunt, const std::vector<Part>& parts) {
-  const std::size_t at_once = static_cast<std::size_t>(std::max(1, hunt.options.threads));
+  const std::size_t at_once = std::max(1, hunt.options.threads);
   for (std::size_t begin = 0; begin < parts.size(); begin += at_once) {
     const std::size_t end = std::min(parts.size(), begin + at_once);
     std::vector<Found> found(end - begin);

@@ -40,7 +40,7 @@ void try_repeated(Hunt& hunt) {
     return;
   }
   if (one.best().empty()) return;
-  std::vector<Nanoseconds> start(static_cast<std::size_t>(hunt.in.blocks()));
+  std::vector<Nanoseconds> start(hunt.in.blocks());
   for (const ScheduledBlock& s : one.best().schedule()) start[s.block] = s.start;
   const Nanoseconds after_the_end = one.best().score().makespan;
   Nanoseconds interval = intervals_affordable(hunt.in) ? hunt.bounds.period(1) : after_the_end;

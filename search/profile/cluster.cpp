@@ -52,7 +52,7 @@ void check_same_model(const DeviceKind& kind, const Profile& profile) {
 
 Cluster Cluster::first(int count) const {
   Cluster part = *this;
-  part.devices.resize(static_cast<std::size_t>(count));
+  part.devices.resize(count);
   return part;
 }
 
@@ -60,7 +60,7 @@ Cluster alike(int devices, Bytes memory) {
   Cluster cluster;
   cluster.kinds.emplace_back().memory = memory;
   cluster.nodes.emplace_back();
-  cluster.devices.resize(static_cast<std::size_t>(devices));
+  cluster.devices.resize(devices);
   return cluster;
 }
 

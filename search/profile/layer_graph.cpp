@@ -28,7 +28,7 @@ bool LayerGraph::is_chain() const {
 }
 
 Bytes LayerGraph::bytes_across(int layer) const {
-  std::vector<Bytes> carried(static_cast<std::size_t>(layer), 0);
+  std::vector<Bytes> carried(layer, 0);
   for (int l = layer; l < layers(); ++l) {
     for (const LayerInput& input : inputs_[l]) {
       if (input.layer < layer) carried[input.layer] = std::max(carried[input.layer], input.bytes);

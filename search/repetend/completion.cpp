@@ -23,7 +23,7 @@ struct End {
 std::vector<int> counts_before_cut(const Instance& in, const Starts& starts, int micro_batches) {
   Nanoseconds cut = 0;
   for (int b = 0; b < in.blocks(); ++b) cut = std::max(cut, starts(b, 0));
-  std::vector<int> count(static_cast<std::size_t>(in.blocks()), 0);
+  std::vector<int> count(in.blocks(), 0);
   for (int b = 0; b < in.blocks(); ++b) {
     while (count[b] < micro_batches && starts(b, count[b]) < cut) ++count[b];
   }
@@ -35,7 +35,7 @@ BeamGoal goal_before_cut(const Instance& in, const Starts& starts, const std::ve
   BeamGoal goal;
   goal.target = count;
   goal.tail.resize(count.size());
-  goal.device_tail.assign(static_cast<std::size_t>(in.devices()), 0);
+  goal.device_tail.assign(in.devices(), 0);
   Nanoseconds latest = 0;
   for (int b = 0; b < in.blocks(); ++b) latest = std::max(latest, starts(b, count[b]));
   for (int d = 0; d < in.devices(); ++d) {
@@ -47,9 +47,8 @@ BeamGoal goal_before_cut(const Instance& in, const Starts& starts, const std::ve
     for (int m = 0; m < count[*b]; ++m) {
       Nanoseconds tail = -latest;
       for (const Edge& e : in.followers(*b)) {
-        const Nanoseconds behind = m < count[e.block]
-                                       ? in.time(e.block) + goal.tail[e.block][static_cast<std::size_t>(m)]
-                                       : -starts(e.block, m);
+        const Nanoseconds behind =
+            m < count[e.block] ? in.time(e.block) + goal.tail[e.block][m] : -starts(e.block, m);
         tail = std::max(tail, e.transfer + behind);
       }
       goal.tail[*b].push_back(tail);
@@ -108,10 +107,10 @@ std::vector<int> by_start(const Instance& in, const Starts& starts, const std::v
 Completed complete(const Instance& in, const Instance& mirror, const Repetend& repetend,
                    const CompletionOptions& options) {
   const int n = options.micro_batches;
-  const auto blocks = static_cast<std::size_t>(in.blocks());
+  const std::size_t blocks = in.blocks();
   const Starts forwards = [&](int b, int m) {
     const int copy = m % repetend.unroll;
-    return repetend.start[static_cast<std::size_t>(copy) * blocks + static_cast<std::size_t>(b)] +
+    return repetend.start[static_cast<std::size_t>(copy) * blocks + b] +
            static_cast<Nanoseconds>(m / repetend.unroll) * repetend.period;
   };
   Nanoseconds end = 0;

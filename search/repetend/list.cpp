@@ -20,7 +20,7 @@ class ListScheduler {
         unroll_(unroll),
         period_(period),
         slots_(in, unroll, period),
-        start_(static_cast<std::size_t>(in.blocks() * unroll), 0),
+        start_(in.blocks() * unroll, 0),
         phase_(start_.size(), -1),
         waiting_(start_.size(), 0) {}
 

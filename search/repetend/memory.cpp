@@ -16,13 +16,13 @@ std::int64_t floor_divide(Nanoseconds value, Nanoseconds by) {
 /// What device d holds at the start of item x, counted as in modulo.cpp. What takes or gives back in no time
 /// has done so then.
 __int128 held_at(const Instance& in, const Repetend& r, int d, std::size_t x) {
-  const auto blocks = static_cast<std::size_t>(in.blocks());
+  const std::size_t blocks = in.blocks();
   const int own = static_cast<int>(x % blocks);
   __int128 held =
       (in.time(own) > 0 ? std::max<Bytes>(0, in.memory(own)) : in.memory(own)) + in.workspace(own);
   for (int copy = 0; copy < r.unroll; ++copy) {
     for (const int b : in.blocks_on(d)) {
-      const std::size_t y = static_cast<std::size_t>(copy) * blocks + static_cast<std::size_t>(b);
+      const std::size_t y = static_cast<std::size_t>(copy) * blocks + b;
       if (y == x || in.memory(b) == 0) continue;
       held += static_cast<__int128>(in.memory(b)) *
               (floor_divide(r.start[x] - r.start[y] - in.time(b), r.period) + 1);
@@ -31,9 +31,7 @@ __int128 held_at(const Instance& in, const Repetend& r, int d, std::size_t x) {
   return held;
 }
 
-Bytes static_memory(const Instance& in, int d) {
-  return in.placement().devices[static_cast<std::size_t>(d)].static_memory;
-}
+Bytes static_memory(const Instance& in, int d) { return in.placement().devices[d].static_memory; }
 
 /// More is counted as this much, so that it can be added to static memory.
 Bytes most_held(const Instance& in, int d) { return kUnlimited - 1 - static_memory(in, d); }
@@ -58,7 +56,7 @@ ModuloLimits limits_below(const Instance& in, Bytes largest) {
 /// them, do not fit into a period of one byte less (P2 of docs/bounds.md, solved for the room).
 bool proved_on_average(const Instance& in, const Repetend& r, Bytes largest) {
   const Compression compression = compress(in);
-  std::vector<__int128> held(static_cast<std::size_t>(in.devices()), 0);
+  std::vector<__int128> held(in.devices(), 0);
   for (const Compression::Match& m : compression.matches) {
     held[m.device] += static_cast<__int128>(m.bytes) * distances_from(in, m.take)[m.give];
   }
@@ -72,12 +70,11 @@ bool proved_on_average(const Instance& in, const Repetend& r, Bytes largest) {
 }  // namespace
 
 std::vector<Bytes> held_by(const Instance& in, const Repetend& r) {
-  std::vector<Bytes> peak(static_cast<std::size_t>(in.devices()), 0);
+  std::vector<Bytes> peak(in.devices(), 0);
   for (int d = 0; d < in.devices(); ++d) {
     __int128 most = 0;
     for (int copy = 0; copy < r.unroll; ++copy) {
-      for (const int b : in.blocks_on(d))
-        most = std::max(most, held_at(in, r, d, static_cast<std::size_t>(copy * in.blocks() + b)));
+      for (const int b : in.blocks_on(d)) most = std::max(most, held_at(in, r, d, copy * in.blocks() + b));
     }
     peak[d] = static_cast<Bytes>(std::min<__int128>(most, most_held(in, d)));
   }

@@ -32,7 +32,7 @@ ModuloProblem::ModuloProblem(const Instance& instance, int unroll)
 }
 
 void ModuloProblem::add_pairs() {
-  on_device_.resize(static_cast<std::size_t>(in_.devices()));
+  on_device_.resize(in_.devices());
   for (int x = 0; x < items_; ++x) {
     for (const int d : in_.devices_of(block(x))) on_device_[d].push_back(x);
   }
@@ -142,7 +142,7 @@ bool ModuloProblem::tighten_usage(int d, int x, Bytes room, bool& again) {
 
 bool ModuloProblem::propagate_memory(bool& again) {
   if (!average_fits()) return false;
-  std::vector<Wide> peak(static_cast<std::size_t>(in_.devices()), 0);
+  std::vector<Wide> peak(in_.devices(), 0);
   Wide total = 0;
   for (int d = 0; d < in_.devices(); ++d) {
     looked_at_ += 2 * static_cast<std::int64_t>(on_device_[d].size() * on_device_[d].size());
@@ -164,7 +164,7 @@ bool ModuloProblem::propagate_memory(bool& again) {
 /// Bytes times how long they are held at least, over one period, against the room.
 bool ModuloProblem::average_fits() {
   if (!compression_.balanced) return true;
-  std::vector<Wide> held(static_cast<std::size_t>(in_.devices()), 0);
+  std::vector<Wide> held(in_.devices(), 0);
   for (const Compression::Match& m : compression_.matches) {
     for (int copy = 0; copy < unroll_; ++copy) {
       const Nanoseconds until = paths_.get(item(copy, m.take), item(copy, m.give)) + in_.time(m.give);
@@ -274,7 +274,7 @@ ModuloProblem::Outcome ModuloProblem::solve(Nanoseconds period, const ModuloLimi
                                             ModuloEffort& effort) {
   period_ = period;
   limits_ = limits;
-  limits_.room.resize(static_cast<std::size_t>(in_.devices()), kUnlimited);
+  limits_.room.resize(in_.devices(), kUnlimited);
   limited_ = limits_.total != ModuloLimits().total ||
              std::any_of(limits_.room.begin(), limits_.room.end(), [](Bytes r) { return r != kUnlimited; });
   effort_ = &effort;
@@ -305,7 +305,7 @@ bool ModuloProblem::fits() const {
 
 /// Earliest starts under the decided pairs (Bellman-Ford); nullopt if the period is too short for them.
 std::optional<std::vector<Nanoseconds>> ModuloProblem::starts_at(Nanoseconds period) const {
-  std::vector<Nanoseconds> start(static_cast<std::size_t>(items_), 0);
+  std::vector<Nanoseconds> start(items_, 0);
   for (int round = 0; round <= items_; ++round) {
     bool changed = false;
     const auto after = [&](int x, int y, Nanoseconds weight) {

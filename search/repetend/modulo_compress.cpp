@@ -11,7 +11,7 @@ namespace {
 /// Blocks with the edges that no longer path implies, walked in both directions.
 class Reduced {
  public:
-  explicit Reduced(const Instance& in) : links_(static_cast<std::size_t>(in.blocks())) {
+  explicit Reduced(const Instance& in) : links_(in.blocks()) {
     for (int a = 0; a < in.blocks(); ++a) {
       const std::vector<Nanoseconds> from_a = distances_from(in, a);
       for (const Edge& e : in.followers(a)) {

@@ -4,7 +4,7 @@
 namespace ostinato {
 
 LongestPaths::LongestPaths(int items) : items_(items) {
-  length_.assign(static_cast<std::size_t>(items) * static_cast<std::size_t>(items), kNone);
+  length_.assign(static_cast<std::size_t>(items) * items, kNone);
   for (int x = 0; x < items; ++x) length_[index(x, x)] = 0;
 }
 

@@ -36,9 +36,7 @@ class LongestPaths {
     std::size_t at;
     Nanoseconds before;
   };
-  std::size_t index(int x, int y) const {
-    return static_cast<std::size_t>(x) * static_cast<std::size_t>(items_) + static_cast<std::size_t>(y);
-  }
+  std::size_t index(int x, int y) const { return static_cast<std::size_t>(x) * items_ + y; }
   int items_;
   std::vector<Nanoseconds> length_;
   std::vector<Change> changes_;

@@ -21,11 +21,10 @@ bool pack(std::vector<Nanoseconds>& gaps, const std::vector<Nanoseconds>& times)
 }  // namespace
 
 Slots::Slots(const Instance& in, int unroll, Nanoseconds period) : in_(in), period_(period) {
-  devices_.resize(static_cast<std::size_t>(in.devices()));
+  devices_.resize(in.devices());
   for (int d = 0; d < in.devices(); ++d) {
     std::vector<Nanoseconds>& times = devices_[d].to_come;
-    for (const int b : in.blocks_on(d))
-      times.insert(times.end(), static_cast<std::size_t>(unroll), in.time(b));
+    for (const int b : in.blocks_on(d)) times.insert(times.end(), unroll, in.time(b));
     std::sort(times.begin(), times.end(), std::greater<>());
   }
 }

@@ -74,7 +74,7 @@ class Beam {
   BeamState& build(const BeamChild& child) {
     if (next_.size() <= next_size_) next_.resize(next_size_ + 1);
     BeamState& state = next_[next_size_];
-    state = level_[static_cast<std::size_t>(child.parent)];
+    state = level_[child.parent];
     moves_.apply(state, child.block, child.start);
     block_ = child.block;
     return state;
@@ -116,8 +116,8 @@ class Beam {
     if (least == last || least->value >= options_.give_up) return failed();
     BeamResult result = failed();
     result.value = least->value;
-    for (int t = least->trace; t >= 0; t = trace_[static_cast<std::size_t>(t)].parent) {
-      result.order.push_back(trace_[static_cast<std::size_t>(t)].block);
+    for (int t = least->trace; t >= 0; t = trace_[t].parent) {
+      result.order.push_back(trace_[t].block);
     }
     std::reverse(result.order.begin(), result.order.end());
     return result;
@@ -144,11 +144,11 @@ class Beam {
 
 BeamGoal whole_horizon(const Instance& in, int micro_batches) {
   BeamGoal goal;
-  goal.target.assign(static_cast<std::size_t>(in.blocks()), micro_batches);
+  goal.target.assign(in.blocks(), micro_batches);
   for (int b = 0; b < in.blocks(); ++b) {
-    goal.tail.emplace_back(static_cast<std::size_t>(micro_batches), in.tail(b));
+    goal.tail.emplace_back(micro_batches, in.tail(b));
   }
-  goal.device_tail.assign(static_cast<std::size_t>(in.devices()), 0);
+  goal.device_tail.assign(in.devices(), 0);
   return goal;
 }
 
@@ -159,7 +159,7 @@ BeamGoal whole_horizon(const Instance& in, int micro_batches, const Propagation&
   goal.waits.resize(goal.tail.size());
   for (int b = 0; b < in.blocks(); ++b) {
     for (int i = 0; i < micro_batches; ++i) {
-      const auto at = static_cast<std::size_t>(i);
+      const std::size_t at = i;
       goal.head[b][at] = backwards ? common.tail(b, last - i) : common.head(b, i);
       goal.tail[b][at] = backwards ? common.head(b, last - i) : common.tail(b, i);
     }

@@ -22,9 +22,9 @@ BeamMoves::BeamMoves(const Instance& instance, const BeamGoal& goal, int flavour
   window_ =
       std::min(kLargestWindow, static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::max(1, most)))));
   for (const auto& tail : goal.tail) last_tail_.push_back(tail.empty() ? 0 : tail.back());
-  earliest_.resize(static_cast<std::size_t>(in_.blocks()));
+  earliest_.resize(in_.blocks());
   for (int b = 0; b < in_.blocks(); ++b) key_.push_back(mixed(static_cast<std::uint64_t>(b)));
-  thresholds_.resize(static_cast<std::size_t>(in_.devices()));
+  thresholds_.resize(in_.devices());
   for (int d = 0; d < in_.devices(); ++d) find_thresholds(d);
 }
 
@@ -41,8 +41,7 @@ void BeamMoves::find_thresholds(int d) {
     Threshold threshold{tails[i], {}};
     for (const int b : in_.blocks_on(d)) {
       int steps = 0;
-      while (steps < goal_.target[b] &&
-             std::max(goal_.tail[b][static_cast<std::size_t>(steps)], goal_.device_tail[d]) >= tails[i])
+      while (steps < goal_.target[b] && std::max(goal_.tail[b][steps], goal_.device_tail[d]) >= tails[i])
         ++steps;
       threshold.steps.push_back(steps);
     }
@@ -70,10 +69,10 @@ Nanoseconds BeamMoves::to_go(const BeamState& state, int d) const {
 BeamState BeamMoves::root() const {
   BeamState state;
   state.value = -kNever;
-  state.count.assign(static_cast<std::size_t>(in_.blocks()), 0);
-  state.free.assign(static_cast<std::size_t>(in_.devices()), 0);
+  state.count.assign(in_.blocks(), 0);
+  state.free.assign(in_.devices(), 0);
   state.used.assign(state.free.size(), 0);
-  state.ends.assign(state.count.size() * static_cast<std::size_t>(window_), 0);
+  state.ends.assign(state.count.size() * window_, 0);
   for (int d = 0; d < in_.devices(); ++d) state.to_go.push_back(to_go(state, d));
   return state;
 }
@@ -93,7 +92,7 @@ bool BeamMoves::startable(const BeamState& state, int b) const {
   }
   if (!goal_.waits.empty()) {
     for (const BeamGoal::Wait& wait : goal_.waits[b]) {
-      if (state.count[wait.block] < wait.count[static_cast<std::size_t>(state.count[b])]) return false;
+      if (state.count[wait.block] < wait.count[state.count[b]]) return false;
     }
   }
   // The ring must not lose an end that a follower still waits for.
@@ -114,7 +113,7 @@ Nanoseconds BeamMoves::earliest(const BeamState& state, int b) const {
   Nanoseconds at = state.cursor;
   for (const int d : in_.devices_of(b)) at = std::max(at, state.free[d]);
   const int i = state.count[b];
-  if (!goal_.head.empty()) at = std::max(at, goal_.head[b][static_cast<std::size_t>(i)]);
+  if (!goal_.head.empty()) at = std::max(at, goal_.head[b][i]);
   for (const Edge& e : in_.inputs(b)) {
     const Nanoseconds end =
         state.count[e.block] > i ? state.ends[slot(e.block, i)] : earliest_[e.block] + in_.time(e.block);
@@ -181,8 +180,7 @@ Nanoseconds BeamMoves::bound(const BeamState& state) {
   rank_ = 0;
   for (int b = 0; b < in_.blocks(); ++b) {
     if (earliest_[b] == kNever) continue;
-    const Nanoseconds chain =
-        earliest_[b] + in_.time(b) + goal_.tail[b][static_cast<std::size_t>(state.count[b])];
+    const Nanoseconds chain = earliest_[b] + in_.time(b) + goal_.tail[b][state.count[b]];
     bound = std::max(bound, chain);
     const __int128 left = goal_.target[b] - state.count[b];
     rank_ += flavour_ == 0 ? chain * left : flavour_ == 1 ? earliest_[b] * left : chain;
@@ -204,7 +202,7 @@ void BeamMoves::apply(BeamState& state, int b, Nanoseconds start) const {
     state.to_go[d] = to_go(state, d);
     state.value = std::max(state.value, end + goal_.device_tail[d]);
   }
-  state.value = std::max(state.value, end + goal_.tail[b][static_cast<std::size_t>(i)]);
+  state.value = std::max(state.value, end + goal_.tail[b][i]);
 }
 
 void BeamMoves::children(BeamState& state, std::uint64_t hash, int parent, std::vector<BeamChild>& out) {

@@ -57,7 +57,7 @@ class BeamMoves {
   };
   Undo remember(const BeamState& state, int b);
   void take_back(BeamState& state, int b, const Undo& undo) const;
-  std::size_t slot(int b, int i) const { return static_cast<std::size_t>(b * window_ + (i & (window_ - 1))); }
+  std::size_t slot(int b, int i) const { return b * window_ + (i & (window_ - 1)); }
   bool startable(const BeamState& state, int b) const;
   bool fits(const BeamState& state, int b) const;
   bool harmless(int b) const;

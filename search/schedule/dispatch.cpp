@@ -16,8 +16,8 @@ class Dispatcher {
   Dispatcher(const Instance& in, int micro_batches, const DispatchRule& rule,
              const std::function<bool()>& stop)
       : in_(in), rule_(rule), stop_(stop), clock_(in, micro_batches), ready_(clock_, in.devices()) {
-    left_.assign(static_cast<std::size_t>(micro_batches), in.blocks());
-    class_.assign(static_cast<std::size_t>(in.blocks()), 0);
+    left_.assign(micro_batches, in.blocks());
+    class_.assign(in.blocks(), 0);
     if (rule.phases) set_classes();
     most_looked_at_ = kLookedAt + kLookedAtStep * static_cast<std::int64_t>(in.blocks()) *
                                       static_cast<std::int64_t>(micro_batches);
@@ -78,9 +78,9 @@ class Dispatcher {
   void add(int d, int b) { ready_.add(d, urgency(b), b, clock_.count(b)); }
 
   void started(int micro_batch, Nanoseconds end) {
-    --left_[static_cast<std::size_t>(micro_batch)];
+    --left_[micro_batch];
     const int before = finished_;
-    while (finished_ < clock_.micro_batches() && left_[static_cast<std::size_t>(finished_)] == 0) ++finished_;
+    while (finished_ < clock_.micro_batches() && left_[finished_] == 0) ++finished_;
     if (finished_ == before) return;
     std::erase_if(held_, [&](const Held& held) {
       if (clock_.count(held.block) != held.micro_batch) return true;

@@ -7,12 +7,12 @@ namespace ostinato {
 
 DispatchClock::DispatchClock(const Instance& instance, int micro_batches)
     : in_(instance), micro_batches_(micro_batches) {
-  count_.assign(static_cast<std::size_t>(in_.blocks()), 0);
+  count_.assign(in_.blocks(), 0);
   ends_.resize(count_.size());
-  free_.assign(static_cast<std::size_t>(in_.devices()), 0);
+  free_.assign(in_.devices(), 0);
   used_.assign(free_.size(), 0);
-  for (auto& ends : ends_) ends.reserve(static_cast<std::size_t>(micro_batches));
-  schedule_.reserve(count_.size() * static_cast<std::size_t>(micro_batches));
+  for (auto& ends : ends_) ends.reserve(micro_batches);
+  schedule_.reserve(count_.size() * micro_batches);
   arrivals_.resize(free_.size());
   announced_.assign(count_.size(), 0);
   for (int b = 0; b < in_.blocks(); ++b) announce(b);
@@ -32,7 +32,7 @@ Nanoseconds DispatchClock::arrival(int b) const {
   const int i = count_[b];
   for (const Edge& e : in_.inputs(b)) {
     if (count_[e.block] <= i) return kNever;
-    at = std::max(at, ends_[e.block][static_cast<std::size_t>(i)] + e.transfer);
+    at = std::max(at, ends_[e.block][i] + e.transfer);
   }
   return at;
 }
@@ -73,7 +73,7 @@ void DispatchClock::start(int b, Nanoseconds now) {
 }
 
 std::vector<ScheduledBlock> DispatchClock::take_schedule() {
-  if (schedule_.size() != count_.size() * static_cast<std::size_t>(micro_batches_)) schedule_.clear();
+  if (schedule_.size() != count_.size() * micro_batches_) schedule_.clear();
   return std::move(schedule_);
 }
 

@@ -13,8 +13,8 @@
 namespace ostinato {
 
 Orders split_by_device(const Instance& in, const std::vector<int>& sequence) {
-  Orders orders(static_cast<std::size_t>(in.devices()));
-  std::vector<int> count(static_cast<std::size_t>(in.blocks()), 0);
+  Orders orders(in.devices());
+  std::vector<int> count(in.blocks(), 0);
   for (const int b : sequence) {
     const Step step{b, count[b]++};
     for (const int d : in.devices_of(b)) orders[d].push_back(step);

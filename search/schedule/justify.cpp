@@ -21,7 +21,7 @@ class Pass {
         clock_(in, micro_batches),
         ready_(clock_, in.devices()),
         rank_(base.size()),
-        order_(static_cast<std::size_t>(in.devices())),
+        order_(in.devices()),
         next_(order_.size(), 0) {
     for (std::size_t r = 0; r < base.size(); ++r) {
       rank_[index(base[r].block, base[r].micro_batch)] = static_cast<int>(r);
@@ -36,8 +36,7 @@ class Pass {
 
  private:
   std::size_t index(int b, int micro_batch) const {
-    return static_cast<std::size_t>(b) * static_cast<std::size_t>(clock_.micro_batches()) +
-           static_cast<std::size_t>(micro_batch);
+    return static_cast<std::size_t>(b) * clock_.micro_batches() + micro_batch;
   }
   bool started(int rank) const { return clock_.count(base_[rank].block) > base_[rank].micro_batch; }
   Bytes room(int d) const { return options_.room.empty() ? in_.room(d) : options_.room[d]; }

@@ -24,7 +24,7 @@ std::vector<Propagation::MemoryPair> memory_pairs(const Instance& in, int d) {
     int give;
   };
   std::vector<Stay> stays;
-  std::vector<Bytes> left(static_cast<std::size_t>(in.blocks()), 0);
+  std::vector<Bytes> left(in.blocks(), 0);
   for (const int a : in.blocks_on(d)) {
     left[a] = in.memory(a);
     if (in.memory(a) <= 0) continue;
@@ -76,15 +76,15 @@ Propagation::Propagation(const Instance& instance, const Instance& mirror, int m
 
 void Propagation::find_conflicts() {
   const Instance& in = *sides_[0].in;
-  pair_.assign(static_cast<std::size_t>(blocks_ * blocks_), -1);
+  pair_.assign(blocks_ * blocks_, -1);
   for (int a = 0; a < blocks_; ++a) {
     for (int b = 0; b < blocks_; ++b) {
       if (a == b || !share_a_device(in.devices_of(a), in.devices_of(b))) continue;
-      pair_[static_cast<std::size_t>(a * blocks_ + b)] = static_cast<int>(conflicts_.size());
+      pair_[a * blocks_ + b] = static_cast<int>(conflicts_.size());
       conflicts_.push_back({a, b});
     }
   }
-  before_.assign(conflicts_.size() * static_cast<std::size_t>(n_), 0);
+  before_.assign(conflicts_.size() * n_, 0);
   after_ = before_;
 }
 
@@ -93,7 +93,7 @@ void Propagation::order_paths() {
   for (int a = 0; a < blocks_; ++a) {
     const std::vector<Nanoseconds> distance = distances_from(*sides_[0].in, a);
     for (int b = 0; b < blocks_; ++b) {
-      if (distance[b] < 0 || pair_[static_cast<std::size_t>(a * blocks_ + b)] < 0) continue;
+      if (distance[b] < 0 || pair_[a * blocks_ + b] < 0) continue;
       for (int i = 0; i < n_; ++i) fix(0, a, i, b, i);
     }
   }
@@ -101,21 +101,15 @@ void Propagation::order_paths() {
 
 /// Seen from `side`: steps of a that run before step j of b.
 int Propagation::forced(int side, int a, int b, int j) const {
-  const auto pair = [&](int x, int y) {
-    return static_cast<std::size_t>(pair_[static_cast<std::size_t>(x * blocks_ + y)]) * n_;
-  };
-  return side == 0 ? before_[pair(a, b) + static_cast<std::size_t>(j)]
-                   : after_[pair(b, a) + static_cast<std::size_t>(n_ - 1 - j)];
+  const auto pair = [&](int x, int y) { return static_cast<std::size_t>(pair_[x * blocks_ + y]) * n_; };
+  return side == 0 ? before_[pair(a, b) + j] : after_[pair(b, a) + (n_ - 1 - j)];
 }
 
 /// Seen from `side`: the first step of c that runs after step i of x; n_ if there is none.
 int Propagation::first_after(int side, int x, int i, int c) const {
   if (x == c) return i;
-  const auto pair = [&](int a, int b) {
-    return static_cast<std::size_t>(pair_[static_cast<std::size_t>(a * blocks_ + b)]) * n_;
-  };
-  return n_ - (side == 0 ? after_[pair(x, c) + static_cast<std::size_t>(i)]
-                         : before_[pair(c, x) + static_cast<std::size_t>(n_ - 1 - i)]);
+  const auto pair = [&](int a, int b) { return static_cast<std::size_t>(pair_[a * blocks_ + b]) * n_; };
+  return n_ - (side == 0 ? after_[pair(x, c) + i] : before_[pair(c, x) + (n_ - 1 - i)]);
 }
 
 /// Seen from `side`: step i of a runs before step j of b.
@@ -225,7 +219,7 @@ void Propagation::select(Nanoseconds limit) {
 bool Propagation::wait_for_memory(int side) {
   const Instance& in = *sides_[side].in;
   for (int d = 0; d < in.devices(); ++d) {
-    if (sides_[side].pairs[static_cast<std::size_t>(d)].empty()) continue;
+    if (sides_[side].pairs[d].empty()) continue;
     for (const int x : in.blocks_on(d)) {
       if (in.memory(x) <= 0 && in.workspace(x) == 0) continue;
       for (int i = 0; i < n_; ++i) {
@@ -255,7 +249,7 @@ bool Propagation::wait_for_memory(int side, int d, int x, int i) {
 Bytes Propagation::least_in_use(int side, int d, int x, int i, int give, int given) const {
   const Instance& in = *sides_[side].in;
   Bytes used = in.workspace(x);
-  for (const MemoryPair& pair : sides_[side].pairs[static_cast<std::size_t>(d)]) {
+  for (const MemoryPair& pair : sides_[side].pairs[d]) {
     const int taken = pair.take == x ? i + 1 : forced(side, pair.take, x, i);
     int back = 0;
     if (pair.give >= 0) {
@@ -276,9 +270,7 @@ Bytes Propagation::least_in_use(int side, int d, int x, int i, int give, int giv
 void Propagation::close() {
   for (const Conflict& first : conflicts_) {
     for (int c = 0; c < blocks_; ++c) {
-      if (c == first.a || pair_[static_cast<std::size_t>(first.b * blocks_ + c)] < 0 ||
-          pair_[static_cast<std::size_t>(first.a * blocks_ + c)] < 0)
-        continue;
+      if (c == first.a || pair_[first.b * blocks_ + c] < 0 || pair_[first.a * blocks_ + c] < 0) continue;
       for (int k = 0; k < n_; ++k) {
         const int j = forced(0, first.b, c, k);
         if (j == 0) continue;

@@ -41,7 +41,7 @@ class Propagation {
   /// Least time from the end of step i of b to the end of all.
   Nanoseconds tail(int b, int i) const { return sides_[1].head[slot(b, n_ - 1 - i)]; }
   /// True if a and b are two blocks that share a device.
-  bool conflict(int a, int b) const { return pair_[static_cast<std::size_t>(a * blocks_ + b)] >= 0; }
+  bool conflict(int a, int b) const { return pair_[a * blocks_ + b] >= 0; }
   /// Steps of a that run before step j of b. The blocks must conflict.
   int before(int a, int b, int j) const { return forced(0, a, b, j); }
   /// Steps of b that run after step i of a. The blocks must conflict.
@@ -68,12 +68,9 @@ class Propagation {
     int b;
   };
 
-  std::size_t slot(int b, int i) const {
-    return static_cast<std::size_t>(b) * n_ + static_cast<std::size_t>(i);
-  }
+  std::size_t slot(int b, int i) const { return static_cast<std::size_t>(b) * n_ + i; }
   int& count(std::vector<int>& table, int a, int b, int i) {
-    return table[static_cast<std::size_t>(pair_[static_cast<std::size_t>(a * blocks_ + b)]) * n_ +
-                 static_cast<std::size_t>(i)];
+    return table[static_cast<std::size_t>(pair_[a * blocks_ + b]) * n_ + i];
   }
   void find_conflicts();
   void order_paths();

@@ -21,8 +21,7 @@ namespace ostinato {
 template <typename Key>
 class ReadySteps {
  public:
-  ReadySteps(const DispatchClock& clock, int devices)
-      : clock_(clock), heaps_(static_cast<std::size_t>(devices)) {}
+  ReadySteps(const DispatchClock& clock, int devices) : clock_(clock), heaps_(devices) {}
 
   /// Step `micro_batch` of the block is ready on d. It leaves by itself once it has started. O(log ready).
   void add(int d, const Key& key, int block, int micro_batch) {

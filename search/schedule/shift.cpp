@@ -28,9 +28,9 @@ Nanoseconds clash(Nanoseconds delta, Nanoseconds time_x, Nanoseconds time_y, Nan
 
 std::vector<ScheduledBlock> as_early_as_possible(const Instance& in, int micro_batches,
                                                  const std::vector<int>& sequence) {
-  const auto n = static_cast<std::size_t>(micro_batches);
-  std::vector<Nanoseconds> free(static_cast<std::size_t>(in.devices()), 0);
-  std::vector<int> count(static_cast<std::size_t>(in.blocks()), 0);
+  const std::size_t n = micro_batches;
+  std::vector<Nanoseconds> free(in.devices(), 0);
+  std::vector<int> count(in.blocks(), 0);
   std::vector<Nanoseconds> ends(count.size() * n, 0);
   std::vector<ScheduledBlock> schedule;
   schedule.reserve(sequence.size());
@@ -40,12 +40,11 @@ std::vector<ScheduledBlock> as_early_as_possible(const Instance& in, int micro_b
     for (const int d : in.devices_of(b)) start = std::max(start, free[d]);
     for (const Edge& e : in.inputs(b)) {
       if (count[e.block] <= i) return {};
-      start = std::max(
-          start, ends[static_cast<std::size_t>(e.block) * n + static_cast<std::size_t>(i)] + e.transfer);
+      start = std::max(start, ends[static_cast<std::size_t>(e.block) * n + i] + e.transfer);
     }
     const Nanoseconds end = start + in.time(b);
     for (const int d : in.devices_of(b)) free[d] = end;
-    ends[static_cast<std::size_t>(b) * n + static_cast<std::size_t>(i)] = end;
+    ends[static_cast<std::size_t>(b) * n + i] = end;
     schedule.push_back({b, i, start});
   }
   return schedule;
@@ -61,15 +60,15 @@ void sort_as_run(const Instance& in, std::vector<ScheduledBlock>& schedule) {
 
 std::vector<ScheduledBlock> as_late_as_possible(const Instance& in, int micro_batches,
                                                 std::vector<ScheduledBlock> schedule) {
-  const auto blocks = static_cast<std::size_t>(in.blocks());
-  std::vector<Nanoseconds> limit(static_cast<std::size_t>(in.devices()),
+  const std::size_t blocks = in.blocks();
+  std::vector<Nanoseconds> limit(in.devices(),
                                  0);  // start of the next step on the device
   for (const ScheduledBlock& s : schedule) {
     for (const int d : in.devices_of(s.block)) limit[d] = std::max(limit[d], s.start + in.time(s.block));
   }
-  std::vector<Nanoseconds> start(blocks * static_cast<std::size_t>(micro_batches), 0);
+  std::vector<Nanoseconds> start(blocks * micro_batches, 0);
   const auto at = [&](int b, int m) -> Nanoseconds& {
-    return start[static_cast<std::size_t>(m) * blocks + static_cast<std::size_t>(b)];
+    return start[static_cast<std::size_t>(m) * blocks + b];
   };
   Nanoseconds first = std::numeric_limits<Nanoseconds>::max();
   for (auto s = schedule.rbegin(); s != schedule.rend(); ++s) {

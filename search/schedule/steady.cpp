@@ -24,7 +24,7 @@ std::vector<Nanoseconds> advances(const Starts& starts, std::size_t blocks, int 
       continue;
     }
     const Nanoseconds* from = &starts[static_cast<std::size_t>(i) * blocks];
-    const Nanoseconds* to = from + static_cast<std::size_t>(unroll) * blocks;
+    const Nanoseconds* to = from + unroll * blocks;
     const Nanoseconds first = to[0] - from[0];
     bool even = first > 0;
     for (std::size_t b = 1; even && b < blocks; ++b) even = to[b] - from[b] == first;
@@ -54,11 +54,10 @@ bool overlaps(const Starts& starts, std::size_t blocks, const SteadyState& stead
 
 SteadyState find_steady_state(const Instance& in, int micro_batches,
                               const std::vector<ScheduledBlock>& schedule) {
-  const std::size_t blocks = static_cast<std::size_t>(in.blocks());
+  const std::size_t blocks = in.blocks();
   Starts starts(schedule.size());
   for (const ScheduledBlock& step : schedule) {
-    starts[static_cast<std::size_t>(step.micro_batch) * blocks + static_cast<std::size_t>(step.block)] =
-        step.start;
+    starts[static_cast<std::size_t>(step.micro_batch) * blocks + step.block] = step.start;
   }
   SteadyState best;
   for (int unroll = 1; unroll <= std::min(kLargestUnroll, micro_batches / 2); ++unroll) {

@@ -49,8 +49,7 @@ std::vector<ScheduledBlock> stretch(const Instance& in, const std::vector<Schedu
   const auto begin = starts_at(cut);
   const auto end = starts_at(cut + steady.period);
   std::vector<ScheduledBlock> result;
-  result.reserve(schedule.size() + static_cast<std::size_t>(in.blocks()) * static_cast<std::size_t>(more) *
-                                       static_cast<std::size_t>(steady.unroll));
+  result.reserve(schedule.size() + static_cast<std::size_t>(in.blocks()) * more * steady.unroll);
   result.insert(result.end(), schedule.begin(), begin);
   const auto again = [&](auto from, auto to, int times) {
     for (auto s = from; s != to; ++s) {

@@ -20,7 +20,7 @@ Words::Words(const Instance& in, int micro_batches, const std::vector<int>& sequ
     links_ += in.devices_of(b).size();
   }
   const std::size_t steps = sequence.size();
-  const std::size_t links = links_ * static_cast<std::size_t>(n_);
+  const std::size_t links = links_ * n_;
   previous_.assign(links, kNone);
   next_.assign(links, kNone);
   before_.assign(links, 0);
@@ -28,8 +28,8 @@ Words::Words(const Instance& in, int micro_batches, const std::vector<int>& sequ
   head_.assign(steps, 0);
   tail_.assign(steps, 0);
   moves_.assign(steps, 0);
-  std::vector<int> count(static_cast<std::size_t>(blocks_), 0);
-  std::vector<int> last(static_cast<std::size_t>(in.devices()), kNone);
+  std::vector<int> count(blocks_, 0);
+  std::vector<int> last(in.devices(), kNone);
   for (const int b : sequence) {
     const int step = count[b]++ * blocks_ + b;
     place_[step] = static_cast<int>(order_.size());
@@ -262,12 +262,12 @@ Nanoseconds Words::estimate(const Move& move) {
 bool Words::goes_along(const Move& move, const std::vector<int>& steps, int step) const {
   const int b = block(step);
   for (const Edge& e : move.right ? in_->inputs(b) : in_->followers(b)) {
-    if (moves_[static_cast<std::size_t>(step - b + e.block)]) return true;
+    if (moves_[step - b + e.block]) return true;
   }
   const std::vector<int>& links = move.right ? previous_ : next_;
   for (std::size_t k = 0; k < in_->devices_of(b).size(); ++k) {
     const int other = links[link(step, k)];
-    if (other == kNone || !moves_[static_cast<std::size_t>(other)]) continue;
+    if (other == kNone || !moves_[other]) continue;
     if (other != mover(move) || !contains(steps, step)) return true;
   }
   return false;
@@ -300,19 +300,19 @@ bool Words::reorder(const Move& move, const std::vector<int>& steps) {
   go_.clear();
   bool possible = true;
   for (int i = from; i <= to && possible; ++i) {
-    const int s = order_[static_cast<std::size_t>(move.right ? i : to - (i - from))];
+    const int s = order_[move.right ? i : to - (i - from)];
     const bool along = s == mover || contains(neighbours, s) || goes_along(move, steps, s);
     possible = s == mover || !along || !contains(steps, s);
-    moves_[static_cast<std::size_t>(s)] = along;
+    moves_[s] = along;
     (along ? go_ : stay_).push_back(s);
   }
-  for (const int s : go_) moves_[static_cast<std::size_t>(s)] = 0;
+  for (const int s : go_) moves_[s] = 0;
   if (!possible) return false;
   stay_.insert(stay_.end(), go_.begin(), go_.end());
   if (!move.right) std::reverse(stay_.begin(), stay_.end());
   for (int i = from; i <= to; ++i) {
-    order_[static_cast<std::size_t>(i)] = stay_[static_cast<std::size_t>(i - from)];
-    place_[order_[static_cast<std::size_t>(i)]] = i;
+    order_[i] = stay_[i - from];
+    place_[order_[i]] = i;
   }
   return true;
 }

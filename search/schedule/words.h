@@ -70,16 +70,15 @@ class Words {
 
   /// Place of `step` in the links of its k-th device.
   std::size_t link(int step, std::size_t k) const {
-    return static_cast<std::size_t>(step / blocks_) * links_ +
-           first_link_[static_cast<std::size_t>(block(step))] + k;
+    return static_cast<std::size_t>(step / blocks_) * links_ + first_link_[block(step)] + k;
   }
   std::size_t link_on(int step, int device) const;
   bool is_on(int step, int device) const;
-  Nanoseconds end(int step) const { return head_[static_cast<std::size_t>(step)] + in_->time(block(step)); }
+  Nanoseconds end(int step) const { return head_[step] + in_->time(block(step)); }
   Nanoseconds head_without(int step, int device, int mover, const std::vector<int>& steps) const;
   Nanoseconds tail_without(int step, int device, int mover, const std::vector<int>& steps) const;
   Nanoseconds after(int step) const {  ///< from the start of `step`, kNone: nothing follows
-    return step == kNone ? 0 : in_->time(block(step)) + tail_[static_cast<std::size_t>(step)];
+    return step == kNone ? 0 : in_->time(block(step)) + tail_[step];
   }
   void measure();
   void hold(int device, int from, int to);

@@ -58,10 +58,10 @@ std::vector<int> chunks_of_blocks(const Placement& placement) {
   std::vector<int> chunks;
   for (const Block& block : placement.blocks) {
     for (const int d : block.devices) {
-      auto& list = stages[static_cast<std::size_t>(d)];
+      auto& list = stages[d];
       if (std::find(list.begin(), list.end(), block.stage) == list.end()) list.push_back(block.stage);
     }
-    const auto& first = stages[static_cast<std::size_t>(block.devices.front())];
+    const auto& first = stages[block.devices.front()];
     chunks.push_back(static_cast<int>(std::find(first.begin(), first.end(), block.stage) - first.begin()));
   }
   return chunks;

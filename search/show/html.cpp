@@ -35,7 +35,7 @@ Json devices_of(const Plan& plan, const Placement& placement) {
 
 Json inputs_of(const Placement& placement, int b) {
   Json list = Json::array();
-  for (const Dependency& input : placement.blocks[static_cast<std::size_t>(b)].after) {
+  for (const Dependency& input : placement.blocks[b].after) {
     Json routes = Json::array();
     for (const Route& route : routes_of(placement, input, b))
       routes.push_back({route.from, route.to, route.time});

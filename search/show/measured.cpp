@@ -95,9 +95,8 @@ MeasuredStep read_trace(const fs::path& folder) {
     if (place == by_device.end() || trace.rank < place->second.rank)
       by_device[trace.device] = std::move(trace);
   }
-  step.devices.resize(static_cast<std::size_t>(by_device.rbegin()->first) + 1);
-  for (auto& [device, trace] : by_device)
-    step.devices[static_cast<std::size_t>(device)] = std::move(trace.instructions);
+  step.devices.resize(by_device.rbegin()->first + 1);
+  for (auto& [device, trace] : by_device) step.devices[device] = std::move(trace.instructions);
   return step;
 }
 

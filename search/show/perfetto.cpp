@@ -44,7 +44,7 @@ class Transfers {
       for (const Dependency& input : placement.blocks[b].after)
         inputs.push_back(routes_of(placement, input, static_cast<int>(b)));
     }
-    starts_.resize(placement.blocks.size() * static_cast<std::size_t>(plan.micro_batches));
+    starts_.resize(placement.blocks.size() * plan.micro_batches);
     for (const ScheduledBlock& s : plan.schedule) starts_[index(s.block, s.micro_batch)] = s.start;
   }
 
@@ -52,13 +52,13 @@ class Transfers {
     for (const ScheduledBlock& s : plan_.schedule) {
       const auto& after = placement_.blocks[s.block].after;
       for (std::size_t i = 0; i < after.size(); ++i)
-        for (const Route& route : routes_[static_cast<std::size_t>(s.block)][i]) add(s, after[i], route);
+        for (const Route& route : routes_[s.block][i]) add(s, after[i], route);
     }
   }
 
  private:
   std::size_t index(int block, int micro_batch) const {
-    return static_cast<std::size_t>(micro_batch) * placement_.blocks.size() + static_cast<std::size_t>(block);
+    return static_cast<std::size_t>(micro_batch) * placement_.blocks.size() + block;
   }
 
   void add(const ScheduledBlock& to, const Dependency& input, const Route& route) {

@@ -15,24 +15,20 @@ struct Series {
 
 /// Start of each block and micro-batch: starts[block][micro_batch].
 std::vector<std::vector<Nanoseconds>> starts_of(const Plan& plan, const Placement& placement) {
-  std::vector<std::vector<Nanoseconds>> starts(
-      placement.blocks.size(), std::vector<Nanoseconds>(static_cast<std::size_t>(plan.micro_batches)));
-  for (const ScheduledBlock& s : plan.schedule)
-    starts[static_cast<std::size_t>(s.block)][static_cast<std::size_t>(s.micro_batch)] = s.start;
+  std::vector<std::vector<Nanoseconds>> starts(placement.blocks.size(),
+                                               std::vector<Nanoseconds>(plan.micro_batches));
+  for (const ScheduledBlock& s : plan.schedule) starts[s.block][s.micro_batch] = s.start;
   return starts;
 }
 
 /// The longest series around the micro-batch `within`.
 Series series_around(const std::vector<Nanoseconds>& starts, int within, const SteadyState& steady) {
   const int count = static_cast<int>(starts.size());
-  const auto repeats = [&](int i) {
-    return starts[static_cast<std::size_t>(i + steady.unroll)] ==
-           starts[static_cast<std::size_t>(i)] + steady.period;
-  };
+  const auto repeats = [&](int i) { return starts[i + steady.unroll] == starts[i] + steady.period; };
   int low = within, high = within;
   while (low >= steady.unroll && repeats(low - steady.unroll)) low -= steady.unroll;
   while (high + steady.unroll < count && repeats(high)) high += steady.unroll;
-  return {starts[static_cast<std::size_t>(low)], starts[static_cast<std::size_t>(high)], 0};
+  return {starts[low], starts[high], 0};
 }
 
 RepetendSpan span_of(const std::vector<Series>& all, Nanoseconds period) {
@@ -67,8 +63,7 @@ std::vector<RepetendSpan> repetend_spans(const Plan& plan, const Placement& plac
     for (int r = 0; r < steady.unroll; ++r) {
       Series series = series_around(starts[b], steady.first + r, steady);
       series.time = placement.blocks[b].time;
-      for (const int d : placement.blocks[b].devices)
-        by_device[static_cast<std::size_t>(d)].push_back(series);
+      for (const int d : placement.blocks[b].devices) by_device[d].push_back(series);
     }
   }
   for (std::size_t d = 0; d < spans.size(); ++d) spans[d] = span_of(by_device[d], steady.period);

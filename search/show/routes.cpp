@@ -8,9 +8,9 @@
 namespace ostinato {
 
 std::vector<Route> routes_of(const Placement& placement, const Dependency& input, int block) {
-  const std::vector<int>& holders = placement.blocks[static_cast<std::size_t>(input.block)].devices;
+  const std::vector<int>& holders = placement.blocks[input.block].devices;
   std::vector<Route> routes;
-  for (const int to : placement.blocks[static_cast<std::size_t>(block)].devices) {
+  for (const int to : placement.blocks[block].devices) {
     if (std::binary_search(holders.begin(), holders.end(), to)) continue;
     Route best{-1, to, 0};
     for (const int from : holders) {

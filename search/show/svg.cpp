@@ -147,7 +147,7 @@ class Picture {
       const Block& block = placement_.blocks[step.block];
       const int begin = tenths(step.start), end = tenths(step.start + block.time);
       if (begin == end) continue;
-      for (const int d : block.devices) add_block(step, begin, end, lane(static_cast<std::size_t>(d)));
+      for (const int d : block.devices) add_block(step, begin, end, lane(d));
     }
   }
 

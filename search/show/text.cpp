@@ -83,7 +83,7 @@ class Line {
     if (end - first < 2) return;  // too small to be drawn by itself
     const std::string label = fitting_label(block.kind, micro_batch, chunk, end - first);
     for (int c = first; c < end; ++c) {
-      const std::size_t i = static_cast<std::size_t>(c - first);
+      const std::size_t i = c - first;
       cells_[c] = {i < label.size() ? label[i] : look(block.kind).filler, static_cast<int>(block.kind)};
     }
   }
@@ -169,12 +169,12 @@ std::string draw(const std::vector<Cell>& cells, bool color) {
 
 /// "|0         |5 us      |10 us": a label at each tick that has room.
 std::string axis(const Scale& scale) {
-  std::string text(static_cast<std::size_t>(scale.width()), ' ');
+  std::string text(scale.width(), ' ');
   const Nanoseconds tick = tick_length(scale.to() - scale.from());
   std::size_t free = 0;  // behind the last label
   for (Nanoseconds time = (scale.from() + tick - 1) / tick * tick; time <= scale.to(); time += tick) {
     const std::string label = fmt::format("|{}", tick_label(time, tick));
-    const auto column = static_cast<std::size_t>(scale.column(time));
+    const std::size_t column = scale.column(time);
     if (column < free || column + label.size() > text.size()) continue;
     text.replace(column, label.size(), label);
     free = column + label.size();
@@ -227,7 +227,7 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
                         share(lines[d].busy(), scale.to() - scale.from()),
                         draw(lines[d].finish(), options.color));
   }
-  text += std::string(static_cast<std::size_t>(margin), ' ') + axis(scale) + "\n";
+  text += std::string(margin, ' ') + axis(scale) + "\n";
   return text + legend(placement, several, options.color) + "; the share is of time at work\n";
 }
 

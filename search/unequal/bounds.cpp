@@ -60,7 +60,7 @@ class Side {
  public:
   Side(const Jobs& jobs, const std::vector<int>& steps, const Matched& matched, Bytes room, bool front)
       : jobs_(jobs), steps_(steps), matched_(matched), room_(room), front_(front) {
-    locked_.resize(static_cast<std::size_t>(jobs.steps()));
+    locked_.resize(jobs.steps());
   }
 
   /// The most idle time, and the work before it that goes with it.
@@ -89,26 +89,25 @@ class Side {
   /// Started before `at`: steps that hold no memory at it, and of the others what the room holds, the last
   /// one in part.
   Wide most_work(Nanoseconds at) {
-    for (const int s : steps_) locked_[static_cast<std::size_t>(s)] = 0;
+    for (const int s : steps_) locked_[s] = 0;
     for (const Held& held : matched_.held) {
       const int end = front_ ? held.giver : held.taker, begin = front_ ? held.taker : held.giver;
-      if (before(end) + jobs_.time(end) >= at) locked_[static_cast<std::size_t>(begin)] += held.bytes;
+      if (before(end) + jobs_.time(end) >= at) locked_[begin] += held.bytes;
     }
     Wide work = 0, room = room_;
     holding_.clear();
     for (const int s : steps_) {
       if (before(s) >= at) continue;
-      if (locked_[static_cast<std::size_t>(s)] == 0)
+      if (locked_[s] == 0)
         work += jobs_.time(s);
       else
         holding_.push_back(s);
     }
     std::sort(holding_.begin(), holding_.end(), [&](int x, int y) {
-      return static_cast<Wide>(jobs_.time(x)) * locked_[static_cast<std::size_t>(y)] >
-             static_cast<Wide>(jobs_.time(y)) * locked_[static_cast<std::size_t>(x)];
+      return static_cast<Wide>(jobs_.time(x)) * locked_[y] > static_cast<Wide>(jobs_.time(y)) * locked_[x];
     });
     for (const int s : holding_) {
-      const Bytes bytes = locked_[static_cast<std::size_t>(s)];
+      const Bytes bytes = locked_[s];
       if (bytes > room) return work + (static_cast<Wide>(jobs_.time(s)) * room + bytes - 1) / bytes;
       work += jobs_.time(s);
       room -= bytes;

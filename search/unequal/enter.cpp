@@ -11,15 +11,13 @@ class Dispatcher {
  public:
   Dispatcher(const Jobs& jobs, const std::vector<int>& entry, const Rule& rule)
       : jobs_(jobs), entry_(entry), rule_(rule), rank_(entry.size()) {
-    for (std::size_t k = 0; k < entry.size(); ++k)
-      rank_[static_cast<std::size_t>(entry[k])] = static_cast<int>(k);
-    const auto steps = static_cast<std::size_t>(jobs.steps());
+    for (std::size_t k = 0; k < entry.size(); ++k) rank_[entry[k]] = static_cast<int>(k);
+    const std::size_t steps = jobs.steps();
     arrival_.assign(steps, 0);
     missing_.resize(steps);
-    for (int s = 0; s < jobs.steps(); ++s)
-      missing_[static_cast<std::size_t>(s)] = static_cast<int>(jobs.inputs(s).size());
+    for (int s = 0; s < jobs.steps(); ++s) missing_[s] = static_cast<int>(jobs.inputs(s).size());
     left_.assign(entry.size(), jobs.blocks());
-    free_.assign(static_cast<std::size_t>(jobs.devices()), 0);
+    free_.assign(jobs.devices(), 0);
     used_.assign(free_.size(), 0);
   }
 
@@ -50,27 +48,25 @@ class Dispatcher {
     waiting_ = true;
     for (int b = 0; b < jobs_.blocks(); ++b) {
       const int s = i * jobs_.blocks() + b;
-      if (missing_[static_cast<std::size_t>(s)] == 0) ready_.push_back({s, priority_of(s)});
+      if (missing_[s] == 0) ready_.push_back({s, priority_of(s)});
     }
   }
 
   bool fits(int s) const {
     for (const int d : jobs_.devices_of(s))
-      if (used_[static_cast<std::size_t>(d)] + std::max<Bytes>(jobs_.memory(s), 0) + jobs_.workspace(s) >
-          jobs_.room(d))
-        return false;
+      if (used_[d] + std::max<Bytes>(jobs_.memory(s), 0) + jobs_.workspace(s) > jobs_.room(d)) return false;
     return true;
   }
 
   Nanoseconds could_start(int s) const {
-    Nanoseconds start = arrival_[static_cast<std::size_t>(s)];
-    for (const int d : jobs_.devices_of(s)) start = std::max(start, free_[static_cast<std::size_t>(d)]);
+    Nanoseconds start = arrival_[s];
+    for (const int d : jobs_.devices_of(s)) start = std::max(start, free_[d]);
     return start;
   }
 
   /// Less is earlier, among steps that could start at one time.
   Nanoseconds priority_of(int s) const {
-    if (rule_.first == Rule::oldest) return rank_[static_cast<std::size_t>(jobs_.micro_batch(s))];
+    if (rule_.first == Rule::oldest) return rank_[jobs_.micro_batch(s)];
     if (rule_.first == Rule::longest) return -jobs_.tail(s);
     // Of the longest path through the step, in 1024ths, what follows it.
     const Nanoseconds path = jobs_.head(s) + jobs_.time(s) + jobs_.tail(s);
@@ -79,8 +75,8 @@ class Dispatcher {
 
   bool goes_before(const Ready& x, const Ready& y) const {
     if (x.priority != y.priority) return x.priority < y.priority;
-    const int rank_x = rank_[static_cast<std::size_t>(jobs_.micro_batch(x.step))];
-    const int rank_y = rank_[static_cast<std::size_t>(jobs_.micro_batch(y.step))];
+    const int rank_x = rank_[jobs_.micro_batch(x.step)];
+    const int rank_y = rank_[jobs_.micro_batch(y.step)];
     if (rank_x != rank_y) return rank_x < rank_y;
     if (jobs_.tail(x.step) != jobs_.tail(y.step)) return jobs_.tail(x.step) < jobs_.tail(y.step);
     return x.step < y.step;
@@ -94,28 +90,28 @@ class Dispatcher {
       const Nanoseconds start = could_start(ready_[k].step);
       if (best >= 0 && start > least) continue;
       if (!fits(ready_[k].step)) continue;
-      if (best < 0 || start < least || goes_before(ready_[k], ready_[static_cast<std::size_t>(best)]))
+      if (best < 0 || start < least || goes_before(ready_[k], ready_[best]))
         best = static_cast<int>(k), least = start;
     }
     return best;
   }
 
   void commit(int at) {
-    const int s = ready_[static_cast<std::size_t>(at)].step;
-    ready_[static_cast<std::size_t>(at)] = ready_.back();
+    const int s = ready_[at].step;
+    ready_[at] = ready_.back();
     ready_.pop_back();
     const Nanoseconds end = could_start(s) + jobs_.time(s);
     for (const int d : jobs_.devices_of(s)) {
-      free_[static_cast<std::size_t>(d)] = end;
-      used_[static_cast<std::size_t>(d)] += jobs_.memory(s);
+      free_[d] = end;
+      used_[d] += jobs_.memory(s);
     }
     order_.push_back(s);
     for (const Jobs::Input& out : jobs_.followers(s)) {
-      const auto next = static_cast<std::size_t>(out.step);
+      const std::size_t next = out.step;
       arrival_[next] = std::max(arrival_[next], end + out.transfer);
       if (--missing_[next] == 0) ready_.push_back({out.step, priority_of(out.step)});
     }
-    const auto i = static_cast<std::size_t>(jobs_.micro_batch(s));
+    const std::size_t i = jobs_.micro_batch(s);
     if (static_cast<std::size_t>(rank_[i]) + 1 == entered_) waiting_ = false;
     if (--left_[i] == 0) --unfinished_;
     enter();
@@ -136,10 +132,10 @@ class Dispatcher {
 
 /// Work of each micro-batch on all devices together, or on one.
 std::vector<Nanoseconds> work_of(const Jobs& jobs, int device) {
-  std::vector<Nanoseconds> work(static_cast<std::size_t>(jobs.micro_batches()), 0);
+  std::vector<Nanoseconds> work(jobs.micro_batches(), 0);
   for (int s = 0; s < jobs.steps(); ++s)
     for (const int d : jobs.devices_of(s))
-      if (device < 0 || d == device) work[static_cast<std::size_t>(jobs.micro_batch(s))] += jobs.time(s);
+      if (device < 0 || d == device) work[jobs.micro_batch(s)] += jobs.time(s);
   return work;
 }
 
@@ -159,7 +155,7 @@ std::vector<int> dispatch(const Jobs& jobs, const std::vector<int>& entry, const
 }
 
 std::vector<std::vector<int>> usual_entries(const Jobs& jobs) {
-  std::vector<int> given(static_cast<std::size_t>(jobs.micro_batches()));
+  std::vector<int> given(jobs.micro_batches());
   std::iota(given.begin(), given.end(), 0);
   const std::vector<Nanoseconds> work = work_of(jobs, -1);
   const auto by = [&](auto less) {
@@ -167,9 +163,7 @@ std::vector<std::vector<int>> usual_entries(const Jobs& jobs) {
     std::stable_sort(entry.begin(), entry.end(), less);
     return entry;
   };
-  const auto at = [](const std::vector<Nanoseconds>& list, int i) {
-    return list[static_cast<std::size_t>(i)];
-  };
+  const auto at = [](const std::vector<Nanoseconds>& list, int i) { return list[i]; };
   std::vector<std::vector<int>> entries = {given};
   entries.push_back(by([&](int i, int j) { return at(work, i) < at(work, j); }));
   entries.push_back(by([&](int i, int j) { return at(work, i) > at(work, j); }));

@@ -12,15 +12,14 @@ constexpr Nanoseconds kNoPath = -1;
 /// By block: the longest time from the start of step `from` to the end of that block of its micro-batch.
 std::vector<Nanoseconds> distances(const Jobs& jobs, int from) {
   const int first = jobs.micro_batch(from) * jobs.blocks();
-  std::vector<Nanoseconds> far(static_cast<std::size_t>(jobs.blocks()), kNoPath);
-  far[static_cast<std::size_t>(jobs.block(from))] = jobs.time(from);
+  std::vector<Nanoseconds> far(jobs.blocks(), kNoPath);
+  far[jobs.block(from)] = jobs.time(from);
   for (const int b : jobs.topological()) {
     if (!jobs.reaches(jobs.block(from), b)) continue;
     for (const Jobs::Input& in : jobs.inputs(first + b)) {
-      const Nanoseconds before = far[static_cast<std::size_t>(jobs.block(in.step))];
+      const Nanoseconds before = far[jobs.block(in.step)];
       if (before == kNoPath) continue;
-      far[static_cast<std::size_t>(b)] =
-          std::max(far[static_cast<std::size_t>(b)], before + in.transfer + jobs.time(first + b));
+      far[b] = std::max(far[b], before + in.transfer + jobs.time(first + b));
     }
   }
   return far;
@@ -32,8 +31,7 @@ void match_one(const Jobs& jobs, const std::vector<int>& takers, const std::vect
   for (const int a : takers) {
     const std::vector<Nanoseconds> far = distances(jobs, a);
     for (const int c : givers)
-      if (far[static_cast<std::size_t>(jobs.block(c))] != kNoPath)
-        pairs.push_back({a, c, 0, far[static_cast<std::size_t>(jobs.block(c))]});
+      if (far[jobs.block(c)] != kNoPath) pairs.push_back({a, c, 0, far[jobs.block(c)]});
   }
   std::stable_sort(pairs.begin(), pairs.end(),
                    [](const Held& x, const Held& y) { return x.distance > y.distance; });

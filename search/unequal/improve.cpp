@@ -69,7 +69,7 @@ class Walk {
     const int steps = static_cast<int>(order.size());
     const int at = random_.below(steps);
     const int to = std::min(steps - 1, at + 1 + random_.below(std::min(steps, 2 * jobs_.devices() + 2)));
-    return {order[static_cast<std::size_t>(at)], order[static_cast<std::size_t>(to)], random_.below(2) == 0};
+    return {order[at], order[to], random_.below(2) == 0};
   }
 
   bool exchange(Nanoseconds limit) {
@@ -91,11 +91,10 @@ class Walk {
     int early = at;  // pairs[early].before is the first of the part
     const bool right = random_.below(2) == 0;
     if (random_.below(2) == 0) {
-      while (early + 1 < static_cast<int>(pairs.size()) &&
-             pairs[static_cast<std::size_t>(early) + 1].joined && random_.below(4) != 0)
+      while (early + 1 < static_cast<int>(pairs.size()) && pairs[early + 1].joined && random_.below(4) != 0)
         ++early;
     }
-    return {pairs[static_cast<std::size_t>(early)].before, pairs[static_cast<std::size_t>(at)].after, right};
+    return {pairs[early].before, pairs[at].after, right};
   }
 
   const Jobs& jobs_;

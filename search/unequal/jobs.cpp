@@ -15,13 +15,13 @@ Jobs::Jobs(const Placement& placement, const std::vector<MicroBatch>& sizes)
     workspace_.insert(workspace_.end(), one.workspace.begin(), one.workspace.end());
   }
   for (int s = 0; s < steps(); ++s)
-    if (time(s) == 0) workspace_[static_cast<std::size_t>(s)] = 0;
+    if (time(s) == 0) workspace_[s] = 0;
   for (const Device& device : placement.devices)
     room_.push_back(device.memory == kUnlimited ? kUnlimited : device.memory - device.static_memory);
   std::vector<std::vector<int>> of, on(placement.devices.size());
   for (int b = 0; b < blocks_; ++b) {
-    of.push_back(placement.blocks[static_cast<std::size_t>(b)].devices);
-    for (const int d : of.back()) on[static_cast<std::size_t>(d)].push_back(b);
+    of.push_back(placement.blocks[b].devices);
+    for (const int d : of.back()) on[d].push_back(b);
   }
   devices_of_ = Lists<int>(of);
   blocks_on_ = Lists<int>(on);
@@ -34,25 +34,25 @@ void Jobs::connect(const Placement& placement, const std::vector<MicroBatch>& si
   for (int i = 0; i < micro_batches_; ++i) {
     std::size_t edge = 0;
     for (int b = 0; b < blocks_; ++b) {
-      for (Dependency input : placement.blocks[static_cast<std::size_t>(b)].after) {
-        input.bytes = sizes[static_cast<std::size_t>(i)].bytes[edge++];
+      for (Dependency input : placement.blocks[b].after) {
+        input.bytes = sizes[i].bytes[edge++];
         const Nanoseconds transfer = placement.transfer(input, b);
         const int from = i * blocks_ + input.block, to = i * blocks_ + b;
-        inputs[static_cast<std::size_t>(to)].push_back({from, transfer});
-        followers[static_cast<std::size_t>(from)].push_back({to, transfer});
+        inputs[to].push_back({from, transfer});
+        followers[from].push_back({to, transfer});
       }
     }
   }
   inputs_ = Lists<Input>(inputs);
   followers_ = Lists<Input>(followers);
-  const auto n = static_cast<std::size_t>(blocks_);
+  const std::size_t n = blocks_;
   reaches_.assign(n * n, 0);
   for (const int b : topological_) {
-    const auto to = static_cast<std::size_t>(b);
+    const std::size_t to = b;
     reaches_[to * n + to] = 1;
     for (const Dependency& input : placement.blocks[to].after)
       for (std::size_t a = 0; a < n; ++a)
-        if (reaches_[a * n + static_cast<std::size_t>(input.block)] != 0) reaches_[a * n + to] = 1;
+        if (reaches_[a * n + input.block] != 0) reaches_[a * n + to] = 1;
   }
 }
 
@@ -64,14 +64,13 @@ void Jobs::measure() {
     for (const int b : topological_) {
       const int s = i * blocks_ + b;
       for (const Input& in : inputs(s))
-        head_[static_cast<std::size_t>(s)] = std::max(head(s), head(in.step) + time(in.step) + in.transfer);
-      for (const int d : devices_of(s)) load_[static_cast<std::size_t>(d)] += time(s);
+        head_[s] = std::max(head(s), head(in.step) + time(in.step) + in.transfer);
+      for (const int d : devices_of(s)) load_[d] += time(s);
     }
     for (auto b = topological_.rbegin(); b != topological_.rend(); ++b) {
       const int s = i * blocks_ + *b;
       for (const Input& out : followers(s))
-        tail_[static_cast<std::size_t>(s)] =
-            std::max(tail(s), tail(out.step) + time(out.step) + out.transfer);
+        tail_[s] = std::max(tail(s), tail(out.step) + time(out.step) + out.transfer);
     }
   }
 }

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "search/numbers/lists.h"
 #include "search/placement/instance.h"
 #include "search/plan/sizes.h"
 
@@ -34,10 +35,10 @@ class Jobs {
   int block(int s) const { return s % blocks_; }
   int micro_batch(int s) const { return s / blocks_; }
 
-  Nanoseconds time(int s) const { return time_[static_cast<std::size_t>(s)]; }
-  Bytes memory(int s) const { return memory_[static_cast<std::size_t>(s)]; }
+  Nanoseconds time(int s) const { return time_[s]; }
+  Bytes memory(int s) const { return memory_[s]; }
   /// 0 for a step that takes no time: it runs at no instant.
-  Bytes workspace(int s) const { return workspace_[static_cast<std::size_t>(s)]; }
+  Bytes workspace(int s) const { return workspace_[s]; }
   std::span<const int> devices_of(int s) const { return devices_of_[block(s)]; }
   std::span<const int> blocks_on(int d) const { return blocks_on_[d]; }
   std::span<const Input> inputs(int s) const { return inputs_[s]; }
@@ -45,18 +46,15 @@ class Jobs {
   /// Blocks of one micro-batch, inputs first.
   const std::vector<int>& topological() const { return topological_; }
   /// A path leads from block a to block b, or they are the same.
-  bool reaches(int a, int b) const {
-    return reaches_[static_cast<std::size_t>(a) * static_cast<std::size_t>(blocks_) +
-                    static_cast<std::size_t>(b)];
-  }
+  bool reaches(int a, int b) const { return reaches_[static_cast<std::size_t>(a) * blocks_ + b]; }
 
   /// Capacity beyond static memory; kUnlimited where the device is not limited.
-  Bytes room(int d) const { return room_[static_cast<std::size_t>(d)]; }
+  Bytes room(int d) const { return room_[d]; }
   bool limited(int d) const { return room(d) != kUnlimited; }
 
-  Nanoseconds head(int s) const { return head_[static_cast<std::size_t>(s)]; }  ///< longest path to its start
-  Nanoseconds tail(int s) const { return tail_[static_cast<std::size_t>(s)]; }  ///< and from its end
-  Nanoseconds load(int d) const { return load_[static_cast<std::size_t>(d)]; }  ///< all work on d
+  Nanoseconds head(int s) const { return head_[s]; }  ///< longest path to its start
+  Nanoseconds tail(int s) const { return tail_[s]; }  ///< and from its end
+  Nanoseconds load(int d) const { return load_[d]; }  ///< all work on d
 
  private:
   void connect(const Placement& placement, const std::vector<MicroBatch>& sizes);

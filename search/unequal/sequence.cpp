@@ -7,7 +7,7 @@ namespace ostinato::unequal {
 
 Sequence::Sequence(const Jobs& jobs) : jobs_(jobs) {
   for (int b = 0; b < jobs.blocks(); ++b) width_ = std::max(width_, jobs.devices_of(b).size());
-  const auto steps = static_cast<std::size_t>(jobs.steps());
+  const std::size_t steps = jobs.steps();
   for (Times* times : {&now_, &next_}) {
     times->end.assign(steps, 0);
     times->before.assign(steps * width_, -1);
@@ -17,7 +17,7 @@ Sequence::Sequence(const Jobs& jobs) : jobs_(jobs) {
 
 /// Into next_. kNever: not a schedule, or one that ends later than `limit`.
 Nanoseconds Sequence::measure(const std::vector<int>& order, Nanoseconds limit) {
-  free_.assign(static_cast<std::size_t>(jobs_.devices()), 0);
+  free_.assign(jobs_.devices(), 0);
   used_.assign(free_.size(), 0);
   last_.assign(free_.size(), -1);
   Nanoseconds makespan = 0;
@@ -26,12 +26,11 @@ Nanoseconds Sequence::measure(const std::vector<int>& order, Nanoseconds limit) 
   for (const int s : order) {
     ++looked;
     Nanoseconds start = 0;
-    for (const Jobs::Input& in : jobs_.inputs(s))
-      start = std::max(start, next_.end[static_cast<std::size_t>(in.step)] + in.transfer);
+    for (const Jobs::Input& in : jobs_.inputs(s)) start = std::max(start, next_.end[in.step] + in.transfer);
     std::size_t k = static_cast<std::size_t>(s) * width_;
     const Bytes memory = jobs_.memory(s);
     for (const int device : jobs_.devices_of(s)) {
-      const auto d = static_cast<std::size_t>(device);
+      const std::size_t d = device;
       start = std::max(start, free_[d]);
       next_.before[k++] = last_[d];
       last_[d] = s;
@@ -39,8 +38,8 @@ Nanoseconds Sequence::measure(const std::vector<int>& order, Nanoseconds limit) 
       used_[d] += memory;
     }
     const Nanoseconds end = start + jobs_.time(s);
-    next_.end[static_cast<std::size_t>(s)] = end;
-    for (const int device : jobs_.devices_of(s)) free_[static_cast<std::size_t>(device)] = end;
+    next_.end[s] = end;
+    for (const int device : jobs_.devices_of(s)) free_[device] = end;
     if (!holds || end + jobs_.tail(s) > limit) {
       work_ += looked;
       return kNever;
@@ -71,30 +70,28 @@ void Sequence::sort_by_start() {
     for (; to > 0 && start(order_[to - 1]) > at; --to) order_[to] = order_[to - 1];
     order_[to] = s;
   }
-  for (std::size_t k = 0; k < order_.size(); ++k)
-    place_[static_cast<std::size_t>(order_[k])] = static_cast<int>(k);
+  for (std::size_t k = 0; k < order_.size(); ++k) place_[order_[k]] = static_cast<int>(k);
 }
 
 bool Sequence::load(const std::vector<int>& order, Nanoseconds limit) {
   std::vector<char> seen(order.size(), 0);
   for (const int s : order) {
     for (const Jobs::Input& in : jobs_.inputs(s))
-      if (seen[static_cast<std::size_t>(in.step)] == 0) return false;
-    seen[static_cast<std::size_t>(s)] = 1;
+      if (seen[in.step] == 0) return false;
+    seen[s] = 1;
   }
   trial_ = order;
   return take(limit);
 }
 
 bool Sequence::shift(const Shift& move, Nanoseconds limit) {
-  const int from = place_[static_cast<std::size_t>(move.first)],
-            to = place_[static_cast<std::size_t>(move.last)];
+  const int from = place_[move.first], to = place_[move.last];
   const int mover = move.right ? move.first : move.last;
   const int i = jobs_.micro_batch(mover), block = jobs_.block(mover);
   with_.clear();
   rest_.clear();
   for (int k = from; k <= to; ++k) {
-    const int s = order_[static_cast<std::size_t>(k)];
+    const int s = order_[k];
     const bool goes = jobs_.micro_batch(s) == i && (move.right ? jobs_.reaches(block, jobs_.block(s))
                                                                : jobs_.reaches(jobs_.block(s), block));
     (goes ? with_ : rest_).push_back(s);
@@ -111,8 +108,8 @@ bool Sequence::exchange(int i, int j, Nanoseconds limit) {
   trial_ = order_;
   for (int b = 0; b < jobs_.blocks(); ++b) {
     const int x = i * jobs_.blocks() + b, y = j * jobs_.blocks() + b;
-    trial_[static_cast<std::size_t>(place_[static_cast<std::size_t>(x)])] = y;
-    trial_[static_cast<std::size_t>(place_[static_cast<std::size_t>(y)])] = x;
+    trial_[place_[x]] = y;
+    trial_[place_[y]] = x;
   }
   return take(limit);
 }
@@ -125,7 +122,7 @@ bool Sequence::slide(int i, int places, Nanoseconds limit) {
   trial_.clear();
   std::size_t next = 0;
   for (const int s : with_) {
-    const int at = place_[static_cast<std::size_t>(s)] - places;
+    const int at = place_[s] - places;
     while (next < rest_.size() && static_cast<int>(trial_.size()) < at) trial_.push_back(rest_[next++]);
     trial_.push_back(s);
   }

@@ -55,7 +55,7 @@ class Sequence {
   const std::vector<int>& order() const { return order_; }
   Nanoseconds makespan() const { return makespan_; }
   Nanoseconds start(int s) const { return end(s) - jobs_.time(s); }
-  Nanoseconds end(int s) const { return now_.end[static_cast<std::size_t>(s)]; }
+  Nanoseconds end(int s) const { return now_.end[s]; }
   /// Steps looked at so far: a clock that runs alike on every machine.
   std::int64_t work() const { return work_; }
 

@@ -48,9 +48,9 @@ class Search {
 
   Plan run() {
     if (const int s = step_that_cannot_fit(jobs_); s >= 0)
-      throw InfeasibleError(fmt::format(
-          "block '{}' of micro-batch {} alone needs more memory than its device has",
-          placement_.blocks[static_cast<std::size_t>(jobs_.block(s))].name, jobs_.micro_batch(s)));
+      throw InfeasibleError(
+          fmt::format("block '{}' of micro-batch {} alone needs more memory than its device has",
+                      placement_.blocks[jobs_.block(s)].name, jobs_.micro_batch(s)));
     bound_ = least_makespan(jobs_);
     begin();
     if (best_.empty())
@@ -92,7 +92,7 @@ class Search {
   std::vector<int> filled(const std::vector<ScheduledBlock>& named, const std::vector<int>& entry) const {
     std::vector<int> order;
     for (const ScheduledBlock& step : named)
-      order.push_back(entry[static_cast<std::size_t>(step.micro_batch)] * jobs_.blocks() + step.block);
+      order.push_back(entry[step.micro_batch] * jobs_.blocks() + step.block);
     return order;
   }
 
@@ -149,9 +149,9 @@ class Search {
       const int i = random.below(n);
       const int j = (i + 1 + random.below(n - 1)) % n;
       if (random.below(2) == 0) {
-        std::swap(entry[static_cast<std::size_t>(i)], entry[static_cast<std::size_t>(j)]);
+        std::swap(entry[i], entry[j]);
       } else {
-        const int moved = entry[static_cast<std::size_t>(i)];
+        const int moved = entry[i];
         entry.erase(entry.begin() + i);
         entry.insert(entry.begin() + j, moved);
       }

@@ -104,7 +104,7 @@ struct StageTimes {
 
 Placement stages(const StageTimes& times, int devices, Bytes room) {
   const auto list = [&](Nanoseconds each, Nanoseconds last) {
-    std::vector<Nanoseconds> values(static_cast<std::size_t>(devices), each);
+    std::vector<Nanoseconds> values(devices, each);
     values.back() = last;
     return values;
   };

@@ -59,7 +59,7 @@ def planned_requests(plan: str, unit: float, requests: list[dict], each: int) ->
     """`requests`: inputs by stage. infer() with `each` of them at a time; and serve() where they are more."""
     from ostinato.torch import Pipeline
 
-    pipe = Pipeline(plan, lambda stage: Part(stage.only or range(stage.first_layer, stage.end_layer), unit, stage.shard))
+    pipe = Pipeline(plan, lambda stage: Part(stage.layers, unit, stage.shard))
     groups = [requests[i : i + each] for i in range(0, len(requests), each)]
     inputs = [{stage: [one[stage] for one in group] for stage in group[0]} for group in groups]
     calls = [lambda: [pipe.infer(group) for group in inputs]]

@@ -33,8 +33,8 @@ TEST(PlacementCommand, SharesTheLayersOfAModel) {
       parse_placement(ostinato_run({"placement", "wave", "--devices", "2", "--layers", "16"}).out, "out")
           .placement;
   ASSERT_EQ(placement.stages.size(), 4u);
-  EXPECT_EQ(placement.stages[1].first_layer, 4);
-  EXPECT_EQ(placement.stages[3].end_layer, 16);
+  EXPECT_EQ(placement.stages[1].layers.front(), 4);
+  EXPECT_EQ(placement.stages[3].layers.back(), 15);
   const Result few = ostinato_run({"placement", "wave", "--devices", "2", "--layers", "3"});
   EXPECT_EQ(few.status, 3);
   EXPECT_NE(few.err.find("3 layers are too few"), std::string::npos) << few.err;

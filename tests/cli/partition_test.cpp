@@ -23,7 +23,7 @@ TEST(PartitionCommand, BalancesTheStages) {
   EXPECT_EQ(result.json()["lower_bound"], 12'000);
   const Placement placement = read_placement(folder / "p.toml").placement;
   ASSERT_EQ(placement.stages.size(), 2u);
-  EXPECT_EQ(placement.stages[0].end_layer, 3);
+  EXPECT_EQ(placement.stages[0].layers, (Layers{0, 1, 2}));
 }
 
 TEST(PartitionCommand, WarnsOfTimesThatSayNothing) {
@@ -347,7 +347,7 @@ TEST(PlanCommand, TakesADeviceFile) {
   EXPECT_EQ(placement.devices[1].kind, "slow");
   // Twice as many layers where they run twice as fast, whichever kind comes first in the chain.
   const bool fast_first = placement.blocks[placement.find_block("s0.F")].devices == std::vector{0};
-  EXPECT_EQ(placement.stages[0].end_layer, fast_first ? 6 : 3);
+  EXPECT_EQ(placement.stages[0].layers, Layers::run(0, fast_first ? 6 : 3));
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 

@@ -33,7 +33,7 @@ class AllRepetends {
   /// Work that best() needs at most.
   double size() const {
     double size = before_;
-    for (std::size_t item = 1; item < p_.blocks.size() * static_cast<std::size_t>(unroll_); ++item)
+    for (std::size_t item = 1; item < p_.blocks.size() * unroll_; ++item)
       size *= static_cast<double>((block(item).after.empty() ? 2 : 1) * slack_ / unit_ + 1);
     return size;
   }
@@ -56,11 +56,11 @@ class AllRepetends {
   /// Every phase, and as many periods more than it must as a longer path next to it may take.
   void place() {
     const std::size_t item = start_.size();
-    if (item == p_.blocks.size() * static_cast<std::size_t>(unroll_)) return judge();
+    if (item == p_.blocks.size() * unroll_) return judge();
     const std::size_t first = item - item % p_.blocks.size();
     Nanoseconds ready = -slack_;
     for (const Dependency& input : block(item).after) {
-      const auto from = first + static_cast<std::size_t>(input.block);
+      const auto from = first + input.block;
       ready = std::max(ready,
                        start_[from] + block(from).time + p_.transfer(input, static_cast<int>(item - first)));
     }

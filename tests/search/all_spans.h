@@ -116,7 +116,7 @@ class AllSpans {
     for (int s = 0; objective_ == Objective::latency && s < n_ * step(0, 1); ++s) {
       for (int b = 0; b < step(0, 1); ++b) waits.push_back({s, step(b, s / step(0, 1)), time(s) - span});
     }
-    std::vector<Nanoseconds> start(p_.blocks.size() * static_cast<std::size_t>(n_), 0);
+    std::vector<Nanoseconds> start(p_.blocks.size() * n_, 0);
     for (std::size_t round = 0; round <= start.size(); ++round) {
       bool changed = false;
       for (const Wait& w : waits) {

@@ -24,7 +24,7 @@ class AllStarts {
       for (const Dependency& input : p.blocks[b].after) add_time(p.transfer(input, static_cast<int>(b)));
     }
     unit_ = std::max<Nanoseconds>(1, unit_);
-    start_.assign(p.blocks.size() * static_cast<std::size_t>(n_), -1);
+    start_.assign(p.blocks.size() * n_, -1);
   }
 
   /// Work that least() needs at most.

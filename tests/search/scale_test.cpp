@@ -28,7 +28,7 @@ Placement long_chain(int devices, int stages, Bytes capacity = kUnlimited) {
   }
   int last = -1;
   for (int s = stages - 1; s >= 0; --s) {
-    std::vector<int> after = {forward[static_cast<std::size_t>(s)]};
+    std::vector<int> after = {forward[s]};
     if (last >= 0) after.push_back(last);
     last = add(p, fmt::format("B{}", s), {s % devices}, 2, {.memory = -1, .after = after});
   }

@@ -26,7 +26,7 @@ struct BlockOptions {
 inline Placement on_devices(int devices, Bytes capacity = kUnlimited) {
   Placement p;
   p.name = "small";
-  p.devices.resize(static_cast<std::size_t>(devices));
+  p.devices.resize(devices);
   for (int d = 0; d < devices; ++d) {
     p.devices[d].name = fmt::format("d{}", d);
     p.devices[d].memory = capacity;

@@ -293,7 +293,7 @@ Nanoseconds unit_of(const Placement& p) {
 std::vector<Bytes> kept_by(const Placement& p) {
   std::vector<Bytes> kept(p.devices.size(), 0);
   for (const Block& block : p.blocks) {
-    for (const int d : block.devices) kept[static_cast<std::size_t>(d)] += block.memory;
+    for (const int d : block.devices) kept[d] += block.memory;
   }
   return kept;
 }

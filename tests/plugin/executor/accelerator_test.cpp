@@ -35,7 +35,7 @@ at::Device device_of(int rank) { return {kFakeDevice, static_cast<c10::DeviceInd
 std::map<int, ToldLayer> layers_of(const Program& program) {
   std::map<int, ToldLayer> layers;
   for (int s = 0; s < static_cast<int>(program.stages.size()); ++s)
-    layers.try_emplace(s, program.stages[s], s, device_of(program.stages[s].ranks[0]));
+    layers.try_emplace(s, program.stages[s], s, device_of(program.stages[s].devices[0]));
   return layers;
 }
 

@@ -34,8 +34,8 @@ class Shard : public StageModule {
  public:
   Shard(const ProgramStage& stage, int index, int rank, ThreadGroup* group)
       : rank_(rank), group_(group), first_(stage.inputs.empty()), last_(stage.outputs.empty()) {
-    const auto size = static_cast<std::int64_t>(stage.ranks.size());
-    const auto place = std::find(stage.ranks.begin(), stage.ranks.end(), rank) - stage.ranks.begin();
+    const auto size = static_cast<std::int64_t>(stage.devices.size());
+    const auto place = std::find(stage.devices.begin(), stage.devices.end(), rank) - stage.devices.begin();
     begin_ = group ? kWidth * place / size : 0;
     end_ = group ? kWidth * (place + 1) / size : kWidth;
     weight = piece(at::linspace(0.5, 1.5 + index, kWidth)).requires_grad_(true);
@@ -114,8 +114,8 @@ std::vector<Rank> run_all(const Program& program, Blocking blocking, int steps) 
   std::vector<Rank> ranks(program.ranks.size());
   for (int s = 0; s < static_cast<int>(program.stages.size()); ++s) {
     const ProgramStage& stage = program.stages[s];
-    ThreadGroup* group = stage.sharded() ? &groups.try_emplace(s, stage.ranks).first->second : nullptr;
-    for (const int rank : stage.ranks) ranks[rank].shards.try_emplace(s, stage, s, rank, group);
+    ThreadGroup* group = stage.sharded() ? &groups.try_emplace(s, stage.devices).first->second : nullptr;
+    for (const int rank : stage.devices) ranks[rank].shards.try_emplace(s, stage, s, rank, group);
   }
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < ranks.size(); ++r)
@@ -129,7 +129,7 @@ std::vector<Rank> run_all(const Program& program, Blocking blocking, int steps) 
 std::map<int, Shard> run_reference(const Program& program, int steps) {
   std::map<int, Shard> whole;
   for (int s = 0; s < static_cast<int>(program.stages.size()); ++s)
-    whole.try_emplace(s, program.stages[s], s, program.stages[s].ranks[0], nullptr);
+    whole.try_emplace(s, program.stages[s], s, program.stages[s].devices[0], nullptr);
   for (int m = 0; m < steps * program.micro_batches; ++m) {
     std::map<int, at::Tensor> outputs;
     for (auto& [s, module] : whole) {

@@ -156,7 +156,7 @@ TEST(Deadlock, MessageThatIsThereAlready) {
 TEST(Deadlock, RanksOfAStageThatAreNotThere) {
   for (const std::vector<int>& ranks : {std::vector<int>{}, {0, 7}, {1, 0}, {0, 0}}) {
     Program program = sharded(1);
-    program.stages[0].ranks = ranks;
+    program.stages[0].devices = ranks;
     EXPECT_NE(prove_deadlock_free(program).failure.find("stage '0' has no ranks, or ranks"),
               std::string::npos);
   }
@@ -178,7 +178,7 @@ bool finishes(const Program& program, std::mt19937& random) {
       ++at[i.peer];
       ++at[r];
     } else {
-      const auto& ranks = program.stages[i.stage].ranks;
+      const auto& ranks = program.stages[i.stage].devices;
       const bool all = std::ranges::all_of(ranks, [&](int other) {
         return at[other] < program.ranks[other].size() &&
                to_string(program.ranks[other][at[other]]) == to_string(i);

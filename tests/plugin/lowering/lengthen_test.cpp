@@ -19,7 +19,7 @@ namespace {
 Placement serving(const std::string& name) {
   const int devices = name == "k" ? 4 : 3;
   std::vector<Nanoseconds> times = {10, 30, 20, 15};
-  times.resize(static_cast<std::size_t>(devices));
+  times.resize(devices);
   return shape(name, {.devices = devices, .forward = times, .shard_forward = 5, .training = false});
 }
 

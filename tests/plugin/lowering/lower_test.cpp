@@ -58,24 +58,21 @@ TEST(Lower, TransferCarriesItsPlannedTimesAndBothEnds) {
 
 TEST(Lower, StagesFollowTheModelOrderOfThePlacement) {
   Placement p = chain({0, 1, 0});
-  p.stages = {{"0", 0, 2}, {"1", 2, 3}, {"2", 3, 7}};
+  p.stages = {{"0", {0, 1}}, {"1", {2}}, {"2", {3, 4, 5, 6}}};
   const Program program = lower(backward_first(p, 1), p);
-  EXPECT_EQ(program.stages[2].first_layer, 3);
-  EXPECT_EQ(program.stages[2].end_layer, 7);
+  EXPECT_EQ(program.stages[2].layers, Layers::run(3, 7));
   EXPECT_EQ(program.stages[1].inputs, std::vector<int>{0});
   EXPECT_EQ(program.stages[1].outputs, std::vector<int>{2});
-  EXPECT_EQ(program.stages[1].ranks, std::vector<int>{1});
+  EXPECT_EQ(program.stages[1].devices, std::vector<int>{1});
 }
 
 TEST(Lower, AStageOverAGraphMayLeaveLayersOut) {
   Placement p = chain({0, 1});
-  p.stages = {{"0", 0, 2}, {"0", 4, 5}, {"1", 2, 4}};
+  p.stages = {{"0", {0, 1, 4}}, {"1", {2, 3}}};
   const Program program = lower(backward_first(p, 1), p);
   ASSERT_EQ(program.stages.size(), 2u);
-  EXPECT_EQ(program.stages[0].only, (std::vector<int>{0, 1, 4}));
-  EXPECT_EQ(program.stages[0].end_layer, 5);
-  EXPECT_EQ(program.stages[1].only, std::vector<int>{});
-  EXPECT_EQ(program.stages[1].first_layer, 2);
+  EXPECT_EQ(program.stages[0].layers, (Layers{0, 1, 4}));
+  EXPECT_EQ(program.stages[1].layers, (Layers{2, 3}));
 }
 
 TEST(Lower, SplitBackwardSendsTheGradientAfterItsInputHalf) {
@@ -96,7 +93,7 @@ TEST(Lower, SkipEdgeAndTwoInputs) {
 TEST(Lower, StageShardedOverSeveralRanks) {
   const Placement p = graph({.device_of = {0, 0, 1}, .edges = {{0, 1}, {1, 2}}, .shards = {{0, {0, 1}}}});
   const Program program = lower(backward_first(p, 1), p);
-  EXPECT_EQ(program.stages[0].ranks, (std::vector{0, 1}));
+  EXPECT_EQ(program.stages[0].devices, (std::vector{0, 1}));
   EXPECT_EQ(format_program(program, TextForm::transfers),
             "0F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0,0B0\n"
             "0F0,2RECV_F0,2F0,2B0,2SEND_B0,0RECV_B0,0B0\n");

@@ -92,7 +92,7 @@ Block block(const Model& model, int stage, const char* suffix, Kind kind, Draw& 
 Placement placed(const Model& model, Draw& draw) {
   Placement p;
   p.name = "random";
-  p.devices.resize(static_cast<std::size_t>(model.ranks));
+  p.devices.resize(model.ranks);
   p.link.latency = draw.percent(50) ? 0 : draw.below(8);
   const int stages = static_cast<int>(model.stages.size());
   for (int s = 0; s < stages; ++s) {
@@ -100,7 +100,7 @@ Placement placed(const Model& model, Draw& draw) {
     for (const int from : model.stages[s].from) forward.after.push_back({from, 1 + draw.below(9)});
     p.blocks.push_back(forward);
   }
-  std::vector<int> back(static_cast<std::size_t>(stages), -1);
+  std::vector<int> back(stages, -1);
   for (int s = stages - 1; s >= 0 && model.stages[0].learns; --s) {
     Block backward = block(model, s, ".B", model.split[s] ? Kind::backward_input : Kind::backward, draw);
     backward.after.push_back({s, 0});
@@ -122,8 +122,7 @@ Plan random_schedule(const Placement& p, int micro_batches, Draw& draw) {
   plan.placement_name = p.name;
   plan.micro_batches = micro_batches;
   const int blocks = static_cast<int>(p.blocks.size());
-  std::vector<Nanoseconds> end(static_cast<std::size_t>(blocks * micro_batches), -1),
-      free(p.devices.size(), 0);
+  std::vector<Nanoseconds> end(blocks * micro_batches, -1), free(p.devices.size(), 0);
   const bool in_order = draw.percent(50);
   std::vector<std::pair<int, int>> open;
   for (int b = 0; b < blocks; ++b) {
@@ -138,7 +137,7 @@ Plan random_schedule(const Placement& p, int micro_batches, Draw& draw) {
       const bool turn = !in_order || m == 0 || end[b * micro_batches + m - 1] >= 0;
       if (turn && std::all_of(after.begin(), after.end(), done)) can.push_back(i);
     }
-    const std::size_t chosen = can[static_cast<std::size_t>(draw.below(static_cast<int>(can.size())))];
+    const std::size_t chosen = can[draw.below(static_cast<int>(can.size()))];
     const auto [b, m] = open[chosen];
     Nanoseconds start = draw.percent(10) ? draw.below(20) : 0;
     for (const Dependency& d : p.blocks[b].after) {
@@ -195,14 +194,14 @@ Told told(const Program& program, const Model& model) {
 /// One instruction or two that change places, or one that goes elsewhere, on one rank.
 void disturb(Program& program, Draw& draw) {
   for (int times = 1 + draw.below(3); times > 0; --times) {
-    auto& list = program.ranks[static_cast<std::size_t>(draw.below(static_cast<int>(program.ranks.size())))];
+    auto& list = program.ranks[draw.below(static_cast<int>(program.ranks.size()))];
     if (list.size() < 2) continue;
     const auto any = [&] { return static_cast<std::ptrdiff_t>(draw.below(static_cast<int>(list.size()))); };
     const std::ptrdiff_t a = any(), b = draw.percent(50) ? any()
                                                          : std::min<std::ptrdiff_t>(a + 1 + draw.below(3),
                                                                                     std::ssize(list) - 1);
     if (draw.percent(50)) {
-      std::swap(list[static_cast<std::size_t>(a)], list[static_cast<std::size_t>(b)]);
+      std::swap(list[a], list[b]);
     } else {
       const auto from = list.begin() + std::min(a, b), to = list.begin() + std::max(a, b);
       std::rotate(from, from + 1, to + 1);

@@ -71,11 +71,11 @@ class Numbers {
 
   /// A compute of all ranks of its stage at once.
   bool meet(const Instruction& i) {
-    for (const int r : program_.stages[i.stage].ranks) {
+    for (const int r : program_.stages[i.stage].devices) {
       const Instruction* other = current(r);
       if (other == nullptr || to_string(*other) != to_string(i)) return false;
     }
-    for (const int r : program_.stages[i.stage].ranks) {
+    for (const int r : program_.stages[i.stage].devices) {
       compute(r, i);
       ++at_[r];
     }

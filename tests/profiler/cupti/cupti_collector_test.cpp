@@ -75,7 +75,7 @@ TEST_F(CuptiCollector, RecordsOfOneLaunchMayComeInAnyOrderAndInDifferentBuffers)
   cupti.run_device(/*reversed=*/true);
   const DeviceTimes times = collector.stop();
   ASSERT_EQ(times.ranges.size(), 20u);
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(times.ranges[static_cast<std::size_t>(i)].total(), 10 + i);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(times.ranges[i].total(), 10 + i);
 }
 
 TEST_F(CuptiCollector, ThreadsHaveRangesOfTheirOwn) {

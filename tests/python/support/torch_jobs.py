@@ -125,7 +125,7 @@ def gradients_of(pipe, case: Case) -> dict[str, torch.Tensor]:
     for stage in pipe._own:
         for name, p in pipe.stages[str(stage.index)].named_parameters():
             layer, _, rest = name.partition(".")
-            key = f"{stage.name}.{name}" if case.branches else f"chain.{stage.first_layer + int(layer)}.{rest}"
+            key = f"{stage.name}.{name}" if case.branches else f"chain.{stage.layers[int(layer)]}.{rest}"
             part = stage.shard and split_of(pipe.stages[str(stage.index)][int(layer)]).get(rest)
             found[key] = p.grad.clone() if part is None else (p.grad.clone(), part, stage.shard.index, stage.shard.count)
             p.grad = None

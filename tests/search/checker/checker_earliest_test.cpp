@@ -131,7 +131,7 @@ int compare(const Placement& p, int n, int origin) {
   int known = 0;
   for (int i = 0; i < n; ++i) {
     for (int b = 0; b < graph.blocks(); ++b) {
-      const Nanoseconds start = fast.start[static_cast<std::size_t>(i * graph.blocks() + b)];
+      const Nanoseconds start = fast.start[i * graph.blocks() + b];
       EXPECT_EQ(start, slow.start(b, i).value_or(checker::kUnknown))
           << "block " << b << ", micro-batch " << i << ", origin " << origin;
       known += start != checker::kUnknown ? 1 : 0;

@@ -338,8 +338,7 @@ void shift(Plan& plan, Random& random) {
 }
 
 ScheduledBlock& any_step(Plan& plan, Random& random) {
-  return plan.schedule[static_cast<std::size_t>(
-      random.between(0, static_cast<std::int64_t>(plan.schedule.size()) - 1))];
+  return plan.schedule[random.between(0, static_cast<std::int64_t>(plan.schedule.size()) - 1)];
 }
 
 void change_figure(Plan& plan, Random& random) {
@@ -347,7 +346,7 @@ void change_figure(Plan& plan, Random& random) {
   const std::int64_t which = random.between(0, 2);
   if (which == 0) plan.makespan += by;
   if (which == 1) plan.span += by;
-  if (which == 2) plan.peak_memory[static_cast<std::size_t>(random.next() % plan.peak_memory.size())] += by;
+  if (which == 2) plan.peak_memory[random.next() % plan.peak_memory.size()] += by;
 }
 
 /// One change of a kind that a wrong search or a hand could make. Afterwards the figures follow, half of the
@@ -375,7 +374,7 @@ void mutate(Plan& plan, Placement& p, Random& random) {
       any_step(plan, random).micro_batch = static_cast<int>(random.between(-1, plan.micro_batches));
       break;
     case 6:
-      p.devices[static_cast<std::size_t>(random.next() % p.devices.size())].memory -= random.between(0, 2);
+      p.devices[random.next() % p.devices.size()].memory -= random.between(0, 2);
       break;
     case 7:
       change_figure(plan, random);

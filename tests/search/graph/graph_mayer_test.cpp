@@ -52,7 +52,7 @@ constexpr auto kFifo = GraphSchedule::fifo, kPct = GraphSchedule::pct, kMsr = Gr
 TEST_F(MayerTest, TheFilesAreReadWhole) {
   const OperatorGraph g = graph("dynamic_rnn_graph.csv");
   EXPECT_EQ(g.size(), 5270);
-  EXPECT_EQ(g.successors.values.size(), 9155u);
+  EXPECT_EQ(g.successors.values().size(), 9155u);
   std::int64_t operations = 0;
   for (const std::int64_t o : g.operations) operations += o;
   EXPECT_EQ(operations, 267045);

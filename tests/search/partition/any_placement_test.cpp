@@ -92,29 +92,29 @@ class Shortest {
   Shortest(const Profile& profile, const JointOptions& options) : profile_(profile), options_(options) {}
 
   Nanoseconds find() {
-    std::vector<ModelStage> stages;
+    std::vector<Stage> stages;
     add_layer(stages, 0);
     return best_;
   }
 
  private:
-  void add_layer(std::vector<ModelStage>& stages, int layer) {
+  void add_layer(std::vector<Stage>& stages, int layer) {
     if (layer == static_cast<int>(profile_.layers.size())) return search_one(stages);
     for (int device = 0; device < options_.partition.devices; ++device) {
       const bool same = !stages.empty() && stages.back().devices.front() == device;
       if (same) {
         stages.back().layers.push_back(layer);
         add_layer(stages, layer + 1);
-        stages.back().layers.pop_back();
+        stages.back().layers.split(stages.back().layers.size() - 1);
       } else {
-        stages.push_back({{layer}, {device}});
+        stages.push_back({.layers = {layer}, .devices = {device}});
         add_layer(stages, layer + 1);
         stages.pop_back();
       }
     }
   }
 
-  void search_one(const std::vector<ModelStage>& stages) {
+  void search_one(const std::vector<Stage>& stages) {
     const Placement placement = place_stages(profile_, options_.partition, stages);
     try {
       best_ = std::min(best_, search(placement, options_.search).makespan);

@@ -77,7 +77,7 @@ TEST(Degrees, SumsAreARingOverTheReplicasOfEachDevice) {
   EXPECT_EQ(two.best().pipeline, 2);
   Bytes most = 0;
   std::vector<Bytes> gradients(2, 0);
-  for (const ModelStage& stage : two.best().winner().cuts->stages)
+  for (const Stage& stage : two.best().winner().cuts->stages)
     for (const int d : stage.devices)
       most = std::max(most, gradients[d] += 1'000'000 * static_cast<Bytes>(stage.layers.size()));
   EXPECT_EQ(two.best().all_reduce, 2 * (100 + most / 2));

@@ -76,8 +76,8 @@ TEST(PartitionBlocks, AnInferenceHasForwardsAlone) {
 }
 
 /// The least busiest device over all ways to cut these layers into stages of these devices.
-Nanoseconds least_busiest(const Profile& profile, const PartitionOptions& options,
-                          std::vector<ModelStage>& stages, int first) {
+Nanoseconds least_busiest(const Profile& profile, const PartitionOptions& options, std::vector<Stage>& stages,
+                          int first) {
   const auto layers = static_cast<int>(profile.layers.size());
   const int all = options.devices * options.chunks, s = static_cast<int>(stages.size());
   if (s == all)
@@ -87,10 +87,8 @@ Nanoseconds least_busiest(const Profile& profile, const PartitionOptions& option
                          ? s % options.devices
                          : options.devices - 1 - s % options.devices;
   Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
-  std::vector<int> run;
   for (int end = first; end < layers; ++end) {
-    run.push_back(end);
-    stages.push_back({run, {device}});
+    stages.push_back({.layers = Layers::run(first, end + 1), .devices = {device}});
     least = std::min(least, least_busiest(profile, options, stages, end + 1));
     stages.pop_back();
   }
@@ -108,7 +106,7 @@ TEST(PartitionBlocks, CutsAreAsGoodAsTheBestOfAll) {
                                    .micro_batches = 4};
     SCOPED_TRACE(round);
     const StageCuts cuts = cut_chain(profile, options);
-    std::vector<ModelStage> none;
+    std::vector<Stage> none;
     EXPECT_EQ(cuts.busiest, least_busiest(profile, options, none, 0));
     EXPECT_EQ(cuts.busiest, busiest_of(place_stages(profile, options, cuts.stages)));
     EXPECT_LE(cuts.lower_bound, cuts.busiest);

@@ -58,11 +58,11 @@ bool connected(const LayerGraph& graph, const std::vector<int>& stage_of, int st
 std::optional<Nanoseconds> brute_force(const Profile& profile, int devices) {
   const LayerGraph graph(profile);
   const int layers = graph.layers();
-  std::vector<int> stage_of(static_cast<std::size_t>(layers), 0);
+  std::vector<int> stage_of(layers, 0);
   std::optional<Nanoseconds> best;
   for (;;) {
     bool valid = true;
-    std::vector<Nanoseconds> load(static_cast<std::size_t>(devices), 0);
+    std::vector<Nanoseconds> load(devices, 0);
     for (int l = 0; l < layers; ++l) {
       load[stage_of[l]] += time_of(profile.layers[l]);
       for (const LayerInput& input : graph.inputs(l)) valid = valid && stage_of[input.layer] <= stage_of[l];
@@ -137,7 +137,7 @@ TEST(PartitionBranches, MemoryIsCounted) {
   Profile profile = test::two_branches(3, 2, 6);
   for (LayerCost& cost : profile.layers) cost.parameters = 10;
   PartitionOptions options{.devices = 3, .device_memory = 30, .micro_batches = 4};
-  for (const ModelStage& stage : cut_graph(profile, options).stages) EXPECT_LE(stage.layers.size(), 3u);
+  for (const Stage& stage : cut_graph(profile, options).stages) EXPECT_LE(stage.layers.size(), 3u);
   options.device_memory = 20;
   EXPECT_THROW(cut_graph(profile, options), InputError);
 }

@@ -24,7 +24,7 @@ using test::random_profile;
 /// Where each stage ends.
 std::vector<int> ends_of(const StageCuts& cuts) {
   std::vector<int> ends;
-  for (const ModelStage& stage : cuts.stages) ends.push_back(stage.layers.back() + 1);
+  for (const Stage& stage : cuts.stages) ends.push_back(stage.layers.back() + 1);
   return ends;
 }
 
@@ -227,8 +227,7 @@ TEST(PartitionChain, WritesStagesBlocksAndBytes) {
   const Placement p = partition_chain(profile, {.devices = 2, .device_memory = 1000, .micro_batches = 4});
   EXPECT_EQ(p.name, "chain");
   ASSERT_EQ(p.stages.size(), 2u);
-  EXPECT_EQ(p.stages[1].first_layer, 2);
-  EXPECT_EQ(p.stages[1].end_layer, 4);
+  EXPECT_EQ(p.stages[1].layers, (Layers{2, 3}));
   ASSERT_EQ(p.devices.size(), 2u);
   EXPECT_EQ(p.devices[0].static_memory, 16);
   EXPECT_EQ(p.devices[0].memory, 1000);

@@ -45,7 +45,7 @@ bool all_forwards(const Placement& placement) {
 std::optional<Nanoseconds> brute_force(const Profile& profile, const PartitionOptions& options) {
   const int layers = static_cast<int>(profile.layers.size());
   std::optional<Nanoseconds> best;
-  std::vector<ModelStage> stages(static_cast<std::size_t>(options.devices));
+  std::vector<Stage> stages(options.devices);
   const std::function<void(int, int)> cut = [&](int stage, int first) {
     if (stage == options.devices) {
       if (first < layers) return;
@@ -60,8 +60,7 @@ std::optional<Nanoseconds> brute_force(const Profile& profile, const PartitionOp
     }
     for (int end = first + 1; end <= layers; ++end) {
       stages[stage].devices = {stage};
-      stages[stage].layers.resize(static_cast<std::size_t>(end - first));
-      std::iota(stages[stage].layers.begin(), stages[stage].layers.end(), first);
+      stages[stage].layers = Layers::run(first, end);
       cut(stage + 1, end);
     }
   };
@@ -130,7 +129,7 @@ TEST(PartitionInference, BalancesForwardsWhateverBackwardsTake) {
   const PartitionOptions options{.devices = 2, .micro_batches = 4, .inference = true};
   const StageCuts cuts = cut_chain(profile, options);
   EXPECT_EQ(cuts.busiest, 6);
-  EXPECT_EQ(cuts.stages[0].layers, std::vector<int>{0});
+  EXPECT_EQ(cuts.stages[0].layers, Layers{0});
 }
 
 TEST(PartitionInference, RefusesWhatOnlyTrainingHas) {

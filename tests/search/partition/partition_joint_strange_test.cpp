@@ -101,12 +101,12 @@ class EveryPlan {
     if (smaller(one, least_)) least_ = one;
   }
 
-  void judge(const std::vector<ModelStage>& made) {
+  void judge(const std::vector<Stage>& made) {
     const Placement placement = place_stages(profile_, candidate_.options, made);
     if (step_fits(facts_of(profile_, candidate_.options, made), placement)) judge(placement);
   }
 
-  void cut(const std::vector<int>& devices, std::vector<ModelStage> made) {
+  void cut(const std::vector<int>& devices, std::vector<Stage> made) {
     const int layers = static_cast<int>(profile_.layers.size());
     const int first = made.empty() ? 0 : made.back().layers.back() + 1;
     const int left = static_cast<int>(devices.size() - made.size());
@@ -114,14 +114,14 @@ class EveryPlan {
       if (first == layers) judge(made);
       return;
     }
-    ModelStage stage;
+    Stage stage;
     stage.devices = {devices[made.size()]};
     for (int last = first; last + left <= layers; ++last) {
       stage.layers.push_back(last);
       for (const bool recompute : {false, true}) {
         if (candidate_.options.recompute == (recompute ? Recompute::never : Recompute::always)) continue;
         stage.recompute = recompute;
-        std::vector<ModelStage> more = made;
+        std::vector<Stage> more = made;
         more.push_back(stage);
         cut(devices, std::move(more));
       }

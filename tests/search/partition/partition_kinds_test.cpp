@@ -50,7 +50,7 @@ class EveryPartition {
   }
 
   /// The busiest device; nullopt where these stages do not fit.
-  std::optional<Nanoseconds> busiest(const std::vector<ModelStage>& stages) const {
+  std::optional<Nanoseconds> busiest(const std::vector<Stage>& stages) const {
     std::vector<Nanoseconds> time(cluster_.devices.size(), 0);
     std::vector<Bytes> fixed(time.size(), 0), held(time.size(), 0), most(time.size(), 0);
     const int count = static_cast<int>(stages.size());
@@ -87,7 +87,7 @@ class EveryPartition {
     return cost;
   }
 
-  void cut(const std::vector<int>& devices, std::vector<ModelStage> stages) {
+  void cut(const std::vector<int>& devices, std::vector<Stage> stages) {
     const int layers = static_cast<int>(drawn_.profile.layers.size());
     const int first = stages.empty() ? 0 : stages.back().layers.back() + 1;
     if (stages.size() == devices.size()) {
@@ -96,8 +96,7 @@ class EveryPartition {
       return;
     }
     for (int end = first + 1; end <= layers; ++end) {
-      ModelStage stage{{}, {devices[stages.size()]}};
-      for (int l = first; l < end; ++l) stage.layers.push_back(l);
+      Stage stage{.layers = Layers::run(first, end), .devices = {devices[stages.size()]}};
       for (const bool recompute : {false, true}) {
         if (drawn_.options.recompute == (recompute ? Recompute::never : Recompute::always)) continue;
         stage.recompute = recompute;

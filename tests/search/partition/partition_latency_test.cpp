@@ -27,7 +27,7 @@ Nanoseconds latency_on(const Profile& profile, const PartitionOptions& options, 
 
 std::set<int> devices_of(const StageCuts& cuts) {
   std::set<int> devices;
-  for (const ModelStage& stage : cuts.stages) devices.insert(stage.devices.front());
+  for (const Stage& stage : cuts.stages) devices.insert(stage.devices.front());
   return devices;
 }
 
@@ -45,13 +45,13 @@ Profile interleaved(int each, Nanoseconds time) {
 /// The least latency over every assignment of layers to devices, each layer a stage of its own.
 Nanoseconds brute_force(const Profile& profile, const PartitionOptions& options, bool all_devices) {
   const int layers = static_cast<int>(profile.layers.size());
-  std::vector<ModelStage> stages(static_cast<std::size_t>(layers));
+  std::vector<Stage> stages(layers);
   Nanoseconds best = std::numeric_limits<Nanoseconds>::max();
   std::vector<int> device(stages.size(), 0);
   for (;;) {
     if (!all_devices ||
         std::set<int>(device.begin(), device.end()).size() == static_cast<std::size_t>(options.devices)) {
-      for (int l = 0; l < layers; ++l) stages[l] = {{l}, {device[l]}};
+      for (int l = 0; l < layers; ++l) stages[l] = {.layers = {l}, .devices = {device[l]}};
       best = std::min(best, test::searched(place_stages(profile, options, stages), 1).makespan);
     }
     int l = 0;
@@ -147,9 +147,9 @@ TEST(PartitionLatency, StagesThatAreNoRunsSayTheirLayers) {
   const Placement placement = place_stages(profile, options, cut_for_latency(profile, options, true).stages);
   std::vector<int> layers;
   bool several = false;
-  for (std::size_t s = 0; s < placement.stages.size(); ++s) {
-    several = several || (s > 0 && placement.stages[s].name == placement.stages[s - 1].name);
-    for (int l = placement.stages[s].first_layer; l < placement.stages[s].end_layer; ++l) layers.push_back(l);
+  for (const Stage& stage : placement.stages) {
+    several = several || stage.layers.runs().size() > 1;
+    layers.insert(layers.end(), stage.layers.begin(), stage.layers.end());
   }
   EXPECT_TRUE(several);
   std::sort(layers.begin(), layers.end());

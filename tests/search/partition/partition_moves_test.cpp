@@ -22,14 +22,11 @@ namespace {
 
 using joint::Stages;
 
-ModelStage on(int device, std::vector<int> layers) {
-  return {.layers = std::move(layers), .devices = {device}};
-}
+Stage on(int device, std::vector<int> layers) { return {.layers = std::move(layers), .devices = {device}}; }
 
 std::vector<int> layers_of(const Stages& stages) {
   std::vector<int> layers;
-  for (const ModelStage& stage : stages)
-    layers.insert(layers.end(), stage.layers.begin(), stage.layers.end());
+  for (const Stage& stage : stages) layers.insert(layers.end(), stage.layers.begin(), stage.layers.end());
   return layers;
 }
 
@@ -39,7 +36,7 @@ bool are_neighbours(const Stages& a, const Stages& b) {
 }
 
 TEST(Moves, EveryNeighbourHoldsAllLayersInOrderAndUsesTheSameDevices) {
-  const ModelStage shard{.layers = {5}, .devices = {0, 1, 2}};
+  const Stage shard{.layers = {5}, .devices = {0, 1, 2}};
   const Stages stages = {on(0, {0, 1, 2}), on(1, {3, 4}), shard, on(2, {6}), on(0, {7, 8})};
   const std::vector<Stages> all = joint::neighbours(stages, 3, true);
   EXPECT_GT(all.size(), 20u);
@@ -49,7 +46,7 @@ TEST(Moves, EveryNeighbourHoldsAllLayersInOrderAndUsesTheSameDevices) {
     std::iota(expected.begin(), expected.end(), 0);
     EXPECT_EQ(layers_of(next), expected);
     EXPECT_EQ(std::count(next.begin(), next.end(), shard), 1);
-    for (const ModelStage& stage : next) EXPECT_FALSE(stage.layers.empty());
+    for (const Stage& stage : next) EXPECT_FALSE(stage.layers.empty());
   }
 }
 
@@ -69,7 +66,7 @@ TEST(Moves, AreThoseThatTheHeaderNames) {
 TEST(Moves, LeaveNoDeviceWithoutItsLastStage) {
   for (const Stages& next : joint::neighbours({on(0, {0, 1}), on(1, {2, 3})}, 2, false)) {
     std::vector<int> used(2, 0);
-    for (const ModelStage& stage : next) used[stage.devices.front()] = 1;
+    for (const Stage& stage : next) used[stage.devices.front()] = 1;
     EXPECT_EQ(used, (std::vector<int>{1, 1}));
   }
 }

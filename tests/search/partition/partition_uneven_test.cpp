@@ -137,7 +137,7 @@ TEST(PartitionShard, AgreesWithEveryPartitionAroundAShardInTheMiddle) {
     EXPECT_EQ(cuts.busiest, best) << "round " << round;
     EXPECT_EQ(cuts.stages.size(), static_cast<std::size_t>(devices) + 1);
     int next = 0;
-    for (const ModelStage& stage : cuts.stages) {
+    for (const Stage& stage : cuts.stages) {
       for (const int l : stage.layers) EXPECT_EQ(l, next++);
     }
   }
@@ -207,11 +207,11 @@ TEST(PartitionRecompute, OnlyTheStagesThatNeedIt) {
 
 TEST(PartitionRecompute, AlwaysAndNever) {
   PartitionOptions options{.devices = 2, .micro_batches = 4, .recompute = Recompute::always};
-  for (const ModelStage& stage : cut_chain(keeping(), options).stages) EXPECT_TRUE(stage.recompute);
+  for (const Stage& stage : cut_chain(keeping(), options).stages) EXPECT_TRUE(stage.recompute);
   options.chunks = 2;
-  for (const ModelStage& stage : cut_chain(keeping(), options).stages) EXPECT_TRUE(stage.recompute);
+  for (const Stage& stage : cut_chain(keeping(), options).stages) EXPECT_TRUE(stage.recompute);
   options.recompute = Recompute::needed;  // memory is not short
-  for (const ModelStage& stage : cut_chain(keeping(), options).stages) EXPECT_FALSE(stage.recompute);
+  for (const Stage& stage : cut_chain(keeping(), options).stages) EXPECT_FALSE(stage.recompute);
 }
 
 TEST(PartitionRecompute, OfSeveralChunksThoseKeepForWhichThereIsRoom) {

@@ -276,8 +276,9 @@ std::string refusal(const std::string& name, const ShapeOptions& options) {
 std::vector<std::string> layers_of(const std::string& name, int devices, int layers) {
   std::vector<std::string> list;
   const Placement p = shape(name, {.devices = devices, .layers = layers});
-  for (const StageLayers& s : p.stages)
-    list.push_back(s.name + " " + std::to_string(s.first_layer) + "-" + std::to_string(s.end_layer));
+  for (const Stage& s : p.stages)
+    list.push_back(s.name + " " + std::to_string(s.layers.front()) + "-" +
+                   std::to_string(s.layers.back() + 1));
   return list;
 }
 
@@ -291,7 +292,7 @@ TEST(Shape, SharesTheLayersOfAModelEqually) {
     const Placement p = shape(name, {.devices = 4, .layers = 24});
     EXPECT_EQ(parse_placement(format_placement(p), "p.toml").placement.stages.size(), p.stages.size())
         << name;
-    EXPECT_EQ(p.stages.back().end_layer, 24) << name;
+    EXPECT_EQ(p.stages.back().layers.back(), 23) << name;
   }
   EXPECT_TRUE(layers_of("v", 4, 0).empty());
 }

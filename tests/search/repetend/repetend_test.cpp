@@ -51,7 +51,7 @@ void expect_repeats(const Placement& p, const Repetend& r) {
   const int micro_batches = 20 * r.unroll;
   for (int m = 0; m < micro_batches; ++m) {
     for (int b = 0; b < in.blocks(); ++b) {
-      const auto item = static_cast<std::size_t>(m % r.unroll * in.blocks() + b);
+      const std::size_t item = m % r.unroll * in.blocks() + b;
       schedule.push_back({b, m, r.start[item] + m / r.unroll * r.period});
     }
   }

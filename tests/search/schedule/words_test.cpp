@@ -113,9 +113,9 @@ TEST(Words, MovesAtRandomLeaveASchedule) {
     for (int i = 0; i < 20; ++i) {
       const auto runs = words.critical_runs(random.next());
       if (runs.empty()) break;
-      const Words::Run& run = runs[static_cast<std::size_t>(random.next() % runs.size())];
+      const Words::Run& run = runs[random.next() % runs.size()];
       const auto last = static_cast<std::int64_t>(run.steps.size()) - 1;
-      const auto first = static_cast<std::size_t>(random.between(0, last - 1));
+      const std::size_t first = random.between(0, last - 1);
       const auto second =
           static_cast<std::size_t>(random.between(static_cast<std::int64_t>(first) + 1, last));
       const Words::Move move{run.device, run.steps[first], run.steps[second], random.chance(50)};

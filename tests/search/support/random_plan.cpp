@@ -225,8 +225,7 @@ void complete_figures(Plan& plan, const Placement& placement) {
 }
 
 std::string oracle(const Plan& plan, const Placement& placement) {
-  if (plan.schedule.size() != placement.blocks.size() * static_cast<std::size_t>(plan.micro_batches))
-    return "number";
+  if (plan.schedule.size() != placement.blocks.size() * plan.micro_batches) return "number";
   for (const ScheduledBlock& step : plan.schedule) {
     if (step.block < 0 || step.block >= static_cast<int>(placement.blocks.size())) return "block";
     if (step.micro_batch < 0 || step.micro_batch >= plan.micro_batches) return "micro-batch";

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Placements, profiles and devices for Python.
+
+#include <utility>
+
+#include "bindings/core/requests.h"
+#include "bindings/core/shape_request.h"
+#include "bindings/held.h"
+#include "search/files/file.h"
+#include "search/profile/cluster_toml.h"
+#include "search/profile/profile_json.h"
+#include "search/profile/profile_noise.h"
+
+namespace py = pybind11;
+
+namespace ostinato {
+
+PlacementRef held_placement(std::string text, const std::string& name) {
+  PlacementFile file = parse_placement(text, name);
+  return std::make_shared<const HeldPlacement>(std::move(text), std::move(file));
+}
+
+void bind_placement(py::module_& m) {
+  py::class_<HeldPlacement, std::shared_ptr<HeldPlacement>>(m, "Placement")
+      .def_readonly("text", &HeldPlacement::text)
+      .def_property_readonly("name", [](const HeldPlacement& p) { return p.file.placement.name; })
+      .def_property_readonly("sha256", [](const HeldPlacement& p) { return p.file.sha256; })
+      .def_property_readonly("devices",
+                             [](const HeldPlacement& p) { return names_of(p.file.placement.devices); })
+      .def_property_readonly("blocks",
+                             [](const HeldPlacement& p) { return names_of(p.file.placement.blocks); });
+  m.def(
+      "placement",
+      [](std::string text, const std::string& name) { return held_placement(std::move(text), name); },
+      py::arg("text"), py::arg("name"));
+  m.def("placement_file",
+        [](const std::string& path) { return held_placement(read_file(path, kMaxPlacementBytes), path); });
+  m.def(
+      "shape",
+      [](const std::string& shape, int devices, int chunks, int layers, bool inference,
+         const Settings& settings) {
+        core::ShapeRequest request;
+        request.shape = shape;
+        request.devices = devices;
+        request.chunks = chunks;
+        request.layers = layers;
+        request.inference = inference;
+        request.time_unit = "ns";  // of numbers without unit
+        request.memory_unit = "B";
+        const std::map<std::string, std::string*> places = {{"forward", &request.forward},
+                                                            {"backward", &request.backward},
+                                                            {"weight", &request.weight},
+                                                            {"shard_forward", &request.shard_forward},
+                                                            {"shard_backward", &request.shard_backward},
+                                                            {"memory", &request.memory},
+                                                            {"shard_memory", &request.shard_memory},
+                                                            {"workspace", &request.workspace},
+                                                            {"static", &request.static_memory},
+                                                            {"capacity", &request.capacity},
+                                                            {"latency", &request.latency},
+                                                            {"bandwidth", &request.bandwidth},
+                                                            {"bytes", &request.bytes}};
+        for (const auto& [key, value] : settings) *places.at(key) = value;
+        return held_placement(format_placement(core::shape_of(request)), shape);
+      },
+      py::arg("shape"), py::arg("devices"), py::arg("chunks"), py::arg("layers"), py::arg("inference"),
+      py::arg("settings"));
+}
+
+void bind_profile(py::module_& m) {
+  py::class_<HeldProfile>(m, "Profile")
+      .def_readonly("text", &HeldProfile::text)
+      .def_property_readonly("model", [](const HeldProfile& p) { return p.profile.model; })
+      .def_property_readonly("noise", [](const HeldProfile& p) { return noise_of(p.profile); })
+      .def_property_readonly("layers", [](const HeldProfile& p) { return names_of(p.profile.layers); });
+  m.def(
+      "profile",
+      [](std::string text, const std::string& name) {
+        Profile profile = parse_profile(text, name);
+        return HeldProfile{std::move(text), std::move(profile)};
+      },
+      py::arg("text"), py::arg("name"));
+  m.def("profile_file", [](const std::string& path) {
+    std::string text = read_file(path, kMaxProfileBytes);
+    Profile profile = parse_profile(text, path);
+    return HeldProfile{std::move(text), std::move(profile)};
+  });
+  py::class_<HeldDevices>(m, "Devices")
+      .def_readonly("text", &HeldDevices::text)
+      .def_readonly("memory", &HeldDevices::memory)
+      .def_property_readonly("count", [](const HeldDevices& d) { return d.on.devices; });
+  m.def(
+      "devices",
+      [](int count, const std::string& memory) {
+        return HeldDevices{"", memory, core::on_devices(count, memory)};
+      },
+      py::arg("count"), py::arg("memory"));
+  m.def(
+      "cluster",
+      [](std::string text, const std::string& name) {
+        PartitionOptions on = core::on_cluster(parse_cluster(text, name), "unlimited");
+        return HeldDevices{std::move(text), "", std::move(on)};
+      },
+      py::arg("text"), py::arg("name"));
+  m.def("cluster_file", [](const std::string& path) {
+    std::string text = read_file(path, kMaxClusterBytes);
+    PartitionOptions on = core::on_cluster(parse_cluster(text, path), "unlimited");
+    return HeldDevices{std::move(text), "", std::move(on)};
+  });
+}
+
+}  // namespace ostinato

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// What searches, for Python.
+
+#include <atomic>
+#include <tuple>
+#include <utility>
+
+#include "bindings/aside.h"
+#include "bindings/core/partitioned.h"
+#include "bindings/core/planned.h"
+#include "bindings/core/repeating.h"
+#include "bindings/core/requests.h"
+#include "bindings/core/usage_error.h"
+#include "bindings/held.h"
+#include "search/files/error.h"
+#include "search/mode_search.h"
+#include "search/named/references.h"
+#include "search/pareto.h"
+#include "search/plan/sizes_toml.h"
+#include "search/unequal/unequal.h"
+
+namespace py = pybind11;
+
+namespace ostinato {
+
+core::Options options_of(const std::vector<std::string>& sections, const Settings& settings) {
+  core::Options options(sections);
+  for (const auto& [key, value] : settings) options.set(key, value, core::dashed(key));
+  return options;
+}
+
+namespace {
+
+/// One micro-batch of its own size: as the placement says, times `size` / `of`, and the blocks that are named
+/// with figures of their own. Throws InputError.
+MicroBatch micro_batch(const Placement& placement, std::int64_t size, std::int64_t of,
+                       const std::map<std::string, Nanoseconds>& times,
+                       const std::map<std::string, Bytes>& memory) {
+  if (size < 0 || of < 1) throw core::UsageError("a size is 0 or more, and that of the placement 1 or more");
+  MicroBatch one = scaled(placement, size, of);
+  const auto put = [&](const std::map<std::string, std::int64_t>& figures, std::vector<std::int64_t>& into) {
+    for (const auto& [name, figure] : figures) {
+      const int block = placement.find_block(name);
+      if (block < 0) throw core::UsageError("the placement has no block '" + name + "'");
+      into[block] = figure;
+    }
+  };
+  put(times, one.times);
+  put(memory, one.memory);
+  return one;
+}
+
+/// What search and pareto are asked for, checked.
+struct Asked {
+  SearchOptions search;
+  bool choose;
+  int points;
+
+  Asked(const HeldPlacement& placement, const Settings& settings, int micro_batches) {
+    const core::Options options = options_of({"search"}, settings);
+    search = core::search_options(options, micro_batches);
+    choose = options.flag("choose");
+    points = static_cast<int>(options.integer("points"));
+    core::check_size(placement.file.placement, micro_batches, "");
+    if (choose) core::check_choices(placement.file.placement, "");
+  }
+
+  void join(const std::atomic<bool>* stop, Aside::Report report) {
+    search.stop = stop;
+    search.progress = std::move(report);
+  }
+};
+
+}  // namespace
+
+void bind_search(py::module_& m) {
+  py::class_<MicroBatch>(m, "MicroBatch")
+      .def_readonly("times", &MicroBatch::times)
+      .def_readonly("memory", &MicroBatch::memory)
+      .def_readonly("workspace", &MicroBatch::workspace)
+      .def_readonly("bytes", &MicroBatch::bytes);
+  m.def("micro_batch",
+        [](const HeldPlacement& placement, std::int64_t size, std::int64_t of,
+           const std::map<std::string, Nanoseconds>& times, const std::map<std::string, Bytes>& memory) {
+          return micro_batch(placement.file.placement, size, of, times, memory);
+        });
+  m.def("search", [](std::shared_ptr<HeldPlacement> placement, int micro_batches, const Settings& settings,
+                     const py::object& progress) {
+    Asked asked(*placement, settings, micro_batches);
+    Aside aside(progress);
+    Plan plan = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
+      asked.join(stop, std::move(report));
+      const Placement& written = placement->file.placement;
+      return asked.choose ? search_modes(written, asked.search) : search(written, asked.search);
+    });
+    return std::pair(held_plan(std::move(placement), std::move(plan)), aside.interrupted());
+  });
+  m.def("sizes_file", [](const HeldPlacement& placement, const std::string& path) {
+    return read_sizes(path, placement.file.placement);
+  });
+  m.def("search_sizes", [](std::shared_ptr<HeldPlacement> placement, const std::vector<MicroBatch>& sizes,
+                           const Settings& settings, int effort) {
+    Asked asked(*placement, settings, 1);
+    asked.search.effort = effort;
+    Plan plan;
+    {
+      const py::gil_scoped_release release;
+      plan = search_unequal(placement->file.placement, sizes, core::unequal_options(asked.search));
+    }
+    return held_plan(std::move(placement), std::move(plan));
+  });
+  m.def("pareto", [](const std::shared_ptr<HeldPlacement>& placement, int micro_batches,
+                     const Settings& settings, const py::object& progress) {
+    Asked asked(*placement, settings, micro_batches);
+    Aside aside(progress);
+    ParetoCurve curve = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
+      asked.join(stop, std::move(report));
+      return pareto_memory(placement->file.placement, asked.search, asked.points, asked.choose);
+    });
+    std::vector<HeldPlan> plans;
+    for (Plan& plan : curve.plans) plans.push_back(held_plan(placement, std::move(plan)));
+    return std::pair(std::move(plans), aside.interrupted());
+  });
+  m.def("steady_state", [](const HeldPlacement& placement, double seconds) {
+    Aside aside(py::none());
+    const core::Repeating found = aside.run([&](const std::atomic<bool>* stop, const Aside::Report&) {
+      return core::repeating(placement.file.placement, seconds, [stop] { return stop->load(); });
+    });
+    if (found.none() && !aside.interrupted())
+      throw UndecidedError("no repeating part was found in the time; give it more: time_limit");
+    return std::pair(core::repeating_json(found.part).text(), aside.interrupted());
+  });
+  m.def("partition", [](const HeldProfile& profile, const HeldDevices& devices, int micro_batches,
+                        const Settings& settings) {
+    const core::Options options = options_of({"partition"}, settings);
+    const PartitionOptions wanted = core::cut_options(options, devices.on, micro_batches, profile.profile);
+    const core::Partitioned cut =
+        core::partition_profile(profile.profile, wanted, options.text("stages") == "graph");
+    return std::pair(held_placement(cut.text, "placement"),
+                     core::partition_json(cut, profile.profile).text());
+  });
+  m.def("plan_profile", [](const HeldProfile& profile, const HeldDevices& devices, int micro_batches,
+                           const Settings& settings, const py::object& progress) {
+    JointOptions wanted = core::joint_options(options_of({"plan", "partition", "search"}, settings),
+                                              devices.on, micro_batches, profile.profile);
+    Aside aside(progress);
+    const core::Planned planned = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
+      wanted.search.stop = stop;
+      wanted.search.progress = std::move(report);
+      return core::plan_profile(profile.profile, wanted, {});
+    });
+    return std::tuple(held_plan(held_placement(planned.placement_text, "placement"), planned.plan),
+                      core::planned_json(planned, profile.profile).text(),
+                      core::planned_text(planned, profile.profile), aside.interrupted());
+  });
+}
+
+}  // namespace ostinato
