@@ -117,7 +117,7 @@ std::string version() { return OSTINATO_VERSION; }
 
 std::vector<std::string> command_names() {
   std::vector<std::string> names;
-  for (const Command& command : commands()) names.push_back(command.name);
+  for (const Command& command : commands()) names.emplace_back(command.name);
   return names;
 }
 

@@ -65,9 +65,9 @@ std::string to_string(const Instruction& instruction);
 /// it, ascending; its layers empty where the placement has no [[stages]]; it recomputes by [[stages]] or by a
 /// mode of the plan.
 struct ProgramStage : Stage {
-  bool has_backward = false;  ///< false: it only runs forward (inference, or a frozen front)
-  std::vector<int> inputs;    ///< stages whose outputs it takes, in order
-  std::vector<int> outputs;   ///< stages that take its outputs, ascending
+  bool has_backward = false;      ///< false: it only runs forward (inference, or a frozen front)
+  std::vector<int> inputs = {};   ///< stages whose outputs it takes, in order
+  std::vector<int> outputs = {};  ///< stages that take its outputs, ascending
 
   bool on(int rank) const { return std::binary_search(devices.begin(), devices.end(), rank); }
 };

@@ -16,21 +16,30 @@ std::vector<int> all_devices(int devices) {
   return all;
 }
 
+/// Returns the index of the stage.
+int add_stage(Stages& stages, std::string name, std::vector<int> devices, std::vector<int> inputs) {
+  ShapeStage& stage = stages.emplace_back();
+  stage.name = std::move(name);
+  stage.devices = std::move(devices);
+  stage.inputs = std::move(inputs);
+  return static_cast<int>(stages.size()) - 1;
+}
+
 /// Appends a chain of stages name0, name1, ... on the given devices, fed by stage `input` (-1: by nothing).
 /// Returns the index of its last stage.
 int add_chain(Stages& stages, const std::string& name, const std::vector<int>& devices, int input) {
   for (std::size_t i = 0; i < devices.size(); ++i) {
     std::vector<int> inputs;
     if (input >= 0) inputs.push_back(input);
-    input = static_cast<int>(stages.size());
-    stages.push_back({{.name = name + std::to_string(i), .devices = {devices[i]}}, inputs});
+    input = add_stage(stages, name + std::to_string(i), {devices[i]}, std::move(inputs));
   }
   return input;
 }
 
 int add_shard(Stages& stages, const std::string& name, int devices, std::vector<int> inputs) {
-  stages.push_back({{.name = name, .devices = all_devices(devices)}, std::move(inputs), true});
-  return static_cast<int>(stages.size()) - 1;
+  const int shard = add_stage(stages, name, all_devices(devices), std::move(inputs));
+  stages[shard].shard = true;
+  return shard;
 }
 
 Stages v_stages(int devices, int) {

@@ -28,17 +28,17 @@ struct Files {
 std::string change_bytes(std::string text, Random& random) {
   const int size = static_cast<int>(text.size());
   for (int times = 1 + random.below(3); times > 0; --times) {
-    const std::size_t at = random.below(size);
+    const auto at = static_cast<std::size_t>(random.below(size));
     const std::size_t digit = text.find_first_of("0123456789", at);
     switch (random.below(5)) {
       case 0:
         text[at % text.size()] = static_cast<char>(random.below(256));
         break;
       case 1:
-        text.erase(at % text.size(), 1 + random.below(40));
+        text.erase(at % text.size(), static_cast<std::size_t>(1 + random.below(40)));
         break;
       case 2:
-        text.insert(at % text.size(), text.substr(at / 2, 1 + random.below(80)));
+        text.insert(at % text.size(), text.substr(at / 2, static_cast<std::size_t>(1 + random.below(80))));
         break;
       default:
         if (digit < text.size()) text[digit] = static_cast<char>('0' + random.below(10));
@@ -78,13 +78,14 @@ std::string change_fields(const std::string& text, Random& random) {
     const int rows = static_cast<int>(steps.size());
     switch (rows > 1 ? random.below(8) : 7) {
       case 0:
-        steps.erase(random.below(rows));
+        steps.erase(static_cast<std::size_t>(random.below(rows)));
         break;
       case 1:
-        steps.push_back(steps[random.below(rows)]);
+        steps.push_back(steps[static_cast<std::size_t>(random.below(rows))]);
         break;
       case 2:
-        std::swap(steps[random.below(rows)], steps[rows / 2]);
+        std::swap(steps[static_cast<std::size_t>(random.below(rows))],
+                  steps[static_cast<std::size_t>(rows / 2)]);
         break;
       default:
         const auto field = any();
