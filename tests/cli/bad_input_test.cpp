@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
                  5, "undecided: no order was found that fits the memory, and no proof that there is none"},
         BadInput{"memory_that_adds_up", with_device(block("a", "time = 1\nmemory = 3\n")), 4,
                  "infeasible: "}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& test) { return test.param.what; });
 
 }  // namespace
 }  // namespace ostinato::cli::test

@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
         Files{"shared", {"--micro-batches", "4"}, "m-shape-4.toml"},
         Files{"modes", {"--micro-batches", "3", "--choose"}, "choices-4.toml"},
         Files{"capacity", {"--micro-batches", "4", "--pareto", "memory", "--points", "3"}, "v-shape-4.toml"}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& test) { return test.param.what; });
 
 /// What is in a file is printed, not obeyed by the terminal.
 TEST(StrangeNames, MoveNoCursor) {

@@ -136,8 +136,8 @@ TEST_P(MutationsTest, AreTakenOrRefused) {
 INSTANTIATE_TEST_SUITE_P(Readers, MutationsTest,
                          testing::Values("toml", "json", "placement", "plan", "pair", "profile", "devices",
                                          "graph", "graph-devices"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& test) {
+                           std::string name = test.param;
                            std::erase(name, '-');
                            return name;
                          });

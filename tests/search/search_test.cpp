@@ -46,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Known{"k", 1, 10}, Known{"k", 2, 16}, Known{"k", 3, 22}, Known{"k", 4, 28},
                     Known{"m", 1, 18}, Known{"m", 2, 24}, Known{"m", 3, 30}, Known{"m", 4, 36},
                     Known{"m", 8, 60}, Known{"nn", 1, 20}, Known{"nn", 2, 28}, Known{"nn", 3, 36}),
-    [](const auto& info) { return info.param.shape + "_" + std::to_string(info.param.micro_batches); });
+    [](const auto& test) { return test.param.shape + "_" + std::to_string(test.param.micro_batches); });
 
 TEST(Search, MemoryOfFourKeepsVAtItsBound) {
   const Plan plan = searched(tessel("v", 4), 16);

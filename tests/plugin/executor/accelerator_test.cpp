@@ -190,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(
     , AcceleratorCases,
     ::testing::Combine(::testing::ValuesIn(kCases),
                        ::testing::Values(Queue::of_a_direction, Queue::of_a_pair, Queue::of_all)),
-    [](const auto& info) { return std::get<0>(info.param).name + name_of(std::get<1>(info.param)); });
+    [](const auto& test) { return std::get<0>(test.param).name + name_of(std::get<1>(test.param)); });
 
 TEST(Accelerator, WordsThatDoNotComeAreNamed) {
   const Program program = forwards(2, 1);

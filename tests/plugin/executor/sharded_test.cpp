@@ -192,10 +192,10 @@ INSTANTIATE_TEST_SUITE_P(Executor, Sharded,
                          ::testing::Combine(::testing::ValuesIn(kCases),
                                             ::testing::Values(Blocking::no, Blocking::yes),
                                             ::testing::Bool()),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param).name) +
-                                  (std::get<1>(info.param) == Blocking::yes ? "Blocking" : "") +
-                                  (std::get<2>(info.param) ? "Split" : "");
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param).name) +
+                                  (std::get<1>(test.param) == Blocking::yes ? "Blocking" : "") +
+                                  (std::get<2>(test.param) ? "Split" : "");
                          });
 
 /// A shard that looks at where its rank is while it runs.

@@ -333,8 +333,8 @@ INSTANTIATE_TEST_SUITE_P(All, VShapedSchedule,
                                          VShaped{"zb-v", 8, 16, 7}, VShaped{"v-half", 4, 4 + 2, 9},
                                          VShaped{"v-half", 8, 8 + 2, 21}, VShaped{"v-min", 4, 4, 11},
                                          VShaped{"v-min", 9, 6 + 2, 31}),
-                         [](const auto& info) {
-                           std::string name = info.param.name + std::to_string(info.param.devices);
+                         [](const auto& test) {
+                           std::string name = test.param.name + std::to_string(test.param.devices);
                            std::erase(name, '-');
                            return name;
                          });

@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "p.toml:2: 'time_unit' is 'sec'; it should be one of ns, us, ms, s"},
         Refusal{"memory_unit", "format = \"ostinato-placement/1\"\nmemory_unit = \"MB\"\n",
                 "p.toml:2: 'memory_unit' is 'MB'; it should be one of B, KiB, MiB, GiB"}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& test) { return test.param.what; });
 
 INSTANTIATE_TEST_SUITE_P(
     Numbers, PlacementRefusalTest,
@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
                 kHead + "[[devices]]\n[link]\nlatency = 9223372036854775\n" + kBlock + "[[blocks]]\n" +
                     "name = \"b\"\ndevices = [1]\ntime = 0\nafter = [\"a.F\"]\n",
                 "p.toml:11: the times of one micro-batch together exceed 2^63 nanoseconds"}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& test) { return test.param.what; });
 
 INSTANTIATE_TEST_SUITE_P(
     Names, PlacementRefusalTest,
@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"link_twice",
                 kHead + "[[devices]]\n[[links]]\nfrom = 0\nto = 1\n[[links]]\nfrom = 0\nto = 1\n" + kBlock,
                 "p.toml:8: duplicate link from device 0 to 1"}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& test) { return test.param.what; });
 
 INSTANTIATE_TEST_SUITE_P(
     Stages, PlacementRefusalTest,
@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "[[stages]]\nname = \"s\"\nlayers = [0, 1]\n[[stages]]\nname = \"s\"\nlayers = [1, 2]\n" +
                     kBlock,
                 "p.toml:7: duplicate stage name 's'"}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& test) { return test.param.what; });
 
 }  // namespace
 }  // namespace ostinato

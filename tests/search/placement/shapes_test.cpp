@@ -63,8 +63,8 @@ INSTANTIATE_TEST_SUITE_P(All, TesselShape,
                                          Known{"nn", 8, 20, 3}, Known{"nn-first", 8, 20, 3},
                                          Known{"multimodal", 8, 20, 3}, Known{"skip", 4, 16, 1},
                                          Known{"k", 6, 10, 2}),
-                         [](const auto& info) {
-                           std::string name = info.param.name;
+                         [](const auto& test) {
+                           std::string name = test.param.name;
                            std::erase(name, '-');
                            return name;
                          });
@@ -162,8 +162,8 @@ TEST_P(AnyShape, IsAPlacementThatFilesCarry) {
   EXPECT_EQ(format_placement(read), format_placement(placement));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AnyShape, testing::ValuesIn(shape_names()), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(All, AnyShape, testing::ValuesIn(shape_names()), [](const auto& test) {
+  std::string name = test.param;
   std::erase(name, '-');
   return name;
 });

@@ -190,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "13: unknown key 'x' in a plan"},
         Refusal{"step_type", replaced("{ \"block\": \"a.F\", \"micro_batch\": 0, \"start\": 0 }", "7"),
                 "14: a step of the schedule must be a table, not a whole number"}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& test) { return test.param.what; });
 
 INSTANTIATE_TEST_SUITE_P(
     Values, PlanRefusalTest,
@@ -244,7 +244,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"long_names_are_cut",
                             replaced("\"block\": \"a.F\"", "\"block\": \"" + std::string(1000, 'x') + "\""),
                             "14: unknown block '" + std::string(80, 'x') + "...'"}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& test) { return test.param.what; });
 
 TEST(PlanJsonTest, RefusesAPlanForAnotherPlacement) {
   const std::string other(64, 'b');

@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "18: 'residual' must be a number from 0, not 'small'"},
         Refusal{"lost_events", replaced("\"dropped\":0", "\"dropped\":3"),
                 "9: 'complete' is true, but 3 events were dropped"}),
-    [](const auto& info) { return info.param.what; });
+    [](const auto& test) { return test.param.what; });
 
 }  // namespace
 }  // namespace ostinato

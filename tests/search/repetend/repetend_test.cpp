@@ -99,10 +99,10 @@ INSTANTIATE_TEST_SUITE_P(Repetend, FewestMemory,
                                          Fewest{"nn", 4, 8, 6}, Fewest{"nn", 5, 8, 7}, Fewest{"nn", 6, 8, 8},
                                          Fewest{"multimodal", 4, 8, 6}, Fewest{"nn-first", 4, 8, 5},
                                          Fewest{"nn-first", 5, 8, 7}),
-                         [](const auto& info) {
-                           std::string name = info.param.shape;
+                         [](const auto& test) {
+                           std::string name = test.param.shape;
                            std::replace(name.begin(), name.end(), '-', '_');
-                           return name + std::to_string(info.param.devices);
+                           return name + std::to_string(test.param.devices);
                          });
 
 TEST_P(FewestMemory, IsReachedAndProved) {
