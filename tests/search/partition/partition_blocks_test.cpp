@@ -14,6 +14,10 @@
 namespace ostinato {
 namespace {
 
+Stage on(std::vector<int> devices, std::vector<int> layers, bool recompute = false) {
+  return {.layers = layers, .devices = std::move(devices), .recompute = recompute};
+}
+
 using test::joint_options;
 using test::layer;
 using test::profile_of;
@@ -34,7 +38,8 @@ Nanoseconds busiest_of(const Placement& placement) {
 TEST(PartitionBlocks, EveryBlockTakesWhatTheEngineTakes) {
   Profile profile = profile_of({10, 20, 30, 40});
   profile.rank = {.forward = 3, .backward = 5, .read = 100};
-  const Placement whole = place_stages(profile, {.devices = 2}, {{{0}, {0}}, {{1, 2}, {1}}, {{3}, {0}}});
+  const Placement whole =
+      place_stages(profile, {.devices = 2}, {on({0}, {0}), on({1}, {1, 2}), on({0}, {3})});
   EXPECT_EQ(time_of(whole, "s0.F"), 10 + 3 + 100);
   EXPECT_EQ(time_of(whole, "s0.B"), 20 + 5);
   EXPECT_EQ(time_of(whole, "s1.F"), 20 + 30 + 3);
@@ -44,7 +49,7 @@ TEST(PartitionBlocks, EveryBlockTakesWhatTheEngineTakes) {
 TEST(PartitionBlocks, WhatRunsAgainIsNoBlockOfItsOwn) {
   Profile profile = profile_of({10, 20});
   profile.rank = {.forward = 3, .backward = 5};
-  const Placement again = place_stages(profile, {.devices = 2}, {{{0}, {0}, true}, {{1}, {1}}});
+  const Placement again = place_stages(profile, {.devices = 2}, {on({0}, {0}, true), on({1}, {1})});
   EXPECT_EQ(time_of(again, "s0.B"), 20 + 10 + 5);
 }
 
@@ -53,7 +58,7 @@ TEST(PartitionBlocks, EachHalfIsABlock) {
   for (LayerCost& cost : profile.layers) cost.backward_input = cost.backward_weight = cost.forward;
   profile.rank = {.forward = 3, .backward = 5};
   const Placement split =
-      place_stages(profile, {.devices = 2, .split_backward = true}, {{{0}, {0}}, {{1}, {1}}});
+      place_stages(profile, {.devices = 2, .split_backward = true}, {on({0}, {0}), on({1}, {1})});
   EXPECT_EQ(time_of(split, "s1.I"), 20 + 5);
   EXPECT_EQ(time_of(split, "s1.W"), 20 + 5);
 }
@@ -62,7 +67,8 @@ TEST(PartitionBlocks, AShardIsABlockOnEachDevice) {
   Profile profile = profile_of({40, 10, 10});
   profile.layers[0].shardable = true;
   profile.rank = {.forward = 3, .backward = 5};
-  const Placement sharded = place_stages(profile, {.devices = 2}, {{{0}, {0, 1}}, {{1}, {0}}, {{2}, {1}}});
+  const Placement sharded =
+      place_stages(profile, {.devices = 2}, {on({0, 1}, {0}), on({0}, {1}), on({1}, {2})});
   EXPECT_EQ(time_of(sharded, "s0.F"), 20 + 3);
   EXPECT_EQ(time_of(sharded, "s0.B"), 40 + 5);
 }
@@ -71,7 +77,7 @@ TEST(PartitionBlocks, AnInferenceHasForwardsAlone) {
   Profile profile = profile_of({10, 20});
   profile.rank = {.forward = 3, .backward = 5, .read = 7};
   const Placement forwards =
-      place_stages(profile, {.devices = 2, .inference = true}, {{{0}, {0}}, {{1}, {1}}});
+      place_stages(profile, {.devices = 2, .inference = true}, {on({0}, {0}), on({1}, {1})});
   EXPECT_EQ(time_of(forwards, "s1.F"), 20 + 3 + 7);
 }
 

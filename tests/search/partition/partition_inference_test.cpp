@@ -24,6 +24,10 @@
 namespace ostinato {
 namespace {
 
+Stage on(std::vector<int> devices, std::vector<int> layers, bool recompute = false) {
+  return {.layers = layers, .devices = std::move(devices), .recompute = recompute};
+}
+
 /// What each device of a placement of forwards holds at most.
 std::vector<Bytes> held(const Placement& placement) {
   std::vector<Bytes> bytes, workspace(placement.devices.size(), 0);
@@ -115,7 +119,7 @@ TEST(PartitionInference, HoldsParametersMessagesAndWhatAForwardNeeds) {
     layer.output_bytes = 30;
   }
   const PartitionOptions options{.devices = 2, .micro_batches = 1, .inference = true};
-  const Placement p = place_stages(profile, options, {{{0}, {0}}, {{1}, {1}}});
+  const Placement p = place_stages(profile, options, {on({0}, {0}), on({1}, {1})});
   EXPECT_EQ(p.devices[0].static_memory, 7 + 30 + kSendsAhead * 30);
   EXPECT_EQ(p.devices[1].static_memory, 7 + 30);  // nobody reads its output
   EXPECT_EQ(p.blocks[0].workspace, 30 + 1000 + 100 + 30);

@@ -11,6 +11,8 @@
 namespace ostinato {
 namespace {
 
+using test::kBlock;
+using test::kHead;
 using test::parse;
 using test::Random;
 
