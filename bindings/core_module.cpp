@@ -6,6 +6,7 @@
 #include "bindings/core/usage_error.h"
 #include "bindings/held.h"
 #include "search/files/error.h"
+#include "search/portfolio/search_options.h"
 
 namespace py = pybind11;
 
