@@ -17,7 +17,7 @@ using Assigned = std::tuple<std::string, std::string, std::string, bool>;
 
 Assigned assigned(const core::GraphProblem& problem, core::GraphRequest request) {
   const graph::GraphCosts costs = core::costs_of(problem);
-  Aside aside(py::none());
+  Aside aside{py::none()};
   const core::GraphOutcome outcome = aside.run([&](const std::atomic<bool>* stop, const Aside::Report&) {
     request.interrupted = [stop] { return stop->load(); };
     return core::assign(problem, costs, request);

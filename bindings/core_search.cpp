@@ -122,7 +122,7 @@ void bind_search(py::module_& m) {
     return std::pair(std::move(plans), aside.interrupted());
   });
   m.def("steady_state", [](const HeldPlacement& placement, double seconds) {
-    Aside aside(py::none());
+    Aside aside{py::none()};
     const core::Repeating found = aside.run([&](const std::atomic<bool>* stop, const Aside::Report&) {
       return core::repeating(placement.file.placement, seconds, [stop] { return stop->load(); });
     });
