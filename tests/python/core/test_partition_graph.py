@@ -66,7 +66,7 @@ def test_the_layers_of_a_profile_are_vertices(files, capfd):
 @pytest.mark.parametrize(
     ("keywords", "error", "says"),
     [
-        ({"strategy": "hush"}, ostinato.InputError, 'did you mean hash'),
+        ({"strategy": "hush"}, ostinato.InputError, "did you mean hash"),
         ({"schedule": "lifo"}, ostinato.InputError, "lifo"),
         ({"published_program": True}, ostinato.UsageError, "no such strategy"),
         ({"devices": 4}, ostinato.UsageError, "devices of a graph are a CSV file"),
