@@ -162,6 +162,7 @@ class Climb {
   bool try_one(Neighbour& next) {
     SearchOptions quick = options_.search;
     quick.effort = 1;  // percent
+    quick.below = value_;
     quick.time_limit_seconds = 0;
     quick.progress = {};
     quick.contributions = nullptr;
