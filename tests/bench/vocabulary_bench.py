@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vocabulary divided over all stages: steps measured on 8 A100, beside what their own passes predict and what a search finds.
 
-    python tests/bench/vocabulary_bench.py ROWS.json [--search] [--time-limit SECONDS]
+    python tests/bench/vocabulary_bench.py ROWS.json [--time-limit SECONDS]
 
 ROWS: of sail-sg/VocabularyParallelism (6191c3bf, artifact/exp_one_host.csv; arXiv 2411.05288), a list of {"name", "m": micro-batches,
 "measured_ms", "F", "B": µs of each stage, "passes": µs of each stage for the head, the embedding's forward and backward, and a message}.
@@ -14,6 +14,7 @@ counts: how many forwards and heads come before the part that repeats. A room of
 import argparse
 import itertools
 import json
+import tempfile
 from pathlib import Path
 
 import ostinato
@@ -27,7 +28,6 @@ class Row:
         self.method = self.name.split("_")[1]
         self.forward, self.backward = row["F"], row["B"]
         self.head, self.embed, self.embed_back, self.message = row["passes"]
-        self.message_time = 1000 * max(self.message)
         self.stages = range(len(self.forward))
         self.lockstep = self.method == "interlaced"
         self.more = IN_FLIGHT[self.method]
@@ -115,75 +115,117 @@ def with_embeddings(row: Row, kinds: str, lag: int) -> str:
     return "".join(order) + "g" * (row.n - g)
 
 
-def timed(row: Row, lag: int) -> list[tuple[int, str, int]] | None:
-    """Starts in ns of the published order, as early as it allows; None where it cannot run."""
-    orders = [with_embeddings(row, kinds_of(row, s), lag) for s in row.stages]
-    done: dict[tuple[str, int, int], int] = {}
-    free, at, counts = [0] * len(orders), [0] * len(orders), [dict.fromkeys("FBhege", 0) for _ in orders]
-    wide = "heg" if row.lockstep else ""
-    found: list[tuple[int, str, int]] = []
+class Run:
+    """The published order, each step as early as it allows. `starts` (ns, block, micro-batch) is empty where the order cannot run."""
 
-    def from_others(kind: str, i: int, s: int) -> int | None:
-        known = [done.get((kind, i, r), None) for r in row.stages]
-        if None in known:
-            return None
-        return max(end + (row.message_time if r != s and not row.lockstep else 0) for r, end in enumerate(known) if end is not None)
+    def __init__(self, row: Row, lag: int):
+        self.row = row
+        self.orders = [with_embeddings(row, kinds_of(row, s), lag) for s in row.stages]
+        self.wide = "heg" if row.lockstep else ""
+        self.times = {"e": row.embed, "F": row.forward, "h": row.head, "B": row.backward, "g": row.embed_back}
+        self.ends: dict[tuple[str, int, int], int] = {}  # of kind, micro-batch, stage
+        self.free, self.at = [0] * len(self.orders), [0] * len(self.orders)
+        self.counts = [dict.fromkeys("eFhBg", 0) for _ in self.orders]
+        self.starts: list[tuple[int, str, int]] = []
+        while any(at < len(order) for at, order in zip(self.at, self.orders, strict=True)):
+            if not any([self.advance(s) for s in row.stages]):
+                self.starts = []
+                return
 
-    def ready(kind: str, i: int, s: int) -> int | None:
-        last = len(row.stages) - 1
-        if kind == "e":
-            return 0
-        before = {"F": ("e", s) if s == 0 else ("F", s - 1), "h": ("F", last), "B": ("h", s) if s == last else ("B", s + 1), "g": ("B", 0)}
-        from_kind, r = before[kind]
-        if from_kind in "eh":
-            return from_others(from_kind, i, s)
-        end = done.get((from_kind, i, r))
-        return None if end is None else end + (row.message_time if r != s else 0)
-
-    while any(a < len(o) for a, o in zip(at, orders, strict=True)):
+    def advance(self, s: int) -> bool:
         moved = False
-        for s, order in enumerate(orders):
-            while at[s] < len(order):
-                kind = order[at[s]]
-                mine = list(row.stages) if kind in wide else [s]
-                if any(at[r] >= len(orders[r]) or orders[r][at[r]] != kind for r in mine):
-                    break
-                i = counts[s][kind]
-                begins = [ready(kind, i, r) for r in mine]
-                if None in begins:
-                    break
-                start = max(max(begin for begin in begins if begin is not None), max(free[r] for r in mine))
-                times = {"e": row.embed, "F": row.forward, "h": row.head, "B": row.backward, "g": row.embed_back}[kind]
-                time = 1000 * (max(times) if kind in wide else times[s])
-                for r in mine:
-                    done[kind, i, r], free[r] = start + time, start + time
-                    at[r] += 1
-                    counts[r][kind] += 1
-                found.append((start, kind if kind in wide else f"{kind}{s}", i))
-                moved = True
-        if not moved:
-            return None
-    return found
+        while self.at[s] < len(self.orders[s]) and self.step(self.orders[s][self.at[s]], s):
+            moved = True
+        return moved
+
+    def step(self, kind: str, s: int) -> bool:
+        mine = list(self.row.stages) if kind in self.wide else [s]
+        if any(self.orders[r][self.at[r] : self.at[r] + 1] != kind for r in mine):
+            return False
+        i = self.counts[s][kind]
+        ready = [self.ready(kind, i, r) for r in mine]
+        if min(ready) < 0:
+            return False
+        start = max(max(ready), max(self.free[r] for r in mine))
+        end = start + 1000 * max(self.times[kind][r] for r in mine)
+        for r in mine:
+            self.ends[kind, i, r] = self.free[r] = end
+            self.at[r] += 1
+            self.counts[r][kind] += 1
+        self.starts.append((start, kind if kind in self.wide else f"{kind}{s}", i))
+        return True
+
+    def inputs(self, kind: str, s: int) -> list[tuple[str, int]]:
+        all_of, last = list(self.row.stages), len(self.row.stages) - 1
+        if kind == "F":
+            return [("F", s - 1)] if s else [("e", r) for r in all_of]
+        if kind == "B":
+            return [("B", s + 1)] if s < last else [("h", r) for r in all_of]
+        return {"e": [], "h": [("F", last)], "g": [("B", 0)]}[kind]
+
+    def ready(self, kind: str, i: int, s: int) -> int:
+        """When the inputs have arrived; -1: not known yet."""
+        latest = 0
+        for before, r in self.inputs(kind, s):
+            end = self.ends.get((before, i, r), -1)
+            if end < 0:
+                return -1
+            latest = max(latest, end + (0 if r == s or before in self.wide else 1000 * max(self.row.message)))
+        return latest
+
+
+def published(row: Row, placement: ostinato.Placement, folder: Path) -> ostinato.Plan:
+    """The published order as a plan: `verify` says whether the placement allows it, within its memory."""
+    starts = next(starts for lag in itertools.count() if (starts := Run(row, lag).starts))
+    blocks = {block["name"]: block for block in placement.to_dict()["blocks"]}
+    first, last = [2**62] * len(row.stages), [0] * len(row.stages)
+    for start, name, _ in starts:
+        for device in blocks[name]["devices"]:
+            first[device] = min(first[device], start)
+            last[device] = max(last[device], start + 1000 * blocks[name]["time"])
+    starts.sort(key=lambda step: (step[0], blocks[step[1]]["devices"], step[1]))
+    plan = {
+        "format": "ostinato-plan/1", "placement": {"name": placement.name, "sha256": placement.sha256}, "micro_batches": row.n,
+        "objective": "makespan", "makespan": max(last), "span": max(end - begin for begin, end in zip(first, last, strict=True)),
+        "steady_state": {"period": 0, "unroll": 1, "first": 0, "count": 0}, "lower_bound": {"makespan": 0, "period": 0},
+        "optimal": {"makespan": False, "period": False}, "peak_memory": [row.room(s) for s in row.stages],
+        "search": {"method": "published", "seed": 0, "cut_by_limit": False},
+        "schedule": [{"block": name, "micro_batch": i, "start": start} for start, name, i in starts],
+    }  # fmt: skip
+    path = folder / "published.json"
+    path.write_text(json.dumps(plan))
+    return checked(ostinato.Plan.from_file(path, placement))
+
+
+def checked(plan: ostinato.Plan) -> ostinato.Plan:
+    check = ostinato.verify(plan)
+    assert check, check.failures
+    return plan
+
+
+def line_of(row: Row, time_limit: float) -> str:
+    placement = placement_of(row)
+    with tempfile.TemporaryDirectory() as folder:
+        order = published(row, placement, Path(folder))
+    line = f"{row.label():26} {row.measured:9.1f} {order.makespan / 1e6:9.1f} {100 * (order.makespan / 1e6 / row.measured - 1):+6.2f} %"
+    if time_limit < 0:
+        return line
+    ours = checked(ostinato.search(placement, micro_batches=row.n, time_limit=time_limit))
+    gap = 100 * (ours.makespan / ours.lower_bound - 1)
+    cut = ", cut" if ours.cut_by_limit else ""
+    return f"{line} {ours.makespan / 1e6:9.1f} {ours.lower_bound / 1e6:9.1f} {gap:5.2f} % {order.makespan / ours.makespan:6.3f}{cut}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rows", type=Path)
-    parser.add_argument("--search", action="store_true")
-    parser.add_argument("--time-limit", type=float, default=10)
+    parser.add_argument("--time-limit", type=float, default=0, help="seconds of each search; 0: none; below 0: no search")
     options = parser.parse_args()
-    for data in json.loads(options.rows.read_text()):
-        if not any(map(any, data["passes"])):
-            continue
-        row = Row(data)
-        row.message_time = 1000 * max(row.message)
-        found = next((starts for lag in itertools.count() if lag < 12 and (starts := timed(row, lag)) is not None), None)
-        if found is None:
-            print(row.label(), "order does not run")
-            continue
-        last = {"F": row.forward, "B": row.backward, "h": row.head, "e": row.embed, "g": row.embed_back}
-        end = max(start + 1000 * (max(last[name[0]]) if len(name) == 1 else last[name[0]][int(name[1:])]) for start, name, _ in found) / 1e6
-        print(f"{row.label():28} measured {row.measured:9.1f} predicted {end:9.1f} {100 * (end / row.measured - 1):+6.2f} %", flush=True)
+    print("method, vocabulary, words    measured published  error      found     bound     gap  ratio   (ms a step)")
+    for row in json.loads(options.rows.read_text()):
+        if any(map(any, row["passes"])):
+            print(line_of(Row(row), options.time_limit), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
