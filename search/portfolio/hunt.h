@@ -69,8 +69,8 @@ class Hunt {
   void claim(Nanoseconds bound);
   /// The same, by the trial of all schedules.
   void claim_by_exhaustion(Nanoseconds bound);
-  /// True if what must be beaten (the best plan, SearchOptions::below) meets the bound, which rises to it where
-  /// nothing better can exist.
+  /// True if what must be beaten (the best plan, SearchOptions::below) meets the bound, which rises to it
+  /// where nothing better can exist.
   bool proved();
   /// True if SearchOptions::below was not reached, and nothing below it exists.
   bool pointless();
