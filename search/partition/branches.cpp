@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "search/files/error.h"
+#include "search/partition/contraction.h"
 #include "search/partition/downsets.h"
 #include "search/partition/stage_cost.h"
 
@@ -31,6 +32,43 @@ std::vector<std::vector<int>> groups_of(const Model& model, const std::vector<in
   return groups;
 }
 
+/// Of these layers on the kind that is quickest for them, a micro-batch.
+Nanoseconds quickest(const Model& model, const std::vector<int>& layers) {
+  Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
+  for (std::size_t k = 0; k < model.on_kind.size(); ++k) {
+    const StageCost cost = cost_of_run(model, static_cast<int>(k), layers);
+    least = std::min(
+        least, cost.forward + (model.split ? cost.backward_input + cost.backward_weight : cost.backward));
+  }
+  return least;
+}
+
+/// The downsets of the layers; where they are too many, of layers that are joined: first those that take no
+/// time, then those that take little together, then more.
+Downsets downsets_of(const Model& model, const std::vector<int>& sharded) {
+  const std::vector<std::vector<int>> groups = groups_of(model, sharded);
+  Downsets sets(model.graph, groups, kMostDownsets);
+  if (sets.complete()) return sets;
+  std::vector<Nanoseconds> times;
+  std::vector<bool> fixed;
+  Nanoseconds total = 0;
+  for (const std::vector<int>& group : groups) {
+    times.push_back(quickest(model, group));
+    fixed.push_back(std::binary_search(sharded.begin(), sharded.end(), group.front()));
+    total += times.back();
+  }
+  const Nanoseconds share = total / model.devices();
+  for (const int part : {0, 256, 128, 64, 32, 16, 8, 4, 2, 1}) {
+    sets = Downsets(model.graph, contract(model.graph, groups, times, fixed, part == 0 ? 0 : share / part),
+                    kMostDownsets);
+    if (sets.complete()) return sets;
+  }
+  refuse(
+      fmt::format("the layers have more than {} sets that are closed under their inputs, also where small "
+                  "layers are joined: too many branches for stages over the graph",
+                  kMostDownsets));
+}
+
 /// What could be a stage: the layers between two downsets, or a shard.
 struct StageSet {
   int from = 0, to = 0;
@@ -47,17 +85,8 @@ struct Fit {
 class GraphCutter {
  public:
   GraphCutter(const Model& model, const PartitionOptions& options)
-      : model_(model),
-        options_(options),
-        sets_(model.graph, groups_of(model, options.sharded), kMostDownsets),
-        all_(model.devices()) {
+      : model_(model), options_(options), sets_(downsets_of(model, options.sharded)), all_(model.devices()) {
     std::iota(all_.begin(), all_.end(), 0);
-    if (!sets_.complete()) {
-      refuse(
-          fmt::format("the layers have more than {} sets that are closed under their inputs: too many "
-                      "branches for stages over the graph",
-                      kMostDownsets));
-    }
     for (std::size_t g = 0; g < sets_.groups().size(); ++g) {
       if (!is_shard(static_cast<int>(g))) continue;
       shards_.push_back(cost_of_stage(model, {.layers = sets_.groups()[g], .devices = all_}));
@@ -88,6 +117,8 @@ class GraphCutter {
     return std::binary_search(options_.sharded.begin(), options_.sharded.end(),
                               sets_.groups()[group].front());
   }
+  /// Layers are joined that could be on different devices.
+  bool joined() const { return sets_.groups().size() != groups_of(model_, options_.sharded).size(); }
   Nanoseconds time_of(const StageCost& cost) const {
     return cost.forward + (model_.split ? cost.backward_input + cost.backward_weight : cost.backward);
   }
@@ -95,6 +126,7 @@ class GraphCutter {
   bool connected(const std::vector<int>& layers) const;
   Nanoseconds first_limit() const;
   Nanoseconds critical_path() const;
+  Nanoseconds least_busiest() const;
   void find_stage_sets(Nanoseconds limit);
   void grow(int from, Nanoseconds limit);
   std::optional<Fit> fitting(const StageSet& set, int behind, int cap) const;
@@ -115,6 +147,7 @@ class GraphCutter {
 std::vector<int> GraphCutter::layers_of(const std::vector<int>& groups) const {
   std::vector<int> layers;
   for (const int g : groups) layers.insert(layers.end(), sets_.groups()[g].begin(), sets_.groups()[g].end());
+  std::sort(layers.begin(), layers.end());
   return layers;
 }
 
@@ -155,14 +188,25 @@ Nanoseconds GraphCutter::critical_path() const {
   Nanoseconds longest = 0;
   for (int l = 0; l < model_.graph.layers(); ++l) {
     if (std::binary_search(options_.sharded.begin(), options_.sharded.end(), l)) continue;
-    Nanoseconds own = std::numeric_limits<Nanoseconds>::max();
-    for (std::size_t k = 0; k < model_.on_kind.size(); ++k)
-      own = std::min(own, time_of(cost_of_run(model_, static_cast<int>(k), {l})));
+    const Nanoseconds own = quickest(model_, {l});
     for (const LayerInput& input : model_.graph.inputs(l)) until[l] = std::max(until[l], until[input.layer]);
     until[l] += own;
     longest = std::max(longest, until[l]);
   }
   return longest;
+}
+
+/// Whatever the stages are: all layers over all devices, and the longest layer.
+Nanoseconds GraphCutter::least_busiest() const {
+  Nanoseconds total = 0, longest = 0, shards = 0;
+  for (const StageCost& shard : shards_) shards += shard.forward + shard.backward;
+  for (int l = 0; l < model_.graph.layers(); ++l) {
+    if (std::binary_search(options_.sharded.begin(), options_.sharded.end(), l)) continue;
+    const Nanoseconds own = quickest(model_, {l});
+    total += own;
+    longest = std::max(longest, own);
+  }
+  return std::max((total + model_.devices() - 1) / model_.devices(), longest) + shards;
 }
 
 /// Every stage that takes at most `limit` on some kind of device, and the shards.
@@ -301,7 +345,8 @@ StageCuts GraphCutter::best() {
       if (!best.stages.empty() && period >= least) continue;
       least = period;
       // A set left out takes more than `limit`, beside the shards.
-      best = {stages(), found.busiest, std::min(found.busiest, limit + shard_time), cap};
+      const Nanoseconds left_out = joined() ? least_busiest() : limit + shard_time;
+      best = {stages(), found.busiest, std::min(found.busiest, left_out), cap};
     }
     if (limit > first_limit() * model_.devices()) break;  // every set was a candidate
   }

@@ -12,6 +12,9 @@
 // over the stages in the order in which they are laid out: for a stage beside others that is more than it
 // needs.
 //
+// Where the layers have more than kMostDownsets downsets, small layers are joined (contraction.h) until they
+// have no more. The result is no longer exact then, and its bound is that of the work alone.
+//
 // Source: Tarnawski, Phanishayee, Devanur, Mahajan, Paravecino, "Efficient algorithms for device placement of
 // DNN graph operators" (NeurIPS 2020), whose dynamic program it is, with connected stages added.
 
@@ -22,8 +25,8 @@ namespace ostinato {
 /// One stage per device; `options.chunks` and `options.layout` do not count, devices are taken in the order
 /// of the cluster. O(downsets^2 * stage + candidates for a stage * devices) in the worst case. Throws
 /// InputError as check_partition(), for more devices than layers, for a graph with more than kMostDownsets
-/// downsets or kMostStageSets candidates for a stage, and where no partition into connected stages was found
-/// that fits.
+/// downsets after joining, or kMostStageSets candidates for a stage, and where no partition into connected
+/// stages was found that fits.
 StageCuts cut_graph(const Profile& profile, const PartitionOptions& options);
 
 inline constexpr int kMostDownsets = 4096;

@@ -37,6 +37,8 @@ constexpr Nanoseconds kReplayed = 100;
 constexpr int kShortEffort = 5;
 /// Candidates with a plan that are searched with all the work.
 constexpr std::size_t kSearchedWhole = 4;
+/// Percent above the shortest plan, beyond which a candidate is not searched again with all the work.
+constexpr Nanoseconds kWorthAll = 5;
 /// Candidates that move, by the steps (blocks times micro-batches) of a schedule.
 constexpr std::size_t kFewestMoved = 3, kMostMoved = 5, kMovedSteps = 2'000;
 
@@ -225,10 +227,16 @@ class Chooser {
         sorted(open, [](const Candidate& c) { return c.plan ? c.value() : kNone; });
     for (std::size_t i = 0; i < order.size() && !stopped() && !nothing_left(); ++i) {
       Candidate& candidate = list()[order[i]];
-      if (candidate.plan && i >= kSearchedWhole) continue;
+      if (candidate.plan && (i >= kSearchedWhole || !worth_all(candidate))) continue;
+      SearchOptions all = within_a_part(order.size() - i);
+      if (candidate.plan && candidate.value() > found_) all.below = found_;
       if (candidate.plan ? open(candidate) : !drop_by(candidate, candidate.bound, "proven bound"))
-        search_one(candidate, within_a_part(order.size() - i));
+        search_one(candidate, all);
     }
+  }
+
+  bool worth_all(const Candidate& candidate) const {
+    return candidate.value() - found_ <= found_ / 100 * kWorthAll;
   }
 
   /// A plan is as short as any of any placement.

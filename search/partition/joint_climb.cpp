@@ -22,6 +22,9 @@ namespace {
 /// that is at least and at most.
 constexpr std::int64_t kSteps = 400'000;
 constexpr std::int64_t kFewestSearches = 8, kMostSearches = 300;
+/// A search of so many steps counts for several, unless a proof ends it before it begins: where memory is
+/// short, it meets no bound, and takes all the work that it may.
+constexpr std::int64_t kLongSteps = 150, kLongSearch = 3;
 /// Blocks of all placements of one round that are bounded.
 constexpr std::size_t kBoundedBlocks = 40'000;
 /// Where no neighbour is shorter, and there are no more than so many, theirs are tried as well.
@@ -47,6 +50,7 @@ class Climb {
     const std::int64_t steps = std::max<std::int64_t>(
         1, static_cast<std::int64_t>(start.placement->blocks.size()) * micro_batches());
     searches_ = std::clamp(kSteps / steps, kFewestSearches, kMostSearches);
+    cost_ = steps >= kLongSteps ? std::min(kLongSearch, searches_ / kFewestSearches) : 1;
     seen_.insert(key_of(start.cuts->stages));
   }
 
@@ -162,17 +166,19 @@ class Climb {
   bool try_one(Neighbour& next) {
     SearchOptions quick = options_.search;
     quick.effort = 1;  // percent
+    quick.below = value_;
     quick.time_limit_seconds = 0;
     quick.progress = {};
     quick.contributions = nullptr;
-    --searches_;
+    searches_ -= cost_;
     try {
       Plan plan = search(*next.placement, quick);
       const Nanoseconds value = objective_value(plan, *next.placement);
       if (value >= value_) return false;
       take(next, std::move(plan), value);
       return true;
-    } catch (const std::runtime_error&) {  // infeasible, or no order was found
+    } catch (const std::runtime_error&) {  // infeasible, or nothing shorter exists
+      searches_ += cost_ - 1;
       return false;
     }
   }
@@ -192,6 +198,7 @@ class Climb {
   Candidate best_;
   Nanoseconds value_;
   std::int64_t searches_ = 0;  ///< left
+  std::int64_t cost_ = 1;      ///< of a search, in searches
   std::set<Key> seen_;
   std::map<std::tuple<int, int, int, bool>, Nanoseconds>
       times_;  ///< by first and last layer, kind, recompute

@@ -24,13 +24,13 @@ void search_exactly(Hunt& hunt) {
   BeamOptions options;
   options.exact = true;
   options.width = width;
-  if (!hunt.best.empty()) options.give_up = hunt.best.score().makespan;
+  if (hunt.options.objective == Objective::makespan && hunt.to_beat()) options.give_up = *hunt.to_beat();
   options.stop = hunt.stop();
   const BeamResult result = beam_search(hunt.in, hunt.horizon(false), options);
   hunt.work_left -= result.work;
   hunt.truncated = hunt.truncated || result.truncated;
   if (!result.order.empty()) hunt.best.offer(result.order, "exact search");
-  if (!result.truncated && hunt.best.empty() && !memory_in_no_time(hunt.in)) {
+  if (!result.truncated && hunt.best.empty() && hunt.options.below == 0 && !memory_in_no_time(hunt.in)) {
     throw InfeasibleError(fmt::format("all orders of {} micro-batches were tried, and none fits the memory",
                                       hunt.micro_batches));
   }

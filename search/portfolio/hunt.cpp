@@ -36,12 +36,23 @@ void Hunt::take_all() {
 }
 
 bool Hunt::proved() {
-  if (best.empty()) return false;
-  const Nanoseconds value = best.score().objective;
+  if (!to_beat()) return false;
+  const Nanoseconds value = *to_beat();
   if (value <= bound_ || !common_ || value == limit_) return value <= bound_;
   limit_ = value;
   if (!common_->run(value)) bound_ = value;
   return value <= bound_;
+}
+
+bool Hunt::pointless() {
+  if (options.below <= 0 || (!best.empty() && best.score().objective < options.below)) return false;
+  return proved();
+}
+
+std::optional<Nanoseconds> Hunt::to_beat() const {
+  const Nanoseconds known = options.below > 0 ? options.below : std::numeric_limits<Nanoseconds>::max();
+  if (!best.empty()) return std::min(known, best.score().objective);
+  return options.below > 0 ? std::optional(known) : std::nullopt;
 }
 
 bool Hunt::stopped() {

@@ -69,8 +69,11 @@ class Hunt {
   void claim(Nanoseconds bound);
   /// The same, by the trial of all schedules.
   void claim_by_exhaustion(Nanoseconds bound);
-  /// True if the best plan meets the bound, which rises to it where nothing better can exist.
+  /// True if what must be beaten (the best plan, SearchOptions::below) meets the bound, which rises to it
+  /// where nothing better can exist.
   bool proved();
+  /// True if SearchOptions::below was not reached, and nothing below it exists.
+  bool pointless();
 
   bool cut() const { return cut_; }
   bool stopped();
@@ -84,6 +87,8 @@ class Hunt {
   BeamGoal horizon(bool backwards) const;
   /// The objective that a beam search must beat; 0: any.
   Nanoseconds limit() const { return limit_; }
+  /// The same for any search: of the best plan, or SearchOptions::below; absent: any.
+  std::optional<Nanoseconds> to_beat() const;
 
  private:
   const Clock::time_point began_;

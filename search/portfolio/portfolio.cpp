@@ -47,12 +47,14 @@ void Portfolio::run() {
 }
 
 void Portfolio::run_phases() {
+  if (hunt_.pointless()) return;
   for (const Technique* technique : {&kSequential, &kNamed, &kRepeated, &kWindows}) run(*technique);
   if (hunt_.stopped()) return;
   run(kDispatch);
-  if (hunt_.stopped()) return;
+  if (hunt_.stopped() || hunt_.pointless()) return;
   run(kRepetend);
   run(kJustification);
+  if (hunt_.pointless()) return;
   if (hunt_.proved()) return run(kSparing);
   for (const int width : kWidths) {
     hunt_.width = width;
@@ -69,6 +71,7 @@ void Portfolio::run_phases() {
 }
 
 void Portfolio::certify() {
+  if (hunt_.options.below > 0 && *hunt_.to_beat() >= hunt_.options.below) return;
   run(kWindows);
   if (!hunt_.best.empty() && claims().objective < hunt_.best.score().objective && !hunt_.cut())
     measured(kTrial.name, [&] { try_all_schedules(hunt_, hunt_.share(kLastCertifyingWork)); });

@@ -48,6 +48,25 @@ INSTANTIATE_TEST_SUITE_P(
                     Known{"m", 8, 60}, Known{"nn", 1, 20}, Known{"nn", 2, 28}, Known{"nn", 3, 36}),
     [](const auto& test) { return test.param.shape + "_" + std::to_string(test.param.micro_batches); });
 
+TEST(Search, LooksOnlyBelowWhatIsKnown) {
+  const Placement v = tessel("v", 3);
+  SearchOptions options{.micro_batches = 8, .time_limit_seconds = 0};
+  const Plan best = searched(v, 8);
+  ASSERT_TRUE(best.optimal.makespan);
+  options.below = best.makespan + 1;
+  EXPECT_EQ(search(v, options).makespan, best.makespan);
+  options.below = best.makespan;
+  try {
+    EXPECT_GE(search(v, options).makespan, best.makespan);  // whatever it met on its way
+  } catch (const UndecidedError&) {
+  }
+}
+
+TEST(Search, SaysNothingOfWhatItDidNotLookFor) {
+  SearchOptions options{.micro_batches = 4, .time_limit_seconds = 0, .below = 1};
+  EXPECT_THROW(search(tessel("v"), options), UndecidedError);  // and not that nothing fits
+}
+
 TEST(Search, MemoryOfFourKeepsVAtItsBound) {
   const Plan plan = searched(tessel("v", 4), 16);
   EXPECT_EQ(plan.makespan, 76);

@@ -142,6 +142,49 @@ TEST(PartitionBranches, MemoryIsCounted) {
   EXPECT_THROW(cut_graph(profile, options), InputError);
 }
 
+/// A long chain of layers, each of which reads `leaves` others that take no time: the downsets are too many.
+TEST(PartitionBranches, LayersThatTakeNoTimeAreJoined) {
+  constexpr int kLeaves = 3, kLayers = 16;
+  std::vector<Nanoseconds> times;
+  for (int l = 0; l < kLayers; ++l) {
+    times.insert(times.end(), kLeaves, 0);
+    times.push_back(10 + l % 5);
+  }
+  Profile profile = test::profile_of(times), chain = profile;
+  for (int l = 0; l < kLayers; ++l) {
+    for (int i = 0; i < kLeaves; ++i) profile.layers[l * (kLeaves + 1) + i].after.emplace();
+    std::vector<LayerInput>& after = profile.layers[l * (kLeaves + 1) + kLeaves].after.emplace();
+    if (l > 0) after.push_back({l * (kLeaves + 1) - 1, 1});
+    for (int i = 0; i < kLeaves; ++i) after.push_back({l * (kLeaves + 1) + i, 1});
+  }
+  const PartitionOptions options{.devices = 4, .micro_batches = 8};
+  const StageCuts cuts = cut_graph(profile, options);
+  EXPECT_EQ(cuts.busiest, cut_chain(chain, options).busiest);
+  EXPECT_LE(cuts.lower_bound, cuts.busiest);
+}
+
+/// Eight branches of twelve layers between two layers: 13^8 downsets.
+TEST(PartitionBranches, SmallLayersOfManyBranchesAreJoined) {
+  constexpr int kBranches = 8, kLong = 12;
+  Profile profile = test::profile_of(std::vector<Nanoseconds>(kBranches * kLong + 2, 10));
+  const int last = kBranches * kLong + 1;
+  profile.layers[last].after.emplace();
+  for (int l = 1; l < last; ++l) {
+    profile.layers[l].after = {{l % kLong == 1 ? 0 : l - 1, 1}};
+    if (l % kLong == 0) profile.layers[last].after->push_back({l, 1});
+  }
+  const PartitionOptions options{.devices = 2, .micro_batches = 8};
+  const StageCuts cuts = cut_graph(profile, options);
+  std::vector<int> seen(profile.layers.size(), 0);
+  for (const ModelStage& stage : cuts.stages)
+    for (const int l : stage.layers) ++seen[l];
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), last + 1);
+  EXPECT_EQ(cuts.lower_bound, (last + 1) / 2 * time_of(profile.layers[0]));
+  EXPECT_LE(cuts.busiest, cuts.lower_bound * 21 / 20);
+  const Placement placement = place_stages(profile, options, cuts.stages);
+  test::expect_holds(test::searched(placement, 2), placement);
+}
+
 TEST(PartitionBranches, TooManyBranchesAreRefused) {
   Profile profile = test::profile_of(std::vector<Nanoseconds>(20, 1));
   for (LayerCost& cost : profile.layers) cost.after.emplace();  // 2^20 sets
