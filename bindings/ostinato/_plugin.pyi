@@ -63,7 +63,9 @@ class Executor:
         shared_memory: bool = True,
         setup_timeout_s: float = 300.0,
         links: Mapping[int, tuple[ProcessGroup, ProcessGroup]] = ...,
+        programs_change: bool = False,
     ) -> None: ...
+    def set_program(self, program: Program) -> None: ...
     def set_stage(
         self,
         stage: int,

@@ -84,6 +84,15 @@ class Completeness:
     out_of_range: int
     reason: str
 
+class SizeCost:
+    def __init__(self, size: int, forward: Sequence[int], backward: Sequence[int]) -> None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def forward(self) -> list[int]: ...
+    @property
+    def backward(self) -> list[int]: ...
+
 class Profile:
     model: str
     model_sha256: str
@@ -95,6 +104,8 @@ class Profile:
     warm_up: int
     repeats: int
     micro_batch_size: int
+    tokens: int
+    sizes: list[SizeCost]
     rank: RankCost
     layers: list[LayerCost]
     operators: list[OperatorCost]

@@ -254,6 +254,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         run = self._ostinato
         run.ahead.clear()
         seen = self._read_ahead(batches) if self._reads_data() else Seen()
+        assert run.steps is not None and run.executor is not None
         with run.outside.planning():
             program = run.steps.next(seen, self.global_steps + 1)
         run.executor.set_program(program)
@@ -263,6 +264,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
     def _read_ahead(self, batches: int) -> Seen:
         """All items of a step; what is wrong is said by all ranks."""
         run = self._ostinato
+        assert run.section.sizes is not None
         read, items = super()._next_batch, []
         try:
             run.equality.read_ahead(lambda: items.append(read()), batches)

@@ -76,7 +76,11 @@ def _answer(section: Section, paths: Paths, size: Size) -> dict[str, str]:
             kept = paths.output if _kept_plan(paths) else None
             return {} if kept is None else _packed({name: (kept / name).read_text() for name in FILES})
         wanted = section.search or Search()
-        found = _search(wanted, paths.profile, size) if paths.placement is None else _of_placement(wanted, paths.placement, size)
+        if paths.placement is not None:
+            found = _of_placement(wanted, paths.placement, size)
+        else:
+            assert paths.profile is not None
+            found = _search(wanted, paths.profile, size)
         if paths.output is not None:
             Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
             Diagnostic(paths.output / PLAN).write(found.text)

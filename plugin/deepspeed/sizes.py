@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ WORDS_OF_TEXT = 64  # of 8 bytes
 MOST = 2**50  # of a size, so that what it multiplies stays within 64 bits
 
 
-def size_function(name: str) -> Callable[[object], Real]:
+def size_function(name: str) -> Callable[[Any], Any]:
     """What "sizes" of the section names. Raises OstinatoError where it cannot be found."""
     if name == TOKENS:
         return tokens
@@ -87,14 +88,15 @@ def seen_by(size_of: Callable[[object], Real], items: Sequence) -> Seen:
     return Seen(tuple(sizes))
 
 
-def _checked(size) -> float:
+def _checked(size: Any) -> float:
     if torch.is_tensor(size) and size.numel() == 1:
         size = size.item()
     if isinstance(size, bool) or not isinstance(size, Real):
         raise OstinatoError(f"a {type(size).__name__} is no number")
-    if not 0 < size <= MOST:  # NaN is neither
+    number = float(size)
+    if not 0 < number <= MOST:  # NaN is neither
         raise OstinatoError(f"{size} is not above 0 and at most 2^50")
-    return float(size)
+    return number
 
 
 def agreed(everyone: Sequence[Seen]) -> tuple[float, ...]:

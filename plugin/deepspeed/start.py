@@ -189,15 +189,15 @@ def _prepare(section: dict, file: str | None, model: Model, config) -> Prepared:
 
 def _lower(prepared: Prepared, paths: Paths, model: Model, config) -> None:
     """The program of a plan that fits this run, and the model that it was made for."""
-    program = plans.lower(paths)
-    if prepared.section.sizes:
+    program, section = plans.lower(paths), prepared.section
+    assert section is not None and paths.placement is not None and paths.plan is not None
+    if section.sizes:
         step_plans.refuse(program, plans.stages_of(program), paths.plan.read_text())
     pipeline_ranks = model.topology().get_dim("pipe")
     plans.check_shape(program, config.gradient_accumulation_steps, pipeline_ranks, model._layer_specs)
     stages = plans.stages_of(program)
     check_layers(model._layer_specs, stages)
-    assert paths.placement is not None
-    if prepared.section.sizes:
+    if section.sizes:
         prepared.placement = paths.placement.read_text()
         prepared.measured = paths.sizes.read_text() if paths.sizes else ""
     prepared.program, prepared.profiled = program, model_identity.read(paths.placement)

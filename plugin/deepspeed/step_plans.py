@@ -69,7 +69,7 @@ class StepPlans:
         self._placement = Placement.from_text(placement)
         self._lowering = plans.compiled().StepPlacement(placement)
         self._costs = costs
-        self._options = {"keep_order": keep_order, "effort": effort or EFFORT}
+        self._keep_order, self._effort = keep_order, effort or EFFORT
         self.last: Planned | None = None
 
     def next(self, mine: Seen, step: int):
@@ -98,7 +98,7 @@ class StepPlans:
     def _search(self, sizes: Sequence[float]) -> tuple[int, str]:
         try:
             batches, of = self._costs.micro_batches(sizes)
-            return FOUND, search_sizes(self._placement, batches, size=of, **self._options).text
+            return FOUND, search_sizes(self._placement, batches, size=of, keep_order=self._keep_order, effort=self._effort).text
         except Error as error:
             return NONE, str(error)
 

@@ -9,6 +9,7 @@ import json
 import resource
 from multiprocessing import util
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,11 +25,11 @@ class Trace:
         self._file = Diagnostic(folder / f"rank-{rank}.json")
         self._head = {"format": FORMAT, "rank": rank, "device": device, "plan_sha256": program.plan_sha256}
         self._head["makespan"] = program.makespan
-        if program.predicted != program.makespan:
-            self._head["predicted"] = program.predicted
+        self._note_prediction(program)
         if program.one_f_one_b:
             self._head["one_f_one_b"] = program.one_f_one_b
-        self._device, self._steps = device, []
+        self._device = device
+        self._steps: list[dict[str, Any]] = []
         self._planned = list(program.instructions(device))
         self._records: list[tuple[int, int, int]] = []
         self._seconds: list[float] = []
@@ -36,10 +37,17 @@ class Trace:
         # Runs at the end of a process however multiprocessing started it; atexit is not called in a forked one.
         self._at_the_end = util.Finalize(self, self.write, exitpriority=100)
 
+    def _note_prediction(self, program) -> None:
+        """Where ranks share cores."""
+        self._head.pop("predicted", None)
+        if program.predicted != program.makespan:
+            self._head["predicted"] = program.predicted
+
     def planned(self, program, plan) -> None:
         """The step that comes has a plan of its own (step_plans)."""
         self._planned = list(program.instructions(self._device))
         self._head |= {"plan_sha256": plan.plan_sha256, "makespan": plan.makespan, "one_f_one_b": plan.one_f_one_b}
+        self._note_prediction(program)
         self._steps.append(plan.row())
 
     def step(self, seconds: float, executor) -> None:

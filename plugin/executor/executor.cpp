@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 bool same_stages(const Program& a, const Program& b) {
   return std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(),
                     [](const ProgramStage& x, const ProgramStage& y) {
-                      return x.name == y.name && x.ranks == y.ranks && x.inputs == y.inputs &&
+                      return x.name == y.name && x.devices == y.devices && x.inputs == y.inputs &&
                              x.outputs == y.outputs && x.has_backward == y.has_backward;
                     });
 }

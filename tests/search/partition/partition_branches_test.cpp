@@ -176,7 +176,7 @@ TEST(PartitionBranches, SmallLayersOfManyBranchesAreJoined) {
   const PartitionOptions options{.devices = 2, .micro_batches = 8};
   const StageCuts cuts = cut_graph(profile, options);
   std::vector<int> seen(profile.layers.size(), 0);
-  for (const ModelStage& stage : cuts.stages)
+  for (const Stage& stage : cuts.stages)
     for (const int l : stage.layers) ++seen[l];
   EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), last + 1);
   EXPECT_EQ(cuts.lower_bound, (last + 1) / 2 * time_of(profile.layers[0]));
