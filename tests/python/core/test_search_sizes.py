@@ -103,8 +103,11 @@ def test_what_cannot_be_is_refused(files):
     with pytest.raises(ostinato.InputError, match="did you mean 's1.F'") as caught:
         ostinato.search_sizes(V, files / "step.toml")
     assert caught.value.line == 8
-    with pytest.raises(ostinato.InputError, match="sizes of their own"):
-        ostinato.lower(ostinato.search_sizes(V, [10, 20], size=10))
+
+
+def test_a_plan_of_sizes_is_lowered():
+    texts = ostinato.lower(ostinato.search_sizes(V, [10, 20], size=10))
+    assert len(texts) == len(V.devices) and all("F0" in text and "F1" in text for text in texts)
 
 
 @pytest.mark.parametrize(
