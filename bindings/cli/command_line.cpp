@@ -84,7 +84,7 @@ void CommandLine::flag(const std::string& name, bool& value, const std::string& 
 Argument CommandLine::texts(const std::string& name, std::vector<std::string>& values,
                             const std::string& help) {
   CLI::Option* option = app_->add_option(name, values, help);
-  if (name.starts_with("-")) return Argument(option->allow_extra_args(false));
+  if (name.starts_with('-')) return Argument(option->allow_extra_args(false));
   return Argument(option);
 }
 
