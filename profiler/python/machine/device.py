@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from time import thread_time_ns
 from typing import Any
 
 import torch
@@ -71,6 +72,10 @@ class Cpu:
         return {"name": cpu_name(), "driver": "", "cuda": torch.version.cuda or "", "clocks": cpu_clocks()}
 
     now = staticmethod(_profiler.now)  # ns
+
+    def worked(self) -> int:
+        """Nanoseconds that this thread has wanted a core, with those that it waited for one; a wait for anything else is none."""
+        return thread_time_ns() + waited_for_a_core()
 
     def synchronize(self) -> None:
         """Nothing is waited for."""
@@ -143,6 +148,10 @@ class Accelerator:
         self.synchronize()
         return _profiler.now()
 
+    def worked(self) -> int:
+        """Of the host's thread, which waits for the device."""
+        return thread_time_ns()
+
     def synchronize(self) -> None:
         self._torch.synchronize(self.place)
 
@@ -207,6 +216,9 @@ class UndisturbedCpu(Cpu):
 
     def now(self) -> int:
         return _profiler.now() - waited_for_a_core()
+
+    def worked(self) -> int:
+        return thread_time_ns()
 
 
 def waited_for_a_core() -> int:

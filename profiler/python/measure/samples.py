@@ -18,7 +18,6 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from time import thread_time_ns
 from typing import Any
 
 from ostinato import _profiler
@@ -37,7 +36,7 @@ class Sample:
     kept: int  # bytes that are live after it and were not before
     peak: int  # largest number of bytes above those before it
     start: int = 0  # ns of the device's clock
-    computed: int = 0  # ns of it that this thread worked on a processor
+    computed: int = 0  # ns of it that this thread wanted a core
 
     def then(self, other: Sample) -> Sample:
         """Of both as one: `other` came right after it."""
@@ -68,15 +67,15 @@ def measure(
     before = device.live_bytes()
     device.reset_peak()
     with _profiler.Range(name), around:
-        worked, start = thread_time_ns(), device.now()
+        worked, start = device.worked(), device.now()
         result = function()
-        time, computed = device.now() - start, thread_time_ns() - worked
+        time, computed = device.now() - start, device.worked() - worked
     return result, Sample(time, device.live_bytes() - before, device.peak_bytes() - before, start, computed)
 
 
 def computing(samples: Iterable[Samples]) -> int:
-    """Millionths of the time of forwards and backwards in which their thread worked on a processor; it waits, sleeps or reads in the
-    rest. 0: nothing was measured."""
+    """Millionths of the time of forwards and backwards in which their thread wanted a core; it waits, sleeps or reads in the rest. 0:
+    nothing was measured."""
     every = [sample for of_layer in samples for sample in (*of_layer.forward, *of_layer.backward)]
     time = sum(sample.time for sample in every)
     return min(10**6, sum(sample.computed for sample in every) * 10**6 // time) if time else 0

@@ -167,3 +167,18 @@ def test_the_profile_keeps_the_note(tmp_path):
     profile = _profiler.Profile()
     profile.timer, profile.timer_note = "cpu", "1 process computed beside it, as other ranks do"
     assert profile.timer_note in profile.json()
+
+
+def test_a_profile_says_how_much_of_a_layer_computes(threads):
+    """A layer that sleeps wants no core, and one that computes does, on a busy machine, too."""
+    torch.set_num_threads(1)
+
+    def share(layer):
+        job = Job(layers=[layer], inputs=torch.ones(64, 256), repeats=3, warm_up=1)
+        return profile_layers(job).rank.computing / 1e6
+
+    def sleeps(x):
+        time.sleep(0.05)
+        return x
+
+    assert share(sleeps) < 0.5 < share(nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))))
