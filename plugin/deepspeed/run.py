@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ostinato._plugin import Executor, Program
 
 
-@dataclass
+@dataclass(repr=False)  # DeepSpeed prints all of an engine ("dump_state"), and some of this is made later
 class Run:
     """The plan of one engine."""
 

@@ -34,6 +34,10 @@ def test_defaults_of_the_section():
         "trace": None,
         "memory": None,
         "require": True,
+        "sizes": None,
+        "size": None,
+        "keep_order": False,
+        "effort": None,
     }
 
 
@@ -69,6 +73,7 @@ def program(**changes):
         "placement_name": "gpt-4",
         "micro_batches": 8,
         "makespan": 27_000_000,
+        "predicted": 27_000_000,
         "one_f_one_b": 29_100_000,
         "keeps_order": True,
         "stages": [stage("front", 0), stage("back", 1)],
@@ -182,6 +187,8 @@ def test_position_of_a_group():
 
 
 class Planned(SimpleNamespace):
+    peer = -1
+
     def __str__(self):
         return f"{self.stage}{self.action}{self.micro_batch}"
 
