@@ -26,17 +26,17 @@ class Presence:
     """`name`: the same on all `ranks` ranks, and of them alone."""
 
     def __init__(self, store, name: str, rank: int, ranks: int, period_s: float):
-        self._asking, self._answering = store.clone(), store.clone()  # of one thread each
+        self._store = store
         self._key, self._rank, self._period_s = f"ostinato/presence/{name}", rank, period_s
         self._others = [other for other in range(ranks) if other != rank]
         self._answered = 0  # the number of the last question
         self._silent, self._heard = self._others, time.monotonic()  # since the last question; when the store answered
 
-    def answer(self) -> None:
-        """To be called once a period, by one thread. Raises RuntimeError where the store is gone."""
-        while self._answering.check([f"{self._key}/{self._answered + 1}"]):
+    def answer(self, store) -> None:
+        """To be called once a period, by one thread, with a connection of its own. Raises RuntimeError where the store is gone."""
+        while store.check([f"{self._key}/{self._answered + 1}"]):
             self._answered += 1
-            self._answering.set(f"{self._key}/{self._answered}/{self._rank}", "")
+            store.set(f"{self._key}/{self._answered}/{self._rank}", "")
 
     @contextmanager
     def needed(self, limit_s: float, lost: Callable[[str], None]) -> Iterator[None]:
@@ -56,12 +56,14 @@ class Presence:
     def _ask(self, over: threading.Event, deadline: Deadline) -> None:
         """A question after the other, each until all have answered."""
         number, self._silent, self._heard = self._answered, self._others, time.monotonic()
+        store = None
         try:
             while not over.wait(self._period_s):
+                store = store or self._store.clone()  # which may take seconds, where names of hosts are looked up
                 if self._silent is self._others:
                     number = max(number, self._answered) + 1
-                    self._asking.set(f"{self._key}/{number}", "")
-                self._silent = [rank for rank in self._others if not self._asking.check([f"{self._key}/{number}/{rank}"])]
+                    store.set(f"{self._key}/{number}", "")
+                self._silent = [rank for rank in self._others if not store.check([f"{self._key}/{number}/{rank}"])]
                 self._heard = time.monotonic()
                 if not self._silent:
                     self._silent = self._others

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import torch.distributed as dist
 
@@ -50,7 +51,8 @@ class Watch:
         self, store, name: str, rank: int, ranks: int, position: Callable[[], str], period_s: float, presence: Presence | None = None
     ):  # fmt: skip
         self._held = store  # its server lives as long as it, where this process has it
-        self._store, self._rank, self._ranks = store.clone(), rank, ranks
+        self._store: Any = None  # the thread's own, which makes it: that may take seconds, where names of hosts are looked up
+        self._rank, self._ranks = rank, ranks
         self._failed, self._spoken = f"ostinato/watch/{name}/failed", f"ostinato/watch/{name}/spoken"
         self._position, self._period_s = position, period_s
         self._presence, self._launcher = presence, Launcher()
@@ -86,8 +88,8 @@ class Watch:
             _watches.remove(self)
 
     def _ask(self) -> None:
-        store = self._store
         try:
+            store = self._store = self._store or self._held.clone()
             store.set(self._failed, str(self._rank))
             end = time.monotonic() + 5 * self._period_s
             store.set(f"{self._spoken}/{self._rank}", "")
@@ -105,6 +107,8 @@ class Watch:
         while not self._over.wait(self._period_s):
             self._end_without_launcher()
             try:
+                if self._store is None:
+                    self._store = self._held.clone()
                 if self._store.check([self._failed]):
                     who = f"rank {self._store.get(self._failed).decode()} gave up"
                     say(f"{who}; {self._position()}")
@@ -115,7 +119,7 @@ class Watch:
                     self._store.add(_LEFT, 1)
                     return
                 if self._presence is not None:
-                    self._presence.answer()
+                    self._presence.answer(self._store)
             except RuntimeError:
                 self._reaches = False
                 say(f"the store of the process group is gone; {self._position()}")
@@ -134,8 +138,8 @@ class Watch:
 
     def leave(self, others: int) -> None:
         """This process ends in good order: the one with the store waits for `others` to stop asking it. Once a process."""
-        store = self._store
         try:
+            store = self._store or self._held.clone()
             if os.environ.get("RANK") != "0":
                 store.add(_LEFT, 1)
                 return
