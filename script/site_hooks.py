@@ -14,7 +14,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 API = ROOT / "bindings" / "ostinato"
-TITLES = {"core": "`import ostinato`", "errors": "Errors", "data": "`ostinato.data`"}  # by module
+TITLES = {"core": "`import ostinato`", "objects": "What it takes and gives", "errors": "Errors", "data": "`ostinato.data`"}  # by module
 
 
 def place_of(path: Path) -> str:
