@@ -86,7 +86,11 @@ def _open_beside(path: Path) -> tuple[int, bool]:
 
 
 def _open_named(path: Path) -> int:
-    return _locked(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+    while True:
+        handle = _locked(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+        if os.fstat(handle).st_nlink:
+            return handle
+        os.close(handle)  # another process has taken it for abandoned, before it was locked
 
 
 def _locked(handle: int) -> int:

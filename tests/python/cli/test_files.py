@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from ostinato import report
+from ostinato import files, report
 from ostinato.files import Diagnostic, why_not_all, write_text
 from ostinato.profile.command import main
 
@@ -113,3 +113,20 @@ def test_profile_looks_before_it_measures(tmp_path, monkeypatch, capsys, wrong):
 def test_report_looks_first_too(tmp_path, capsys):
     assert report.main([str(tmp_path), "--perfetto", str(tmp_path)]) == 3
     assert "is a folder" in capsys.readouterr().err
+
+
+def test_a_file_that_was_taken_for_abandoned_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    """Ranks that write into one folder at once: one tidies up between another's making a file and locking it."""
+    locked, lock = [], files._locked
+
+    def tidied_before(handle):
+        if not locked:
+            files._remove_abandoned(tmp_path)
+        locked.append(handle)
+        return lock(handle)
+
+    monkeypatch.setattr(files, "_locked", tidied_before)
+    with files.replaced(tmp_path / "whole.bin") as beside:
+        beside.write_bytes(b"whole")
+    assert (tmp_path / "whole.bin").read_bytes() == b"whole" and len(locked) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.bin"]
