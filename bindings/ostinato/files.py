@@ -8,6 +8,7 @@ read a file stays as it was; of a new one the umask says it. The C++ commands do
 import fcntl
 import os
 import secrets
+import shutil
 import stat
 import sys
 import tempfile
@@ -40,7 +41,7 @@ def write_text(path: Path, text: str) -> None:
         raise IsADirectoryError(21, "is a folder", str(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target.parent)
-    beside = target.with_name(f"{BEGIN}{secrets.token_hex(8)}{END}")
+    beside = _name_beside(target)
     handle, has_name = _open_beside(beside)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -59,20 +60,36 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """For writers that want a name and not a text: theirs is beside `path`, and takes its place when the block is over."""
+    """For writers that want a name and not a text: theirs is in a folder beside `path`, and takes its place when the block is over. They may
+    themselves write another file first and rename it, as safetensors does.
+    """
     target = Path(os.path.realpath(path))
     _remove_abandoned(target.parent)
-    beside = target.with_name(f"{BEGIN}{secrets.token_hex(8)}{END}")
-    handle = _open_named(beside)
+    folder, held = _folder_beside(target)
     try:
-        yield beside
-        os.fsync(handle)
-        os.replace(beside, target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+        written = folder / target.name
+        yield written
+        with open(written, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(written, target)
     finally:
-        os.close(handle)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def _name_beside(target: Path) -> Path:
+    return target.with_name(f"{BEGIN}{secrets.token_hex(8)}{END}")
+
+
+def _folder_beside(target: Path) -> tuple[Path, int]:
+    while True:
+        folder = _name_beside(target)
+        folder.mkdir()
+        with suppress(FileNotFoundError):  # another process has taken it for abandoned, before it was locked
+            handle = _locked(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
+            if folder.exists():
+                return folder, handle
+            os.close(handle)
 
 
 def _open_beside(path: Path) -> tuple[int, bool]:
@@ -100,15 +117,15 @@ def _locked(handle: int) -> int:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """What processes that were killed have left there: who writes such a file holds a lock on it."""
+    """What processes that were killed have left there: who writes such a file, or folder, holds a lock on it."""
     for path in folder.glob(f"{BEGIN}*{END}"):
         with suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 status = os.fstat(handle)
-                if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                if status.st_uid == os.geteuid() and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
+                    shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else path.unlink()
             finally:
                 os.close(handle)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from . import threads
+from .connection import connected
 from .deadline import Deadline
 
 LEAST_S = 30.0  # of patience: a rank may wait so long for a processor, or for Python's lock
@@ -33,7 +34,7 @@ class Presence:
         self._silent, self._heard = self._others, time.monotonic()  # since the last question; when the store answered
 
     def answer(self, store) -> None:
-        """To be called once a period, by one thread, with a connection of its own. Raises RuntimeError where the store is gone."""
+        """To be called once a period, by one thread, with its connection. Raises RuntimeError where the store is gone."""
         while store.check([f"{self._key}/{self._answered + 1}"]):
             self._answered += 1
             store.set(f"{self._key}/{self._answered}/{self._rank}", "")
@@ -56,10 +57,9 @@ class Presence:
     def _ask(self, over: threading.Event, deadline: Deadline) -> None:
         """A question after the other, each until all have answered."""
         number, self._silent, self._heard = self._answered, self._others, time.monotonic()
-        store = None
         try:
             while not over.wait(self._period_s):
-                store = store or self._store.clone()  # which may take seconds, where names of hosts are looked up
+                store = connected(self._store)
                 if self._silent is self._others:
                     number = max(number, self._answered) + 1
                     store.set(f"{self._key}/{number}", "")

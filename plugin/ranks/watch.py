@@ -23,11 +23,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import torch.distributed as dist
 
 from . import threads
+from .connection import connected
 from .deadline import Deadline
 from .launcher import Launcher, agent_has_the_store
 from .presence import NO_STORE, Presence, ranks_in_words
@@ -43,15 +43,14 @@ def say(text: str) -> None:
 
 
 class Watch:
-    """`name`: the same on all ranks of one pipeline, and of this pipeline alone. The store is not shared with other threads. `presence`: what
-    its thread answers for this rank.
+    """`name`: the same on all ranks of one pipeline, and of this pipeline alone. `presence`: what its thread
+    answers for this rank.
     """
 
     def __init__(
         self, store, name: str, rank: int, ranks: int, position: Callable[[], str], period_s: float, presence: Presence | None = None
     ):  # fmt: skip
-        self._held = store  # its server lives as long as it, where this process has it
-        self._store: Any = None  # the thread's own, which makes it: that may take seconds, where names of hosts are looked up
+        self._store = store  # its server lives as long as it, where this process has it
         self._rank, self._ranks = rank, ranks
         self._failed, self._spoken = f"ostinato/watch/{name}/failed", f"ostinato/watch/{name}/spoken"
         self._position, self._period_s = position, period_s
@@ -89,37 +88,36 @@ class Watch:
 
     def _ask(self) -> None:
         try:
-            store = self._store = self._store or self._held.clone()
+            store = connected(self._store)
             store.set(self._failed, str(self._rank))
             end = time.monotonic() + 5 * self._period_s
             store.set(f"{self._spoken}/{self._rank}", "")
-            while (silent := self._silent()) and time.monotonic() < end:
+            while (silent := self._silent(store)) and time.monotonic() < end:
                 time.sleep(self._period_s / 10)
             if silent:
                 say(f"{ranks_in_words(silent)} said nothing: stopped, gone, or busy with what keeps Python's lock")
         except RuntimeError:
             say("the store is gone, so nobody can be asked: the process that holds it, rank 0 or the launcher's agent, has ended")
 
-    def _silent(self) -> list[int]:
-        return [rank for rank in range(self._ranks) if not self._store.check([f"{self._spoken}/{rank}"])]
+    def _silent(self, store) -> list[int]:
+        return [rank for rank in range(self._ranks) if not store.check([f"{self._spoken}/{rank}"])]
 
     def _run(self) -> None:
         while not self._over.wait(self._period_s):
             self._end_without_launcher()
             try:
-                if self._store is None:
-                    self._store = self._held.clone()
-                if self._store.check([self._failed]):
-                    who = f"rank {self._store.get(self._failed).decode()} gave up"
+                store = connected(self._store)
+                if store.check([self._failed]):
+                    who = f"rank {store.get(self._failed).decode()} gave up"
                     say(f"{who}; {self._position()}")
-                    self._store.set(f"{self._spoken}/{self._rank}", "")
+                    store.set(f"{self._spoken}/{self._rank}", "")
                     return
-                if self._store.check([_LEAVING]):
+                if store.check([_LEAVING]):
                     self._reaches = False
-                    self._store.add(_LEFT, 1)
+                    store.add(_LEFT, 1)
                     return
                 if self._presence is not None:
-                    self._presence.answer(self._store)
+                    self._presence.answer(store)
             except RuntimeError:
                 self._reaches = False
                 say(f"the store of the process group is gone; {self._position()}")
@@ -139,7 +137,7 @@ class Watch:
     def leave(self, others: int) -> None:
         """This process ends in good order: the one with the store waits for `others` to stop asking it. Once a process."""
         try:
-            store = self._store or self._held.clone()
+            store = connected(self._store)
             if os.environ.get("RANK") != "0":
                 store.add(_LEFT, 1)
                 return

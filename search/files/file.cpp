@@ -85,8 +85,8 @@ std::filesystem::path name_beside(const std::filesystem::path& path) {
   return folder_of(path) / fmt::format("{}{:08x}{:08x}{}", kBegin, random(), random(), kEnd);
 }
 
-/// Removes what processes that were killed have left in the folder: who writes such a file holds a lock on
-/// it.
+/// Removes what processes that were killed have left in the folder: who writes such a file, or a folder with
+/// one (bindings/ostinato/files.py), holds a lock on it.
 void remove_abandoned(const std::filesystem::path& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
@@ -94,9 +94,10 @@ void remove_abandoned(const std::filesystem::path& folder) {
     if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) continue;
     const Descriptor file(::open(at->path().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat status {};
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    if (status.st_uid == ::geteuid() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
-      ::unlink(at->path().c_str());
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0 || status.st_uid != ::geteuid()) continue;
+    if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) continue;
+    std::error_code stays;
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(at->path(), stays);
   }
 }
 

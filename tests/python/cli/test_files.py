@@ -115,8 +115,45 @@ def test_report_looks_first_too(tmp_path, capsys):
     assert "is a folder" in capsys.readouterr().err
 
 
-def test_a_file_that_was_taken_for_abandoned_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
-    """Ranks that write into one folder at once: one tidies up between another's making a file and locking it."""
+@pytest.mark.parametrize("renames", [False, True])
+def test_writers_in_one_folder_leave_each_other_s_files(tmp_path, renames):
+    """Also where a library writes a file of its own, and renames it: safetensors does."""
+    with files.replaced(tmp_path / "mine") as beside:
+        beside.write_text("old")
+        if renames:
+            beside.with_name("other").write_text("mine")
+            os.replace(beside.with_name("other"), beside)
+        write_text(tmp_path / "theirs", "theirs")
+        with files.replaced(tmp_path / "third") as third:
+            third.write_text("third")
+    assert sorted(os.listdir(tmp_path)) == ["mine", "theirs", "third"]
+    assert (tmp_path / "mine").read_text() == ("mine" if renames else "old")
+
+
+def test_what_a_writer_by_name_left_when_it_was_killed_is_removed(tmp_path):
+    write = os.fork()
+    if write == 0:
+        with files.replaced(tmp_path / "file") as beside:
+            beside.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(write, 0)
+    assert len(os.listdir(tmp_path)) == 1
+    write_text(tmp_path / "other", "")
+    assert os.listdir(tmp_path) == ["other"]
+
+
+def test_nothing_is_left_of_a_writer_by_name_that_failed(tmp_path):
+    with pytest.raises(ZeroDivisionError), files.replaced(tmp_path / "file") as beside:
+        beside.write_text("half")
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("without_a_name", [True, False])
+def test_a_file_that_was_taken_for_abandoned_before_it_was_locked_is_made_again(tmp_path, monkeypatch, without_a_name):
+    """Ranks that write into one folder at once: one tidies up between another's making a file, or a folder, and locking it."""
+    if not without_a_name:
+        monkeypatch.setattr("ostinato.files.OWN_FILES", "/nowhere")
     locked, lock = [], files._locked
 
     def tidied_before(handle):
@@ -126,7 +163,10 @@ def test_a_file_that_was_taken_for_abandoned_before_it_was_locked_is_made_again(
         return lock(handle)
 
     monkeypatch.setattr(files, "_locked", tidied_before)
-    with files.replaced(tmp_path / "whole.bin") as beside:
-        beside.write_bytes(b"whole")
+    if without_a_name:
+        with files.replaced(tmp_path / "whole.bin") as beside:
+            beside.write_bytes(b"whole")
+    else:
+        write_text(tmp_path / "whole.bin", "whole")
     assert (tmp_path / "whole.bin").read_bytes() == b"whole" and len(locked) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["whole.bin"]

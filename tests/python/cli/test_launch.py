@@ -14,7 +14,7 @@ import pytest
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options
-from support.worlds import environment, free_port
+from support.worlds import free_port, without_launcher
 
 from ostinato import slurm
 
@@ -59,9 +59,7 @@ LAUNCHERS = {
 def ran(folder: Path, words: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess:
     words = [sys.executable, "-m", *(str(free_port()) if word == "PORT" else word for word in words)]
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    clean = {name: value for name, value in (os.environ | environment()).items() if name not in launcher}
-    return subprocess.run(words, cwd=folder, env=clean | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"} | variables,
+    return subprocess.run(words, cwd=folder, env=without_launcher() | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"} | variables,
                           capture_output=True, text=True, timeout=900)  # fmt: skip
 
 

@@ -7,10 +7,12 @@ import threading
 
 import pytest
 import torch.distributed as dist
+from ostinato.ranks.connection import connected
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, data_of, make_engine
 from support.worlds import World
+from torch.distributed.distributed_c10d import _get_default_store
 
 ENGINES = int(os.environ.get("OSTINATO_SOAK_ENGINES", 3))
 
@@ -23,6 +25,7 @@ def plan(tmp_path_factory):
 def left_by_engines(options: Options) -> tuple[float, float]:
     """Threads and descriptors that an engine leaves behind."""
     counts = []
+    connected(_get_default_store())  # which one watch of the process makes, some day
     for _ in range(ENGINES + 1):
         engine = make_engine(options)
         engine.train_batch(data_of(engine))
@@ -30,7 +33,7 @@ def left_by_engines(options: Options) -> tuple[float, float]:
         del engine
         gc.collect()
         for thread in threading.enumerate():  # ends within a period
-            if thread.name == "ostinato-watch":
+            if thread.name.startswith("ostinato-"):
                 thread.join(60)
         gc.collect()
         counts.append((len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))))

@@ -9,10 +9,12 @@ import os
 from dataclasses import replace
 
 import pytest
+from ostinato.ranks.connection import connected
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, data_of, make_engine
 from support.worlds import World
+from torch.distributed.distributed_c10d import _get_default_store
 
 STEPS = int(os.environ.get("OSTINATO_SOAK_STEPS", 150))
 PAGES = os.sysconf("SC_PAGESIZE")
@@ -27,6 +29,7 @@ def held() -> dict[str, int]:
 
 def steps_and_what_is_held(options: Options, steps: int) -> tuple[dict[str, int], dict[str, int], list[float]]:
     """What is held after a fifth of the steps and after all, and the last losses."""
+    connected(_get_default_store())  # which the watch makes, some day
     engine = make_engine(options)
     data = data_of(engine)
     for _ in range(steps // 5):

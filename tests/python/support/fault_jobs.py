@@ -88,8 +88,7 @@ def start_under(launcher: str, plan: Path, folder: Path) -> subprocess.Popen:
         "torchrun": ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", port, "--max-restarts", "0", "-m", *job],
         "deepspeed": ["deepspeed.launcher.launch", "--world_info", world, "--master_port", port, "--no_local_rank", "--module", *job],
     }[launcher]
-    unset = worlds.environment().keys() - {"DS_ACCELERATOR", "OMP_NUM_THREADS"}
-    environment = {key: value for key, value in (os.environ | worlds.environment()).items() if key not in unset}
+    environment = worlds.without_launcher()
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")])
     with open(folder / "launcher.err", "w") as printed:
         return subprocess.Popen([sys.executable, "-m", *words], stdout=printed, stderr=printed, env=environment)

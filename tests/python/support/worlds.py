@@ -126,8 +126,15 @@ def free_port() -> int:
             return port
 
 
+MACHINE = {  # for each process; the last, for torch asks for the name of each peer's address, and a name server may not answer
+    "DS_ACCELERATOR": "cpu",
+    "OMP_NUM_THREADS": "1",
+    "RES_OPTIONS": "timeout:1 attempts:1",
+}
+
+
 def environment(rank: int = 0, size: int = 1, port: int = 0) -> dict[str, str]:
-    """What torchrun would set, and a CPU as DeepSpeed's accelerator."""
+    """MACHINE, and what torchrun would set."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -135,13 +142,18 @@ def environment(rank: int = 0, size: int = 1, port: int = 0) -> dict[str, str]:
         "LOCAL_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "DS_ACCELERATOR": "cpu",
-        "OMP_NUM_THREADS": "1",
+        **MACHINE,
     }
 
 
+def without_launcher() -> dict[str, str]:
+    """This process's environment, and MACHINE, without what a launcher would set."""
+    unset = environment().keys() - MACHINE.keys()
+    return {name: value for name, value in (os.environ | MACHINE).items() if name not in unset}
+
+
 def _alone(function, args: tuple, printed: str) -> None:
-    for name in environment().keys() - {"DS_ACCELERATOR", "OMP_NUM_THREADS"}:
+    for name in environment().keys() - MACHINE.keys():
         os.environ.pop(name, None)
     into = os.open(printed, os.O_WRONLY)
     os.dup2(into, 1)
