@@ -82,10 +82,10 @@ void bind_plan(py::module_& m) {
            })
       .def("summary",
            [](const HeldPlan& p) {
-             return core::summary(checked(p).plan, p.placement, -1, p.written->file.model.step_memory);
+             return core::summary(checked(p).plan, p.placement, -1, p.written->file.model);
            })
       .def("facts", [](const HeldPlan& p) {
-        return core::summary_json(checked(p).plan, p.placement, -1, p.written->file.model.step_memory).text();
+        return core::summary_json(checked(p).plan, p.placement, -1, p.written->file.model).text();
       });
   m.def("plan_file", [](const std::string& path, std::shared_ptr<HeldPlacement> placement) {
     Plan plan = read_plan(path, placement->file.placement, placement->file.sha256);

@@ -79,6 +79,8 @@ void bind_program(py::module_& m) {
           "predicted", &Program::predicted,
           "What a step is predicted to take, in nanoseconds: the makespan, or its replay where devices "
           "share processors.")
+      .def_readonly("whole_step", &Program::whole_step,
+                    "The same with the optimizer's step; 0: what that takes is not known.")
       .def_readonly("lower_bound", &Program::lower_bound, "Proven bound of the makespan; 0: none.")
       .def_readonly(
           "one_f_one_b", &Program::one_f_one_b,

@@ -121,12 +121,12 @@ int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
   const int status = to_int(status_of_cut(plan.search.cut_by_limit, wanted.strict, guard));
   if (wanted.json) {
     Json json = {{"status", status}, {"output", wanted.output}};
-    json.update(summary_json(plan, placement, searched.seconds, file.model.step_memory));
+    json.update(summary_json(plan, placement, searched.seconds, file.model));
     if (wanted.explain) json["techniques"] = contributions_json(contributions);
     print_json(json, io);
   } else {
-    io.say(summary(plan, placement, searched.seconds, file.model.step_memory) + "  written to        " +
-           wanted.output + "\n");
+    io.say(summary(plan, placement, searched.seconds, file.model) + "  written to        " + wanted.output +
+           "\n");
     if (wanted.explain) io.say(contributions_text(contributions));
   }
   return status;

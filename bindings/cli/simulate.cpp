@@ -77,12 +77,14 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   const Simulation result = simulate(placement, plan.micro_batches, plan.schedule, wanted);
   std::optional<Usual> usual;  // of micro-batches that are alike
   if (read.plan.sizes.empty()) usual = simulate_usual(placement, plan.micro_batches, wanted);
+  const auto whole = step_with_optimizer(read.plan, read.placement, read.file.model);
   std::vector<std::string> reasons;
   if (wants_explanation) reasons = explained(read.plan, read.placement);
   if (line.json) {
     Json json = {{"status", 0}, {"planned", result.planned}};
     for (const auto& [name, share] : kShares) json[name] = result.at(share);
     json["runs"] = result.makespans.size();
+    if (whole) json["whole_step"] = *whole;
     if (usual) {
       json["usual"] = {{"schedule", usual->name},
                        {"planned", usual->simulation.planned},
@@ -94,6 +96,7 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
     return 0;
   }
   io.out << text_of(result);
+  if (whole) io.out << fmt::format("step     {} with the optimizer's, as planned\n", format_time(*whole));
   if (usual) {
     io.out << wrapped(
         fmt::format("beside   {} with the same times, whatever its memory: median {}, worst {}\n",

@@ -121,6 +121,11 @@ std::string sharing_line(const Plan& plan, const Placement& placement) {
   return line("on shared cores", fmt::format("{} ({})", format_time(shared), fmt::join(hosts, ", ")));
 }
 
+std::string whole_step_line(const Plan& plan, const Placement& placement, const ModelFacts& facts) {
+  const auto step = step_with_optimizer(plan, placement, facts);
+  return step ? line("whole step", format_time(*step) + " with the optimizer's") : "";
+}
+
 /// With the sizes of the plan, where it has them: then in the order given.
 std::vector<Reference> references_of(const Plan& plan, const Placement& placement) {
   if (plan.sizes.empty()) return references(placement, plan.micro_batches, plan.objective);
@@ -156,6 +161,13 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
 
 }  // namespace
 
+std::optional<Nanoseconds> step_with_optimizer(const Plan& plan, const Placement& placement,
+                                               const ModelFacts& facts) {
+  if (facts.step_time.empty() || plan.objective != Objective::makespan) return std::nullopt;
+  const OneBatch all = as_one_batch(plan, placement);
+  return whole_step(all.placement, all.plan.micro_batches, all.plan.schedule, facts.step_time);
+}
+
 std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
                                    const std::vector<Bytes>& step_memory) {
   std::vector<Bytes> peaks = plan.peak_memory;
@@ -164,8 +176,7 @@ std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
   return peaks;
 }
 
-std::string summary(const Plan& plan, const Placement& placement, double seconds,
-                    const std::vector<Bytes>& step_memory) {
+std::string summary(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts) {
   const Nanoseconds value = value_of(plan, placement);
   std::string text =
       fmt::format("{}: {} micro-batches{} on {} devices\n", printable(placement.name), plan.micro_batches,
@@ -179,9 +190,10 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
                                        proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,
                                              plan.by_exhaustion.makespan)));
-  text += sharing_line(plan, placement) + reference_lines(plan, placement, value);
+  text += sharing_line(plan, placement) + whole_step_line(plan, placement, facts) +
+          reference_lines(plan, placement, value);
   if (plan.sizes.empty()) text += period_line(plan) + in_flight_line(plan, placement);
-  text += memory_line(plan, placement, step_memory);
+  text += memory_line(plan, placement, facts.step_memory);
   if (plan.modes) text += modes_lines(plan);
   if (plan.any_placement) text += any_placement_line(plan, value);
   text += line("method", plan.search.method + cut_text(plan));
@@ -189,8 +201,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   return text;
 }
 
-Json summary_json(const Plan& plan, const Placement& placement, double seconds,
-                  const std::vector<Bytes>& step_memory) {
+Json summary_json(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts) {
   Json named = Json::object();
   for (const Reference& r : references_of(plan, placement)) {
     named[r.name] = {{"makespan", r.makespan}, {"objective_value", r.value}, {"fits", r.fits}};
@@ -225,7 +236,9 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds,
   if (plan.any_placement) json["any_placement"] = {{"lower_bound", plan.any_placement->lower_bound}};
   if (const std::int64_t requests = requests_in_flight(plan, placement); requests > 0)
     json["requests_in_flight"] = requests;
-  if (!step_memory.empty()) json["peak_with_step"] = peaks_with_step(plan, placement, step_memory);
+  if (!facts.step_memory.empty())
+    json["peak_with_step"] = peaks_with_step(plan, placement, facts.step_memory);
+  if (const auto step = step_with_optimizer(plan, placement, facts)) json["whole_step"] = *step;
   if (seconds >= 0) json["seconds"] = seconds;
   return json;
 }

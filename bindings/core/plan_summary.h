@@ -2,12 +2,13 @@
 #pragma once
 // A plan in a few lines, beside the schedules that have names.
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "search/files/json.h"
 #include "search/named/references.h"
-#include "search/placement/placement.h"
+#include "search/placement/placement_toml.h"
 #include "search/plan/plan.h"
 #include "search/portfolio/search_options.h"
 
@@ -15,13 +16,16 @@ namespace ostinato::core {
 
 /// `placement` is with the modes that the plan takes, here and below.
 /// Lines for people: objective, bound, 1F1B, period, memory. `seconds` < 0: nothing was searched.
-/// `step_memory`: ModelFacts; empty: not known.
+/// `facts`: what the end of a step takes, where the placement's file says it.
 std::string summary(const Plan& plan, const Placement& placement, double seconds,
-                    const std::vector<Bytes>& step_memory = {});
+                    const ModelFacts& facts = {});
 
 /// The same for programs: no line of it depends on how it is printed.
-Json summary_json(const Plan& plan, const Placement& placement, double seconds,
-                  const std::vector<Bytes>& step_memory = {});
+Json summary_json(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts = {});
+
+/// What the step takes with the optimizer's; nullopt: not known, or the plan is for another objective.
+std::optional<Nanoseconds> step_with_optimizer(const Plan& plan, const Placement& placement,
+                                               const ModelFacts& facts);
 
 /// By device, what it holds at most: in the schedule, or at the end of a training step.
 std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,

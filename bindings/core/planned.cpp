@@ -19,9 +19,8 @@ Planned plan_profile(const Profile& profile, const JointOptions& options, const 
   if (options.replicas != 1) planned.degrees = std::move(degrees.degrees);
   planned.base = baselines(profile, partition, options.search.objective);
   const Candidate& best = planned.best();
-  const ModelFacts facts = facts_of(profile, best.options, best.cuts->stages);
-  planned.step_memory = facts.step_memory;
-  planned.placement_text = format_placement(*best.placement) + format_model(facts);
+  planned.facts = facts_of(profile, best.options, best.cuts->stages);
+  planned.placement_text = format_placement(*best.placement) + format_model(planned.facts);
   planned.plan = *best.plan;
   planned.plan.placement_sha256 = sha256(planned.placement_text);
   planned.plan.baselines = kept(planned.base);
@@ -34,12 +33,12 @@ std::string planned_text(const Planned& planned, const Profile& profile, bool ev
   const std::string degrees =
       planned.degrees.empty() ? "" : degrees_text(planned.degrees, planned.degree) + "\n";
   return degrees + choice_text(planned.choice, planned.base, profile, every) + "\n" +
-         summary(planned.plan, *planned.best().placement, planned.seconds, planned.step_memory);
+         summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts);
 }
 
 Json planned_json(const Planned& planned, const Profile& profile) {
   Json object = {{"chosen", planned.best().name}};
-  object.update(summary_json(planned.plan, *planned.best().placement, planned.seconds, planned.step_memory));
+  object.update(summary_json(planned.plan, *planned.best().placement, planned.seconds, planned.facts));
   object.update(choice_json(planned.choice, planned.base));
   if (!planned.degrees.empty()) object["degrees"] = degrees_json(planned.degrees);
   if (const std::string noise = noise_of(profile); !noise.empty()) object["noise"] = noise;

@@ -14,6 +14,7 @@
 #include "bindings/core/plan_table.h"
 #include "search/files/json.h"
 #include "search/partition/degrees.h"
+#include "search/placement/placement_toml.h"
 
 namespace ostinato::core {
 
@@ -22,10 +23,10 @@ struct Planned {
   std::vector<Degree> degrees;  ///< where replicas were asked for
   std::size_t degree = 0;       ///< the one that was chosen
   Baselines base;
-  Plan plan;                       ///< the winner's, of the placement file below
-  std::string placement_text;      ///< with its model
-  std::vector<Bytes> step_memory;  ///< ModelFacts
-  double seconds = 0;              ///< of all searches
+  Plan plan;                   ///< the winner's, of the placement file below
+  std::string placement_text;  ///< with its model
+  ModelFacts facts;
+  double seconds = 0;  ///< of all searches
 
   const Candidate& best() const { return choice.candidates[choice.winner]; }
 };

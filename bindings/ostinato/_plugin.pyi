@@ -37,6 +37,7 @@ class Program:
     makespan: int
     lower_bound: int
     predicted: int
+    whole_step: int
     one_f_one_b: int
     planned_peak: list[int]
     plan_sha256: str

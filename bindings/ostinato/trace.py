@@ -81,7 +81,7 @@ class StepPlan(BaseModel):
 
 class RankTrace(BaseModel):
     """One rank's file. `step_seconds`: wall clock of every step so far; `makespan`: the plan's, in nanoseconds; `predicted`: what a step
-    was predicted to take where ranks share cores, 0: the makespan; `one_f_one_b`: what 1F1B would take, 0 where nothing says it.
+    was predicted to take where ranks share cores, 0: the makespan; `whole_step`: with the optimizer's, 0: not known; `one_f_one_b`: what 1F1B would take, 0 where nothing says it.
     `step_plans`: of every step, where each has a plan of its own; the others are then of the last one."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -95,6 +95,7 @@ class RankTrace(BaseModel):
     step_seconds: list[Seconds] = Field(min_length=1)
     peak_memory: Annotated[int, Field(ge=0, lt=1 << 62)] | None = None
     predicted: Nanoseconds = 0
+    whole_step: Nanoseconds = 0
     one_f_one_b: Nanoseconds = 0
     step_plans: list[StepPlan] = []
 
@@ -117,7 +118,7 @@ def read_traces(folder: Path) -> list[RankTrace]:
     for before, after in pairwise(ranks):
         if before.rank == after.rank:
             raise TraceError(f"{folder}: two files are of rank {after.rank}")
-    for key in ("plan_sha256", "step", "makespan", "predicted", "one_f_one_b"):
+    for key in ("plan_sha256", "step", "makespan", "predicted", "whole_step", "one_f_one_b"):
         if len({getattr(trace, key) for trace in ranks}) > 1 and (key == "step" or not all(trace.step_plans for trace in ranks)):
             raise TraceError(f"{folder}: the ranks differ in {key}: files of several runs are mixed here")
     return ranks

@@ -77,7 +77,11 @@ def line(program, relation: str, sized: bool = False) -> str:
         return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
     if sized:
         return f"{what}micro-batches a step, each step planned for their sizes; numbers: {relation}"
-    return f"{what}micro-batches: predicted step {program.predicted / 1e6:.3f} ms{against(program)}; numbers: {relation}"
+    return f"{what}micro-batches: predicted step {program.predicted / 1e6:.3f} ms{optimizer(program)}{against(program)}; numbers: {relation}"
+
+
+def optimizer(program) -> str:
+    return f", {program.whole_step / 1e6:.3f} ms with the optimizer's" if program.whole_step else ""
 
 
 def against(program) -> str:

@@ -22,6 +22,7 @@ from deepspeed.runtime.pipe import schedule
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import UndisturbedCpu, host_timed
+from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.rows import rank_cost
 from ostinato.profile.measure.samples import computing, rounds
 from ostinato.profile.model.model_digest import digest_of_layers
@@ -170,8 +171,11 @@ def _run_step(engine: Engine, clock: LayerClock) -> None:
 
 def _profile(engine: Engine, clock: LayerClock, read: int) -> str:
     """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere."""
-    settings = read_settings(engine._config._param_dict, engine.client_optimizer, torch.device(engine.device).type != "cpu")
-    everyone = everyones(clock.measured(settings))
+    config, optimizer, on_cpu = engine._config._param_dict, engine.client_optimizer, torch.device(engine.device).type == "cpu"
+    settings = read_settings(config, optimizer, not on_cpu)
+    # On an accelerator copies of parameters may not find room beside the model.
+    steps = StepClock.of(config, optimizer, settings, host_timed(torch.device(engine.device))) if on_cpu else None
+    everyone = everyones(clock.measured(settings, steps))
     if dist.get_rank() != 0:
         return ""
     layers = {layer.index: layer for of_rank in reversed(everyone) for layer in of_rank}  # the first replica's

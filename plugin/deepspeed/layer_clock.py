@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from ostinato.profile.measure.footprint import Footprint
+from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.rows import layer_cost
 from ostinato.profile.measure.samples import Samples, measure
 from ostinato.profile.model.model_digest import layer_name
@@ -32,6 +33,8 @@ from ostinato.profile.settings import StateBytes
 from .graph_model import wired
 from .model_identity import local_digests
 from .upstream import Model
+
+STEPS_WARM_UP, STEPS = 1, 5  # of the optimizer
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Measured:
     input_bytes: int = 0
     output_bytes: int = 0
     digest: str = ""  # model_digest
+    step_time: int = 0  # ns of the optimizer's step; 0: not measured
 
 
 class LayerClock:
@@ -125,12 +129,14 @@ class LayerClock:
         for layer, nanoseconds in spent.items():
             self.layers[layer].samples.backward.append(replace(whole, time=nanoseconds))
 
-    def measured(self, settings) -> list[Measured]:
-        """`settings` (ostinato.profile.settings) knows what a parameter costs in gradients and optimizer state."""
+    def measured(self, settings, steps: StepClock | None = None) -> list[Measured]:
+        """`settings` (ostinato.profile.settings) knows what a parameter costs in gradients and optimizer state, `steps` in time."""
         digests = local_digests(self._model)
         for layer, function in zip(self.layers, self._model.forward_funcs, strict=True):
             held = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
-            layer.state = settings.state_bytes([p for p in held if p.requires_grad], bytes_of(held))
+            trained = [p for p in held if p.requires_grad]
+            layer.state = settings.state_bytes(trained, bytes_of(held))
+            layer.step_time = steps.time(trained, STEPS_WARM_UP, STEPS) if steps else 0
             layer.digest = digests[layer.index]
         return self.layers
 
@@ -146,5 +152,6 @@ def largest(samples: Samples) -> Footprint:
 def cost_of(measured: Measured) -> Any:
     """The row of a profile; the halves of backwards are not measured."""
     row = layer_cost(measured.samples, largest(measured.samples), measured.state, measured.input_bytes, measured.output_bytes)
+    row.step_time = measured.step_time
     row.index, row.name, row.digest, row.same_as = measured.index, measured.name, measured.digest, -1
     return row

@@ -38,10 +38,12 @@ class Trace:
         self._at_the_end = util.Finalize(self, self.write, exitpriority=100)
 
     def _note_prediction(self, program) -> None:
-        """Where ranks share cores."""
-        self._head.pop("predicted", None)
-        if program.predicted != program.makespan:
-            self._head["predicted"] = program.predicted
+        """Where ranks share cores, or what the optimizer takes is known."""
+        known = {"predicted": program.predicted != program.makespan, "whole_step": program.whole_step > 0}
+        for name, is_known in known.items():
+            self._head.pop(name, None)
+            if is_known:
+                self._head[name] = getattr(program, name)
 
     def planned(self, program, plan) -> None:
         """The step that comes has a plan of its own (step_plans)."""

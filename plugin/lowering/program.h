@@ -83,8 +83,9 @@ struct Program {
   Nanoseconds lower_bound = 0;  ///< proven bound of the makespan, as the plan has it; 0: none
   /// What a step is predicted to take: the makespan, or its replay where devices share processors.
   Nanoseconds predicted = 0;
-  /// The same of 1F1B, whatever memory it needs: on the best stages for it, where the plan has that among its
-  /// baselines, else on the same placement, interleaved for several chunks. 0: neither is known.
+  Nanoseconds whole_step = 0;  ///< with the optimizer's; 0: what that takes is not known
+  /// `predicted` of 1F1B, whatever memory it needs: on the best stages for it, where the plan has that among
+  /// its baselines, else on the same placement, interleaved for several chunks. 0: neither is known.
   Nanoseconds one_f_one_b = 0;
   std::vector<Bytes> planned_peak;  ///< per device, static memory included
 };

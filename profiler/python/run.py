@@ -15,6 +15,7 @@ from ostinato.profile.measure.device_times import measure_on_device
 from ostinato.profile.measure.footprint import Footprint, footprint
 from ostinato.profile.measure.kept import Memory
 from ostinato.profile.measure.operators import EVENTS, Operators, add_operators
+from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.passes import in_turns
 from ostinato.profile.measure.rows import layer_cost, layer_rows, rank_cost, with_labels
 from ostinato.profile.measure.samples import Progress, Samples, computing, counted_memory, no_progress
@@ -61,6 +62,7 @@ def state_completeness(profile: Any, operators: Operators) -> None:
 class Measured:
     samples: list[Samples]  # by layer of the chain
     operators: Operators
+    steps: dict[int, int]  # ns of the optimizer's step, by layer.index
     timer: str
     timer_note: str = ""
 
@@ -69,14 +71,20 @@ def noted(beside: int) -> str:
     return f"{beside} {'process' if beside == 1 else 'processes'} computed beside it, as other ranks do" if beside else ""
 
 
-def measure_chain(job: Job, chain: Chain, progress: Progress) -> Measured:
+def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress) -> Measured:
+    clock = StepClock.of(job.config, job.optimizer, settings, job.device)
     if not job.device.own_clock:
         with company(chain.layers, job.beside):
             samples, operators = in_turns(chain.layers, job, progress=progress), record_operators(job, chain, progress)
-        return Measured(samples, operators, "cpu", noted(job.beside))
+            steps = measure_steps(job, chain, clock)
+        return Measured(samples, operators, steps, "cpu", noted(job.beside))
     recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
     times = measure_on_device(job, chain, recorder, EVENTS, progress)
-    return Measured(times.samples, times.operators, times.timer, times.note)
+    return Measured(times.samples, times.operators, measure_steps(job, chain, clock), times.timer, times.note)
+
+
+def measure_steps(job: Job, chain: Chain, clock: StepClock) -> dict[int, int]:
+    return {layer.index: clock.time(layer.parameters, job.warm_up, job.repeats) for layer in chain.layers}
 
 
 def cost_of(layer: Layer, samples: Samples, memory: Footprint, settings: Settings) -> Any:
@@ -93,10 +101,12 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     with torch.enable_grad(), counted_memory(job.device):
         chain = build_rows(job, settings)
         memory = Memory(chain)
-        measured = measure_chain(job, chain, progress)
+        measured = measure_chain(job, settings, chain, progress)
         footprints = {layer.index: footprint(layer) for layer in chain.layers}
     measurements = zip(chain.layers, measured.samples, strict=True)
     costs = {layer.index: cost_of(layer, samples, footprints[layer.index], settings) for layer, samples in measurements}
+    for index, cost in costs.items():
+        cost.step_time = measured.steps[index]
     profile = _profiler.Profile()
     describe(profile, job, settings)
     profile.timer, profile.timer_note = measured.timer, measured.timer_note

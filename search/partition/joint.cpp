@@ -398,17 +398,30 @@ class Chooser {
     candidate.infeasible = infeasible;
   }
 
-  /// The shortest; of several, one with fewest blocks. On shared processors one with fewest blocks of those
-  /// that are as short but for what a replay does not know: each block more is one more change of thread.
+  /// What the optimizer adds to the plan's step.
+  Nanoseconds after_it(const Candidate& c) const {
+    if (objective() != Objective::makespan) return 0;
+    const std::vector<Nanoseconds> times = facts_of(profile_, c.options, c.cuts->stages).step_time;
+    const auto step = [&](const std::vector<Nanoseconds>& of) {
+      return whole_step(*c.placement, micro_batches(), c.plan->schedule, of);
+    };
+    return step(times) - step({});
+  }
+
+  /// The shortest with its optimizer's step; of several, one with fewest blocks. On shared processors one
+  /// with fewest blocks of those that are as short but for what a replay does not know: each block more is
+  /// one more change of thread.
   std::size_t best() {
     std::size_t best = list().size();
     const Nanoseconds as_short = sharing_ && found_ != kNone ? found_ + found_ / kReplayed : 0;
     const auto key = [&](const Candidate& c) {
-      return std::tuple(std::max(c.value(), as_short), c.placement->blocks.size(), c.value());
+      return std::tuple(std::max(c.value(), as_short) + after_it(c), c.placement->blocks.size(), c.value());
     };
+    decltype(key(list().front())) least;
     for (std::size_t i = 0; i < list().size(); ++i) {
       if (!list()[i].plan) continue;
-      if (best == list().size() || key(list()[i]) < key(list()[best])) best = i;
+      const auto its = key(list()[i]);
+      if (best == list().size() || its < least) std::tie(best, least) = std::pair(i, its);
     }
     if (best < list().size()) return best;
     std::string reasons;

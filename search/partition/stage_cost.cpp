@@ -94,7 +94,7 @@ void take_larger(StageCost& cost, const StageCost& other) {
        {&StageCost::forward, &StageCost::backward, &StageCost::backward_input, &StageCost::backward_weight,
         &StageCost::kept, &StageCost::input, &StageCost::forward_workspace, &StageCost::backward_workspace,
         &StageCost::forward_peak, &StageCost::fixed, &StageCost::step_together, &StageCost::step_alone,
-        &StageCost::sent, &StageCost::messages})
+        &StageCost::step_time, &StageCost::sent, &StageCost::messages})
     take(field);
 }
 
@@ -140,6 +140,7 @@ StageCost cost_of_layers(const Model& model, int kind, const Layers& layers) {
     cost.weight_workspace = std::max(cost.weight_workspace, layer.weight_workspace);
     cost.step_together += layer.step_together;
     cost.step_alone = std::max(cost.step_alone, layer.step_alone);
+    cost.step_time += layer.step_time;
     cost.halves = cost.halves && layer.halves();
     cost.kept += layer.kept;
     if (read_elsewhere(model, layers, l)) cost.sent += held_when_sent(layer.sent);
@@ -202,6 +203,7 @@ StageCost cost_of_shard(const Model& model, const Layers& layers, const std::vec
   cost.fixed = share(cost.fixed, parts);
   cost.step_together = share(cost.step_together, parts);
   cost.step_alone = share(cost.step_alone, parts);
+  cost.step_time = share(cost.step_time, parts);
   cost.waiting = 0;
   if (model.inference) add_messages(cost, output);
   return cost;

@@ -29,6 +29,7 @@ struct StageCost {
   Bytes waiting = 0;           ///< between the halves of a split backward, above `kept`
   Bytes weight_workspace = 0;  ///< of the second half, above what waits
   Bytes step_together = 0, step_alone = 0;  ///< LayerCost
+  Nanoseconds step_time = 0;                ///< LayerCost
   bool halves = true;                       ///< every layer's backward was measured in two halves
   Bytes fixed = 0;     ///< parameters, gradients, optimizer state; for an inference messages (inference.h)
   Bytes messages = 0;  ///< of its rank where it has no other stage (transit.h)

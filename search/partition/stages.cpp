@@ -191,19 +191,19 @@ class Builder {
 
 namespace {
 
-std::vector<Bytes> step_memory(const Profile& profile, const PartitionOptions& options,
-                               const std::vector<Stage>& stages) {
-  const Model model(profile, options);
+void add_end_of_step(ModelFacts& facts, const Model& model, const std::vector<Stage>& stages) {
   std::vector<Bytes> together(model.devices()), alone(together);
+  facts.step_time.assign(model.devices(), 0);
   for (const Stage& stage : stages) {
     const StageCost cost = cost_of_stage(model, stage);
     for (const int d : stage.devices) {
       together[d] += cost.step_together;
       alone[d] = std::max(alone[d], cost.step_alone);
+      facts.step_time[d] += cost.step_time;
     }
   }
-  for (std::size_t d = 0; d < together.size(); ++d) together[d] = model.end_of_step(together[d], alone[d]);
-  return together;
+  for (int d = 0; d < model.devices(); ++d)
+    facts.step_memory.push_back(model.end_of_step(together[d], alone[d]));
 }
 
 }  // namespace
@@ -216,7 +216,7 @@ Placement place_stages(const Profile& profile, const PartitionOptions& options,
 ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
                     const std::vector<Stage>& stages) {
   ModelFacts made;
-  made.step_memory = step_memory(profile, options, stages);
+  add_end_of_step(made, Model(profile, options), stages);
   if (!is_sha256(profile.model_sha256)) return made;
   made.sha256 = profile.model_sha256;
   const auto known = [](const LayerCost& layer) { return !layer.digest.empty(); };

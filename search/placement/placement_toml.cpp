@@ -22,6 +22,7 @@ namespace ostinato {
 namespace {
 
 constexpr std::string_view kFormat = "ostinato-placement/1";
+constexpr Nanoseconds kLongestStep = std::numeric_limits<Nanoseconds>::max() / 4;  // of an optimizer
 
 /// An entry of `after` before its name is looked up.
 struct NamedInput {
@@ -177,11 +178,16 @@ void PlacementReader::stages(const Value* list) {
 }
 
 void PlacementReader::model(const Value& value) {
-  const Fields fields(value, file_, "[model]", {"sha256", "layers", "step_memory"});
+  const Fields fields(value, file_, "[model]", {"sha256", "layers", "step_memory", "step_time"});
   if (fields.find("sha256") != nullptr) model_.sha256 = sha256_field(fields, "sha256");
   for (const Value& bytes : elements(fields.find("step_memory"), file_, "step_memory"))
     model_.step_memory.push_back(integer_in(bytes, file_, "'step_memory' of a device", 0, Fields::kLargest));
   check_step_memory(fields);
+  for (const Value& time : elements(fields.find("step_time"), file_, "step_time"))
+    model_.step_time.push_back(integer_in(time, file_, "'step_time' of a device", 0, kLongestStep));
+  if (const Value* list = fields.find("step_time");
+      list && model_.step_time.size() != placement_.devices.size())
+    fields.fail(list, "'step_time' needs a number of nanoseconds for each of the devices");
   for (const Value& layer : elements(fields.find("layers"), file_, "layers")) {
     if (layer.kind != ValueKind::text)
       fields.fail(&layer,
@@ -310,12 +316,15 @@ Placement PlacementReader::finish() {
 }  // namespace
 
 std::string format_model(const ModelFacts& model) {
-  const bool steps =
-      std::any_of(model.step_memory.begin(), model.step_memory.end(), [](Bytes b) { return b > 0; });
-  if (model.sha256.empty() && !steps) return "";
+  const auto any = [](const auto& amounts) {
+    return std::ranges::any_of(amounts, [](std::int64_t amount) { return amount > 0; });
+  };
+  const bool steps = any(model.step_memory), times = any(model.step_time);
+  if (model.sha256.empty() && !steps && !times) return "";
   std::string text = "\n[model]\n";
   if (!model.sha256.empty()) text += "sha256 = " + toml_string(model.sha256) + "\n";
   if (steps) text += fmt::format("step_memory = [{}]\n", fmt::join(model.step_memory, ", "));
+  if (times) text += fmt::format("step_time = [{}]\n", fmt::join(model.step_time, ", "));
   if (model.layers.empty()) return text;
   text += "layers = [\n";
   for (const std::string& layer : model.layers) text += "  " + toml_string(layer) + ",\n";

@@ -12,10 +12,11 @@ namespace ostinato {
 
 /// Optional `[model]` of the file: the model that the placement was made for, as its profile names it.
 struct ModelFacts {
-  std::string sha256;               ///< of the profile; empty: not known
-  std::vector<std::string> layers;  ///< each layer's name, a space, and its digest; empty: not known
-  std::vector<Bytes> step_memory;   ///< by device: what the end of a training step takes for a while above
-                                    ///< static memory, when nothing is kept; empty: not known
+  std::string sha256;                  ///< of the profile; empty: not known
+  std::vector<std::string> layers;     ///< each layer's name, a space, and its digest; empty: not known
+  std::vector<Bytes> step_memory;      ///< by device: what the end of a training step takes for a while above
+                                       ///< static memory, when nothing is kept; empty: not known
+  std::vector<Nanoseconds> step_time;  ///< by device: of the optimizer's step; empty: not known
 };
 
 struct PlacementFile {

@@ -25,11 +25,9 @@ bool differs(const Link& link, const Link& usual) {
   return 4 * (gap < 0 ? -gap : gap) > expected;
 }
 
-void slow_down(Spread& spread, std::int64_t speed) {
-  for (Nanoseconds* time : {&spread.median, &spread.low, &spread.high}) {
-    const __int128 scaled = (static_cast<__int128>(*time) * kUsualSpeed + speed - 1) / speed;
-    *time = static_cast<Nanoseconds>(std::min<__int128>(scaled, std::numeric_limits<Nanoseconds>::max()));
-  }
+void slow_down(Nanoseconds& time, std::int64_t speed) {
+  const __int128 scaled = (static_cast<__int128>(time) * kUsualSpeed + speed - 1) / speed;
+  time = static_cast<Nanoseconds>(std::min<__int128>(scaled, std::numeric_limits<Nanoseconds>::max()));
 }
 
 void check_same_model(const DeviceKind& kind, const Profile& profile) {
@@ -162,7 +160,8 @@ std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile)
   if (kind.speed != kUsualSpeed) {
     for (LayerCost& layer : layers) {
       for (Spread* spread : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
-        slow_down(*spread, kind.speed);
+        for (Nanoseconds* time : {&spread->median, &spread->low, &spread->high}) slow_down(*time, kind.speed);
+      slow_down(layer.step_time, kind.speed);
     }
   }
   add_reading(layers, profile.rank.read);

@@ -48,6 +48,7 @@ struct LayerCost {
   Bytes step_together = 0;     ///< that the end of a step takes for a while, when nothing is kept: over the
                                ///< layers of a device these add up ...
   Bytes step_alone = 0;        ///< ... and of these the largest counts
+  Nanoseconds step_time = 0;   ///< of the optimizer's step, once a step, for its parameters; 0: not measured
   Bytes waiting = 0;           ///< between the halves of a split backward, above what is kept
   Bytes weight_workspace = 0;  ///< peak inside the second of those halves, above what waits
   Bytes labels = 0;            ///< that its loss reads: held from the forward to the end of the backward

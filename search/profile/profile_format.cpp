@@ -39,13 +39,14 @@ Json json(const LayerCost& layer) {
   if (!layer.passed.empty()) row["passed"] = json(layer.passed);
   if (!layer.released.empty()) row["released"] = json(layer.released);
   if (layer.after) row["after"] = json(*layer.after);
-  for (const auto& [key, bytes] : {std::pair{"step_together", layer.step_together},
-                                   {"step_alone", layer.step_alone},
-                                   {"waiting", layer.waiting},
-                                   {"weight_workspace", layer.weight_workspace},
-                                   {"labels", layer.labels},
-                                   {"sent", layer.sent}})
-    if (bytes > 0) row[key] = bytes;
+  for (const auto& [key, amount] : {std::pair{"step_together", layer.step_together},
+                                    {"step_alone", layer.step_alone},
+                                    {"step_time", layer.step_time},
+                                    {"waiting", layer.waiting},
+                                    {"weight_workspace", layer.weight_workspace},
+                                    {"labels", layer.labels},
+                                    {"sent", layer.sent}})
+    if (amount > 0) row[key] = amount;
   if (layer.shardable) row["shardable"] = true;
   if (!layer.digest.empty()) row["digest"] = layer.digest;
   return row;

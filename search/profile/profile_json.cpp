@@ -154,6 +154,7 @@ void ProfileReader::layer(const Value& value) {
                        "digest",
                        "step_together",
                        "step_alone",
+                       "step_time",
                        "waiting",
                        "weight_workspace",
                        "labels",
@@ -184,6 +185,7 @@ void ProfileReader::layer(const Value& value) {
   };
   layer.step_together = optional("step_together");
   layer.step_alone = optional("step_alone");
+  layer.step_time = optional("step_time");
   layer.waiting = optional("waiting");
   layer.weight_workspace = optional("weight_workspace");
   layer.labels = optional("labels");

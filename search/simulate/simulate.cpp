@@ -63,6 +63,17 @@ void check_longest(const Placement& placement, int micro_batches, const Simulate
                    "give a smaller --transfer-factor");
 }
 
+/// Of what each device has to do where all begin at once.
+Nanoseconds longest_on_hosts(const Placement& placement, const std::vector<Nanoseconds>& times) {
+  Nanoseconds longest = *std::ranges::max_element(times);
+  for (const Host& host : placement.hosts) {
+    __int128 work = 0;
+    for (const int d : host.devices) work += times[d];
+    longest = std::max(longest, static_cast<Nanoseconds>((work + host.cores - 1) / host.cores));
+  }
+  return longest;
+}
+
 }  // namespace
 
 Simulation simulate(const Placement& placement, int micro_batches,
@@ -85,6 +96,19 @@ Simulation simulate(const Placement& placement, int micro_batches,
 Nanoseconds replayed_makespan(const Placement& placement, int micro_batches,
                               const std::vector<ScheduledBlock>& schedule) {
   return simulate(placement, micro_batches, schedule, {}).worst();
+}
+
+Nanoseconds whole_step(const Placement& placement, int micro_batches,
+                       const std::vector<ScheduledBlock>& schedule, const std::vector<Nanoseconds>& times) {
+  const Nanoseconds step = replayed_makespan(placement, micro_batches, schedule);
+  if (times.empty()) return step;
+  if (!placement.hosts.empty()) return step + longest_on_hosts(placement, times);
+  Nanoseconds last = step;
+  for (const ScheduledBlock& s : schedule) {
+    const Block& block = placement.blocks[s.block];
+    for (const int d : block.devices) last = std::max(last, s.start + block.time + times[d]);
+  }
+  return last;
 }
 
 Nanoseconds shared_work(const Placement& placement, int micro_batches) {

@@ -48,6 +48,12 @@ Simulation simulate(const Placement& placement, int micro_batches,
 Nanoseconds replayed_makespan(const Placement& placement, int micro_batches,
                               const std::vector<ScheduledBlock>& schedule);
 
+/// A step with the optimizer's, which begins on a device when its last block has ended and takes `times`, by
+/// device; empty: replayed_makespan(). On shared processors it begins on all of them when the last block has
+/// ended.
+Nanoseconds whole_step(const Placement& placement, int micro_batches,
+                       const std::vector<ScheduledBlock>& schedule, const std::vector<Nanoseconds>& times);
+
 /// What no orders on these devices go below for the work of the hosts whose processors they share.
 Nanoseconds shared_work(const Placement& placement, int micro_batches);
 

@@ -129,6 +129,8 @@ def block_lines(profile: Any) -> list[str]:
         lines.append(f"a block takes {rank.forward / 1e3:.0f} us forward and {rank.backward / 1e3:.0f} us backward beside its layers")
     if rank.read:
         lines.append(f"a batch takes {rank.read / 1e3:.0f} us to read")
+    if step := sum(row.step_time for row in profile.layers):
+        lines.append(f"the optimizer's step takes {step / 1e6:.2f} ms for all layers")
     return lines
 
 
@@ -230,6 +232,7 @@ def summary(profile: Any, path: str) -> dict[str, Any]:
         "block_forward_ns": profile.rank.forward,
         "block_backward_ns": profile.rank.backward,
         "read_ns": profile.rank.read,
+        "step_ns": sum(row.step_time for row in profile.layers),
         "sizes": [{"size": row.size, "forward_ns": sum(row.forward), "backward_ns": sum(row.backward)} for row in profile.sizes],
         "sizes_error": worst_between(profile.sizes),
         "timer": profile.timer,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ostinato report`: reads traces, says what is wrong with them, and compares planned with measured."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -48,7 +49,8 @@ def test_blocks_ranks_and_step_are_compared(tmp_path):
     assert summary["ranks"][1]["measured_bubble"] == pytest.approx(1 - 330 / 340)
     # The first step warms up and is left out.
     assert summary["step"] == {
-        "predicted_ns": 300, "predicted_1f1b_ns": None, "measured_pipeline_ns": 340, "measured_step_ns": 1_500_000_000, "steps": 3,
+        "predicted_ns": 300, "predicted_1f1b_ns": None, "predicted_step_ns": None, "measured_pipeline_ns": 340,
+        "measured_step_ns": 1_500_000_000, "steps": 3,
     }  # fmt: skip
 
 
@@ -149,11 +151,12 @@ def test_peers_say_whose_is_whose(tmp_path):
 def test_a_run_names_the_peers_of_its_transfers(tmp_path):
     there = SimpleNamespace(action="SEND_F", stage=0, micro_batch=0, peer=1, peer_stage=1, start=0, end=0)
     here = SimpleNamespace(action="F", stage=0, micro_batch=0, peer=-1, peer_stage=-1, start=0, end=0)
-    program = SimpleNamespace(plan_sha256="ab", makespan=1, predicted=1, one_f_one_b=0, instructions=lambda device: [here, there])
+    program = SimpleNamespace(plan_sha256="ab", makespan=1, predicted=1, whole_step=3, one_f_one_b=0, instructions=lambda device: [here, there])
     written = Trace(tmp_path, program, 0, 0)
     written.step(1.0, SimpleNamespace(records=lambda: [(0, 0, 1), (1, 1, 2)]))
     computed, sent = read_traces(tmp_path)[0].instructions
     written.close()
+    assert read_traces(tmp_path)[0].whole_step == 3
     assert (sent.peer, sent.peer_stage) == (1, 1) and (computed.peer, computed.peer_stage) == (None, None)
 
 
@@ -175,6 +178,12 @@ def test_the_gain_is_said(tmp_path, capsys):
     assert "1F1B would take 4.0 ms, 1.34 times as long (predicted, too)" in capsys.readouterr().out
 
 
+def test_the_step_with_the_optimizer(tmp_path, capsys):
+    assert report.main([str(write(tmp_path, trace(0, makespan=3_000_000, whole_step=1_000_000_000)))]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "whole step with the optimizer: predicted 1000.0 ms, measured (1.50x), median of 3: 1500.0 ms" in told
+
+
 def test_a_plans_baselines_reach_the_report(tmp_path, capsys):
     """Of a plan that has some, 1F1B is that; of another, it is 1F1B on the plan's own placement."""
     plan, placement = write_chain(tmp_path, [0, 1], micro_batches=3)
@@ -184,7 +193,13 @@ def test_a_plans_baselines_reach_the_report(tmp_path, capsys):
     found["baselines"] = [{"name": "1f1b", "makespan": 1500, "objective_value": 1500, "fits": True}]
     Path(plan).write_text(json.dumps(found))
     program = _plugin.lower(plan, placement)
-    assert program.one_f_one_b == 1500
+    assert program.one_f_one_b == 1500 and program.whole_step == 0
+    with open(placement, "a") as file:
+        file.write("\n[model]\nstep_time = [0, 70]\n")
+    found["placement"]["sha256"] = hashlib.sha256(Path(placement).read_bytes()).hexdigest()
+    Path(plan).write_text(json.dumps(found))
+    program = _plugin.lower(plan, placement)
+    assert program.whole_step == max(program.makespan, 70 + max(i.end for i in program.instructions(1)))
     left = Trace(tmp_path / "trace", program, 0, 0)
     left.step(0.25, SimpleNamespace(records=lambda: [(0, 0, 10)]))
     left.close()

@@ -74,6 +74,7 @@ def program(**changes):
         "micro_batches": 8,
         "makespan": 27_000_000,
         "predicted": 27_000_000,
+        "whole_step": 0,
         "one_f_one_b": 29_100_000,
         "keeps_order": True,
         "stages": [stage("front", 0), stage("back", 1)],
@@ -90,6 +91,10 @@ def test_the_line():
 
 def test_the_line_without_1f1b():
     assert "predicted step 27.000 ms; numbers: equal to 1F1B bit for bit" in line(program(one_f_one_b=0), Claim().before())
+
+
+def test_the_line_with_the_optimizer():
+    assert "predicted step 27.000 ms, 29.500 ms with the optimizer's; 1F1B would" in line(program(whole_step=29_500_000), Claim().before())
 
 
 def test_the_line_of_forwards_only():

@@ -335,6 +335,26 @@ TEST(PartitionChain, TheOptimizersStepFits) {
   EXPECT_THROW(parse_placement(tight, "p.toml"), InputError);
 }
 
+TEST(PartitionChain, TheOptimizersStepTakesTime) {
+  Profile profile = profile_of({4, 4, 4, 4});
+  for (LayerCost& cost : profile.layers) cost.step_time = 7 * (cost.index + 1);
+  PartitionOptions options{.devices = 2};
+  const auto facts = [&] { return facts_of(profile, options, cut_chain(profile, options).stages); };
+  EXPECT_EQ(facts().step_time, (std::vector<Nanoseconds>{21, 49}));
+  const std::string text = format_placement(partition_chain(profile, options)) + format_model(facts());
+  EXPECT_EQ(parse_placement(text, "p.toml").model.step_time, facts().step_time);
+  for (const char* wrong : {"[21]", "[21, -1]", "[21, 49, 0]", "[21, 9223372036854775807]"}) {
+    std::string other = text;
+    other.replace(other.find("[21, 49]"), 8, wrong);
+    EXPECT_THROW(parse_placement(other, "p.toml"), InputError) << wrong;
+  }
+  options.sharded = {0};  // on both devices
+  EXPECT_EQ(facts().step_time[0] + facts().step_time[1], 4 + 4 + 14 + 21 + 28);
+  options.sharded = {};
+  options.inference = true;
+  EXPECT_EQ(facts().step_time, (std::vector<Nanoseconds>{0, 0}));
+}
+
 TEST(PartitionChain, MessagesAndBucketsCount) {
   constexpr Bytes kMessage = 100'000;
   Profile profile = profile_of({1, 1, 1});

@@ -55,6 +55,23 @@ TEST(SharedReplay, SharesAProcessorOutEqually) {
   EXPECT_EQ(all_at_once(apart({0, 0, 7}, 1)), 7);
 }
 
+TEST(SharedReplay, TheOptimizersStepComesAfterTheLastBlock) {
+  Placement placement = apart({10, 30, 20}, 2);
+  const auto step = [&](const std::vector<Nanoseconds>& times) {
+    std::vector<ScheduledBlock> schedule;
+    for (int b = 0; b < 3; ++b) schedule.push_back({b, 0, 0});
+    return whole_step(placement, 1, schedule, times);
+  };
+  const Nanoseconds shared = step({});
+  EXPECT_EQ(shared, all_at_once(placement));
+  EXPECT_EQ(step({4, 4, 4}), shared + 6);    // three of them on two processors
+  EXPECT_EQ(step({0, 0, 50}), shared + 50);  // one alone
+  placement.hosts.clear();
+  EXPECT_EQ(step({}), 30);
+  EXPECT_EQ(step({19, 0, 9}), 30);  // which end before the last block
+  EXPECT_EQ(step({25, 1, 0}), 35);
+}
+
 TEST(SharedReplay, AWaitLeavesTheProcessorToTheOthers) {
   Placement placement = apart({10, 10, 20}, 1);
   placement.blocks[1].after = {{0, 0}};

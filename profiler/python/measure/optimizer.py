@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the optimizer's step takes, layer by layer: a step of its kind on copies of the layer's parameters.
+
+    clock = StepClock.of(config, optimizer, settings, device)
+    clock.time(layer.parameters, warm_up=3, repeats=20)      # ns; 0: it is none of torch's, or there is nothing to train
+
+Optimizers of DeepSpeed's own are not measured: they are compiled when they are first used. Clipping counts where the configuration asks
+for it. Reductions over replicas do not: links say what they take.
+"""
+
+from __future__ import annotations
+
+import inspect
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ostinato.profile.measure.samples import measure, quiet_collector, rounds
+from ostinato.profile.settings import Settings
+
+SMALL = 1e-3  # a gradient that changes a parameter, and is no denormal number in any type
+
+
+def kind_of(config: dict, optimizer: Any) -> tuple[type | None, dict]:
+    """The class of the training's optimizer where it is torch's, as DeepSpeed would take it, and its arguments; else None."""
+    kind: type | None
+    if optimizer is not None:
+        kind, options = type(optimizer), dict(getattr(optimizer, "defaults", {}))
+    else:
+        named = config.get("optimizer", {})
+        options = dict(named.get("params", {}))
+        kind = _class_of(named.get("type", ""), options)
+    if kind is None or not kind.__module__.startswith("torch.optim"):
+        return None, {}
+    known = inspect.signature(kind).parameters
+    return kind, {name: value for name, value in options.items() if name in known and name != "params"}
+
+
+def _class_of(name: str, options: dict) -> type | None:
+    if name.lower() in ("adam", "adamw"):
+        if not options.get("torch_adam"):
+            return None
+        return torch.optim.AdamW if name.lower() == "adamw" or options.get("adam_w_mode", True) else torch.optim.Adam
+    return torch.optim.Adagrad if name.lower() == "adagrad" else getattr(torch.optim, name, None)
+
+
+@dataclass
+class StepClock:
+    kind: type | None
+    options: dict
+    flat: bool  # DeepSpeed keeps one fp32 parameter for all
+    clip: float  # norm that gradients are clipped to; 0: they are not
+    device: Any  # machine/device.py
+
+    @classmethod
+    def of(cls, config: dict, optimizer: Any, settings: Settings, device: Any) -> StepClock:
+        kind, options = kind_of(config, optimizer)
+        return cls(kind, options, settings.master, float(config.get("gradient_clipping", 0) or 0), device)
+
+    def time(self, parameters: Sequence[nn.Parameter], warm_up: int, repeats: int) -> int:
+        if self.kind is None or not parameters:
+            return 0
+        step, times = self._step(parameters), []
+        with quiet_collector():
+            for repeat in rounds(max(1, warm_up), repeats):  # the first step makes the state
+                _, sample = measure(self.device, "optimizer", step)
+                if repeat >= 0:
+                    times.append(sample.time)
+        return round(statistics.median(times))
+
+    def _step(self, parameters: Sequence[nn.Parameter]) -> Callable[[], None]:
+        copies = [nn.Parameter(p.detach().clone()) for p in parameters]
+        gradients = [torch.full_like(p, SMALL) for p in copies]
+        held = [nn.Parameter(torch.cat([p.detach().float().flatten() for p in copies]))] if self.flat else copies
+        optimizer = self.kind(held, **self.options)  # type: ignore[misc]  # not None
+
+        def step() -> None:
+            if self.flat:
+                held[0].grad = torch.cat([g.float().flatten() for g in gradients])
+            else:
+                for parameter, gradient in zip(held, gradients, strict=True):
+                    parameter.grad = gradient
+            if self.clip:
+                nn.utils.clip_grad_norm_(held, self.clip)
+            optimizer.step()
+            if self.flat:
+                with torch.no_grad():
+                    for copy, part in zip(copies, held[0].split([p.numel() for p in copies]), strict=True):
+                        copy.copy_(part.view_as(copy))
+            optimizer.zero_grad()
+            self.device.synchronize()
+
+        return step
