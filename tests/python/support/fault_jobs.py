@@ -2,7 +2,7 @@
 """A training that tests do harm to: bare ranks, or under a launcher (python -m support.fault_jobs PLAN FOLDER).
 
 Each rank leaves in its folder what it prints (0.err), its losses (0.losses), its process (0.pid), and marks: 0.starting once it
-makes its engine, 0.saving while it saves.
+makes its engine, 0.saving while it saves, 0.done when it has trained.
 """
 
 import base64
@@ -57,7 +57,8 @@ def train(plan: Path, folder: Path) -> None:
             losses.flush()
             if (step + 1) % SAVED_EVERY == 0:
                 engine.save_checkpoint(str(saved))
-    training.dist.barrier()
+    (folder / f"{rank}.done").write_text("")
+    training.dist.barrier()  # the script's own
 
 
 def _mark_the_start(path: Path) -> None:
