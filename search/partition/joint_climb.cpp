@@ -27,8 +27,8 @@ constexpr std::int64_t kFewestSearches = 8, kMostSearches = 300;
 constexpr std::int64_t kLongSteps = 150, kLongSearch = 3;
 /// Blocks of all placements of one round that are bounded.
 constexpr std::size_t kBoundedBlocks = 40'000;
-/// Where no neighbour is shorter, and there are no more than so many, theirs are tried as well.
-constexpr std::size_t kFew = 200;
+/// Where no neighbour is shorter, theirs are tried as well, while that makes no more than so many.
+constexpr std::size_t kTried = 40'000;
 
 struct Neighbour {
   Stages stages;
@@ -131,15 +131,13 @@ class Climb {
     return neighbours(stages, model_.devices(), options_.recompute && !options_.partition.inference);
   }
 
-  std::vector<Stages> farther() const {
-    std::vector<Stages> all;
-    const std::vector<Stages> near = around(best_.cuts->stages);
-    if (near.size() > kFew) return all;
-    for (const Stages& stages : near) {
-      std::vector<Stages> next = around(stages);
-      all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
-    }
-    return all;
+  /// Their neighbours that were not met before.
+  std::vector<Stages> ring_around(const std::vector<Stages>& ring, std::set<Key>& met) const {
+    std::vector<Stages> next;
+    for (const Stages& stages : ring)
+      for (Stages& neighbour : around(stages))
+        if (met.insert(key_of(neighbour)).second) next.push_back(std::move(neighbour));
+    return next;
   }
 
   void bound(Neighbour& next) {
@@ -154,9 +152,17 @@ class Climb {
     }
   }
 
-  /// Goes to the first neighbour that is shorter; false where there is none.
+  /// Goes to the first neighbour that is shorter; where there is none, and neighbours are few, to one of
+  /// theirs, and so on: to any division of a small model. False where none is shorter.
   bool step() {
-    return try_all(promising(around(best_.cuts->stages))) || (!ended() && try_all(promising(farther())));
+    std::vector<Stages> ring = {best_.cuts->stages};
+    std::set<Key> met = {key_of(ring.front())};
+    for (std::size_t near = 0; !ring.empty() && !ended(); near = std::max(near, ring.size())) {
+      if (ring.size() * near > kTried) return false;
+      ring = ring_around(ring, met);
+      if (try_all(promising(ring))) return true;
+    }
+    return false;
   }
 
   bool try_all(std::vector<Neighbour> list) {
