@@ -34,6 +34,7 @@ from .presence import NO_STORE, Presence, ranks_in_words
 
 PATIENCE_S = 20.0  # for threads, when the process ends
 PATIENCE_AFTER_FAILURE_S = 2.0  # the store may be what has failed
+LAUNCHER_GONE = "the launcher is gone, so this rank ends"
 _LEAVING, _LEFT = "ostinato/watch/leaving", "ostinato/watch/left"
 _watches: list["Watch"] = []
 
@@ -74,6 +75,8 @@ class Watch:
         self._over.set()
         if why:
             say(why)
+        if self._launcher.gone():  # which ended the peers that this rank misses
+            say(f"{LAUNCHER_GONE}; {self._position()}")
         asking = threads.start(self._ask)
         asking.join(6 * self._period_s)
         if asking.is_alive():
@@ -127,7 +130,7 @@ class Watch:
 
     def _end_without_launcher(self) -> None:
         if self._launcher.gone():
-            say(f"the launcher is gone, so this rank ends; {self._position()}")
+            say(f"{LAUNCHER_GONE}; {self._position()}")
             os._exit(1)
 
     def may_leave(self) -> bool:

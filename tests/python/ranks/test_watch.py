@@ -83,6 +83,18 @@ def test_giving_up_waits_for_no_store_that_does_not_answer(store, capsys):
     assert not store.free.is_set() and "rank 1 waited too long" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_rank_whose_peers_went_with_the_launcher_says_so(store, monkeypatch, capsys, gone):
+    """It may miss them before its thread looks."""
+    mine = watched(store, 1)
+    monkeypatch.setattr(mine._launcher, "gone", lambda: False)
+    mine.close()
+    mine._thread.join(60)
+    monkeypatch.setattr(mine._launcher, "gone", lambda: gone)
+    mine.give_up("rank 1 waits for rank 0: connection closed")
+    assert ("the launcher is gone" in capsys.readouterr().err) == gone
+
+
 @pytest.mark.parametrize("holder", [True, False])
 def test_the_process_with_the_store_leaves_last(store, monkeypatch, capsys, holder):
     """It tells the others, who stop asking; one that ends before it says so."""
