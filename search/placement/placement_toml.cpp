@@ -316,15 +316,12 @@ Placement PlacementReader::finish() {
 }  // namespace
 
 std::string format_model(const ModelFacts& model) {
-  const auto any = [](const auto& amounts) {
-    return std::ranges::any_of(amounts, [](std::int64_t amount) { return amount > 0; });
-  };
-  const bool steps = any(model.step_memory), times = any(model.step_time);
-  if (model.sha256.empty() && !steps && !times) return "";
+  const bool steps = std::ranges::any_of(model.step_memory, [](Bytes bytes) { return bytes > 0; });
+  if (model.sha256.empty() && !steps && model.step_time.empty()) return "";
   std::string text = "\n[model]\n";
   if (!model.sha256.empty()) text += "sha256 = " + toml_string(model.sha256) + "\n";
   if (steps) text += fmt::format("step_memory = [{}]\n", fmt::join(model.step_memory, ", "));
-  if (times) text += fmt::format("step_time = [{}]\n", fmt::join(model.step_time, ", "));
+  if (!model.step_time.empty()) text += fmt::format("step_time = [{}]\n", fmt::join(model.step_time, ", "));
   if (model.layers.empty()) return text;
   text += "layers = [\n";
   for (const std::string& layer : model.layers) text += "  " + toml_string(layer) + ",\n";

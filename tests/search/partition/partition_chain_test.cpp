@@ -352,7 +352,7 @@ TEST(PartitionChain, TheOptimizersStepTakesTime) {
   EXPECT_EQ(facts().step_time[0] + facts().step_time[1], 4 + 4 + 14 + 21 + 28);
   options.sharded = {};
   options.inference = true;
-  EXPECT_EQ(facts().step_time, (std::vector<Nanoseconds>{0, 0}));
+  EXPECT_TRUE(facts().step_time.empty());
 }
 
 TEST(PartitionChain, MessagesAndBucketsCount) {
