@@ -8,10 +8,12 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from ostinato import Placement
 from ostinato.deepspeed.config import Search, Section, parse_section
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,6 +137,13 @@ def test_sections_that_are_shown_are_right():
 def test_the_reference_has_every_key_of_the_section():
     text = (ROOT / "docs" / "deepspeed.md").read_text()
     assert [key for key in (*Section.model_fields, *Search.model_fields) if f"`{key}`" not in text] == []
+
+
+def test_the_files_that_are_shown_load():
+    shown = [content for kind, content in blocks((ROOT / "docs" / "formats.md").read_text()) if kind == "toml" and content.startswith("format")]
+    placement, sizes = shown
+    assert len(Placement.from_text(placement).devices) == 2
+    assert len(tomllib.loads(sizes)["micro_batches"]) == 3  # no reader of sizes alone is in the API
 
 
 def test_the_glossary_is_in_order():
