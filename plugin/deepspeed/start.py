@@ -226,7 +226,9 @@ def _agree(prepared: Prepared, model: Model) -> None:
     if prepared.program is None:
         return
     note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs)
-    for said in (note, cores.note(prepared.places, prepared.profiled.shares_cores)):
+    # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they compute.
+    counted = prepared.profiled.shares_cores or prepared.checked()[0].searches
+    for said in (note, cores.note(prepared.places, counted)):
         if said and dist.get_rank() == 0:
             print(f"ostinato: {printable(said)}", flush=True)
 
