@@ -6,6 +6,7 @@
 
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
+#include "bindings/core/step_sizes.h"
 #include "bindings/held.h"
 #include "plugin/lowering/lower.h"
 #include "plugin/lowering/program_text.h"
@@ -104,11 +105,12 @@ void bind_plan(py::module_& m) {
     const CheckResult result = check_any_placement(held.plan, file, profile.profile, cluster);
     return std::pair(result.passed, result.failures);
   });
-  m.def("simulate", [](const HeldPlan& held, const Settings& settings) {
+  m.def("simulate", [](const HeldPlan& held, const std::vector<MicroBatch>& sizes, const Settings& settings) {
     const SimulateOptions options = core::simulate_options(options_of({"simulate"}, settings));
     checked(held);
     const py::gil_scoped_release release;
-    const OneBatch all = as_one_batch(held.plan, held.placement);
+    const Plan replayed = sizes.empty() ? held.plan : core::with_sizes(held.plan, held.placement, sizes);
+    const OneBatch all = as_one_batch(replayed, held.placement);
     return simulate(all.placement, all.plan.micro_batches, all.plan.schedule, options).makespans;
   });
   m.def("explain", [](const HeldPlan& held) {

@@ -10,6 +10,7 @@
 #include "bindings/core/planned.h"
 #include "bindings/core/repeating.h"
 #include "bindings/core/requests.h"
+#include "bindings/core/step_sizes.h"
 #include "bindings/core/usage_error.h"
 #include "bindings/held.h"
 #include "search/files/error.h"
@@ -70,6 +71,13 @@ struct Asked {
     search.progress = std::move(report);
   }
 };
+
+/// Plan, report, table, and whether Ctrl-C ended the search.
+std::tuple<HeldPlan, std::string, std::string, bool> told(const core::Planned& planned,
+                                                          const Profile& profile, bool interrupted) {
+  return {held_plan(held_placement(planned.placement_text, "placement"), planned.plan),
+          core::planned_json(planned, profile).text(), core::planned_text(planned, profile), interrupted};
+}
 
 }  // namespace
 
@@ -141,6 +149,27 @@ void bind_search(py::module_& m) {
     return std::pair(held_placement(cut.text, "placement"),
                      core::partition_json(cut, profile.profile).text());
   });
+  m.def("bare_sizes", [](const std::string& path) {
+    BareSizes bare = read_bare_sizes(path);
+    return std::pair(std::move(bare.sizes), bare.of);
+  });
+  m.def("plan_sizes", [](const HeldProfile& profile, const HeldDevices& devices,
+                         const std::vector<std::int64_t>& sizes, std::int64_t of, const Settings& settings,
+                         int effort, bool keep_order, const py::object& progress) {
+    JointOptions wanted = core::joint_options(options_of({"plan", "partition", "search"}, settings),
+                                              devices.on, static_cast<int>(sizes.size()), profile.profile);
+    Aside aside(progress);
+    const core::Planned planned = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
+      wanted.search.stop = stop;
+      wanted.search.progress = std::move(report);
+      SearchOptions for_sizes = wanted.search;
+      for_sizes.effort = effort;
+      UnequalOptions unequal = core::unequal_options(for_sizes);
+      unequal.keep_order = keep_order;
+      return core::plan_sizes(profile.profile, wanted, {sizes, of}, unequal, {});
+    });
+    return told(planned, profile.profile, aside.interrupted());
+  });
   m.def("plan_profile", [](const HeldProfile& profile, const HeldDevices& devices, int micro_batches,
                            const Settings& settings, const py::object& progress) {
     JointOptions wanted = core::joint_options(options_of({"plan", "partition", "search"}, settings),
@@ -151,9 +180,7 @@ void bind_search(py::module_& m) {
       wanted.search.progress = std::move(report);
       return core::plan_profile(profile.profile, wanted, {});
     });
-    return std::tuple(held_plan(held_placement(planned.placement_text, "placement"), planned.plan),
-                      core::planned_json(planned, profile.profile).text(),
-                      core::planned_text(planned, profile.profile), aside.interrupted());
+    return told(planned, profile.profile, aside.interrupted());
   });
 }
 

@@ -23,7 +23,7 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
       "partition profile.json --devices 4 --chunks 2 --layout wave --device-memory 40GiB "
       "--output placement.toml");
   std::string output;
-  ProfileArguments arguments(line, false);
+  ProfileArguments arguments(line, MicroBatches::as_stages);
   OptionSet options(line, {"partition"});
   line.text("--output", output, "Placement file to write (TOML)").required().type_name("PLACEMENT");
   line.may_be_quiet();

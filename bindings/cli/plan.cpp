@@ -9,9 +9,11 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/profile_arguments.h"
 #include "bindings/cli/run_search.h"
+#include "bindings/cli/sizes_arguments.h"
 #include "bindings/core/partitioned.h"
 #include "bindings/core/planned.h"
 #include "bindings/core/requests.h"
+#include "bindings/core/step_sizes.h"
 #include "search/files/file.h"
 
 namespace ostinato::cli {
@@ -52,7 +54,13 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
       "placement.toml "
       "--output plan.json");
   Outputs outputs;
-  ProfileArguments arguments(line, true);
+  const bool has_sizes = typed(args, "--sizes");
+  ProfileArguments arguments(line, has_sizes ? MicroBatches::as_the_sizes : MicroBatches::required);
+  SizesArguments sizes;
+  sizes.declare(
+      line,
+      "The micro-batches of one step, each with a size of its own (TOML): the placement is the one on "
+      "which the best order of these is shortest");
   OptionSet options(line, {"plan", "partition", "search"},
                     {"chunks", "layout", "stages", "recompute", "choose", "points"});
   line.text("--output", outputs.plan, "Plan file to write (JSON)").required().type_name("PLAN");
@@ -65,6 +73,13 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   line.flag("-v,--verbose", outputs.all_candidates, "Tell every candidate, and why each was dropped");
   if (!line.parse(args, io)) return 0;
   options.resolve();
+  sizes.check();
+  BareSizes step;
+  if (sizes.given()) {
+    step = read_bare_sizes(sizes.file);
+    sizes.check_count(arguments.micro_batches, step.sizes.size());
+    arguments.micro_batches = static_cast<int>(step.sizes.size());
+  }
   const PartitionOptions on = arguments.on(options, io);
   const Profile profile = read_times(arguments.profile, io);
   JointOptions wanted = joint_options(options, on, arguments.micro_batches, profile);
@@ -73,10 +88,16 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
 
   const InterruptGuard guard;
   wanted.search.stop = guard.flag();
-  const Planned planned = plan_profile(
-      profile, wanted, [&](const Placement& placement, const SearchOptions& search, const std::string& name) {
-        return run_search(placement, search, guard, name, io).plan;
-      });
+  const Searcher searcher = [&](const Placement& placement, const SearchOptions& search,
+                                const std::string& name) {
+    return run_search(placement, search, guard, name, io).plan;
+  };
+  SearchOptions for_sizes = wanted.search;
+  if (sizes.effort > 0) for_sizes.effort = sizes.effort;
+  UnequalOptions unequal = unequal_options(for_sizes);
+  unequal.keep_order = sizes.keep_order;
+  const Planned planned = sizes.given() ? plan_sizes(profile, wanted, step, unequal, searcher)
+                                        : plan_profile(profile, wanted, searcher);
   const Candidate& best = planned.best();
   save(planned, outputs, io);
   if (!io.quiet) io.err << whole_backward_lines(profile, best.options, best.cuts->stages);

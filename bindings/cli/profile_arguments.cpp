@@ -25,7 +25,7 @@ std::optional<int> whole_number(const std::string& text) {
 
 }  // namespace
 
-ProfileArguments::ProfileArguments(CommandLine& line, bool micro_batches_required) {
+ProfileArguments::ProfileArguments(CommandLine& line, MicroBatches micro_batches_are) {
   line.text("profile", profile, "Profile file (JSON), from ostinato profile").required().type_name("PROFILE");
   line.text("--devices", devices,
             "Devices in the pipeline: how many, a device file (TOML), or launcher: the ranks that torchrun, "
@@ -33,10 +33,10 @@ ProfileArguments::ProfileArguments(CommandLine& line, bool micro_batches_require
       .required()
       .type_name("D|FILE|launcher");
   line.whole_number("--micro-batches", micro_batches, {1, kMostMicroBatches},
-                    micro_batches_required
-                        ? "Micro-batches of a step"
-                        : "Micro-batches of a step; bounds what is in flight (default: D * chunks)")
-      .required(micro_batches_required)
+                    micro_batches_are == MicroBatches::as_stages
+                        ? "Micro-batches of a step; bounds what is in flight (default: D * chunks)"
+                        : "Micro-batches of a step; with --sizes as many as its file has")
+      .required(micro_batches_are == MicroBatches::required)
       .type_name("N");
 }
 

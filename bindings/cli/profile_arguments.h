@@ -11,13 +11,16 @@
 
 namespace ostinato::cli {
 
+/// What --micro-batches may be left out for.
+enum class MicroBatches { required, as_stages, as_the_sizes };
+
 struct ProfileArguments {
   std::string profile;
   std::string devices;  ///< a number, or a device file
   int micro_batches = 0;
 
   /// Declares PROFILE, --devices and --micro-batches.
-  ProfileArguments(CommandLine& line, bool micro_batches_required);
+  ProfileArguments(CommandLine& line, MicroBatches micro_batches_are);
 
   /// On which devices. Reads the device file, and the profiles that it names. Throws UsageError and
   /// InputError.

@@ -12,6 +12,7 @@
 #include "bindings/cli/pareto_report.h"
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/run_search.h"
+#include "bindings/cli/sizes_arguments.h"
 #include "bindings/cli/steady_state.h"
 #include "bindings/core/numbers.h"
 #include "bindings/core/plan_summary.h"
@@ -25,13 +26,13 @@ namespace {
 
 /// What the command line asks for.
 struct Wanted {
-  std::string placement, output, pareto, sizes;
+  std::string placement, output, pareto;
+  SizesArguments sizes;
   int micro_batches = 0;
   bool steady_state = false, explain = false;
   SearchOptions search;
   bool choose = false;
-  int points = 0, effort = 0;
-  bool keep_order = false;
+  int points = 0;
   bool json = false, strict = false;
 };
 
@@ -53,17 +54,10 @@ void declare(CommandLine& line, Wanted& wanted, const Given& given) {
   line.flag("--steady-state", wanted.steady_state,
             "Only report the repeating part: its least period, the least memory at that period, and "
             "what of it is proved; no plan");
-  line.text(
-          "--sizes", wanted.sizes,
-          "The micro-batches of one step, each with a size or times of its own (TOML): which enters when is "
-          "searched too")
-      .type_name("FILE");
-  line.whole_number("--effort", wanted.effort, {1, 1'000'000},
-                    "With --sizes: percent of the usual work, which takes about 15 ms (default: 100)")
-      .type_name("PERCENT");
-  line.flag("--keep-order", wanted.keep_order,
-            "With --sizes: backwards, and forwards that compute losses, run in the order given, so that "
-            "gradients are added as in 1F1B");
+  wanted.sizes.declare(
+      line,
+      "The micro-batches of one step, each with a size or times of its own (TOML): which enters when is "
+      "searched too");
   line.flag("--explain", wanted.explain, "Tell what each technique of the search cost and brought");
   line.text("--pareto", wanted.pareto,
             "memory: the curve of makespan over memory, from the placement's memory down to the least that "
@@ -81,10 +75,9 @@ void resolve(OptionSet& options, Wanted& wanted) {
   wanted.points = static_cast<int>(options.integer("points"));
   if (wanted.search.method != "auto" && (wanted.choose || !wanted.pareto.empty()))
     throw UsageError("--choose and --pareto search; leave --method out");
-  if (wanted.effort > 0 && wanted.sizes.empty()) throw UsageError("--effort goes with --sizes");
-  if (wanted.keep_order && wanted.sizes.empty()) throw UsageError("--keep-order goes with --sizes");
-  if (wanted.effort > 0) wanted.search.effort = wanted.effort;
-  if (!wanted.sizes.empty() &&
+  wanted.sizes.check();
+  if (wanted.sizes.effort > 0) wanted.search.effort = wanted.sizes.effort;
+  if (wanted.sizes.given() &&
       (wanted.choose || !wanted.pareto.empty() || wanted.steady_state || wanted.explain ||
        wanted.search.method != "auto" || wanted.search.objective != Objective::makespan))
     throw UsageError(
@@ -96,9 +89,11 @@ void resolve(OptionSet& options, Wanted& wanted) {
 
 Searched search_plan(const Wanted& wanted, const SearchOptions& options, const PlacementFile& file,
                      const InterruptGuard& guard, Io& io) {
-  if (!wanted.sizes.empty())
-    return run_search_unequal(file.placement, read_sizes(wanted.sizes, file.placement), options,
-                              wanted.keep_order, guard);
+  if (wanted.sizes.given()) {
+    const std::vector<MicroBatch> sizes = read_sizes(wanted.sizes.file, file.placement);
+    wanted.sizes.check_count(wanted.micro_batches, sizes.size());
+    return run_search_unequal(file.placement, sizes, options, wanted.sizes.keep_order, guard);
+  }
   return wanted.choose ? run_search_modes(file.placement, options, guard, io)
                        : run_search(file.placement, options, guard, "", io);
 }
@@ -110,10 +105,6 @@ int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
   SearchOptions options = wanted.search;
   if (wanted.explain) options.contributions = &contributions;
   Searched searched = search_plan(wanted, options, file, guard, io);
-  if (wanted.micro_batches > 0 && wanted.micro_batches != searched.plan.micro_batches)
-    throw InputError(wanted.sizes, 0,
-                     fmt::format("has {} micro-batches, but --micro-batches is {}; leave it out",
-                                 searched.plan.micro_batches, wanted.micro_batches));
   Plan& plan = searched.plan;
   plan.placement_sha256 = file.sha256;
   const Placement placement = as_planned(file.placement, plan);
@@ -159,12 +150,7 @@ int search_command(const std::vector<std::string>& args, Io& io) {
       "lower bounds. Never worse than a named schedule that fits. Ctrl-C writes the best plan so far.",
       "search m.toml --micro-batches 32 --time-limit 30 --output m.json");
   Wanted wanted;
-  const auto given = [&](std::string_view name) {
-    return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
-      return arg == name || arg.starts_with(std::string(name) + "=");
-    });
-  };
-  declare(line, wanted, {given("--steady-state"), given("--sizes")});
+  declare(line, wanted, {typed(args, "--steady-state"), typed(args, "--sizes")});
   OptionSet options(line, {"search"});
   if (!line.parse(args, io)) return 0;
   resolve(options, wanted);

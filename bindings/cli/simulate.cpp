@@ -13,12 +13,14 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
+#include "bindings/core/step_sizes.h"
 #include "search/files/printable.h"
 #include "search/files/wrapped.h"
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
+#include "search/plan/sizes_toml.h"
 
 namespace ostinato::cli {
 namespace {
@@ -41,19 +43,36 @@ std::string text_of(const Simulation& s) {
 }
 
 /// 1F1B, plain or interleaved, under the same variation of every step: nullopt where there is none.
+/// `sizes`: of the micro-batches, in the order given; empty: they are alike.
 struct Usual {
   std::string name;
   Simulation simulation;
 };
 std::optional<Usual> simulate_usual(const Placement& placement, int micro_batches,
-                                    const SimulateOptions& options) {
+                                    const std::vector<MicroBatch>& sizes, const SimulateOptions& options) {
   for (const char* name : {"1f1b", "interleaved-1f1b"}) {
     const NamedSchedule named = named_schedule(name, placement, micro_batches);
-    const auto schedule =
-        named.orders ? earliest_starts(placement, micro_batches, *named.orders) : std::nullopt;
-    if (schedule) return Usual{name, simulate(placement, micro_batches, *schedule, options)};
+    auto schedule = named.orders ? earliest_starts(placement, micro_batches, *named.orders) : std::nullopt;
+    if (!schedule) continue;
+    if (sizes.empty()) return Usual{name, simulate(placement, micro_batches, *schedule, options)};
+    Plan plan;
+    plan.micro_batches = micro_batches;
+    plan.sizes = sizes;
+    plan.schedule = with_sizes(*schedule, placement, sizes);
+    const auto [all, one] = as_one_batch(plan, placement);
+    return Usual{name, simulate(all, one.micro_batches, one.schedule, options)};
   }
   return std::nullopt;
+}
+
+/// With the file's place in what is refused.
+Plan with_sizes_of(const std::string& file, const PlanAndPlacement& read) {
+  const std::vector<MicroBatch> sizes = read_sizes(file, read.placement);
+  try {
+    return with_sizes(read.plan, read.placement, sizes);
+  } catch (const InputError& error) {
+    throw InputError(file, 0, error.what());
+  }
 }
 
 }  // namespace
@@ -67,19 +86,26 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
       "simulate plan.json placement.toml --jitter 0.1 --transfer-factor 2 --explain");
   const PlanArguments files(line);
   bool wants_explanation = false;
+  std::string sizes;
   OptionSet options(line, {"simulate"});
+  line.text(
+          "--sizes", sizes,
+          "Micro-batches to replay the plan's order with instead of its own: as many as it has, each with a "
+          "size or times (TOML)")
+      .type_name("FILE");
   line.flag("--explain", wants_explanation, "Tell in words what holds up the makespan");
   if (!line.parse(args, io)) return 0;
   options.resolve();
   const SimulateOptions wanted = simulate_options(options);
   const PlanAndPlacement read = files.read_checked();
-  const auto [placement, plan] = as_one_batch(read.plan, read.placement);
+  const Plan replayed = sizes.empty() ? read.plan : with_sizes_of(sizes, read);
+  const auto [placement, plan] = as_one_batch(replayed, read.placement);
   const Simulation result = simulate(placement, plan.micro_batches, plan.schedule, wanted);
-  std::optional<Usual> usual;  // of micro-batches that are alike
-  if (read.plan.sizes.empty()) usual = simulate_usual(placement, plan.micro_batches, wanted);
-  const auto whole = step_with_optimizer(read.plan, read.placement, read.file.model);
+  const std::optional<Usual> usual =
+      simulate_usual(read.placement, replayed.micro_batches, replayed.sizes, wanted);
+  const auto whole = step_with_optimizer(replayed, read.placement, read.file.model);
   std::vector<std::string> reasons;
-  if (wants_explanation) reasons = explained(read.plan, read.placement);
+  if (wants_explanation) reasons = explained(replayed, read.placement);
   if (line.json) {
     Json json = {{"status", 0}, {"planned", result.planned}};
     for (const auto& [name, share] : kShares) json[name] = result.at(share);

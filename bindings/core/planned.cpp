@@ -1,14 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/core/planned.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "bindings/core/degree_table.h"
 #include "bindings/core/plan_summary.h"
 #include "search/files/sha256.h"
 #include "search/partition/stages.h"
 #include "search/placement/placement_toml.h"
+#include "search/placement/quantity.h"
 #include "search/profile/profile_noise.h"
 
 namespace ostinato::core {
+
+void describe(Planned& planned, const Profile& profile) {
+  const Candidate& best = planned.best();
+  planned.facts = facts_of(profile, best.options, best.cuts->stages);
+  planned.placement_text = format_placement(*best.placement) + format_model(planned.facts);
+  planned.plan.placement_sha256 = sha256(planned.placement_text);
+}
 
 Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher) {
   Planned planned;
@@ -18,18 +30,42 @@ Planned plan_profile(const Profile& profile, const JointOptions& options, const 
   planned.degree = degrees.chosen;
   if (options.replicas != 1) planned.degrees = std::move(degrees.degrees);
   planned.base = baselines(profile, partition, options.search.objective);
-  const Candidate& best = planned.best();
-  planned.facts = facts_of(profile, best.options, best.cuts->stages);
-  planned.placement_text = format_placement(*best.placement) + format_model(planned.facts);
-  planned.plan = *best.plan;
-  planned.plan.placement_sha256 = sha256(planned.placement_text);
+  planned.plan = *planned.best().plan;
+  describe(planned, profile);
   planned.plan.baselines = kept(planned.base);
   if (cut_candidates(planned.choice) == 0) planned.plan.search.cut_by_limit = false;  // all is proved
   for (const Candidate& candidate : planned.choice.candidates) planned.seconds += candidate.seconds;
   return planned;
 }
 
+namespace {
+
+/// The shortest first.
+std::vector<std::pair<std::size_t, Nanoseconds>> sorted_by_sizes(const Planned& planned) {
+  auto list = planned.of_sizes;
+  std::stable_sort(list.begin(), list.end(),
+                   [](const auto& a, const auto& b) { return a.second < b.second; });
+  return list;
+}
+
+std::string sizes_text(const Planned& planned, bool every) {
+  auto list = sorted_by_sizes(planned);
+  const std::size_t all = list.size();
+  if (!every) list.resize(std::min<std::size_t>(all, 10));
+  std::string text = "placements, and what the best order found takes with these sizes\n";
+  for (const auto& [candidate, value] : list)
+    text += fmt::format("{:1} {:>12}  {}\n", candidate == planned.choice.winner ? "*" : "",
+                        format_time(value), planned.choice.candidates[candidate].name);
+  if (list.size() < all) text += fmt::format("  {} more are longer\n", all - list.size());
+  return text + "\n";
+}
+
+}  // namespace
+
 std::string planned_text(const Planned& planned, const Profile& profile, bool every) {
+  if (!planned.of_sizes.empty())
+    return sizes_text(planned, every) +
+           summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts);
   const std::string degrees =
       planned.degrees.empty() ? "" : degrees_text(planned.degrees, planned.degree) + "\n";
   return degrees + choice_text(planned.choice, planned.base, profile, every) + "\n" +
@@ -39,7 +75,14 @@ std::string planned_text(const Planned& planned, const Profile& profile, bool ev
 Json planned_json(const Planned& planned, const Profile& profile) {
   Json object = {{"chosen", planned.best().name}};
   object.update(summary_json(planned.plan, *planned.best().placement, planned.seconds, planned.facts));
-  object.update(choice_json(planned.choice, planned.base));
+  if (planned.of_sizes.empty()) {
+    object.update(choice_json(planned.choice, planned.base));
+  } else {
+    Json list = Json::array();
+    for (const auto& [candidate, value] : sorted_by_sizes(planned))
+      list.push_back({{"name", planned.choice.candidates[candidate].name}, {"makespan_ns", value}});
+    object["candidates"] = list;
+  }
   if (!planned.degrees.empty()) object["degrees"] = degrees_json(planned.degrees);
   if (const std::string noise = noise_of(profile); !noise.empty()) object["noise"] = noise;
   return object;

@@ -9,6 +9,7 @@
 //   write_file("plan.json", format_plan(planned.plan, *planned.best().placement));
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/core/plan_table.h"
@@ -27,12 +28,17 @@ struct Planned {
   std::string placement_text;  ///< with its model
   ModelFacts facts;
   double seconds = 0;  ///< of all searches
+  /// Where the step has sizes of its own (plan_sizes()): candidates, and what the plan of each takes.
+  std::vector<std::pair<std::size_t, Nanoseconds>> of_sizes;
 
   const Candidate& best() const { return choice.candidates[choice.winner]; }
 };
 
 /// Throws what choose_degree() throws.
 Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher);
+
+/// Fills in what follows from profile, winner and plan.
+void describe(Planned& planned, const Profile& profile);
 
 /// Where replicas were asked for, their table first. The table of the best candidates, or of `every` one, why
 /// one was chosen, and the plan in a few lines.

@@ -155,15 +155,22 @@ def search_sizes(
     >>> plan.makespan, plan.micro_batches, bool(verify(plan))
     (3600, 4, True)
     """
-    if isinstance(sizes, str | PathLike):
-        batches = _search.sizes_file(placement._core, fspath(sizes))
-    else:
-        batches = [_micro_batch(placement, one, size) for one in sizes]
+    batches = _micro_batches(placement, sizes, size)
+    _check_effort(effort)
+    settings = _settings({"time_limit": time_limit, "seed": seed})
+    return Plan(_search.search_sizes(placement._core, batches, settings, effort, keep_order))
+
+
+def _check_effort(effort: int) -> None:
     check_counts(effort=effort)
     if effort < 1:
         raise UsageError(f"effort is {effort}; it must be 1 percent or more")
-    settings = _settings({"time_limit": time_limit, "seed": seed})
-    return Plan(_search.search_sizes(placement._core, batches, settings, effort, keep_order))
+
+
+def _micro_batches(placement: Placement, sizes: Sequence[MicroBatch] | str | PathLike[str], of: int) -> list[_search.MicroBatch]:
+    if isinstance(sizes, str | PathLike):
+        return _search.sizes_file(placement._core, fspath(sizes))
+    return [_micro_batch(placement, one, of) for one in sizes]
 
 
 def _micro_batch(placement: Placement, one: MicroBatch, of: int) -> _search.MicroBatch:
@@ -267,7 +274,11 @@ def plan(
     profile: Profile,
     *,
     devices: int | Devices,
-    micro_batches: int,
+    micro_batches: int = 0,
+    sizes: Sequence[int] | str | PathLike[str] | None = None,
+    size: int = 0,
+    effort: int = 100,
+    keep_order: bool = False,
     device_memory: Memory = "unlimited",
     objective: str = "makespan",
     time_limit: float = 10,
@@ -294,6 +305,10 @@ def plan(
     "recompute", "branches", "moves", "fewer-devices". `exact_losses` leaves out what changes losses by rounding: split backwards, shards.
     `replicas`: so many pipelines beside each other, each with its share of `devices` and `micro_batches`; "auto": the number that makes
     a step shortest. The plan is of one of them, and `report["degrees"]` has them all.
+
+    `sizes`: of the micro-batches of one step, as for `search_sizes()`, but without figures of blocks; `size`: that of the micro-batch that
+    was profiled, 0: what the profile says ("tokens"). The placement is then the one, of those that are tried for micro-batches that are
+    alike, on which the best order found for these is shortest.
     """
     options = {
         "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "max_chunks": max_chunks,
@@ -303,8 +318,33 @@ def plan(
     }  # fmt: skip
     check_counts(micro_batches=micro_batches)
     where = _devices(devices, device_memory)
-    core, report, told, interrupted = _search.plan_profile(profile._core, where._core, micro_batches, _settings(options), progress)
+    if sizes is None and (size or keep_order or effort != 100):
+        raise UsageError("size, effort and keep_order go with sizes")
+    if sizes is None:
+        found = _search.plan_profile(profile._core, where._core, micro_batches, _settings(options), progress)
+    else:
+        step, of = _bare_sizes(sizes, size, micro_batches)
+        _check_effort(effort)
+        found = _search.plan_sizes(profile._core, where._core, step, of, _settings(options), effort, keep_order, progress)
+    core, report, told, interrupted = found
     return _unless(interrupted, Plan(core, json.loads(report), told))
+
+
+def _bare_sizes(sizes: Sequence[int] | str | PathLike[str], of: int, micro_batches: int) -> tuple[list[int], int]:
+    if isinstance(sizes, str | PathLike):
+        step, of = _search.bare_sizes(fspath(sizes))
+    else:
+        step = [index(one) for one in sizes]
+        if not step:
+            raise UsageError("sizes are of no micro-batch; a step has at least one")
+        for one in step:
+            check_counts(63, size=one)
+        check_counts(63, size=of)
+        if of < 0:
+            raise UsageError(f"size is {of}; that of the profile is 1 or more, or 0: what it says itself")
+    if micro_batches not in (0, len(step)):
+        raise UsageError(f"micro_batches is {micro_batches}, but there are {len(step)} sizes; leave it out")
+    return step, of
 
 
 def verify(plan: Plan, *, profile: Profile | None = None, devices: int | Devices | None = None) -> Check:
@@ -323,15 +363,30 @@ def verify(plan: Plan, *, profile: Profile | None = None, devices: int | Devices
     return Check(tuple(passed), tuple(failures))
 
 
-def simulate(plan: Plan, *, jitter: float = 0, transfer_factor: float = 1, runs: int = 100, seed: int = 0) -> Simulation:
+def simulate(
+    plan: Plan,
+    *,
+    sizes: Sequence[MicroBatch] | str | PathLike[str] | None = None,
+    size: int = 1,
+    jitter: float = 0,
+    transfer_factor: float = 1,
+    runs: int = 100,
+    seed: int = 0,
+) -> Simulation:
     """Replays the plan's order on each device with times that vary by up to the share `jitter`, and transfers that take
     `transfer_factor` times as long. The same seed gives the same makespans.
+
+    `sizes` and `size`: other micro-batches than the plan's, as for `search_sizes()`, as many as it has. Raises InputError where a device
+    has not the memory for them in this order.
 
     >>> simulate(search(placement("v", devices=2), micro_batches=4)).at(100)
     15000
     """
     options = {"jitter": jitter, "transfer_factor": transfer_factor, "runs": runs, "seed": seed}
-    return Simulation(tuple(_search.simulate(plan._core, _settings(options))))
+    batches = [] if sizes is None else _micro_batches(plan.placement, sizes, size)
+    if sizes is not None and not batches:
+        raise UsageError("sizes are of no micro-batch; a step has at least one")
+    return Simulation(tuple(_search.simulate(plan._core, batches, _settings(options))))
 
 
 def explain(plan: Plan) -> list[str]:

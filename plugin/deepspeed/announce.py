@@ -91,3 +91,14 @@ def against(program) -> str:
         return ""
     longer = f", {usual / program.predicted:.2f} times as long" if program.predicted else ""
     return f"; 1F1B would take {usual / 1e6:.3f} ms{longer}"
+
+
+
+def of_next_step(rank: int, text: str) -> str:
+    """What the rank that reads the next step's micro-batches while one runs says of it ("read_ahead")."""
+    return f"ostinato: rank {rank}: {text}"
+
+
+def nothing_ahead(rank: int) -> str:
+    """The same, where layers may draw random numbers."""
+    return of_next_step(rank, 'layers may draw random numbers, so the loader is read where 1F1B reads it: "read_ahead" has no effect')

@@ -116,13 +116,22 @@ class AutoEngine(Engine):
             profile = _measure(self, batches, read)
             _switch(self, profile)
         if iterator is not None:
-            self.training_dataloader, self.data_iterator = loader, chain(batches, iterator)
+            self.training_dataloader, self.data_iterator = loader, _again(self, batches, iterator)
         return self.train_batch()
 
     def load_checkpoint(self, *args, **kwargs):
         """Repeated after the switch, under the plan's placement."""
         self._ostinato_auto.loaded = (args, kwargs)
         return super().load_checkpoint(*args, **kwargs)
+
+
+def _again(engine: Engine, batches: list, iterator) -> Any:
+    """What gives `batches`, and then what `iterator` still has."""
+    run = getattr(engine, "_ostinato", None)
+    if run is None or run.next_step is None:
+        return chain(batches, iterator)
+    run.next_step.put_back(iterator, batches)  # which knows it by what the script gives every step
+    return iterator
 
 
 def _read(iterator, count: int) -> tuple[list, int]:

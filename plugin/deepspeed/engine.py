@@ -8,6 +8,7 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 
 import time
 from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import chain, count
 
 import torch
@@ -27,6 +28,7 @@ from .costs import costs_of
 from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
+from .next_step import NextStep
 from .outside import Outside
 from .plan_checkpoints import PlanCheckpoints
 from .run import Run
@@ -72,14 +74,28 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         run.forwards = Forwards(self, self._make_executor)
         run.executor = self._training_executor() if run.trains else None
         if run.plans_steps:
-            asked, costs = run.section, costs_of(run.placement, run.measured, run.section.size or 0.0)
-            run.steps = StepPlans(run.group, self.device, run.placement, costs, self.micro_batches, asked.keep_order, asked.effort)
+            self._plan_steps()
         run.outside = Outside(self, *self._watched(), run.section.timeout_s)
         if run.paths.trace is not None:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
         return run.equality.claim
+
+    def _plan_steps(self) -> None:
+        """Each has a plan of its own from here on."""
+        run = self._ostinato
+        asked, costs = run.section, costs_of(run.placement, run.measured, run.section.size or 0.0)
+        planner = min(stage.rank for stage in run.stages if stage.reads or stage.ends)
+        run.steps = StepPlans(run.group, self.device, run.placement, costs, self.micro_batches, asked.keep_order, asked.effort, planner)
+        assert asked.sizes is not None
+        if not (asked.read_ahead and run.steps.plans_here):
+            return
+        if run.equality.follows_draws:
+            print(announce.nothing_ahead(self.global_rank), flush=True)
+        else:
+            say = partial(announce.of_next_step, self.global_rank)
+            run.next_step = NextStep(run.steps.search, size_function(asked.sizes), lambda text: print(say(text), flush=True))
 
     def _watched(self) -> tuple[Watch, Presence]:
         """Over this pipeline, and over all ranks, which a checkpoint waits for."""
@@ -237,6 +253,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
             run.active = None
             self._running_engine_backward = False
             self.module.show_all()
+            run.ahead.clear()  # of a step that failed
             run.equality.end(whole)
         run.batches_before += batches
         if not evaluates:
@@ -256,8 +273,11 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         seen = self._read_ahead(batches) if self._reads_data() else Seen()
         assert run.steps is not None and run.executor is not None
         with run.outside.planning():
-            program = run.steps.next(seen, self.global_steps + 1)
+            program = run.steps.next(seen, self.global_steps + 1, *([run.next_step.found] if run.next_step else []))
         run.executor.set_program(program)
+        if run.next_step is not None:
+            with run.equality.reading():
+                run.next_step.prepare(self.data_iterator, self.batch_fn, batches)
         if run.trace is not None:
             run.trace.planned(program, run.steps.last)
 
@@ -265,7 +285,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         """All items of a step; what is wrong is said by all ranks."""
         run = self._ostinato
         assert run.section.sizes is not None
-        read, items = super()._next_batch, []
+        read, items = self._next_unread, []
         try:
             run.equality.read_ahead(lambda: items.append(read()), batches)
         except Exception as error:  # the user's loader
@@ -275,7 +295,18 @@ class PlanEngine(StagePasses, PlanCheckpoints):
 
     def _next_batch(self):
         ahead = self._ostinato.ahead
-        return ahead.popleft() if ahead else super()._next_batch()
+        return ahead.popleft() if ahead else self._next_unread()
+
+    def _next_unread(self):
+        """By DeepSpeed's code. What was read of the iterator before its turn comes first."""
+        next_step, iterator = self._ostinato.next_step, self.data_iterator
+        if next_step is None:
+            return super()._next_batch()
+        self.data_iterator = next_step.before(iterator)
+        try:
+            return super()._next_batch()
+        finally:
+            self.data_iterator = iterator
 
     def read_first_batch(self) -> None:
         """Of the step or evaluation that begins."""

@@ -57,6 +57,11 @@ class Equality:
             self._may_draw = any(everyones(may_draw([*self._module._local_funcs, self._module.loss_fn])))
             self.claim = replace(claim, follows=self._may_draw)
 
+    @property
+    def follows_draws(self) -> bool:
+        """Layers may draw what they would under 1F1B: then the loader must be read where 1F1B reads it."""
+        return self.claim.draws and self._may_draw
+
     def one_by_one(self, stage: Stage) -> bool:
         """Whether the stage's backward starts from one output after the other, as DeepSpeed's do."""
         return self._borders is not None and self._borders.one_by_one(stage)

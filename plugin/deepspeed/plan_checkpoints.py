@@ -23,11 +23,16 @@ class PlanCheckpoints(Engine):
             )
 
     def save_checkpoint(self, save_dir, tag=None, *args, **kwargs):
+        self._tell_unread("save_checkpoint()")
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
         if self.global_rank == 0 and save_dir:
             checkpoint.write(save_dir, tag, self._ostinato.stages)
         with self._ostinato.outside.checkpoint("saving a checkpoint"):
             return super().save_checkpoint(save_dir, tag, *args, **kwargs)
+
+    def _tell_unread(self, what: str) -> None:
+        if self._ostinato.next_step is not None:
+            self._ostinato.next_step.tell(what)
 
     def _save_zero_checkpoint(self, save_path, tag):
         with universal.wholes_saved(self, self._ostinato.parts):
@@ -40,6 +45,7 @@ class PlanCheckpoints(Engine):
         return [type(group)((name, whole.get(name, shape)) for name, shape in group.items()) for group in groups]
 
     def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
+        self._tell_unread("load_checkpoint()")
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         if load_optimizer_states and not module_only and not self.load_universal_checkpoint():
             checkpoint.check(load_dir, tag, self._ostinato)

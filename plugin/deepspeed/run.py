@@ -19,6 +19,7 @@ from .config import Paths, Section
 from .copies import Copies
 from .equality import Equality
 from .evaluation import Forwards
+from .next_step import NextStep
 from .outside import Outside
 from .plans import Stage
 from .sharding import Courier
@@ -58,6 +59,7 @@ class Run:
     placement: str = ""  # its text, where steps have plans of their own
     measured: str = ""  # what a profile says of micro-batches of several sizes, as JSON; "": nothing
     steps: StepPlans | None = None  # which makes them
+    next_step: NextStep | None = None  # on the rank that searches, where the micro-batches of the next step are read ahead
     ahead: deque[Any] = field(default_factory=deque)  # items of this step that were read to plan it
     rest: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
     # Made when the engine's __init__ is over (PlanEngine.ostinato_begin), in this order:

@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         _compute_loss: bool
         _config: Config
         _running_engine_backward: bool
+        batch_fn: Callable[[Any], Any] | None
         client_optimizer: Any
         data_iterator: Iterator[Any] | None
         device: torch.device

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/plan/sizes_toml.h"
 
+#include <fmt/format.h>
+
 #include "search/files/file.h"
 #include "search/files/toml_values.h"
 #include "search/files/unit_field.h"
@@ -11,14 +13,19 @@ namespace {
 
 constexpr std::string_view kFormat = "ostinato-sizes/1";
 
+/// The keys above the first micro-batch.
+Fields head_of(const Value& root, const std::string& file) {
+  check_format(root, file, kFormat);
+  return Fields(root, file, "a file of sizes",
+                {"format", "size", "time_unit", "memory_unit", "micro_batches"});
+}
+
 class SizesReader {
  public:
   SizesReader(const std::string& file, const Placement& placement) : file_(file), placement_(placement) {}
 
   void root(const Value& root) {
-    check_format(root, file_, kFormat);
-    const Fields fields(root, file_, "a file of sizes",
-                        {"format", "size", "time_unit", "memory_unit", "micro_batches"});
+    const Fields fields = head_of(root, file_);
     if (fields.find("size") != nullptr) of_ = fields.integer("size", 1);
     time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
     memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
@@ -95,6 +102,31 @@ std::vector<MicroBatch> parse_sizes(std::string_view text, const std::string& na
       text, name, "micro_batches", [&](const Value& root) { reader.root(root); },
       [&](const Value& one) { reader.micro_batch(one); });
   return reader.finish();
+}
+
+BareSizes read_bare_sizes(const std::filesystem::path& path) {
+  return parse_bare_sizes(read_file(path, kMaxSizesBytes), path.string());
+}
+
+BareSizes parse_bare_sizes(std::string_view text, const std::string& name) {
+  BareSizes bare;
+  const auto root = [&](const Value& value) {
+    const Fields fields = head_of(value, name);
+    if (fields.find("size") != nullptr) bare.of = fields.integer("size", 1);
+  };
+  const auto one = [&](const Value& value) {
+    const Fields fields(value, name, "[[micro_batches]]", {"size", "times", "memory", "workspace"});
+    for (const char* key : {"times", "memory", "workspace"})
+      if (fields.find(key) != nullptr)
+        fields.fail(
+            fields.find(key),
+            fmt::format("'{}' is of blocks, and the placement is still to be made: give a 'size' alone",
+                        key));
+    bare.sizes.push_back(fields.integer("size", 0));
+  };
+  read_toml(text, name, "micro_batches", root, one);
+  if (bare.sizes.empty()) throw InputError(name, 0, "no micro-batch; a step has at least one");
+  return bare;
 }
 
 }  // namespace ostinato

@@ -6,6 +6,7 @@
 //   const Placement p = read_placement("v-shape-4.toml").placement;
 //   const std::vector<MicroBatch> sizes = read_sizes("step.toml", p);
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -19,6 +20,16 @@ namespace ostinato {
 std::vector<MicroBatch> read_sizes(const std::filesystem::path& path, const Placement& placement);
 std::vector<MicroBatch> parse_sizes(std::string_view text, const std::string& name,
                                     const Placement& placement);
+
+/// The same where the placement is still to be made: sizes alone.
+struct BareSizes {
+  std::vector<std::int64_t> sizes;  ///< of each micro-batch, >= 0
+  std::int64_t of = 0;              ///< that of the micro-batch whose costs are known; 0: not said
+};
+
+/// Throws InputError with file:line, also for figures of blocks, which have no names yet.
+BareSizes read_bare_sizes(const std::filesystem::path& path);
+BareSizes parse_bare_sizes(std::string_view text, const std::string& name);
 
 inline constexpr std::size_t kMaxSizesBytes = std::size_t{256} << 20;
 

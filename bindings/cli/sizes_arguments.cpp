@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/cli/sizes_arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bindings/core/usage_error.h"
+#include "search/files/error.h"
+
+namespace ostinato::cli {
+
+void SizesArguments::declare(CommandLine& line, const std::string& help) {
+  line.text("--sizes", file, help).type_name("FILE");
+  line.whole_number("--effort", effort, {1, 1'000'000},
+                    "With --sizes: percent of the usual work, which takes about 15 ms (default: 100)")
+      .type_name("PERCENT");
+  line.flag("--keep-order", keep_order,
+            "With --sizes: backwards, and forwards that compute losses, run in the order given, so that "
+            "gradients are added as in 1F1B");
+}
+
+void SizesArguments::check() const {
+  if (effort > 0 && !given()) throw UsageError("--effort goes with --sizes");
+  if (keep_order && !given()) throw UsageError("--keep-order goes with --sizes");
+}
+
+void SizesArguments::check_count(int micro_batches, std::size_t sizes) const {
+  if (micro_batches == 0 || static_cast<std::size_t>(micro_batches) == sizes) return;
+  throw InputError(
+      file, 0,
+      fmt::format("has {} micro-batches, but --micro-batches is {}; leave it out", sizes, micro_batches));
+}
+
+bool typed(const std::vector<std::string>& args, std::string_view option) {
+  return std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
+    return arg == option || arg.starts_with(std::string(option) + "=");
+  });
+}
+
+}  // namespace ostinato::cli

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/core/step_sizes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+
+#include "bindings/core/usage_error.h"
+#include "search/files/error.h"
+#include "search/placement/quantity.h"
+#include "search/plan/one_batch.h"
+#include "search/plan/orders.h"
+#include "search/simulate/simulate.h"
+
+namespace ostinato::core {
+namespace {
+
+/// What the layers of a stage take at each size of the profile.
+class Curve {
+ public:
+  Curve(const Profile& profile, const Stage& stage, Kind kind) {
+    const bool backward = kind != Kind::forward;
+    for (const SizeCost& row : profile.sizes) {
+      double time = 0;
+      for (const int layer : stage.layers) {
+        if (backward) time += static_cast<double>(row.backward[layer]);
+        if (!backward || stage.recompute) time += static_cast<double>(row.forward[layer]);
+      }
+      points_.emplace_back(static_cast<double>(row.size), time);
+    }
+  }
+
+  double at(double size) const {
+    std::size_t k = 1;
+    while (k + 1 < points_.size() && size > points_[k].first) ++k;
+    const auto& [x, a] = points_[k - 1];
+    const auto& [y, b] = points_[k];
+    return std::max(0.0, a + (b - a) * (size - x) / (y - x));
+  }
+
+ private:
+  std::vector<std::pair<double, double>> points_;
+};
+
+void follow(const Profile& profile, const Placement& placement, std::int64_t size, std::int64_t of,
+            MicroBatch& one) {
+  for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
+    const Block& block = placement.blocks[b];
+    const auto stage = std::find_if(placement.stages.begin(), placement.stages.end(),
+                                    [&](const Stage& s) { return s.name == block.stage; });
+    if (stage == placement.stages.end() || stage->layers.empty()) continue;
+    const Curve curve(profile, *stage, block.kind);
+    const double usual = curve.at(static_cast<double>(of));
+    if (usual <= 0) continue;
+    const double time = static_cast<double>(block.time) * curve.at(static_cast<double>(size)) / usual;
+    one.times[b] = static_cast<Nanoseconds>(std::llround(std::min(time, 1e18)));
+  }
+}
+
+void check(const JointOptions& options) {
+  if (options.replicas != 1) throw UsageError("--sizes is of one pipeline's step: leave --replicas out");
+  if (options.search.method != "auto" || options.search.objective != Objective::makespan)
+    throw UsageError("--sizes searches the makespan of one step: leave --method and --objective out");
+}
+
+/// The plan of a candidate's placement; nullopt where no order was found.
+std::optional<Plan> plan_of(const Candidate& candidate, const Profile& profile, const BareSizes& sizes,
+                            const UnequalOptions& unequal, std::string& why_not) {
+  try {
+    const Placement& placement = *candidate.placement;
+    return search_unequal(placement, sized(profile, placement, sizes.sizes, sizes.of), unequal);
+  } catch (const InfeasibleError& error) {
+    why_not = error.what();
+  } catch (const UndecidedError& error) {
+    why_not = error.what();
+  }
+  return std::nullopt;
+}
+
+/// What counts: where devices share processors, the replay there.
+Nanoseconds value_of(const Plan& plan, const Placement& placement) {
+  if (placement.hosts.empty()) return plan.makespan;
+  const OneBatch all = as_one_batch(plan, placement);
+  return replayed_makespan(all.placement, 1, all.plan.schedule);
+}
+
+}  // namespace
+
+std::vector<MicroBatch> sized(const Profile& profile, const Placement& placement,
+                              const std::vector<std::int64_t>& sizes, std::int64_t of) {
+  std::vector<MicroBatch> all;
+  for (const std::int64_t size : sizes) {
+    MicroBatch& one = all.emplace_back(scaled(placement, size, of));
+    if (profile.sizes.size() > 1) follow(profile, placement, size, of, one);
+  }
+  return all;
+}
+
+Planned plan_sizes(const Profile& profile, const JointOptions& options, const BareSizes& given,
+                   const UnequalOptions& unequal, const Searcher& searcher) {
+  check(options);
+  BareSizes sizes = given;
+  if (sizes.of == 0) sizes.of = profile.tokens;
+  if (sizes.of == 0)
+    throw InputError("", 0,
+                     "the profile does not say which size its micro-batch has: size = ... at the top of the "
+                     "file of sizes does");
+  Planned planned = plan_profile(profile, options, searcher);
+  Nanoseconds least = 0;
+  std::optional<std::size_t> best;
+  std::string why_not;
+  const auto consider = [&](std::size_t c) {
+    Candidate& candidate = planned.choice.candidates[c];
+    if (!candidate.placement || candidate.infeasible) return;
+    if (best && unequal.stop != nullptr && *unequal.stop) return;
+    std::optional<Plan> plan = plan_of(candidate, profile, sizes, unequal, why_not);
+    if (!plan) return;
+    const Nanoseconds value = value_of(*plan, *candidate.placement);
+    planned.of_sizes.push_back({c, value});
+    if (best && value >= least) return;
+    least = value;
+    best = c;
+    planned.plan = std::move(*plan);
+  };
+  const std::size_t usual = planned.choice.winner;
+  consider(usual);
+  for (std::size_t c = 0; c < planned.choice.candidates.size(); ++c)
+    if (c != usual) consider(c);
+  if (!best)
+    throw UndecidedError("no placement that was tried holds micro-batches of these sizes: " + why_not);
+  planned.choice.winner = *best;
+  describe(planned, profile);
+  return planned;
+}
+
+std::vector<ScheduledBlock> with_sizes(const std::vector<ScheduledBlock>& schedule,
+                                       const Placement& placement, const std::vector<MicroBatch>& sizes) {
+  const int blocks = static_cast<int>(placement.blocks.size());
+  Orders orders = orders_of(placement, schedule);
+  for (std::vector<Step>& order : orders)
+    for (Step& step : order) step = {step.micro_batch * blocks + step.block, 0};
+  const Placement all = unrolled(placement, sizes);
+  std::vector<ScheduledBlock> other = *earliest_starts(all, 1, orders);  // the same dependencies: no cycle
+  for (ScheduledBlock& step : other) {
+    step.micro_batch = step.block / blocks;
+    step.block %= blocks;
+  }
+  sort_schedule(placement, other);
+  return other;
+}
+
+Plan with_sizes(const Plan& plan, const Placement& placement, const std::vector<MicroBatch>& sizes) {
+  if (static_cast<int>(sizes.size()) != plan.micro_batches)
+    throw InputError(
+        "", 0,
+        fmt::format("{} micro-batches have sizes, but the plan has {}", sizes.size(), plan.micro_batches));
+  check_sizes(placement, sizes);
+  Plan other;
+  other.placement_name = plan.placement_name;
+  other.placement_sha256 = plan.placement_sha256;
+  other.micro_batches = plan.micro_batches;
+  other.sizes = sizes;
+  other.schedule = with_sizes(plan.schedule, placement, sizes);
+  const OneBatch all = as_one_batch(other, placement);
+  other.makespan = makespan_of(all.placement, all.plan.schedule);
+  other.span = span_of(all.placement, all.plan.schedule);
+  other.peak_memory = peak_memory(all.placement, all.plan.schedule);
+  for (std::size_t d = 0; d < placement.devices.size(); ++d) {
+    const Device& device = placement.devices[d];
+    if (other.peak_memory[d] <= device.memory) continue;
+    throw InputError(
+        "", 0,
+        fmt::format("with these sizes the plan's order needs {} on {}, which has {}; search "
+                    "--sizes finds one that fits, if there is one",
+                    format_memory(other.peak_memory[d]), device.name, format_memory(device.memory)));
+  }
+  return other;
+}
+
+}  // namespace ostinato::core

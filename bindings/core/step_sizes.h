@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Sizes of micro-batches beside a profile, and beside a plan that was made for others.
+//
+//   const std::vector<MicroBatch> step = sized(profile, placement, {512, 2048}, 1024);
+//   const Planned planned = plan_sizes(profile, joint, {{512, 2048}, 1024}, {});
+//   const Plan other = with_sizes(plan, placement, step);     // the same orders, other times
+
+#include <cstdint>
+#include <vector>
+
+#include "bindings/core/planned.h"
+#include "search/plan/sizes_toml.h"
+#include "search/unequal/unequal.h"
+
+namespace ostinato::core {
+
+/// Micro-batches of a placement whose stages say their layers. Memory and messages grow in proportion to
+/// `size` / `of`. So do times, but where the profile was measured at two sizes or more (Profile::sizes): then
+/// they follow the straight lines between these, and beyond them the lines through the outermost two.
+std::vector<MicroBatch> sized(const Profile& profile, const Placement& placement,
+                              const std::vector<std::int64_t>& sizes, std::int64_t of);
+
+/// What plan_profile() does, for one step of these sizes: of the placements that it tries for micro-batches
+/// of the profile's size, that whose plan for the sizes is shortest. `sizes.of` 0: the profile's tokens.
+/// Throws InputError where neither is known, UsageError where the options do not go with sizes, and what
+/// plan_profile() and search_unequal() throw.
+Planned plan_sizes(const Profile& profile, const JointOptions& options, const BareSizes& sizes,
+                   const UnequalOptions& unequal, const Searcher& searcher);
+
+/// The plan's order on each device with these micro-batches, every block as early as it can; nothing is
+/// claimed of it. `placement` is with the modes that the plan takes. Throws InputError where they are not as
+/// many as the plan's, and where a device lacks memory in this order.
+Plan with_sizes(const Plan& plan, const Placement& placement, const std::vector<MicroBatch>& sizes);
+
+/// Of any schedule of the placement, as with_sizes() and whatever its memory: the new starts.
+std::vector<ScheduledBlock> with_sizes(const std::vector<ScheduledBlock>& schedule,
+                                       const Placement& placement, const std::vector<MicroBatch>& sizes);
+
+}  // namespace ostinato::core
