@@ -273,7 +273,8 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         seen = self._read_ahead(batches) if self._reads_data() else Seen()
         assert run.steps is not None and run.executor is not None
         with run.outside.planning():
-            program = run.steps.next(seen, self.global_steps + 1, *([run.next_step.found] if run.next_step else []))
+            ahead = {} if run.next_step is None else {"ahead": run.next_step.found}
+            program = run.steps.next(seen, self.global_steps + 1, **ahead)
         run.executor.set_program(program)
         if run.next_step is not None:
             with run.equality.reading():

@@ -98,7 +98,8 @@ class NextStep:
         self._said: set[str] = set()
         self.hits = 0  # steps whose plan was there
 
-    def __len__(self) -> int:
+    @property
+    def held(self) -> int:
         """Items that were read, and not given out."""
         return 0 if self._unread is None else len(self._unread)
 
@@ -142,7 +143,7 @@ class NextStep:
 
     def tell(self, what: str) -> None:
         """`what` happens to the training: "save_checkpoint()". Says that items have been read of which it knows nothing."""
-        if count := len(self):
+        if count := self.held:
             self._once(
                 what,
                 f'{what}: the {count} micro-batches that come next have been read already ("read_ahead"): a loader whose position is '
