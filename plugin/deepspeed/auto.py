@@ -33,6 +33,7 @@ from ostinato.ranks.presence import ranks_in_words
 from ostinato import _profiler
 
 from . import announce
+from .config import Section
 from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import is_graph, layers_read
@@ -42,6 +43,8 @@ from .parameter_groups import Snapshot
 from .random_state import random_state_kept
 from .rebuild import units_of
 from .script_changes import ScriptChanges
+from .sized_costs import at_size, clusters_of, rows_of
+from .sizes import Seen, agreed, seen_by, size_function
 from .starting import starting
 from .upstream import Engine, Model
 
@@ -63,11 +66,12 @@ class Auto:
     changes: ScriptChanges  # since initialize()
     shares_cores: bool  # a layer's time is then that of its thread: how long it waits for a core is the plan's to count
     timeout_s: float  # of the section
+    size_of: Callable[[Any], Any] | None = None  # the section's "sizes"
     loaded: tuple | None = None  # arguments of load_checkpoint()
 
 
 def begin(
-    engine: Engine, original_init, again: Again, shares_cores: bool, timeout_s: float, args: tuple, kwargs: dict
+    engine: Engine, original_init, again: Again, shares_cores: bool, section: Section, args: tuple, kwargs: dict
 ) -> dict[str, Marks]:
     """Makes DeepSpeed's own engine, which measures in its first train_batch(). Changes `kwargs` so that it can be read twice. Returns what
     that engine did to the layers of this rank, by their units (rebuild). `shares_cores`: ranks of this run do.
@@ -82,7 +86,8 @@ def begin(
     original_init(engine, *args, **kwargs)
     hooks = [set(now) - before for now, before in zip(_hooks(kwargs["model"]), had, strict=True)]
     engine.__class__ = type(kind.__name__, (AutoEngine, kind), {"__module__": kind.__module__})
-    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks, ScriptChanges(engine), shares_cores, timeout_s)
+    size_of = size_function(section.sizes) if section.sizes else None
+    engine.__dict__["_ostinato_auto"] = Auto(again, kind, groups, hooks, ScriptChanges(engine), shares_cores, section.timeout_s, size_of)
     if dist.get_rank() == 0:
         print("ostinato: auto: the first train_batch() measures under DeepSpeed's own 1F1B, then searches", flush=True)
     return {unit: Marks(before[unit], describe(layer)) for unit, layer in layers.items()}
@@ -110,10 +115,11 @@ class AutoEngine(Engine):
         if data_iter is not None:
             self.set_dataiterator(data_iter)
         loader, iterator = self.training_dataloader, self.data_iterator
-        batches, read = _read(iterator, self.micro_batches) if iterator is not None else ([], 0)
+        batches, read, why = _read(iterator, self.micro_batches) if iterator is not None else ([], 0, None)
+        sizes = _sizes(self, batches, why)
         self._ostinato_auto.changes.note()
         with random_state_kept(), starting("measuring, and then making its engine anew", self._ostinato_auto.timeout_s):
-            profile = _measure(self, batches, read)
+            profile = _measure(self, batches, read, sizes)
             _switch(self, profile)
         if iterator is not None:
             self.training_dataloader, self.data_iterator = loader, _again(self, batches, iterator)
@@ -134,18 +140,40 @@ def _again(engine: Engine, batches: list, iterator) -> Any:
     return iterator
 
 
-def _read(iterator, count: int) -> tuple[list, int]:
-    """The batches of a step, and the nanoseconds that one of them takes."""
-    batches, times = [], [0]
+def _read(iterator, count: int) -> tuple[list, int, Exception | None]:
+    """The batches of a step, the nanoseconds that one of them takes, and the error that ended the reading."""
+    batches: list = []
+    times = [0]
     begin = time.perf_counter_ns()
-    for batch in islice(iterator, count):
-        batches.append(batch)
-        times.append(time.perf_counter_ns() - begin)
-        begin = time.perf_counter_ns()
-    return batches, statistics.median_low(times[2:] or times)  # the first waits for what reads ahead to start
+    try:
+        for batch in islice(iterator, count):
+            batches.append(batch)
+            times.append(time.perf_counter_ns() - begin)
+            begin = time.perf_counter_ns()
+    except Exception as error:  # of the user's loader
+        return batches, 0, error
+    return batches, statistics.median_low(times[2:] or times), None  # the first waits for what reads ahead to start
 
 
-def _measure(engine: Engine, batches: list, read: int) -> str:
+def _sizes(engine: Engine, batches: list, why: Exception | None) -> tuple[float, ...]:
+    """Of the micro-batches of this pipeline; () where the section has no "sizes". All ranks raise the same where one has none."""
+    function = engine._ostinato_auto.size_of
+    if function is None:
+        if why is not None:
+            raise why
+        return ()
+    seen = Seen()
+    if engine.data_iterator is not None:
+        short = len(batches) < engine.micro_batches
+        why = why or (StopIteration() if short else None)
+        items = map(engine.batch_fn, batches) if engine.batch_fn else batches
+        seen = seen_by(function, list(items)) if why is None else Seen(error=f"reading micro-batch {len(batches)}: {type(why).__name__}: {why}")
+    everyone = everyones(seen)
+    of_pipelines = {tuple(ranks): agreed([everyone[rank] for rank in ranks]) for ranks in engine.grid.pipe_groups}
+    return next(sizes for ranks, sizes in of_pipelines.items() if dist.get_rank() in ranks)
+
+
+def _measure(engine: Engine, batches: list, read: int, sizes: tuple[float, ...]) -> str:
     """Runs forwards and backwards of the step; the profile on rank 0. The model is afterwards what it was before. `read`: ns for a batch."""
     model = engine.module
     layers: dict[int | str, Any] = {**dict(enumerate(model.forward_funcs, model._local_start)), "loss": model.loss_fn}
@@ -165,7 +193,7 @@ def _measure(engine: Engine, batches: list, read: int) -> str:
     for parameter in model.parameters():
         parameter.grad = None
     model.micro_offset = offset
-    return _profile(engine, clock, max(everyones(read)))
+    return _profile(engine, clock, max(everyones(read)), sizes)
 
 
 def _run_step(engine: Engine, clock: LayerClock) -> None:
@@ -178,21 +206,26 @@ def _run_step(engine: Engine, clock: LayerClock) -> None:
         clock.backward(run) if isinstance(command, schedule.BackwardPass) else run()
 
 
-def _profile(engine: Engine, clock: LayerClock, read: int) -> str:
+def _profile(engine: Engine, clock: LayerClock, read: int, sizes: tuple[float, ...]) -> str:
     """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere."""
     config, optimizer, on_cpu = engine._config._param_dict, engine.client_optimizer, torch.device(engine.device).type == "cpu"
     settings = read_settings(config, optimizer, not on_cpu)
     # On an accelerator copies of parameters may not find room beside the model.
     steps = StepClock.of(config, optimizer, settings, host_timed(torch.device(engine.device))) if on_cpu else None
-    everyone = everyones(clock.measured(settings, steps))
+    clusters, reference = clusters_of(sizes), max(1, round(statistics.fmean(sizes))) if sizes else 0
+    measured = clock.measured(settings, steps)
+    everyone = everyones([at_size(layer, sizes, clusters, reference) if sizes else (layer, ((), ())) for layer in measured])
     if dist.get_rank() != 0:
         return ""
-    layers = {layer.index: layer for of_rank in reversed(everyone) for layer in of_rank}  # the first replica's
+    found = {layer.index: (layer, curves) for of_rank in reversed(everyone) for layer, curves in of_rank}  # the first replica's
+    layers = {index: layer for index, (layer, _) in found.items()}
     profile = _profiler.Profile()
     profile.model, profile.timer = "measured by ostinato inside DeepSpeed", "cpu"
     profile.warm_up, profile.repeats = WARM_UP, PASSES
     profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
     profile.layers = _rows([layers[index] for index in sorted(layers)], engine.module._layer_specs)
+    if rows := rows_of([found[index][1] for index in sorted(found)], clusters):
+        profile.tokens, profile.sizes = reference, rows
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.completeness.complete = True
     busy = computing(layer.samples for layer in layers.values())

@@ -116,7 +116,7 @@ def _check_ways(section: Section, where: str) -> None:
     if len(ways) > 1:
         given = " and ".join(f'"{way}"' for way in ways)
         raise OstinatoError(f'{where}: the "ostinato" section has {given}: each is a way to a plan, give one')
-    if section.placement and section.searches and not section.sizes:
+    if section.placement and section.searches and (section.auto or not section.sizes):
         raise OstinatoError(f'{where}: "placement" in the "ostinato" section belongs to "plan": a search makes its own')
     if section.auto and section.search is not None and section.search.inference:
         raise OstinatoError(f'{where}: "inference" in "search" needs "profile": "auto" measures while it trains')
@@ -133,8 +133,8 @@ def _check_sizes(section: Section, ways: list[str], where: str) -> None:
         for key in ("size", "keep_order", "effort", "read_ahead"):
             if getattr(section, key):
                 raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "sizes"')
-    elif "auto" in ways:
-        raise OstinatoError(f'{where}: "auto" in the "ostinato" section does not go with "sizes": give a "profile" or a "placement"')
+    elif section.auto and section.size:
+        raise OstinatoError(f'{where}: "size" in the "ostinato" section does not go with "auto", which measures what it is')
     elif section.search is not None and (section.search.objective or "makespan") != "makespan":
         raise OstinatoError(f'{where}: "objective" in "search" does not go with "sizes": a step of its own plan has the least makespan')
     elif section.placement and section.plan is None:

@@ -74,7 +74,7 @@ def _answer(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     try:
         if paths.profile is None and paths.placement is None:  # "auto"
             kept = paths.output if _kept_plan(paths) else None
-            return {} if kept is None else _packed({name: (kept / name).read_text() for name in FILES})
+            return {} if kept is None else _packed({name: (kept / name).read_text() for name in FILES} | _kept_costs(section, kept))
         wanted = section.search or Search()
         if paths.placement is not None:
             found = _of_placement(wanted, paths.placement, size)
@@ -84,7 +84,10 @@ def _answer(section: Section, paths: Paths, size: Size) -> dict[str, str]:
         if paths.output is not None:
             Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
             Diagnostic(paths.output / PLAN).write(found.text)
-        return _packed({PLAN: found.text, PLACEMENT: found.placement.text} | _costs_by_size(section, paths))
+        costs = _costs_by_size(section, paths)
+        if section.auto and paths.output is not None and costs:
+            Diagnostic(paths.output / SIZES).write(json.dumps(json.loads(costs[SIZES]) | {"function": section.sizes}))
+        return _packed({PLAN: found.text, PLACEMENT: found.placement.text} | costs)
     except (OSError, OstinatoError) as error:
         return {"error": str(error)}
 
@@ -95,6 +98,16 @@ def _costs_by_size(section: Section, paths: Paths) -> dict[str, str]:
         return {}
     profile = json.loads(paths.profile.read_text())
     return {SIZES: json.dumps({key: profile[key] for key in ("tokens", "sizes") if key in profile})}
+
+
+def _kept_costs(section: Section, kept: Path) -> dict[str, str]:
+    """What an earlier run with "auto" has measured beside the plan that it left."""
+    if section.sizes is None or not (kept / SIZES).is_file():
+        return {}
+    text = (kept / SIZES).read_text()
+    if (function := json.loads(text).get("function")) != section.sizes:
+        raise OstinatoError(f'"output": {kept / SIZES} was measured with "sizes": "{function}", and now it is "{section.sizes}": give another folder')
+    return {SIZES: text}
 
 
 def _kept_plan(paths: Paths) -> bool:

@@ -87,8 +87,8 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
         return _without_plan(error, engine, original_init, prepared, args, kwargs)
     if prepared.program is None:
         again = partial(_start_measured, original_init, prepared, args, kwargs)
-        shares, timeout_s = bool(cores.sharing(prepared.places)), prepared.checked()[0].timeout_s
-        prepared.engines = auto.begin(engine, original_init, again, shares, timeout_s, args, kwargs)
+        shares, section = bool(cores.sharing(prepared.places)), prepared.checked()[0]
+        prepared.engines = auto.begin(engine, original_init, again, shares, section, args, kwargs)
     else:
         _install(engine, original_init, prepared, args, kwargs)
 
@@ -179,12 +179,21 @@ def _prepare(section: dict, file: str | None, model: Model, config) -> Prepared:
         made.paths = resolve(made.section, file)
         if made.section.sizes:
             size_function(made.section.sizes)
+            _check_shapes(made.section, model)
         check_outputs(made.paths, dist.get_rank())
         if not made.section.searches:
             _lower(made, made.paths, model, config)
     except OstinatoError as error:
         made.error = error
     return made
+
+
+def _check_shapes(section: Section, model: Model) -> None:
+    if section.auto and not model.dynamic_shape:
+        raise OstinatoError(
+            '"auto" with "sizes" in the "ostinato" section measures the first step under DeepSpeed\'s own 1F1B, whose shapes may differ where '
+            "PipelineModule says so: dynamic_shape=True"
+        )
 
 
 def _lower(prepared: Prepared, paths: Paths, model: Model, config) -> None:
