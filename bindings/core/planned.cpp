@@ -80,7 +80,7 @@ Json planned_json(const Planned& planned, const Profile& profile) {
   } else {
     Json list = Json::array();
     for (const auto& [candidate, value] : sorted_by_sizes(planned))
-      list.push_back({{"name", planned.choice.candidates[candidate].name}, {"makespan_ns", value}});
+      list.push_back({{"name", planned.choice.candidates[candidate].name}, {"makespan", value}});
     object["candidates"] = list;
   }
   if (!planned.degrees.empty()) object["degrees"] = degrees_json(planned.degrees);

@@ -339,6 +339,8 @@ def _bare_sizes(sizes: Sequence[int] | str | PathLike[str], of: int, micro_batch
             raise UsageError("sizes are of no micro-batch; a step has at least one")
         for one in step:
             check_counts(63, size=one)
+            if one < 0:
+                raise UsageError(f"a size is {one}; it must be 0 or more")
         check_counts(63, size=of)
         if of < 0:
             raise UsageError(f"size is {of}; that of the profile is 1 or more, or 0: what it says itself")
