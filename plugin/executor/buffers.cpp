@@ -30,6 +30,7 @@ Buffer BufferPool::take(const TensorSpec& spec) {
     free.erase(found);
     return Buffer(this, std::move(next.tensor), spec.requires_grad, std::move(next.event));
   }
+  if (shapes_change_) clear();
   meter_.add(spec.bytes());
   at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(spec.dtype).device(device_));
   // The allocator gives out memory whose last use was issued on this stream, and need not have ended.

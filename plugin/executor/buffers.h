@@ -93,6 +93,12 @@ class BufferPool {
   /// O(log shapes); allocates only where no buffer of that shape and dtype is free.
   Buffer take(const TensorSpec& spec);
 
+  /// While messages take other shapes than before (micro-batches of unequal size), buffers of one shape
+  /// hardly come again: where none is free, all others that are go first, so that no more is held than is in
+  /// use. To fit one shape into the buffer of another would gain nothing: an allocation is 0.1 % of a
+  /// transfer.
+  void shapes_change(bool yes) { shapes_change_ = yes; }
+
   /// Before each compute.
   void next_compute() { ++computes_; }
 
@@ -114,6 +120,7 @@ class BufferPool {
   at::Device device_;
   Meter& meter_;
   std::int64_t computes_ = 0;
+  bool shapes_change_ = false;
   std::map<Key, std::deque<Free>> free_;  ///< each in the order in which they were given back
 };
 

@@ -199,12 +199,17 @@ void Traffic::read_flag(int index) {
   if (flag.item<std::int64_t>() == kAnnounced) {
     read_announcement(index);
     e.announced_by[i.peer] = *e.forward;
-    changed_ = true;
+    note_change();
   } else {
     e.learn(e.announced_by.at(i.peer));
   }
   e.of_micro_batch[i.micro_batch] = e.backward;
   flagged_ = index;
+}
+
+void Traffic::note_change() {
+  changed_ = true;
+  pool_.shapes_change(true);
 }
 
 void Traffic::read_announcement(int index) {
@@ -244,6 +249,7 @@ void Traffic::announce(const Instruction& i, Edge& edge, const std::vector<at::T
     edge.of_micro_batch[i.micro_batch] = edge.backward;
   }
   if (known) return;
+  if (before != edge.announced_to.end()) note_change();
   edge.announced_to[i.peer] = *edge.forward;
   send_words(encode(*edge.forward), i.peer, out);
 }
@@ -312,6 +318,7 @@ void Traffic::finish() {
   next_post_ = 0;
   flagged_ = -1;
   for (auto& [ends, edge] : edges_) edge.of_micro_batch.clear();
+  pool_.shapes_change(false);
   if (std::exchange(changed_, false)) pool_.clear();  // buffers of shapes that may not come again
 }
 

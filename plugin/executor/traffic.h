@@ -125,6 +125,7 @@ class Traffic {
   void post_here(int index);
   void read_announcement(int index);
   void read_flag(int index);
+  void note_change();  ///< of shapes
   /// Whether what the receive at `index` brings is known already.
   bool is_known(int index);
   const MessageSpec& spec_of(const Instruction& i, const Edge& edge) const;

@@ -40,6 +40,26 @@ TEST(Buffers, AnotherTypeIsAnotherBuffer) {
   EXPECT_EQ(meter.now(), 48);
 }
 
+TEST(Buffers, WhereShapesChangeNoMoreIsHeldThanIsInUse) {
+  Meter meter;
+  BufferPool pool(at::kCPU, meter);
+  pool.shapes_change(true);
+  for (std::int64_t length = 1; length < 9; ++length)
+    const Buffer buffer =
+        pool.take({.present = true, .requires_grad = false, .dtype = at::kFloat, .sizes = {length, 3}});
+  EXPECT_EQ(meter.peak(), 8 * 12);
+  const void* data =
+      pool.take({.present = true, .requires_grad = false, .dtype = at::kFloat, .sizes = {8, 3}})
+          .tensor()
+          .const_data_ptr();
+  pool.shapes_change(false);
+  const Buffer other = pool.take(kSpec);
+  EXPECT_EQ(meter.now(), 8 * 12 + 24);
+  const Buffer again =
+      pool.take({.present = true, .requires_grad = false, .dtype = at::kFloat, .sizes = {8, 3}});
+  EXPECT_EQ(again.tensor().const_data_ptr(), data);
+}
+
 TEST(Buffers, WhatSomebodyStillHoldsIsNotReused) {
   Meter meter;
   BufferPool pool(at::kCPU, meter);

@@ -285,3 +285,19 @@ def test_sizes_of_items():
     assert agreed([Seen((1.0,)), Seen(), Seen((1.0,))]) == (1.0,)
     with pytest.raises(OstinatoError, match="pipeline rank 1: broken"):
         agreed([Seen((1.0,)), Seen(error="broken")])
+
+
+def test_buffers_of_many_shapes_are_no_more_than_of_one(world2, plans):
+    section = section_of(plans["halves"], keep_order=True, size=10)
+    equal, unequal = (world2.run(buffers, replace(UNEQUAL, section=section), lengths) for lengths in ([5, 5], [5, 4, 3, 2]))
+    for many, one in zip(unequal, equal, strict=True):
+        assert 0 < many <= one
+
+
+def buffers(options: Options, lengths: list[int]) -> int:
+    """The most bytes that transfers held in a few steps."""
+    engine = make_engine(options)
+    data = data_of_many_lengths(engine, lengths)
+    for _ in range(3):
+        engine.train_batch(data)
+    return engine._ostinato.executor.peak_bytes
