@@ -108,6 +108,11 @@ Planned plan_sizes(const Profile& profile, const JointOptions& options, const Ba
     throw InputError("", 0,
                      "the profile does not say which size its micro-batch has: size = ... at the top of the "
                      "file of sizes does");
+  if (profile.sizes.size() > 1 && sizes.of != profile.tokens)
+    throw InputError("", 0,
+                     fmt::format("the size of the profile's micro-batch is given as {}, but the profile has "
+                                 "{}, and times by size that go with it: leave it out",
+                                 sizes.of, profile.tokens));
   Planned planned = plan_profile(profile, options, searcher);
   Nanoseconds least = 0;
   std::optional<std::size_t> best;

@@ -81,6 +81,18 @@ def test_without_any_size_of_the_profile_it_is_asked_for(profile, tmp_path):
     assert done.returncode == 3 and "size = ..." in done.stderr
 
 
+def test_a_size_that_contradicts_the_profile_is_refused(profile):
+    measured = ostinato.Profile.from_file(with_sizes(profile, square=True))
+    with pytest.raises(ostinato.InputError, match="is given as 10, but the profile has 1024"):
+        ostinato.plan(measured, devices=2, sizes=[10, 20], size=10)
+
+
+@pytest.mark.parametrize("options", [{"inference": True}, {"shard": "0"}, {"split_backward": False, "keep_order": True}])
+def test_other_options_go_with_it(profile, options):
+    found = ostinato.plan(ostinato.Profile.from_file(profile), devices=ostinato.Devices(2, hosts=((2, 1),)), sizes=SIZES, size=1024, **options)
+    assert ostinato.verify(found), ostinato.verify(found).failures
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
