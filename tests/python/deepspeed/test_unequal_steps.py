@@ -287,11 +287,11 @@ def test_sizes_of_items():
         agreed([Seen((1.0,)), Seen(error="broken")])
 
 
-def test_buffers_of_many_shapes_are_no_more_than_of_one(world2, plans):
+def test_buffers_of_many_shapes_are_let_go(world2, plans):
     section = section_of(plans["halves"], keep_order=True, size=10)
-    equal, unequal = (world2.run(buffers, replace(UNEQUAL, section=section), lengths) for lengths in ([5, 5], [5, 4, 3, 2]))
-    for many, one in zip(unequal, equal, strict=True):
-        assert 0 < many <= one
+    equal, unequal = (world2.run(buffers, replace(UNEQUAL, section=section), lengths)[1] for lengths in ([5, 5], [5, 4, 3, 2]))
+    largest = 2 * 5 * 8 * 4  # bytes of a message: samples, length, width, float32
+    assert 0 < unequal <= equal + largest, "in another order one more may be in flight; each shape's buffer kept would be 832 bytes more"
 
 
 def buffers(options: Options, lengths: list[int]) -> int:
