@@ -24,10 +24,10 @@ Sizes = tuple[float, ...]
 Found = tuple[int, str]
 
 
-class Unread(Iterator):
+class Unread(Iterator[Any]):
     """An iterator of which some items have been taken that come first; an error that ended the taking comes after them, once."""
 
-    def __init__(self, iterator: Iterator):
+    def __init__(self, iterator: Iterator[Any]):
         self.iterator = iterator
         self._items: deque[Any] = deque()
         self._error: Exception | None = None
@@ -103,16 +103,16 @@ class NextStep:
         """Items that were read, and not given out."""
         return 0 if self._unread is None else len(self._unread)
 
-    def before(self, iterator: Iterator | None) -> Iterator | None:
+    def before(self, iterator: Iterator[Any] | None) -> Iterator[Any] | None:
         """What to read instead of it."""
         return self._unread if self._unread is not None and self._unread.iterator is iterator else iterator
 
-    def put_back(self, iterator: Iterator, items: list[Any]) -> None:
+    def put_back(self, iterator: Iterator[Any], items: list[Any]) -> None:
         """They come before all else of it. Nothing was read of it so far."""
         self._unread = Unread(iterator)
         self._unread.put_back(items)
 
-    def prepare(self, iterator: Iterator | None, batch_fn: Callable | None, count: int) -> None:
+    def prepare(self, iterator: Iterator[Any] | None, batch_fn: Callable[..., Any] | None, count: int) -> None:
         """Reads the next `count` items, and begins the search for them."""
         self._ahead = None
         if self._off or iterator is None or self._cannot(iterator, batch_fn):
@@ -150,7 +150,7 @@ class NextStep:
                 "saved or set now lies after them",
             )
 
-    def _cannot(self, iterator: Iterator, batch_fn: Callable | None) -> bool:
+    def _cannot(self, iterator: Iterator[Any], batch_fn: Callable[..., Any] | None) -> bool:
         if batch_fn is not None:
             self._once("batch_fn", '"read_ahead" has no effect while the engine has a batch_fn, which may be called for items of this step alone')
             return True
