@@ -16,6 +16,7 @@ from .plans import Stage, copies_of
 
 FORMAT = "ostinato-checkpoint/1"
 NAME = "ostinato.json"
+LATEST = "latest"  # DeepSpeed's
 CONVERT = '; to convert, ds_to_universal --inject_missing_state, then "checkpoint": {"load_universal": true}'
 
 
@@ -42,6 +43,11 @@ def write(save_dir: str, tag: str, stages: list[Stage]) -> None:
     if several := directions(stages):
         record["directions"] = several
     write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
+
+
+def write_latest(save_dir: str, tag: str) -> None:
+    """What load_checkpoint() loads where it is given no tag. Rank 0 writes it after the whole checkpoint."""
+    write_text(Path(save_dir) / LATEST, tag)
 
 
 def check(load_dir: str, tag: str | None, run) -> None:
@@ -77,7 +83,7 @@ def _several_holders(layers: list[list[int]]) -> list[int]:
 
 def _folder(load_dir: str, tag: str | None) -> Path | None:
     if tag is None:
-        latest = Path(load_dir) / "latest"
+        latest = Path(load_dir) / LATEST
         if not latest.is_file():
             return None
         tag = latest.read_text().strip()

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 from ostinato.ranks.groups import link_groups
 from ostinato.ranks.presence import Presence
-from ostinato.ranks.watch import Watch
+from ostinato.ranks.watch import Watch, late_after
 from torch.distributed.distributed_c10d import _get_default_store
 
 from . import announce, plans
@@ -100,10 +100,11 @@ class PlanEngine(StagePasses, PlanCheckpoints):
     def _watched(self) -> tuple[Watch, Presence]:
         """Over this pipeline, and over all ranks, which a checkpoint waits for."""
         run, store, engine = self._ostinato, _get_default_store(), f"engine {next(_engines)}"
-        period_s = min(1.0, run.section.timeout_s / 4)
+        timeout_s = run.section.timeout_s
+        period_s = min(1.0, timeout_s / 4)
         presence = Presence(store, engine, self.global_rank, dist.get_world_size(), period_s)
         name = f"{engine}, pipeline of rank {self.grid.pp_group[0]}"
-        run.watch = Watch(store, name, self.stage_id, len(self.grid.pp_group), self._position, period_s, presence)
+        run.watch = Watch(store, name, self.stage_id, len(self.grid.pp_group), self._position, period_s, presence, late_after(timeout_s))
         return run.watch, presence
 
     def _make_executor(self, program, dynamic_shapes: bool, programs_change: bool = False):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from deepspeed import comm
+
 from . import checkpoint, universal
 from .errors import OstinatoError
 from .run import Run
@@ -22,13 +24,25 @@ class PlanCheckpoints(Engine):
                 f"({before} samples): search a plan for the other size and make a new engine"
             )
 
-    def save_checkpoint(self, save_dir, tag=None, *args, **kwargs):
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, *args, **kwargs):
+        """DeepSpeed's rank 0 would write `latest` while others still write what it leads to: here it waits for them."""
         self._tell_unread("save_checkpoint()")
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
         if self.global_rank == 0 and save_dir:
             checkpoint.write(save_dir, tag, self._ostinato.stages)
+        theirs = save_latest and self.checkpoint_engine.is_decoupled()  # it goes on to write, and knows when it is done
         with self._ostinato.outside.checkpoint("saving a checkpoint"):
-            return super().save_checkpoint(save_dir, tag, *args, **kwargs)
+            saved = super().save_checkpoint(save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs)
+            if save_latest and not theirs:
+                self._save_latest(save_dir, tag)
+        return saved
+
+    def _save_latest(self, save_dir, tag: str) -> None:
+        """Once all ranks have written; it is there on all of them when this returns."""
+        comm.barrier()
+        if self.global_rank == 0:
+            checkpoint.write_latest(save_dir, tag)
+        comm.barrier()
 
     def _tell_unread(self, what: str) -> None:
         if self._ostinato.next_step is not None:

@@ -17,6 +17,7 @@ a period to stop asking.
 """
 
 import atexit
+import math
 import os
 import sys
 import threading
@@ -29,6 +30,7 @@ import torch.distributed as dist
 from . import threads
 from .connection import connected
 from .deadline import Deadline
+from .lateness import Lateness
 from .launcher import Launcher, agent_has_the_store
 from .presence import NO_STORE, Presence, ranks_in_words
 
@@ -39,23 +41,29 @@ _LEAVING, _LEFT = "ostinato/watch/leaving", "ostinato/watch/left"
 _watches: list["Watch"] = []
 
 
+def late_after(timeout_s: float) -> float:
+    """Seconds of waiting that are worth a line, of a rank that gives up after `timeout_s`."""
+    return min(30.0, timeout_s / 2)
+
+
 def say(text: str) -> None:
     print(f"ostinato: {text}", file=sys.stderr, flush=True)
 
 
 class Watch:
     """`name`: the same on all ranks of one pipeline, and of this pipeline alone. `presence`: what its thread
-    answers for this rank.
+    answers for this rank. `late_s`: a rank that waits so long in the executor says so, once a wait.
     """
 
     def __init__(
-        self, store, name: str, rank: int, ranks: int, position: Callable[[], str], period_s: float, presence: Presence | None = None
+        self, store, name: str, rank: int, ranks: int, position: Callable[[], str], period_s: float,
+        presence: Presence | None = None, late_s: float = math.inf,
     ):  # fmt: skip
         self._store = store  # its server lives as long as it, where this process has it
         self._rank, self._ranks = rank, ranks
         self._failed, self._spoken = f"ostinato/watch/{name}/failed", f"ostinato/watch/{name}/spoken"
         self._position, self._period_s = position, period_s
-        self._presence, self._launcher = presence, Launcher()
+        self._presence, self._launcher, self._lateness = presence, Launcher(), Lateness(position, late_s)
         self._over = threading.Event()
         self._deadline: Deadline | None = None
         self._reaches = True  # the process with the store is there, and has not said that it leaves
@@ -108,6 +116,8 @@ class Watch:
     def _run(self) -> None:
         while not self._over.wait(self._period_s):
             self._end_without_launcher()
+            if late := self._lateness.news():
+                say(f"{late}: late, but the run goes on")
             try:
                 store = connected(self._store)
                 if store.check([self._failed]):

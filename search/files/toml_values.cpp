@@ -119,7 +119,7 @@ toml::table parse(std::string_view text, const std::string& file) {
   if (const int line = toml_line_deeper_than(text, kMaxNesting); line > 0) {
     throw InputError(file, line, "nested deeper than " + std::to_string(kMaxNesting) + " levels");
   }
-  // toml++ 3.3 asks whether such a character is white space, and has undefined behaviour for some.
+  // toml++ 3.3 takes some of them for white space, and is at a loss for words about others.
   if (const int line = toml_line_beyond_ascii(text); line > 0) {
     throw InputError(file, line,
                      "not valid TOML: a character that is not ASCII outside of quotes and comments");

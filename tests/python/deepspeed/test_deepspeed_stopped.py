@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ostinato.deepspeed import engine as plan_engine
 from ostinato.ranks import presence
 from support import training
+from support.fault_jobs import said_by, wait_for
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, data_of, make_engine
@@ -103,3 +105,37 @@ def test_a_stopped_rank_silences_nobody(plan, tmp_path, monkeypatch, stopped, wh
         assert float((tmp_path / f"{other}.seconds").read_text()) < BOUND_S
         assert f"rank {other}" in said and f"rank {stopped}" in said, said
     assert ("the store does not answer" if stopped == 0 else "rank 1 said nothing") in said, said
+
+
+def train_beside_a_late_rank(options: Options, folder: str) -> list[float]:
+    """Rank 1 begins a forward of step 2 when rank 0 has said that it waits for it."""
+    plan_engine.late_after = lambda _: 1.0
+    rank, engine = training.dist.get_rank(), make_engine(options)
+    data, forward = engine.batches(7), engine._exec_forward_pass
+    losses = [engine.train_batch(data).item()]
+    os.dup2(os.open(f"{folder}/{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
+
+    def late(buffer: int) -> None:
+        engine._exec_forward_pass = forward
+        wait_for(lambda: "the run goes on" in said_by(Path(folder), 0))
+        forward(buffer)
+
+    if rank == 1:
+        engine._exec_forward_pass = late
+    return [*losses, *(engine.train_batch(data).item() for _ in range(2))]
+
+
+def three_steps(options: Options) -> list[float]:
+    engine = make_engine(options)
+    data = engine.batches(7)
+    return [engine.train_batch(data).item() for _ in range(3)]
+
+
+def test_a_late_rank_is_named_while_the_run_goes_on(plan, world2, tmp_path):
+    options = Options(section={"plan": str(plan), "timeout_s": 2.0 * BOUND_S})
+    with World(2) as world:
+        losses = world.run(train_beside_a_late_rank, options, str(tmp_path))
+    said = said_by(tmp_path, 0).splitlines()[0]
+    assert said.startswith("ostinato: rank 0 is in step 2 at instruction ") and " ms for " in said and " of rank 1 " in said, said
+    assert said.endswith(": late, but the run goes on")
+    assert losses == world2.run(three_steps, options)

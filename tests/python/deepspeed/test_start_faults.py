@@ -2,7 +2,7 @@
 """Ranks that are killed, crash or are stopped while they make their engines or run their first transfers, bare and under launchers; and
 launchers that are killed. Every rank ends in bounded time, the others name the rank, and nothing is left behind.
 
-Before an engine is made ranks wait in torch's and DeepSpeed's code, under torch's time-out: these instants are not drawn.
+Before an engine is made ranks wait in torch's and DeepSpeed's code, under theirs: these instants are not drawn.
 
 OSTINATO_SOAK_START_FAULTS=20 OSTINATO_SOAK_SEED=7 python -m pytest -s tests/python/deepspeed/test_start_faults.py
 """

@@ -10,6 +10,7 @@ import time
 import pytest
 from ostinato.ranks import presence, threads, watch
 from ostinato.ranks.deadline import Deadline
+from ostinato.ranks.lateness import Lateness
 from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch
 from support.worlds import free_port
@@ -122,6 +123,32 @@ def test_who_says_nothing_is_named(store, capsys):
     held.set()
     other.close()
     assert said[0] == "ostinato: rank 0 waited too long" and said[1].startswith("ostinato: ranks 1, 2 said nothing")
+
+
+def test_a_late_peer_is_named_once_a_wait():
+    words = ["rank 0 is in step 1, between steps"]
+    lateness = Lateness(lambda: words[0], after_s=2.0)
+
+    def waiting(step: int, ms: int) -> str:
+        words[0] = f"rank 0 is in step {step} at instruction 3 of 8 (2F0), waiting {ms} ms for 2RECV_F0 (1SEND_F0 of rank 1)"
+        return words[0]
+
+    assert lateness.news() == ""
+    waiting(1, 1999)
+    assert lateness.news() == ""
+    first = waiting(1, 2000)
+    assert lateness.news() == first
+    waiting(1, 3000)
+    assert lateness.news() == ""
+    second = waiting(2, 2500)
+    assert lateness.news() == second
+
+
+def test_a_watch_says_it(store, capsys):
+    mine = Watch(store, "test", 0, 2, lambda: "rank 0 is here, waiting 2000 ms for rank 1", 0.01, late_s=2.0)
+    store.asked.wait(60)  # which comes after
+    mine.close()
+    assert "ostinato: rank 0 is here, waiting 2000 ms for rank 1: late, but the run goes on" in capsys.readouterr().err.splitlines()
 
 
 class Expiry:

@@ -33,5 +33,20 @@ TEST(TomlValuesTest, CharactersBeyondAsciiStandInQuotesAndCommentsAlone) {
   EXPECT_EQ(refusal("a = ['''x''''', \"\"\"y\"\"\"\"] é\n"), "f.toml:1: " + why);
 }
 
+TEST(TomlValuesTest, CharactersBeyondAsciiFollowALineThatGoesOn) {
+  std::vector<std::string> found;
+  const auto take = [&](const Value& root) {
+    for (const Value& item : root.items) found.push_back(item.text);
+  };
+  read_toml("a = \"\"\"x \\\n  é\"\"\"\nb = \"\"\"x\\\n\u0100\u4e2d\uff1a\"\"\"\n", "f.toml", "", take,
+            [](const Value&) {});
+  EXPECT_EQ(found, (std::vector<std::string>{"x é", "x\u0100\u4e2d\uff1a"}));
+}
+
+TEST(TomlValuesTest, CharactersBeyondAsciiFollowWhatIsNoNumber) {
+  EXPECT_NE(refusal("a = 1[b.'é\n"), "");
+  EXPECT_NE(refusal("a = 1'é'\n"), "");
+}
+
 }  // namespace
 }  // namespace ostinato
