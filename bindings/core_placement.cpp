@@ -28,7 +28,12 @@ void bind_placement(py::module_& m) {
       .def_property_readonly("devices",
                              [](const HeldPlacement& p) { return names_of(p.file.placement.devices); })
       .def_property_readonly("blocks",
-                             [](const HeldPlacement& p) { return names_of(p.file.placement.blocks); });
+                             [](const HeldPlacement& p) { return names_of(p.file.placement.blocks); })
+      .def_property_readonly("times", [](const HeldPlacement& p) {
+        std::vector<Nanoseconds> times;
+        for (const Block& block : p.file.placement.blocks) times.push_back(block.time);
+        return times;
+      });
   m.def(
       "placement",
       [](std::string text, const std::string& name) { return held_placement(std::move(text), name); },

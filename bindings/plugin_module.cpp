@@ -64,8 +64,7 @@ void bind_program(py::module_& m) {
       .def_property_readonly(
           "layers", [](const ProgramStage& s) { return numbers_of(s.layers); },
           "Layers that it runs, rising: a range, or a tuple where some are left out between them; empty "
-          "where "
-          "the placement has no [[stages]].")
+          "where the placement has no [[stages]].")
       .def_readonly("recomputes", &ProgramStage::recompute,
                     "Its forward keeps its inputs only, and its backward runs it again.")
       .def_readonly("has_backward", &ProgramStage::has_backward)
@@ -145,6 +144,5 @@ PYBIND11_MODULE(_plugin, m) {
       },
       py::arg("plan_path"), py::arg("placement_path"), py::arg("micro_batches") = 0,
       "Reads and checks both files and lowers the plan; where it has fewer than `micro_batches`, its "
-      "repetend "
-      "is repeated. ValueError with the reason.");
+      "repetend is repeated. ValueError with the reason.");
 }

@@ -85,6 +85,13 @@ void bind_costs(py::module_& m) {
       .def_readonly("allocated", &OperatorCost::allocated)
       .def_readwrite("flops", &OperatorCost::flops);
   py::class_<TransferCost>(m, "TransferCost")
+      .def(py::init([](int source, int target, Nanoseconds latency, Bytes bytes_per_second,
+                       const std::string& backend) {
+             return TransferCost{
+                 .from = source, .to = target, .link = {latency, bytes_per_second}, .backend = backend};
+           }),
+           py::arg("source"), py::arg("target"), py::arg("latency"), py::arg("bytes_per_second"),
+           py::arg("backend"))
       .def_readonly("source", &TransferCost::from)
       .def_readonly("target", &TransferCost::to)
       .def_property_readonly("latency", [](const TransferCost& cost) { return cost.link.latency; })

@@ -223,12 +223,10 @@ void bind_executor(py::module_& m) {
            py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),
            py::arg("may_split") = true, py::arg("one_by_one") = false,
            "forward(micro_batch, inputs) -> tensor or tuple; inputs is None for a stage without inputs. The "
-           "other "
-           "two are called with (micro_batch, part) around each autograd run; part is \"B\", \"I\" or \"W\": "
-           "what it "
-           "computes. may_split=False: a backward that the plan splits runs whole in its first half. "
-           "one_by_one: a whole backward starts from one output after the other, as Tensor.backward() on "
-           "each.")
+           "other two are called with (micro_batch, part) around each autograd run; part is \"B\", \"I\" or "
+           "\"W\": what it computes. may_split=False: a backward that the plan splits runs whole in its "
+           "first half. one_by_one: a whole backward starts from one output after the other, as "
+           "Tensor.backward() on each.")
       .def("set_program", &PythonExecutor::set_program, py::arg("program"),
            "Between two steps, on all ranks: from now on runs this one, of the same stages and transfers in "
            "another order. Proved free of deadlock first.")

@@ -28,11 +28,10 @@ std::string degrees_text(const std::vector<Degree>& degrees, std::size_t chosen)
   const bool costs = best.all_reduce > 0 || best.replicas == 1;
   return text +
          wrapped(fmt::format(
-             "Launch {} ranks with PipelineModule(num_stages={}) and gradient_accumulation_steps {}. The "
-             "plan "
-             "below is of one of the {} replicas. Assumed: gradients are summed after the last backward, by "
-             "a "
-             "ring over the replicas{}; each replica holds its optimizer's whole state (without ZeRO).\n",
+             "Launch {} ranks with PipelineModule(num_stages={}) and gradient_accumulation_steps {}. "
+             "The plan below is of one of the {} replicas. Assumed: gradients are summed after the last "
+             "backward, by a ring over the replicas{}; each replica holds its optimizer's whole state "
+             "(without ZeRO).\n",
              best.pipeline * best.replicas, best.pipeline, best.options.search.micro_batches, best.replicas,
              costs ? "" : ", and no link was measured, so that is free"));
 }

@@ -67,6 +67,7 @@ class TransferCost:
     bytes_per_second: int
     residual: float
     backend: str
+    def __init__(self, source: int, target: int, latency: int, bytes_per_second: int, backend: str) -> None: ...
 
 class RankCost:
     held: int

@@ -9,6 +9,7 @@ class Placement:
     sha256: str
     devices: list[str]
     blocks: list[str]
+    times: list[int]
 
 class Plan:
     text: str

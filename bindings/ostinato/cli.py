@@ -88,3 +88,8 @@ def main(argv: list[str] | None = None) -> int:
     if args and args[0] in PLANNERS and names_launcher(args):
         return run_launched(args)
     return run_cpp(args)
+
+
+def profile() -> int:
+    """The command `ostinato-profile`: the same as `ostinato profile`."""
+    return main(["profile", *sys.argv[1:]])

@@ -72,6 +72,8 @@ class Placement(_Text):
     >>> m = placement("m", devices=4, forward="1ms", backward="2ms")
     >>> m.devices
     ('device0', 'device1', 'device2', 'device3')
+    >>> m.times["s0.F"], m.times["s0.B"]
+    (1000000, 2000000)
     >>> Placement.from_text(m.text) == m
     True
     """
@@ -109,6 +111,11 @@ class Placement(_Text):
     def blocks(self) -> tuple[str, ...]:
         """Of one micro-batch."""
         return tuple(self._core.blocks)
+
+    @property
+    def times(self) -> dict[str, int]:
+        """Nanoseconds of each block."""
+        return dict(zip(self._core.blocks, self._core.times, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """As docs/formats.md has it."""

@@ -15,7 +15,7 @@ from itertools import count, zip_longest
 
 import torch.distributed as dist
 from ostinato.ranks import threads
-from ostinato.ranks.presence import NO_STORE
+from ostinato.ranks.presence import NO_STORE, ranks_in_words
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .errors import OstinatoError, Unsupported
@@ -70,23 +70,19 @@ def _raise_reported(everyone: list[Statement], field: str, kind: type[OstinatoEr
             reasons.setdefault(getattr(statement, field), []).append(rank)
     if reasons:
         whole = [list(range(len(everyone)))]
-        said = (text if ranks in whole else f"{_ranks(ranks)}: {text}" for text, ranks in reasons.items())
+        said = (text if ranks in whole else f"{ranks_in_words(ranks)}: {text}" for text, ranks in reasons.items())
         raise kind("; ".join(said))
 
 
 def _difference(everyone: list[Statement], differing: list[int], field: str) -> str:
     first, other = _first_difference(getattr(everyone[0], field), getattr(everyone[differing[0]], field))
-    return f"{_ranks(differing)} hold{'s'[: len(differing) == 1]} {WORDS[field]} than rank 0: {other[:80]} against {first[:80]}"
+    return f"{ranks_in_words(differing)} hold{'s'[: len(differing) == 1]} {WORDS[field]} than rank 0: {other[:80]} against {first[:80]}"
 
 
 def _first_difference(first: str, other: str) -> tuple[str, str]:
     """The first lines that differ."""
     lines = zip_longest(first.splitlines() or [""], other.splitlines() or [""], fillvalue="nothing")
     return next(pair for pair in lines if pair[0] != pair[1])
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))}"
 
 
 def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
@@ -117,7 +113,7 @@ def _missing(store, keys: list[str], timeout_s: float) -> str:
     if asking.is_alive() or not found:
         return f"the ranks did not report within {timeout_s:g} s, and {NO_STORE}"
     return (
-        f"{_ranks(found)} did not report within {timeout_s:g} s: is ostinato installed there, and is the "
+        f"{ranks_in_words(found)} did not report within {timeout_s:g} s: is ostinato installed there, and is the "
         '"ostinato" section in that configuration?'
     )
 

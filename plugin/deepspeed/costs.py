@@ -9,11 +9,10 @@ grow in proportion. Without such a profile times do, too.
 """
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ostinato.core import MicroBatch
+from ostinato.core import MicroBatch, Placement
 from ostinato.profile.measure.by_size import Points, at
 
 from .sizes import whole_numbers
@@ -50,8 +49,8 @@ def costs_of(placement: str, profile: str = "", size: float = 0.0) -> Costs:
     rows = measured.get("sizes", [])
     if len(rows) < 2 or not reference:
         return Costs(reference)
-    table = tomllib.loads(placement)
-    scale = UNITS[table.get("time_unit", "us")]
+    written = Placement.from_text(placement)
+    table, planned = written.to_dict(), written.times
     curves, times = {}, {}
     for block in table["blocks"]:
         stages = [stage for stage in table.get("stages", ()) if stage["name"] == block.get("stage", block["name"])]
@@ -59,15 +58,12 @@ def costs_of(placement: str, profile: str = "", size: float = 0.0) -> Costs:
         recomputes = any(stage.get("recompute") for stage in stages)
         points = [(row["size"], _taken(row, block.get("kind", "other"), layers, recomputes)) for row in rows]
         if at(points, reference) > 0:
-            curves[block["name"]], times[block["name"]] = points, round(block["time"] * scale)
+            curves[block["name"]], times[block["name"]] = points, planned[block["name"]]
     return Costs(reference, curves, times)
 
 
 def _runs(layers: list) -> list:
     return layers if isinstance(layers[0], list) else [layers]
-
-
-UNITS = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9}
 
 
 def _taken(row: dict, kind: str, layers: list[int], recomputes: bool) -> int:

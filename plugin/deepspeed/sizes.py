@@ -76,7 +76,7 @@ def length_of_words(count: int) -> int:
     return 1 + count + WORDS_OF_TEXT
 
 
-def seen_by(size_of: Callable[[object], Real], items: Sequence) -> Seen:
+def seen_by(size_of: Callable[[Any], Any], items: Sequence) -> Seen:
     """The size of each item, or what is wrong with the first that is none."""
     sizes = []
     for number, item in enumerate(items):

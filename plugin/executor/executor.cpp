@@ -84,8 +84,7 @@ void Executor::set_program(Program program) {
       !same_stages(program, program_) || exchanged(program, rank_) != exchanged(program_, rank_))
     throw ExecutionError(
         "the next program has other stages, transfers or micro-batches than the one that the executor was "
-        "made "
-        "for");
+        "made for");
   // Element by element: others refer to the rank's list.
   for (std::size_t r = 0; r < program.ranks.size(); ++r) program_.ranks[r].swap(program.ranks[r]);
   program_.plan_sha256 = program.plan_sha256;

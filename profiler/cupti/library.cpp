@@ -173,10 +173,8 @@ const Library* find_library(std::string* problem) {
   if (paths.size() > 1) {  // the last file's own error would point at one place of many
     *problem =
         "libcupti was not found: not loaded by torch, not in the NVIDIA wheels beside it, not on the "
-        "loader's "
-        "path, "
-        "not under CUDA_HOME or /usr/local/cuda (a CUDA build of torch brings one; $OSTINATO_CUPTI names a "
-        "file)";
+        "loader's path, not under CUDA_HOME or /usr/local/cuda (a CUDA build of torch brings one; "
+        "$OSTINATO_CUPTI names a file)";
   }
   return nullptr;
 }

@@ -7,6 +7,7 @@ import argparse
 import atexit
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -30,18 +31,20 @@ from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.machine.launched import Part, file_of_kind, meet, world
-from ostinato.profile.machine.transfers import measure_transfers
+from ostinato.profile.machine.transfers import given_transfers, measure_transfers
 from ostinato.profile.measure.check import Check, check_profile
 from ostinato.profile.measure.company import most_beside
 from ostinato.profile.measure.rank_memory import Recording, record_memory
-from ostinato.profile.model.exported import ARCHIVE, TORCHSCRIPT, load_exported
+from ostinato.profile.model.archives import EXPORTED, TORCHSCRIPT, load_exported, load_script
 from ostinato.profile.model.job import Job
+from ostinato.profile.model.made_up import LOSSES, MadeUpLoss
 from ostinato.profile.run import profile_layers
 from ostinato.profile.script.first_step import Attempt, Run, check_script
 from ostinato.profile.views.page import html
 from ostinato.profile.views.perfetto import perfetto
 from ostinato.profile.views.table import check_table, show, summary
 
+PROGRAM_OPTIONS = ("input", "depth", "loss", "optimizer_numbers", "eval")
 AGAIN = "OSTINATO_PROFILE_AGAIN"  # a file that start_again() leaves for the process that it starts
 
 
@@ -52,6 +55,16 @@ def at_least(low: int, text: str) -> int:
 
 
 positive, natural = partial(at_least, 1), partial(at_least, 0)
+
+
+def amount(least: float, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= 1e9:
+        raise argparse.ArgumentTypeError(f'needs a number from {least:g} to 1e9, got "{text}"')
+    return number
 
 
 def lengths_of(text: str) -> list[int]:
@@ -65,11 +78,11 @@ def parser() -> argparse.ArgumentParser:
         description="Measures every layer and operator of the model that a DeepSpeed script trains: layer by layer where it "
         "is a PipelineModule, else operator by operator, with its branches. The script runs unchanged on DeepSpeed's engine, as rank 0, up to "
         "its first training step. Started by torchrun, deepspeed or Slurm, once a rank, it measures the transfers between those "
-        "ranks, and each kind of device by itself. A torch.export archive (.pt2) is profiled on its example inputs; a TorchScript "
-        "program by ostinato-profile, without Python. Exit status 6: the profile is not complete.",
+        "ranks, and each kind of device by itself. A torch.export archive (.pt2) is profiled on its example inputs, a TorchScript "
+        "program (.pt) on made-up ones, by its submodules and the operators beside them. Exit status 6: the profile is not complete.",
         epilog="example: ostinato profile train.py --output profile.json -- --deepspeed_config ds_config.json",
     )
-    p.add_argument("script", type=Path, metavar="TRAIN.py", help="the training script (its arguments follow --), or an archive of torch.export")
+    p.add_argument("script", type=Path, metavar="TRAIN.py", help="the training script (its arguments follow --), or a saved program")
     p.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # deepspeed's launcher gives it to every script
     p.add_argument("-m", "--module", action="store_true", help="TRAIN.py names a module, as in python -m")
     world_size = "ranks of the world that the script is to see (the launcher's, else as many as the script wants)"
@@ -90,6 +103,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--beside", type=natural, metavar="PROCESSES", help=beside)
     kind = "kind of the device that is measured, as a placement's devices name it ($OSTINATO_DEVICE_KIND, else the GPU's name, or cpu)"
     p.add_argument("--kind", default=os.environ.get("OSTINATO_DEVICE_KIND"), help=kind)
+    p.add_argument("--latency", type=partial(amount, 0), metavar="US", help="of a transfer between any two devices, instead of measuring them")
+    p.add_argument("--bandwidth", type=partial(amount, 1e-9), metavar="GB/S", help="of the same, in 10^9 bytes per second (without it: bytes are free)")
     p.add_argument("--no-transfers", action="store_true", help="measure neither transfers nor what a block costs beside its layers")
     again = "measure the model once more as STAGES stages, and print it beside what the profile predicts"
     p.add_argument("--check", type=positive, metavar="STAGES", help=again)
@@ -97,9 +112,21 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--perfetto", type=Path, metavar="TRACE", help="the same for ui.perfetto.dev or chrome://tracing")
     drawn = "ranks that the page and the trace show, each with a stage of about equal time (as --check, else 1)"
     p.add_argument("--draw-ranks", type=positive, metavar="RANKS", help=drawn)
+    add_program_options(p.add_argument_group("of a TorchScript program"))
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     p.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is wrong, and JSON where asked for")
     return p
+
+
+def add_program_options(group: Any) -> None:
+    shape = "shape of an input, in order: 8x128:int64:50257 (sizes, type, bound)"
+    group.add_argument("--input", action="append", metavar="SHAPE[:TYPE[:BELOW]]", help=shape)
+    group.add_argument("--depth", type=natural, metavar="LEVELS", help="levels of submodules to look into (to where one calls several)")
+    loss = "what training does with the output, as a last step with made-up labels (the output's own gradient is given)"
+    group.add_argument("--loss", choices=LOSSES, help=loss)
+    numbers = "fp32 numbers that the optimizer keeps for each parameter: 2 for Adam, 0 for SGD (2)"
+    group.add_argument("--optimizer-numbers", type=natural, metavar="NUMBERS", help=numbers)
+    group.add_argument("--eval", action="store_true", help="run the program as in evaluation, not as in training")
 
 
 def arguments_of(ours: list[str]) -> argparse.Namespace:
@@ -136,10 +163,26 @@ def shown_progress(quiet: bool) -> Iterator[Any]:
         yield advance
 
 
-def job_of_archive(path: Path) -> Job:
-    if path.suffix in TORCHSCRIPT:
-        raise ProfileError(f"{path} is no script: ostinato-profile measures TorchScript programs, without Python")
-    return load_exported(path)
+def is_program(args: argparse.Namespace) -> bool:
+    """Of TorchScript. Raises ProfileError where an option is for one, and the file is another."""
+    found = not args.module and args.script.suffix != EXPORTED and (args.script.suffix in TORCHSCRIPT or bool(args.input))
+    given = [name for name in PROGRAM_OPTIONS if getattr(args, name) is not None and getattr(args, name) is not False]
+    if given and not found:
+        option = "--" + given[0].replace("_", "-")
+        raise ProfileError(f"{option} is for a TorchScript program, and {args.script} says itself how it runs: leave it out", Status.USAGE)
+    return found
+
+
+def job_of_program(args: argparse.Namespace) -> Job:
+    """A file that is no script."""
+    if not is_program(args):
+        return load_exported(args.script)
+    job = load_script(args.script, args.input or [], train=not args.eval)
+    job.depth = args.depth
+    if args.optimizer_numbers is not None:
+        job.optimizer_numbers = args.optimizer_numbers
+    job.loss_fn = None if args.loss is None else MadeUpLoss(args.loss)
+    return job
 
 
 def ranks_drawn(args: argparse.Namespace) -> int:
@@ -282,6 +325,7 @@ class Work:
             profile = self.layers_of(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []
             drawn = record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
+        profile.transfers = self.given()
         if not args.no_transfers:
             self.measure_transfers(job, profile)
         self.output.back()
@@ -303,19 +347,24 @@ class Work:
     def measure_transfers(self, job: Job, profile: Any) -> None:
         """And what blocks cost. Raises ProfileError."""
         try:
-            profile.transfers = self.part.transfers() or measure_transfers(self.args.ranks, job.device)
+            profile.transfers = profile.transfers or self.part.transfers() or measure_transfers(self.args.ranks, job.device)
             if job.config:  # an archive is not trained here
                 count_blocks(profile.rank, profile.layers, job.device)
         except ProfileError as error:
             hint = "" if "--no-transfers" in str(error) else ": --no-transfers leaves this out"
             raise ProfileError(f"{error}{hint}", error.status) from error
 
+    def given(self) -> list[Any]:
+        """Transfers as the options say them."""
+        latency, bandwidth = self.args.latency, self.args.bandwidth
+        return [] if latency is None and bandwidth is None else given_transfers(latency or 0, bandwidth or 0)
+
     def layers_of(self, job: Job, progress: Any) -> Any:
         """Their profile. Where only the last stage's iterator has labels, rank 0 cannot compute the loss."""
         try:
             return profile_layers(job, progress)
         except ProfileError as error:
-            if job.labels is not None or job.loss_fn is None:
+            if job.labels is not None or job.loss_fn is None or job.module is not None:
                 raise
             told, job.loss_fn = str(error), None
         profile = profile_layers(job, progress)
@@ -350,8 +399,8 @@ def resumed() -> tuple[Attempt, Part] | None:
 
 def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) -> int:
     args.kind = args.kind or device_of_this_process().kind
-    archive = not args.module and args.script.suffix in (ARCHIVE, *TORCHSCRIPT)
-    if not archive:
+    saved = is_program(args) or not args.module and args.script.suffix == EXPORTED
+    if not saved:
         check_script(args.script, args.module)
     check_outputs(args)
     attempt, part = resumed() or (None, my_part(args))
@@ -364,8 +413,8 @@ def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) 
     if attempt is None:
         attempt = Attempt(args.world_size or max(part.ranks, 1), fixed=args.world_size is not None)
     work = Work(args, argv, part)
-    if archive:
-        return work.status_of(lambda: work.profile(job_of_archive(args.script)))
+    if saved:
+        return work.status_of(lambda: work.profile(job_of_program(args)))
     try:
         Run(args.script, attempt, work.take, work.fail, work.start_again).run(script_arguments, args.module)
     except (ProfileError, KeyboardInterrupt) as error:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,13 +24,21 @@ from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.graph import build_graph
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer
+from ostinato.profile.model.program import build_program
 from ostinato.profile.model.shardable import mark_shardable
 from ostinato.profile.model.tensors import bytes_of, tensors
 from ostinato.profile.settings import Settings, read_settings
 
 
 def build_rows(job: Job, settings: Settings) -> Chain:
-    return build_chain(job, settings) if job.module is None else build_graph(job, settings)
+    if job.module is None:
+        return build_chain(job, settings)
+    return (build_program if isinstance(job.module, torch.jit.ScriptModule) else build_graph)(job, settings)
+
+
+def settings_of(job: Job) -> Settings:
+    settings = read_settings(job.config, job.optimizer, job.device.place.type != "cpu")
+    return settings if job.optimizer_numbers is None else replace(settings, states=job.optimizer_numbers)
 
 
 def record_operators(job: Job, chain: Chain, progress: Progress) -> Operators:
@@ -97,7 +105,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
 
     Raises ProfileError where a layer cannot be built or run.
     """
-    settings = read_settings(job.config, job.optimizer, job.device.place.type != "cpu")
+    settings = settings_of(job)
     with torch.enable_grad(), counted_memory(job.device):
         chain = build_rows(job, settings)
         memory = Memory(chain)

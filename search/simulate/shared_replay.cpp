@@ -26,20 +26,20 @@ SharedReplay::SharedReplay(const Placement& placement, const StepGraph& graph)
       behind_[edge.from].push_back({s, edge.device, edge.transfer});
 }
 
+SharedReplay::Work SharedReplay::Running::sharers() const {
+  return static_cast<Work>(std::max(static_cast<std::int64_t>(parts.size()), cores));
+}
+
 Nanoseconds SharedReplay::Running::next() const {
   if (parts.empty()) return kNever;
   const Work left = parts.top().end - done;
-  const auto sharers =
-      static_cast<Work>(std::max<std::int64_t>(static_cast<std::int64_t>(parts.size()), cores));
   const Work whole = static_cast<Work>(cores) << kPartBits;
-  return static_cast<Nanoseconds>((left * sharers + whole - 1) / whole);
+  return static_cast<Nanoseconds>((left * sharers() + whole - 1) / whole);
 }
 
 void SharedReplay::Running::pass(Nanoseconds time) {
   if (parts.empty()) return;
-  const auto sharers =
-      static_cast<Work>(std::max<std::int64_t>(static_cast<std::int64_t>(parts.size()), cores));
-  done += (static_cast<Work>(time) << kPartBits) * static_cast<Work>(cores) / sharers;
+  done += (static_cast<Work>(time) << kPartBits) * static_cast<Work>(cores) / sharers();
 }
 
 void SharedReplay::reset() {

@@ -47,6 +47,7 @@ class SharedReplay {
     Work done = 0;
     Earliest<Part> parts;
 
+    Work sharers() const;      ///< parts among which the cores are divided: a part has one core at most
     Nanoseconds next() const;  ///< until the first of them is done, where none begins before
     void pass(Nanoseconds time);
   };

@@ -70,6 +70,12 @@ def fitted(pairs: list[Any]) -> list[Any]:
     ]
 
 
+def given_transfers(latency: float, bandwidth: float) -> list[Any]:
+    """TransferCosts of a link that is known: in microseconds, and in 10^9 bytes per second; 0: bytes are free."""
+    link = round(latency * 1e3), round(bandwidth * 1e9), "given"
+    return [_profiler.TransferCost(source, target, *link) for source, target in ((0, 1), (1, 0))]
+
+
 @contextmanager
 def processes(ranks: int, folder: Path, device: Any, program: str = PROGRAM, *arguments: str) -> Iterator[list[subprocess.Popen]]:
     """Each on a device of its own, as far as there are so many of this kind. `program`: a module, which is given its rank, their

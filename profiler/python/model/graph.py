@@ -8,7 +8,7 @@ they show. Parameters and buffers stay with the operators that read them. With a
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -26,9 +26,9 @@ from ostinato.profile.model.faithful import check_faithful
 from ostinato.profile.model.identity import shape_key, value_key
 from ostinato.profile.model.inline import Flat, Mode, modes_of, switched
 from ostinato.profile.model.job import Job
-from ostinato.profile.model.layer import Layer, run_once
 from ostinato.profile.model.model_digest import layer_parameters, model_digest
-from ostinato.profile.model.tensors import bytes_of, map_tensors, moved, tensors
+from ostinato.profile.model.steps import Step, StepBuilder
+from ostinato.profile.model.tensors import moved
 from ostinato.profile.model.wanted import find_wanted
 from ostinato.profile.settings import Settings
 
@@ -143,13 +143,24 @@ def group_key(group: Group, state: dict[Node, torch.Tensor]) -> Any:
     return tuple(map(calls, group.nodes)), gives, tuple(shape_key(state[node]) for node in group.state)
 
 
-def group_name(index: int, group: Group) -> str:
-    """`"3:encoder.0.linear1 linear"`: where in the module, and what."""
+def group_name(group: Group) -> str:
+    """`"encoder.0.linear1 linear"`: where in the module, and what."""
     first = group.nodes[0]
     places = [place for place, _ in first.meta.get("nn_module_stack", {}).values()]
     place = (places[-1] if places else "").removeprefix("module.").removeprefix("module")
     what = getattr(getattr(first.target, "_schema", None), "name", str(first.target)).rpartition("::")[2]
-    return f"{index}:{place} {what}" if place else f"{index}:{what}"
+    return f"{place} {what}".strip()
+
+
+def step_of(group: Group, state: dict[Node, torch.Tensor]) -> Step:
+    return Step(
+        name=group_name(group),
+        key=group_key(group, state),
+        run=lambda values: run_group(group, state, values),
+        takes=group.takes,
+        state=[state[node] for node in group.state],
+        gives=lambda outputs: zip(group.gives, outputs, strict=True),
+    )
 
 
 def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
@@ -159,92 +170,14 @@ def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
-def shapes_of(values: Any) -> list[torch.Tensor]:
-    """Tensors without data, one for each memory among them: what a transfer carries."""
-    distinct = {tensor.untyped_storage().data_ptr(): tensor for tensor in reversed(list(tensors(values)))}
-    return [torch.empty_like(tensor, device="meta") for tensor in distinct.values()]
-
-
-class GraphBuilder:
-    """Runs the graph once, without gradients, and makes a row of each group."""
-
-    def __init__(self, exported: Exported, trainable: set[int], device: Any):
-        self.exported, self.trainable, self.device = exported, trainable, device
-        self.values: dict[Node, Any] = {}
-        self.sources: dict[Node, tuple[int, int]] = {}  # group, first of its output tensors that this value has
-        self.flows: dict[tuple[int, int], bool] = {}  # of an output tensor: whether a backward goes on behind it
-        self.known: dict[Any, Layer] = {}
-        self.memory: dict[tuple[int, int], tuple[int, int]] = {}  # of an output tensor: where its memory is, and bytes
-        self.reads: list[list[tuple[int, int] | None]] = []
-        self.after: list[dict[int, int]] = []
-        self.chain = Chain(reads=self.reads, after=self.after)
-        self.last_use = {node: index for index, group in enumerate(exported.groups) for node in group.takes}
-
-    def build(self, inputs: Sequence[Any]) -> Chain:
-        self.values = dict(zip(self.exported.inputs, inputs, strict=True))
-        for index, group in enumerate(self.exported.groups):
-            self._add(index, group)
-            for node in [node for node in self.values if self.last_use.get(node, -1) <= index]:
-                del self.values[node]
-        return self.chain
-
-    def _add(self, index: int, group: Group) -> None:
-        name = group_name(index, group)
-        reads = [source for node in group.takes for source in self._sources_of(node)]
-        self.reads.append(reads)
-        self.after.append(self._bytes_from(reads))
-        reached = [source is not None and self.flows[source] for source in reads]
-        learned = [t for t in map(self.exported.state.__getitem__, group.state) if id(t) in self.trainable]
-        taken = tuple(map_tensors(torch.clone, self.values[node]) for node in group.takes)
-        key = (group_key(group, self.exported.state), shape_key(taken), tuple(reached), bool(learned))
-        outputs = self._run(name, group)
-        if key not in self.known:
-            self.known[key] = self._layer(index, name, group, taken, learned, reached)
-            run_once(self.known[key])
-            self.known[key].outputs = shapes_of(outputs)
-            self.chain.layers.append(self.known[key])
-        layer = self.known[key]
-        self.chain.rows.append((name, layer))
-        self._give(index, group, outputs, layer.flows)
-
-    def _run(self, name: str, group: Group) -> tuple:
-        """On the values themselves: what works in place changes what others read."""
-        try:
-            with torch.no_grad():
-                return run_group(group, self.exported.state, [self.values[node] for node in group.takes])
-        except Exception as error:
-            raise ProfileError(f"operator {name} raised {type(error).__name__}: {error}") from error
-
-    def _sources_of(self, node: Node) -> list[tuple[int, int] | None]:
-        """By tensor of the value: the row and output it is; None where it is the model's input."""
-        count = sum(1 for _ in tensors(self.values[node]))
-        if node not in self.sources:
-            return [None] * count
-        row, first = self.sources[node]
-        return [(row, first + number) for number in range(count)]
-
-    def _bytes_from(self, reads: Sequence[tuple[int, int] | None]) -> dict[int, int]:
-        """What a transfer from each earlier row carries: memory that is read twice goes once."""
-        rows: dict[int, dict[int, int]] = {}
-        for source in filter(None, reads):
-            place, size = self.memory[source]
-            taken = rows.setdefault(source[0], {})
-            taken[place] = max(size, taken.get(place, 0))
-        return {row: sum(taken.values()) for row, taken in sorted(rows.items())}
-
-    def _give(self, index: int, group: Group, outputs: tuple, flows: list[bool]) -> None:
-        first = 0
-        for node, value in zip(group.gives, outputs, strict=True):
-            self.values[node], self.sources[node] = value, (index, first)
-            for tensor in tensors(value):
-                self.memory[index, first] = (tensor.untyped_storage().data_ptr(), bytes_of(tensor))
-                self.flows[index, first] = flows[first]
-                first += 1
-
-    def _layer(self, index: int, name: str, group: Group, taken: tuple, learned: list, reached: list[bool]) -> Layer:
-        state = [self.exported.state[node] for node in group.state]
-        run = lambda values, group=group: run_group(group, self.exported.state, values)  # noqa: E731
-        return Layer(index, name, run, taken, None, learned, bytes_of(state), reached, False, self.device)
+def build_groups(exported: Exported, trainable: set[int], device: Any, inputs: Sequence[Any]) -> Chain:
+    """A row of each group."""
+    builder = StepBuilder(trainable, device, dict(zip(exported.inputs, inputs, strict=True)))
+    last_use: dict[Hashable, int] = {node: index for index, group in enumerate(exported.groups) for node in group.takes}
+    for index, group in enumerate(exported.groups):
+        builder.add(step_of(group, exported.state))
+        builder.forget([node for node in builder.values if last_use.get(node, -1) <= index])
+    return builder.chain
 
 
 def build_graph(job: Job, settings: Settings) -> Chain:
@@ -260,7 +193,7 @@ def build_graph(job: Job, settings: Settings) -> Chain:
     if not exported.groups:
         raise ProfileError("the module runs no operators")
     trainable = {id(p) for p in module.parameters() if p.requires_grad}
-    chain = GraphBuilder(exported, trainable, job.device).build(tree_leaves((inputs, named)))
+    chain = build_groups(exported, trainable, job.device, tree_leaves((inputs, named)))
     chain.digest = model_digest([(job.name, layer_parameters(module))])
     find_wanted(chain)
     return chain

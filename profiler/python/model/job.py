@@ -18,11 +18,13 @@ class Job:
 
     layers: Sequence[Any] = ()  # nn.Module, DeepSpeed LayerSpec or TiedLayerSpec, or any callable
     inputs: Any = None  # of the first layer: a tensor, or tuples, lists and dicts of tensors; of a module: its arguments
-    module: nn.Module | None = None  # instead of layers: profiled operator by operator, with its branches
+    module: nn.Module | None = None  # instead of layers: profiled operator by operator, with its branches; a TorchScript one by submodules
     labels: Any = None  # second argument of loss_fn
     loss_fn: Callable | None = None  # counts as part of the last layer
     config: dict = field(default_factory=dict)  # DeepSpeed's: optimizer, precision, micro-batch size
     optimizer: Any = None  # one that the script made itself
+    depth: int | None = None  # of a TorchScript module: levels of submodules to look into; None: to where one calls several
+    optimizer_numbers: int | None = None  # fp32 numbers that the optimizer keeps for each parameter; None: as config says, else Adam's
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
     lengths: Sequence[int] = ()  # of other sequences that layers are measured with, too
     read: int = 0  # ns that a batch takes to read

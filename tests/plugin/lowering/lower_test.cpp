@@ -10,6 +10,7 @@
 #include "search/files/error.h"
 #include "search/unequal/unequal.h"
 #include "tests/support/plans.h"
+#include "tests/support/refusal.h"
 
 namespace ostinato {
 namespace {
@@ -256,12 +257,7 @@ std::string refusal(const Placement& placement) {
   plan.micro_batches = 1;
   for (int b = 0; b < static_cast<int>(placement.blocks.size()); ++b)
     plan.schedule.push_back({b, 0, 100 * b});
-  try {
-    lower(plan, placement);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return test::refusal_by([&] { lower(plan, placement); });
 }
 
 TEST(LowerRefuses, OtherKind) {

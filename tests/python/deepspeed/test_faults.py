@@ -14,6 +14,7 @@ from support.fault_jobs import (
     BOUND_S,
     SIGNALS,
     STEPS,
+    end,
     finish,
     kill,
     left_behind,
@@ -21,10 +22,8 @@ from support.fault_jobs import (
     said_by,
     start_bare,
     wait_for,
+    wave_plan,
 )
-from support.models import LAYERS
-from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES
 
 FAULTS = int(os.environ.get("OSTINATO_SOAK_FAULTS", 2))
 SEED = int(os.environ.get("OSTINATO_SOAK_SEED", 1))
@@ -32,7 +31,7 @@ SEED = int(os.environ.get("OSTINATO_SOAK_SEED", 1))
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    return make_plan(tmp_path_factory.mktemp("plan"), Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
+    return wave_plan(tmp_path_factory.mktemp("plan"))
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +55,7 @@ def test_a_fault_at_any_instant(plan, undisturbed, tmp_path, seed):
     other.join(BOUND_S)
     stuck, said = other.is_alive(), said_by(tmp_path, 1 - culprit)
     print(f"seed {seed}: rank {culprit}, {sent.name}, after step {steps}: the other has ended after {time.monotonic() - begin:.1f} s")
-    for process in ranks:
-        process.kill()
-        process.join()
+    end(ranks)
     assert not stuck, said[-2000:]
     if not (tmp_path / f"{1 - culprit}.done").exists():  # else the fault came behind its training
         assert f"rank {culprit}" in said, f"rank {1 - culprit} does not name rank {culprit}: {said[-2000:]}"

@@ -19,6 +19,7 @@ from support.fault_jobs import (
     STEPS,
     all_starting,
     any_instant_of_the_start,
+    end,
     is_running,
     kill,
     left_behind,
@@ -28,10 +29,8 @@ from support.fault_jobs import (
     start_bare,
     start_under,
     wait_for,
+    wave_plan,
 )
-from support.models import LAYERS
-from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES
 
 FAULTS = int(os.environ.get("OSTINATO_SOAK_START_FAULTS", 1))
 SEED = int(os.environ.get("OSTINATO_SOAK_SEED", 1))
@@ -50,7 +49,7 @@ UNDER = [
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    return make_plan(tmp_path_factory.mktemp("plan"), Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
+    return wave_plan(tmp_path_factory.mktemp("plan"))
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +61,7 @@ def seconds(plan, tmp_path_factory):
     begin = time.monotonic()
     assert wait_for(lambda: losses_of(folder, 0)), said_by(folder, 0)
     taken = time.monotonic() - begin
-    for process in ranks:
-        process.kill()
-        process.join()
+    end(ranks)
     return taken
 
 
@@ -85,9 +82,7 @@ def test_a_rank_while_bare_ranks_start(plan, seconds, tmp_path, seed, sent):
         finished = other.exitcode == 0 and len(losses_of(tmp_path, 1 - culprit)) == STEPS  # before the signal came
         assert finished or f"rank {culprit}" in said, said[-2000:]
     finally:
-        for process in ranks:
-            process.kill()
-            process.join()
+        end(ranks)
     assert left_behind(tmp_path, [process.pid for process in ranks]) == []
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A saved TorchScript program, profiled by ostinato-profile, which has no Python in it, against the profile of its module."""
+"""A saved TorchScript program, profiled by its submodules and operators, against the profile of its module."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -11,15 +13,8 @@ import torch
 from torch import nn
 
 import ostinato
-from ostinato import _profiler
-from ostinato.profile import Job, profile_layers
-
-# Of the build tree that ostinato is imported from, or what `pip install` puts beside the interpreter.
-PLACES = (Path(ostinato.__file__).parents[2] / "profiler", Path(sys.executable).parent)
-PROGRAM = next((f for p in PLACES if (f := p / "ostinato-profile").exists()), None)
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="ostinato-profile is not built")
-
-
+from ostinato import _profiler, cli
+from ostinato.profile import Job, main, profile_layers
 
 
 class Block(nn.Module):
@@ -55,18 +50,22 @@ def chain():
     return nn.Sequential(nn.Embedding(50, 16), Block(16), Block(16), nn.Linear(16, 4))
 
 
+def said(*words):
+    """Status of the command, and what it writes to standard error."""
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        try:
+            return main([*map(str, words)]), told.getvalue()
+        except SystemExit as ended:  # of wrong options
+            return ended.code, told.getvalue()
+
+
 def run(tmp_path, module, *inputs, options=(), status=0):
     path, output = tmp_path / "model.pt", tmp_path / "profile.json"
     torch.jit.script(module).save(str(path))
     words = [word for shape in inputs for word in ("--input", shape)]
-    command = [PROGRAM, path, *words, "--repeats", "2", "--warm-up", "1", "--output", output, *options]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == status, done.stderr
-    if status != 0:
-        return done.stderr
-    saved = _profiler.read_profile(str(output))
-    assert (f"warning: {saved.noise_warning}\n" if saved.noise else "") in done.stderr and ("warning" in done.stderr) == bool(saved.noise)
-    return saved
+    ended, told = said(path, *words, "--repeats", "2", "--warm-up", "1", "--no-transfers", "--output", output, *options)
+    assert ended == status, told
+    return told if status != 0 else _profiler.read_profile(str(output))
 
 
 def test_a_chain_costs_what_its_layers_cost(tmp_path):
@@ -118,6 +117,55 @@ def test_branches_are_steps_with_their_edges(tmp_path):
     assert saved.layers[1].same_as == 0
     whole = profile_layers(Job(layers=[Towers()], inputs=torch.randn(4, 16), repeats=1, warm_up=1)).layers[0]
     assert sum(row.kept for row in saved.layers) == whole.kept
+
+
+def doubled(x, factor: int):
+    return x * factor + 1
+
+
+class Mixed(nn.Module):
+    """Functions, lists, tuples and dictionaries between what computes, sizes that it asks for, and work in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.weight = nn.Linear(4, 4), nn.Parameter(torch.randn(4, 4))
+        self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x):
+        y = self.first(x).view(x.size(0), -1)
+        halves = torch.split(y, 2, dim=1)
+        parts = [halves[0]]
+        parts.append(doubled(x, 2))
+        named = {"left": torch.cat(parts, 1)}
+        named["right"] = y
+        for block in self.blocks:
+            y = block(y)
+        left, right = torch.matmul(y + named["right"], self.weight).chunk(2, dim=1)
+        return left.tanh_() * right, named["left"]
+
+
+def test_what_is_no_submodule_is_a_step_too(tmp_path):
+    torch.manual_seed(0)
+    module = Mixed()
+    saved = run(tmp_path, module, "3x4")
+    names = [row.name.split(":", 1)[1] for row in saved.layers]
+    assert names == ["first", "aten::view", "aten::split", "doubled", "aten::cat", "blocks.0", "blocks.1", "aten::add", "aten::matmul",
+                     "aten::chunk", "aten::tanh_", "aten::mul"]  # fmt: skip
+    read = {name: [names[source.layer] for source in row.after] for name, row in zip(names, saved.layers, strict=True)}
+    assert read["doubled"] == [] and read["aten::cat"] == ["aten::split", "doubled"]
+    assert read["aten::add"] == ["aten::view", "blocks.1"] and read["aten::mul"] == ["aten::chunk", "aten::tanh_"]
+    assert saved.layers[names.index("blocks.1")].same_as == names.index("blocks.0")
+    assert saved.layers[names.index("aten::matmul")].parameters == module.weight.nbytes
+    assert saved.completeness.complete
+
+
+def test_from_python_it_is_a_module_like_others():
+    torch.manual_seed(0)
+    program, inputs, labels = torch.jit.script(Wrapped(chain())), torch.zeros(8, 6, dtype=torch.long), torch.zeros(8, 6, 4)
+    job = Job(module=program, inputs=inputs, labels=labels, loss_fn=nn.MSELoss(), optimizer_numbers=0, repeats=1, warm_up=0)
+    rows = profile_layers(job).layers
+    assert [row.name for row in rows] == ["0:layers.0", "1:layers.1", "2:layers.2", "3:layers.3", "4:loss (MSELoss)"]
+    assert rows[-1].labels == labels.nbytes and [row.optimizer_state for row in rows] == [0] * 5 and rows[1].gradients > 0
 
 
 def halves(row):
@@ -199,6 +247,13 @@ def test_an_inference_program_keeps_what_evaluation_keeps(tmp_path):
     assert trained.layers[1].kept > evaluated.layers[1].kept == 0
 
 
+class Drops(nn.Module):
+    def forward(self, x):
+        parts = [x.tanh(), x.exp()]
+        parts.pop()
+        return parts[0]
+
+
 class Branching(nn.Module):
     def __init__(self):
         super().__init__()
@@ -214,7 +269,8 @@ class Branching(nn.Module):
     ("make", "inputs", "status", "message"),
     [
         (Branching, ["2x4"], 3, "branches on values (prim::If): put what branches into a submodule"),
-        (Towers, ["4x15"], 3, "step 0:left raised: "),
+        (Drops, ["2x4"], 3, "changes a list or dictionary by aten::pop"),
+        (Towers, ["4x15"], 3, "step 0:left raised RuntimeError: Given normalized_shape=[16]"),
         (Towers, ["4x16", "4x16"], 3, "the program takes 1 inputs, and 2 were given"),
         (Towers, ["4xmany"], 2, "'many' is no number"),
         (Towers, ["4x16:float8"], 2, "'float8' is no type"),
@@ -223,6 +279,25 @@ class Branching(nn.Module):
 )
 def test_what_cannot_be_profiled_is_said(tmp_path, make, inputs, status, message):
     assert message in run(tmp_path, make(), *inputs, status=status)
+
+
+@pytest.mark.parametrize("option", [["--depth", "1"], ["--loss", "sum"], ["--optimizer-numbers", "0"], ["--eval"], ["--input", "2x4"]])
+def test_options_of_a_program_are_of_no_other_file(tmp_path, option):
+    name = "model.pt2" if option[0] == "--input" else "train.py"
+    status, told = said(tmp_path / name, *option)
+    assert status == 2 and f"{option[0]} is for a TorchScript program, and {tmp_path / name} says itself how it runs" in told
+
+
+@pytest.mark.parametrize("option", [["--latency", "-1"], ["--bandwidth", "0"], ["--bandwidth", "fast"], ["--depth", "-1"]])
+def test_numbers_that_cannot_be_are_refused(option):
+    status, told = said("model.pt", "--input", "2x4", *option)
+    assert status == 2 and option[0] in told and option[1] in told
+
+
+def test_the_command_has_two_names(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["ostinato-profile", "none.pt", "--input", "2x4"])
+    assert cli.profile() == 3
+    assert "none.pt: no such file" in capsys.readouterr().err
 
 
 class Counts(nn.Module):
@@ -238,15 +313,18 @@ def test_losses_that_cannot_be_are_said(tmp_path):
 
 
 def refused(path):
-    done = subprocess.run([str(PROGRAM), str(path), "--input", "2x4"], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 3
-    return done.stderr
+    status, told = said(path, "--input", "2x4")
+    assert status == 3
+    return told
 
 
 def test_other_files_are_told_apart(tmp_path):
     module, path = nn.Linear(4, 4), tmp_path / "model.pt2"
     torch.export.save(torch.export.export(module, (torch.randn(2, 4),)), str(path))
-    assert "torch.export archive, which the Python package profiles" in refused(path)
+    status, told = said(path, "--input", "2x4")
+    assert status == 2 and "--input is for a TorchScript program" in told
+    path.rename(tmp_path / "model.pt")
+    assert "is a torch.export archive: name it .pt2" in refused(tmp_path / "model.pt")
     torch.save(module, str(tmp_path / "pickle.pt"))
     assert "pickle of torch.save()" in refused(tmp_path / "pickle.pt")
     (tmp_path / "text.pt").write_text(json.dumps({}))

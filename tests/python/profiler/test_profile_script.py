@@ -221,8 +221,9 @@ def test_an_exported_program_on_its_own_inputs(tmp_path, capsys):
 
 
 def test_other_programs_are_told_what_profiles_them(tmp_path, capsys):
-    assert main([str(tmp_path / "model.pt")]) == 3
-    assert "ostinato-profile measures TorchScript programs" in capsys.readouterr().err
+    torch.jit.script(torch.nn.Tanh()).save(str(tmp_path / "model.pt"))
+    assert main([str(tmp_path / "model.pt")]) == 2
+    assert "give each input, in order, as --input 8x128:int64:50257" in capsys.readouterr().err
     (tmp_path / "broken.pt2").write_text("no archive")
     assert main([str(tmp_path / "broken.pt2"), "--no-transfers"]) == 3
     assert "cannot be loaded by torch.export.load()" in capsys.readouterr().err

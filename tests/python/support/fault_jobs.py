@@ -17,6 +17,8 @@ from pathlib import Path
 from random import Random
 
 from . import training, worlds
+from .models import LAYERS
+from .plans import Layout, make_plan
 from .training import MICRO_BATCHES, Options, make_engine
 
 STEPS, SAVED_EVERY = 20, 4
@@ -71,6 +73,11 @@ def _mark_the_start(path: Path) -> None:
         begun(*args)
 
     start.start = marked
+
+
+def wave_plan(folder: Path) -> Path:
+    """Of two ranks that each wait for the other."""
+    return make_plan(folder, Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
 
 
 def start_bare(plan: Path, folder: Path) -> list:
@@ -144,6 +151,12 @@ def finish(ranks: list) -> list[int]:
         process.kill()
         process.join()
     return [process.exitcode for process in ranks]
+
+
+def end(ranks: list) -> None:
+    for process in ranks:
+        process.kill()
+        process.join()
 
 
 def left_behind(folder: Path, pids: list[int]) -> list[str]:

@@ -11,17 +11,10 @@ namespace {
 using test::kBlock;
 using test::kHead;
 using test::kSecond;
+using test::Refusal;
 using test::refusal;
 using test::second;
 using test::stages;
-
-struct Refusal {
-  const char* what;
-  std::string text;
-  std::string message;
-};
-
-void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.what; }
 
 class PlacementRefusalTest : public testing::TestWithParam<Refusal> {};
 

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "search/files/error.h"
 #include "search/placement/placement_toml.h"
+#include "tests/support/refusal.h"
 
 namespace ostinato::test {
 
@@ -17,12 +17,7 @@ inline const std::string kBlock = "[[blocks]]\nname = \"a.F\"\ndevices = [0]\nti
 inline Placement parse(const std::string& text) { return parse_placement(text, "p.toml").placement; }
 
 inline std::string refusal(const std::string& text) {
-  try {
-    parse_placement(text, "p.toml");
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return refusal_by([&] { parse(text); });
 }
 
 inline std::string second(const std::string& fields) {

@@ -18,6 +18,7 @@
 #include "tests/search/checked.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
+#include "tests/support/refusal.h"
 #include "tests/support/source_dir.h"
 
 namespace ostinato {
@@ -71,12 +72,7 @@ modes = [
 Placement parse(const std::string& text) { return parse_placement(text, "p.toml").placement; }
 
 std::string refusal(const std::string& choices) {
-  try {
-    parse(kHead + choices);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return test::refusal_by([&] { parse(kHead + choices); });
 }
 
 /// The modes of one choice, between the brackets.

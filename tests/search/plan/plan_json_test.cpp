@@ -12,11 +12,13 @@
 #include "search/files/file.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
+#include "tests/support/refusal.h"
 
 namespace ostinato {
 namespace {
 
 using test::Random;
+using test::Refusal;
 
 Placement placement() {
   Placement p = test::on_devices(2);
@@ -67,19 +69,11 @@ const char* const kText = R"({
 )";
 
 std::string replaced(const std::string& from, const std::string& to) {
-  std::string text = kText;
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
+  return test::replaced(kText, from, to);
 }
 
 std::string refusal(const std::string& text, const std::string& digest = "") {
-  try {
-    parse_plan(text, "plan.json", placement(), digest);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return test::refusal_by([&] { parse_plan(text, "plan.json", placement(), digest); });
 }
 
 TEST(PlanJsonTest, WritesTheFormat) { EXPECT_EQ(format_plan(plan(), placement()), kText); }
@@ -124,14 +118,6 @@ TEST(PlanJsonTest, OfAnotherPlacementIsSaidBeforeItsUnknownBlocks) {
   EXPECT_NE(refusal(other, kDigest).find("unknown block 'z.F'"), std::string::npos)
       << refusal(other, kDigest);
 }
-
-struct Refusal {
-  const char* what;
-  std::string text;
-  std::string message;
-};
-
-void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.what; }
 
 class PlanRefusalTest : public testing::TestWithParam<Refusal> {};
 

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "search/files/error.h"
+#include "tests/support/refusal.h"
 
 namespace ostinato {
 namespace {
+
+using test::Refusal;
 
 Profile profile() {
   Profile p;
@@ -79,19 +82,11 @@ const char* const kText = R"({
 )";
 
 std::string replaced(const std::string& from, const std::string& to) {
-  std::string text = kText;
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
+  return test::replaced(kText, from, to);
 }
 
 std::string refusal(const std::string& text) {
-  try {
-    parse_profile(text, "profile.json");
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return test::refusal_by([&] { parse_profile(text, "profile.json"); });
 }
 
 TEST(ProfileJsonTest, WritesTheFormat) { EXPECT_EQ(format_profile(profile()), kText); }
@@ -149,14 +144,6 @@ TEST(ProfileJsonTest, AnEmptyProfileRoundTrips) {
   const std::string text = format_profile(empty);
   EXPECT_EQ(format_profile(parse_profile(text, "profile.json")), text);
 }
-
-struct Refusal {
-  const char* what;
-  std::string text;
-  std::string message;
-};
-
-void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.what; }
 
 class ProfileRefusalTest : public testing::TestWithParam<Refusal> {};
 

@@ -15,6 +15,7 @@
 #include "search/placement/shapes.h"
 #include "search/simulate/simulate.h"
 #include "tests/search/random_plan.h"
+#include "tests/support/refusal.h"
 
 namespace ostinato {
 namespace {
@@ -224,14 +225,8 @@ TEST(Hosts, AreReadAndWritten) {
   EXPECT_EQ(parse_placement(text, "q.toml").placement.hosts[0].devices, placement.hosts[0].devices);
 }
 
-std::string refusal(std::string text, const std::string& what, const std::string& instead) {
-  text.replace(text.find(what), what.size(), instead);
-  try {
-    parse_placement(text, "p.toml");
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+std::string refusal(const std::string& text, const std::string& what, const std::string& instead) {
+  return test::refusal_by([&] { parse_placement(test::replaced(text, what, instead), "p.toml"); });
 }
 
 TEST(Hosts, AreRefusedWithTheirLine) {

@@ -18,6 +18,7 @@
 #include "search/unequal/enter.h"
 #include "search/unequal/unequal.h"
 #include "tests/search/unequal/unequal_cases.h"
+#include "tests/support/refusal.h"
 
 namespace ostinato {
 namespace {
@@ -213,12 +214,7 @@ TEST(UnequalPlanFile, ReplaysAsPlanned) {
 
 std::string sizes_refusal(const std::string& text) {
   const Placement p = test::pipeline_of(2, 2, false, 1);
-  try {
-    parse_sizes(text, "step.toml", p);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return test::refusal_by([&] { parse_sizes(text, "step.toml", p); });
 }
 
 TEST(SizesFile, HasSizesAndTimes) {

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saved programs as jobs: an archive of torch.export, which has its example inputs with it, and a TorchScript program, which has not.
+
+    profile_layers(load_exported(Path("model.pt2")))
+    profile_layers(load_script(Path("model.pt"), ["8x128:int64:50257"]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from ostinato.errors import Status
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.device import device_of_this_process
+from ostinato.profile.model.job import Job
+from ostinato.profile.model.made_up import sample_input
+from ostinato.profile.settings import UNKNOWN_STATES
+
+EXPORTED, TORCHSCRIPT = ".pt2", (".pt", ".ts", ".pth")
+
+
+def load_exported(path: Path) -> Job:
+    """Its module, profiled operator by operator on its example inputs. Raises ProfileError."""
+    check_there(path)
+    try:
+        program = torch.export.load(str(path))
+    except Exception as error:
+        raise ProfileError(f"{path} cannot be loaded by torch.export.load(): {error}") from error
+    inputs, named = program.example_inputs or ((), {})
+    if not inputs and not named or inputs and named:
+        raise ProfileError(f"{path}: export the program with example inputs that are all positional or all named")
+    return Job(module=program.module(), inputs=named or inputs, name=path.stem, device=device_of_this_process())
+
+
+def load_script(path: Path, inputs: Sequence[str], train: bool = True) -> Job:
+    """A TorchScript program, profiled by its submodules and the operators beside them, on inputs as sample_input() reads them. `train`:
+    it runs as in training (dropout, batch statistics). Raises ProfileError: what the file is instead."""
+    check_there(path)
+    if other := what_else(path):
+        raise ProfileError(f"{path} {other}")
+    if not inputs:
+        raise ProfileError(f"{path} does not say what it takes: give each input, in order, as --input 8x128:int64:50257", Status.USAGE)
+    given = tuple(map(sample_input, inputs))
+    try:
+        program = torch.jit.load(str(path), map_location="cpu")
+    except RuntimeError as error:
+        raise ProfileError(f"{path} cannot be loaded as TorchScript: {str(error).partition(chr(10))[0]}") from error
+    device = device_of_this_process()
+    return Job(module=program.train(train), inputs=given, optimizer_numbers=UNKNOWN_STATES, name=path.stem, device=device)
+
+
+def check_there(path: Path) -> None:
+    if not path.is_file():
+        raise ProfileError(f"{path}: no such file")
+
+
+def what_else(path: Path) -> str:
+    """What a file is that torch.jit.load() does not read; "": nothing else."""
+    try:
+        records = torch._C.PyTorchFileReader(str(path)).get_all_records()
+    except RuntimeError:
+        return "is no archive of torch's: save torch.jit.script(model)"
+    if "constants.pkl" in records:
+        return ""
+    if any(part in record for record in records for part in ("archive_format", "serialized_exported_program", "models/")):
+        return f"is a torch.export archive: name it {EXPORTED}, and it is profiled on its own inputs"
+    if "data.pkl" in records:
+        return "is a pickle of torch.save(), which needs its Python classes: save torch.jit.script(model) instead"
+    return "is an archive without a TorchScript program"
