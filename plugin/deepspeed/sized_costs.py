@@ -58,8 +58,8 @@ def at_size(layer: Measured, sizes: Sequence[float], clusters: Clusters, referen
         _resized(samples, sizes, points, reference) for samples, points in zip((layer.samples.forward, layer.samples.backward), curves, strict=True)
     )
     last = reference / sizes[-1]  # whose bytes were noted
-    bytes_of = {"input_bytes": round(layer.input_bytes * last), "output_bytes": round(layer.output_bytes * last)}
-    return replace(layer, samples=Samples(forward, backward), **bytes_of), curves
+    inputs, outputs = (round(size * last) for size in (layer.input_bytes, layer.output_bytes))
+    return replace(layer, samples=Samples(forward, backward), input_bytes=inputs, output_bytes=outputs), curves
 
 
 def _resized(samples: list[Sample], sizes: Sequence[float], points: Points, reference: float) -> list[Sample]:

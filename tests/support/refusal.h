@@ -2,7 +2,8 @@
 #pragma once
 // What readers say against a text, as a table of cases.
 //
-//   EXPECT_EQ(refusal_by([&] { parse_plan(text, "plan.json", placement); }), "plan.json:1: a plan has no 'span'");
+//   const auto read = [&] { parse_plan(text, "plan.json", placement); };
+//   EXPECT_EQ(refusal_by(read), "plan.json:1: a plan has no 'span'");
 
 #include <gtest/gtest.h>
 
