@@ -69,7 +69,7 @@ bool asks_for_graph(const std::vector<std::string>& args) {
   for (const std::string& arg : args)
     if (arg == "--strategy" || arg.starts_with("--strategy=")) return true;
   const auto file =
-      std::find_if(args.begin(), args.end(), [](const std::string& a) { return !a.starts_with("-"); });
+      std::find_if(args.begin(), args.end(), [](const std::string& a) { return !a.starts_with('-'); });
   return file != args.end() && ends_in(*file, ".csv");
 }
 

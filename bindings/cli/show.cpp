@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -39,7 +40,9 @@ int terminal_width() {
 /// As the environment has it for what is no terminal.
 int columns() {
   const char* set = std::getenv("COLUMNS");
-  const int columns = set == nullptr ? 0 : std::atoi(set);
+  const std::string_view text = set == nullptr ? "" : set;
+  int columns = 0;
+  std::from_chars(text.data(), text.data() + text.size(), columns);  // what is no number leaves 0
   return columns == 0 ? kUsualWidth : std::clamp(columns, kLeastWidth, kMostWidth);
 }
 

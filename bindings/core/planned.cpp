@@ -81,7 +81,7 @@ Json planned_json(const Planned& planned, const Profile& profile) {
     Json list = Json::array();
     for (const auto& [candidate, value] : sorted_by_sizes(planned))
       list.push_back({{"name", planned.choice.candidates[candidate].name}, {"makespan", value}});
-    object["candidates"] = list;
+    object["candidates"] = std::move(list);
   }
   if (!planned.degrees.empty()) object["degrees"] = degrees_json(planned.degrees);
   if (const std::string noise = noise_of(profile); !noise.empty()) object["noise"] = noise;

@@ -124,7 +124,7 @@ Planned plan_sizes(const Profile& profile, const JointOptions& options, const Ba
     std::optional<Plan> plan = plan_of(candidate, profile, sizes, unequal, why_not);
     if (!plan) return;
     const Nanoseconds value = value_of(*plan, *candidate.placement);
-    planned.of_sizes.push_back({c, value});
+    planned.of_sizes.emplace_back(c, value);
     if (best && value >= least) return;
     least = value;
     best = c;

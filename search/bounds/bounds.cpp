@@ -41,7 +41,7 @@ std::size_t most_thresholds(const Instance& in, int d, std::size_t widths, std::
 
 /// At most `most` of the values, evenly by rank, the least of all first.
 std::vector<Nanoseconds> evenly(const std::set<Nanoseconds>& values, std::size_t most) {
-  const std::vector<Nanoseconds> all(values.begin(), values.end());
+  std::vector<Nanoseconds> all(values.begin(), values.end());
   if (all.size() <= most) return all;
   std::vector<Nanoseconds> chosen;
   for (std::size_t i = 0; i < most; ++i) chosen.push_back(all[i * all.size() / most]);

@@ -6,7 +6,7 @@
 namespace ostinato::checker {
 
 Bound prove(const Bounds& bounds, const Claim& claim, std::int64_t most_work, Report& report) {
-  const Bound proved = bound_of(bounds, claim.objective, claim.micro_batches, claim.value);
+  Bound proved = bound_of(bounds, claim.objective, claim.micro_batches, claim.value);
   if (proved.value >= claim.value || claim.value > claim.known) return proved;
   const Exhaustion tried = try_all(bounds, claim.objective, claim.micro_batches, claim.value, most_work);
   switch (tried.verdict) {

@@ -37,7 +37,6 @@ class CountingIterator {
     return *this;
   }
   friend bool operator==(const CountingIterator& a, const CountingIterator& b) { return a.at_ == b.at_; }
-  friend bool operator!=(const CountingIterator& a, const CountingIterator& b) { return a.at_ != b.at_; }
 
  private:
   const char* at_;
@@ -170,6 +169,7 @@ Value read_json(std::string_view text, const std::string& file, std::string_view
                 std::string_view streamed, const std::function<void(const Value&)>& on_element) {
   Position position;
   Builder builder(file, format, streamed, on_element, position);
+  // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): the end is beside it
   nlohmann::json::sax_parse(CountingIterator(text.data(), &position),
                             CountingIterator(text.data() + text.size(), &position), &builder);
   Value root = builder.take();

@@ -137,7 +137,8 @@ class ExactSearch {
 
   void extend() {
     if (placed_ == size_) return keep();
-    if (++nodes_ > options_.nodes || (nodes_ % 1024 == 0 && options_.stop && options_.stop())) {
+    ++nodes_;
+    if (nodes_ > options_.nodes || (nodes_ % 1024 == 0 && options_.stop && options_.stop())) {
       result_.complete = false;
       return;
     }

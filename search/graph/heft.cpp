@@ -60,8 +60,10 @@ class Heft {
     std::vector<int> missing(graph_.size()), order;
     std::priority_queue<std::tuple<Ticks, int, int>> ready;  // a vertex comes before its successors
     const auto push = [&](int v) { ready.emplace(rank[v] / kSameRank, -draw[v], v); };
-    for (int v = 0; v < graph_.size(); ++v)
-      if ((missing[v] = static_cast<int>(graph_.predecessors[v].size())) == 0) push(v);
+    for (int v = 0; v < graph_.size(); ++v) {
+      missing[v] = static_cast<int>(graph_.predecessors[v].size());
+      if (missing[v] == 0) push(v);
+    }
     for (; !ready.empty();) {
       order.push_back(std::get<2>(ready.top()));
       ready.pop();

@@ -27,7 +27,7 @@ class DispatchClock {
   /// nothing can change any more. O(starts * (devices a block + followers) * log).
   template <typename Serve>
   void run(Serve serve) {
-    for (int d = 0; d < in_.devices(); ++d) wakes_.push({0, d});
+    for (int d = 0; d < in_.devices(); ++d) wakes_.emplace(0, d);
     while (!wakes_.empty()) {
       const auto [now, d] = wakes_.top();
       wakes_.pop();
@@ -64,7 +64,7 @@ class DispatchClock {
   /// Starts b, or wakes d when all its devices are free: d waits for the others, so that b does not starve.
   /// True if it was started.
   bool start_when_free(int b, int d, Nanoseconds now);
-  void wake(int d, Nanoseconds at) { wakes_.push({at, d}); }
+  void wake(int d, Nanoseconds at) { wakes_.emplace(at, d); }
 
   /// All steps by start (inputs before followers); empty where some never started.
   std::vector<ScheduledBlock> take_schedule();

@@ -108,7 +108,7 @@ class Line {
  private:
   /// "F12b", without the chunk or the number where the room is too small; the last column stays a filler.
   static std::string fitting_label(Kind kind, int micro_batch, int chunk, int room) {
-    const std::string letter(1, look(kind).letter);
+    std::string letter(1, look(kind).letter);
     const std::string number = letter + std::to_string(micro_batch);
     const std::string full = chunk < 0 ? number : number + static_cast<char>('a' + chunk % 26);
     for (const std::string& label : {full, number}) {

@@ -50,7 +50,7 @@ class ChainWalk {
     for (std::size_t d = 0; d < orders_.size(); ++d) {
       Bytes held = placement_.devices[d].static_memory;
       for (const Step& step : orders_[d]) {
-        held_[d].push_back({graph_.index(step), held});
+        held_[d].emplace_back(graph_.index(step), held);
         held += placement_.blocks[step.block].memory;
       }
       std::sort(held_[d].begin(), held_[d].end());

@@ -17,7 +17,7 @@ namespace {
 std::int64_t vary(std::uint64_t seed, int run, int step, std::int64_t range) {
   const std::uint64_t bits =
       mixed(mixed(mixed(seed) + static_cast<std::uint64_t>(run)) + static_cast<std::uint64_t>(step));
-  const auto width = static_cast<unsigned __int128>(2 * range + 1);
+  const auto width = 2 * static_cast<unsigned __int128>(range) + 1;
   return static_cast<std::int64_t>((width * bits) >> 64) - range;
 }
 

@@ -17,7 +17,7 @@ void StepGraph::add_edges(const Placement& placement, const Orders& orders) {
   std::vector<std::vector<std::pair<int, int>>> device_before(steps_);  // (step, device)
   for (std::size_t d = 0; d < orders.size(); ++d) {
     for (std::size_t i = 1; i < orders[d].size(); ++i) {
-      device_before[index(orders[d][i])].push_back({index(orders[d][i - 1]), static_cast<int>(d)});
+      device_before[index(orders[d][i])].emplace_back(index(orders[d][i - 1]), static_cast<int>(d));
     }
   }
   std::vector<std::vector<Nanoseconds>> transfers(blocks_);

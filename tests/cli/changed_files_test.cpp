@@ -35,10 +35,10 @@ std::string change_bytes(std::string text, Random& random) {
         text[at % text.size()] = static_cast<char>(random.below(256));
         break;
       case 1:
-        text.erase(at % text.size(), static_cast<std::size_t>(1 + random.below(40)));
+        text.erase(at % text.size(), 1 + random.below(40));
         break;
       case 2:
-        text.insert(at % text.size(), text.substr(at / 2, static_cast<std::size_t>(1 + random.below(80))));
+        text.insert(at % text.size(), text.substr(at / 2, 1 + random.below(80)));
         break;
       default:
         if (digit < text.size()) text[digit] = static_cast<char>('0' + random.below(10));

@@ -33,8 +33,10 @@ class AllRepetends {
   /// Work that best() needs at most.
   double size() const {
     double size = before_;
-    for (std::size_t item = 1; item < p_.blocks.size() * unroll_; ++item)
-      size *= static_cast<double>((block(item).after.empty() ? 2 : 1) * slack_ / unit_ + 1);
+    for (std::size_t item = 1; item < p_.blocks.size() * unroll_; ++item) {
+      const auto places = (block(item).after.empty() ? 2 : 1) * slack_ / unit_ + 1;
+      size *= static_cast<double>(places);
+    }
     return size;
   }
 

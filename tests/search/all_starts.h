@@ -30,7 +30,8 @@ class AllStarts {
   /// Work that least() needs at most.
   double size() const {
     double size = 1;
-    for (std::size_t s = 0; s < start_.size(); ++s) size *= static_cast<double>(longest_ / unit_ + 1);
+    const auto places = longest_ / unit_ + 1;
+    for (std::size_t s = 0; s < start_.size(); ++s) size *= static_cast<double>(places);
     return size;
   }
 

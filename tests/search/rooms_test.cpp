@@ -71,7 +71,7 @@ TEST(Rooms, NoTwoTypesHaveOneName) {
             [&](const std::string& path, const std::string& line) {
               if (path != current) spaces.clear();
               current = path;
-              if (line.starts_with("namespace ") && line.ends_with("{")) spaces.push_back(line);
+              if (line.starts_with("namespace ") && line.ends_with('{')) spaces.push_back(line);
               if (line.starts_with("}  // namespace") && !spaces.empty()) spaces.pop_back();
               const std::string name = type_defined_in(line);
               std::string qualified;

@@ -8,7 +8,7 @@ namespace ostinato::test {
 
 inline int rounds(int usual) {
   const char* times = std::getenv("OSTINATO_ROUNDS");
-  return times == nullptr ? usual : usual * std::atoi(times);
+  return times == nullptr ? usual : usual * std::stoi(times);
 }
 
 }  // namespace ostinato::test

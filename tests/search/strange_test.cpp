@@ -33,7 +33,7 @@ using test::strange;
 
 int rounds(int usual) {
   const char* wanted = std::getenv("OSTINATO_STRANGE");
-  return wanted == nullptr ? usual : std::atoi(wanted);
+  return wanted == nullptr ? usual : std::stoi(wanted);
 }
 
 /// In long runs only.

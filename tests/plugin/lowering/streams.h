@@ -145,12 +145,12 @@ class Ranks {
     const Stage& stage = told_.stages[s.stage];
     std::vector<Name> names;
     if (s.what == Do::forward) {
-      for (const int from : stage.from) names.push_back({s.stage, s.micro_batch, kGiven, from});
+      for (const int from : stage.from) names.emplace_back(s.stage, s.micro_batch, kGiven, from);
     } else if (s.what == Do::weight_half) {
-      names.push_back({s.stage, s.micro_batch, kMadeGradient, -1});
+      names.emplace_back(s.stage, s.micro_batch, kMadeGradient, -1);
     } else {
-      names.push_back({s.stage, s.micro_batch, kMade, -1});
-      for (const int to : stage.to) names.push_back({s.stage, s.micro_batch, kGradient, to});
+      names.emplace_back(s.stage, s.micro_batch, kMade, -1);
+      for (const int to : stage.to) names.emplace_back(s.stage, s.micro_batch, kGradient, to);
     }
     return names;
   }

@@ -24,7 +24,7 @@ using checker::Wide;
 /// W1 to W4 forwards, without regard to speed.
 class Definition {
  public:
-  Definition(const Graph& graph, int n, int origin) : graph_(graph), n_(n), origin_(origin) {
+  Definition(const Graph& graph, int n, int origin) : graph_(graph), origin_(origin) {
     for (int a = 0; a < graph.blocks(); ++a) distance_.push_back(graph.distances_from(a));
     for (int i = 0; i < n; ++i) {
       start_.emplace_back(graph.blocks());
@@ -118,7 +118,6 @@ class Definition {
   }
 
   const Graph& graph_;
-  int n_;
   int origin_;
   std::vector<std::vector<Wide>> distance_;
   std::vector<std::vector<Time>> start_;

@@ -271,15 +271,16 @@ TEST(CheckerTest, RefusesFalseBoundsAndOptimality) {
   const Placement p = one_device();
   Plan plan = periodic_plan(p);
   plan.lower_bound = {.makespan = 16, .period = 6};
+  // NOLINTBEGIN(bugprone-suspicious-missing-comma): one text over two lines
   EXPECT_EQ(
       failures(plan, p),
       (Strings{"lower_bound.makespan is 16 ns, but only 15 ns are proved (M2: the work of device 0 with what "
-               "comes "
-               "before and after it)",
+               "comes before and after it)",
                "optimal.makespan is true, but the makespan is 15 ns and its lower bound 16 ns",
                "lower_bound.period is 6 ns, but only 5 ns are proved (P1: the work of device 0)",
                "steady_state.period is 5 ns, below its lower bound of 6 ns: these repetends cannot go on",
                "optimal.period is true, but the period is 5 ns and its lower bound 6 ns"}));
+  // NOLINTEND(bugprone-suspicious-missing-comma)
   plan.lower_bound = {.makespan = 14, .period = 4};
   EXPECT_EQ(failures(plan, p),
             (Strings{"optimal.makespan is true, but the makespan is 15 ns and its lower bound 14 ns",

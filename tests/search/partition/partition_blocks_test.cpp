@@ -14,7 +14,7 @@
 namespace ostinato {
 namespace {
 
-Stage on(std::vector<int> devices, std::vector<int> layers, bool recompute = false) {
+Stage on(std::vector<int> devices, const std::vector<int>& layers, bool recompute = false) {
   return {.layers = layers, .devices = std::move(devices), .recompute = recompute};
 }
 

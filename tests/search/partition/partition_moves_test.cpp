@@ -22,7 +22,7 @@ namespace {
 
 using joint::Stages;
 
-Stage on(int device, std::vector<int> layers) { return {.layers = std::move(layers), .devices = {device}}; }
+Stage on(int device, const std::vector<int>& layers) { return {.layers = layers, .devices = {device}}; }
 
 std::vector<int> layers_of(const Stages& stages) {
   std::vector<int> layers;
