@@ -90,12 +90,18 @@ def enabled(config: dict, section: str) -> bool:
     return bool(config.get(section, {}).get("enabled", False))
 
 
+def configured_optimizer(config: dict) -> tuple[str, dict]:
+    """Its type and arguments, as far as the configuration has them."""
+    named = config.get("optimizer") or {}
+    return str(named.get("type") or ""), dict(named.get("params") or {})
+
+
 def optimizer_states(config: dict, optimizer) -> int:
     """Of the script's own optimizer where it has one, else of the configuration's; 0 where there is none."""
     if optimizer is not None:
         name, options = type(optimizer).__name__, optimizer.defaults if hasattr(optimizer, "defaults") else {}
-    elif "optimizer" in config:
-        name, options = config["optimizer"].get("type", ""), config["optimizer"].get("params", {})
+    elif config.get("optimizer"):
+        name, options = configured_optimizer(config)
     else:
         return 0
     name = name.lower()
@@ -109,8 +115,9 @@ def step_temporaries(config: dict, optimizer, accelerator: bool) -> tuple[int, i
     if optimizer is not None:
         kind, options = type(optimizer), getattr(optimizer, "defaults", {})
         name, of_torch = kind.__name__.lower(), kind.__module__.startswith("torch.")
-    elif "optimizer" in config:
-        name, options = config["optimizer"].get("type", "").lower(), config["optimizer"].get("params", {})
+    elif config.get("optimizer"):
+        name, options = configured_optimizer(config)
+        name = name.lower()
         of_torch = bool(options.get("torch_adam")) or not name.startswith(("adam", "lion"))
     else:
         return 0, 0

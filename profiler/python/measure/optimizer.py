@@ -2,10 +2,11 @@
 """What the optimizer's step takes, layer by layer: a step of its kind on copies of the layer's parameters.
 
     clock = StepClock.of(config, optimizer, settings, device)
-    clock.time(layer.parameters, warm_up=3, repeats=20)      # ns; 0: it is none of torch's, or there is nothing to train
+    clock.time(layer.parameters, warm_up=3, repeats=20)      # ns; 0: nothing to train, or no step that can be measured
 
 Optimizers of DeepSpeed's own are not measured: they are compiled when they are first used. Clipping counts where the configuration asks
-for it. Reductions over replicas do not: links say what they take.
+for it. Reductions over replicas do not: links say what they take. A step that fails on the copies (of LBFGS, which wants a closure; of
+Muon, on a bias) is not measured either: whether the training can run is DeepSpeed's to say.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ import torch
 from torch import nn
 
 from ostinato.profile.measure.samples import measure, quiet_collector, rounds
-from ostinato.profile.settings import Settings
+from ostinato.profile.settings import Settings, configured_optimizer
 
 SMALL = 1e-3  # a gradient that changes a parameter, and is no denormal number in any type
 
 
 def kind_of(config: dict, optimizer: Any) -> tuple[type | None, dict]:
     """The class of the training's optimizer where it is torch's, as DeepSpeed would take it, and its arguments; else None."""
-    kind: type | None
+    kind: Any
     if optimizer is not None:
         kind, options = type(optimizer), dict(getattr(optimizer, "defaults", {}))
     else:
-        named = config.get("optimizer", {})
-        options = dict(named.get("params", {}))
-        kind = _class_of(named.get("type", ""), options)
-    if kind is None or not kind.__module__.startswith("torch.optim"):
+        name, options = configured_optimizer(config)
+        kind = _class_of(name, options)
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind.__module__.startswith("torch.optim")):
         return None, {}
     known = inspect.signature(kind).parameters
     return kind, {name: value for name, value in options.items() if name in known and name != "params"}
 
 
-def _class_of(name: str, options: dict) -> type | None:
+def _class_of(name: str, options: dict) -> Any:
+    """What DeepSpeed would call to make one; None: its own."""
     if name.lower() in ("adam", "adamw"):
         if not options.get("torch_adam"):
             return None
@@ -59,11 +60,18 @@ class StepClock:
     @classmethod
     def of(cls, config: dict, optimizer: Any, settings: Settings, device: Any) -> StepClock:
         kind, options = kind_of(config, optimizer)
-        return cls(kind, options, settings.master, float(config.get("gradient_clipping", 0) or 0), device)
+        clip = config.get("gradient_clipping", 0)  # "auto", in a file that another library completes
+        return cls(kind, options, settings.master, float(clip) if isinstance(clip, int | float) else 0.0, device)
 
     def time(self, parameters: Sequence[nn.Parameter], warm_up: int, repeats: int) -> int:
-        if self.kind is None or not parameters:
+        if self.kind is None or not parameters or any(parameter.is_meta for parameter in parameters):
             return 0
+        try:
+            return self._time(parameters, warm_up, repeats)
+        except Exception:  # of an optimizer on parameters that are not the training's: other ranks wait for what this one has measured
+            return 0
+
+    def _time(self, parameters: Sequence[nn.Parameter], warm_up: int, repeats: int) -> int:
         step, times = self._step(parameters), []
         with quiet_collector():
             for repeat in rounds(max(1, warm_up), repeats):  # the first step makes the state

@@ -52,6 +52,32 @@ def test_a_scripts_own_optimizer():
     assert kind_of({}, Own([nn.Parameter(torch.zeros(1))], lr=1)) == (None, {})  # what it does is not known
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        *({"type": name} for name in ("Optimizer", "lr_scheduler", "swa_utils", "__name__", "", None, 5, "sgd", "LBFGS", "SparseAdam", "Muon")),
+        *({"type": "SGD", "params": params} for params in ({"lr": -1}, {"lr": "auto"}, {"lr": 1, "differentiable": True})),
+        None,
+        {"type": "Adagrad", "params": {"lr": [1]}},
+    ],
+)
+def test_what_cannot_be_measured_fails_no_profile(optimizer):
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    made = profile_layers(Job(layers, torch.ones(2, 4), config={"optimizer": optimizer}, repeats=2, warm_up=1))
+    assert len(made.layers) == 2 and not any(row.step_time for row in made.layers)
+
+
+@pytest.mark.parametrize("made", [torch.optim.LBFGS, torch.optim.SparseAdam])
+def test_a_scripts_optimizer_that_wants_more_than_a_step(made):
+    assert clock({}, made([nn.Parameter(torch.ones(2))])).time([nn.Parameter(torch.ones(2))], 1, 2) == 0
+
+
+def test_a_norm_that_is_still_to_be_set_clips_nothing():
+    sgd = {"optimizer": {"type": "SGD", "params": {"lr": 1}}, "gradient_clipping": "auto"}
+    assert clock(sgd).time([nn.Parameter(torch.ones(2))], 1, 2) > 0
+    assert clock(sgd).time([nn.Parameter(torch.ones(2, device="meta"))], 1, 2) == 0
+
+
 @pytest.mark.parametrize("config", [{}, {"gradient_clipping": 1.0}, {"bf16": {"enabled": True}}, {"zero_optimization": {"stage": 1}}])
 def test_parameters_stay_as_they_are(config):
     layer = nn.Linear(3, 3, dtype=torch.bfloat16 if "bf16" in config else None)
