@@ -37,6 +37,7 @@ from .config import Section
 from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import is_graph, layers_read
+from .items import own
 from .layer_clock import LayerClock, Measured, cost_of
 from .layer_state import Marks, describe
 from .parameter_groups import Snapshot
@@ -147,8 +148,8 @@ def _read(iterator, count: int) -> tuple[list, int, Exception | None]:
     begin = time.perf_counter_ns()
     try:
         for batch in islice(iterator, count):
-            batches.append(batch)
             times.append(time.perf_counter_ns() - begin)
+            batches.append(own(batch))
             begin = time.perf_counter_ns()
     except Exception as error:  # of the user's loader
         return batches, 0, error
@@ -256,8 +257,8 @@ def _switch(engine: Engine, profile: str) -> None:
     auto, model = engine._ostinato_auto, engine.module
     before = {name: getattr(engine, name) for name in ("optimizer", "lr_scheduler")}
     DeepSpeedEngine.destroy(engine)
-    for hooks, own in zip(_hooks(model), auto.hooks, strict=True):
-        for key in own & set(hooks):
+    for hooks, mine in zip(_hooks(model), auto.hooks, strict=True):
+        for key in mine & set(hooks):
             del hooks[key]
     auto.groups.restore()
     engine.__dict__.clear()

@@ -3,6 +3,7 @@
 
 from typing import Any
 
+from .items import own
 from .plans import Stage
 from .upstream import Engine
 
@@ -36,10 +37,11 @@ class Batches:
             self._load()
 
     def _load(self) -> None:
-        index, buffers = self._loaded, self._engine.pipe_buffers
+        index, buffers, kept = self._loaded, self._engine.pipe_buffers, bool(self._engine._ostinato.ahead)
         self._engine._exec_load_micro_batch(index)
         self._loaded += 1
         for name, takers in self._takers[index % self._copies].items():
             if takers:
-                self._held[index, name] = (takers, buffers[name][index])
+                value = buffers[name][index]  # DeepSpeed copies inputs
+                self._held[index, name] = (takers, value if kept or name == "inputs" else own(value))
             buffers[name][index] = None

@@ -28,6 +28,7 @@ from .costs import costs_of
 from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
+from .items import own
 from .next_step import NextStep
 from .outside import Outside
 from .plan_checkpoints import PlanCheckpoints
@@ -289,7 +290,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         assert run.section.sizes is not None
         read, items = self._next_unread, []
         try:
-            run.equality.read_ahead(lambda: items.append(read()), batches)
+            run.equality.read_ahead(lambda: items.append(own(read())), batches)
         except Exception as error:  # the user's loader
             return Seen(error=f"reading micro-batch {len(items)}: {type(error).__name__}: {error}")
         run.ahead.extend(items)

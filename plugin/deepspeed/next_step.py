@@ -17,6 +17,7 @@ from typing import Any
 
 from ostinato.ranks import threads
 
+from .items import own
 from .random_state import KINDS, same, states
 from .sizes import seen_by
 
@@ -58,7 +59,7 @@ class Unread(Iterator[Any]):
         """Until it holds `count` items, or reading one fails."""
         while len(self._items) < count and not self.ended:
             try:
-                self._items.append(next(self.iterator))
+                self._items.append(own(next(self.iterator)))
             except Exception as error:  # of the user's loader: it belongs to the step that reads so far
                 self._error = error
 

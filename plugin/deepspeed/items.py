@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Items of a data loader that stay what they are while it reads on.
+
+    items.append(own(next(loader)))      # a loader may write its next item where this one lies
+
+DeepSpeed under 1F1B is done with an item when it reads the next. A plan reads on before, and would train on what has been written since.
+"""
+
+import copy
+from typing import Any
+
+import torch
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+GAPS = 16  # memory that a copy may take, in multiples of its numbers, so that it lies as its original does
+
+
+def own(value: Any) -> Any:
+    """A copy that shares no memory with it. Raises TypeError where an object in it cannot be copied."""
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, torch.Tensor):
+        return _tensor(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(own, value))
+    if type(value) in (list, tuple):
+        return type(value)(map(own, value))
+    if type(value) is dict:
+        return {key: own(part) for key, part in value.items()}
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise TypeError(f"a {type(value).__name__} cannot be kept while the loader reads on: {error}") from error
+
+
+def _tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """With the same strides, in whose order a kernel may add."""
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) if _strided(tensor) else 0
+    if not 0 < tensor.numel() or not 0 < reach <= GAPS * tensor.numel():
+        return tensor.clone()
+    return tensor.as_strided((reach,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def _strided(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor.layout == torch.strided and not tensor.is_conj() and not tensor.is_neg()
