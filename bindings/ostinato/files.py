@@ -36,17 +36,14 @@ def write_text(path: Path, text: str) -> None:
         with open(path, "wb") as special:
             special.write(text.encode())
         return
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise IsADirectoryError(21, "is a folder", str(path))
+    target = _target(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target.parent)
     beside = _name_beside(target)
     handle, has_name = _open_beside(beside)
     try:
         with os.fdopen(handle, "wb") as file:
-            with suppress(FileNotFoundError):
-                os.fchmod(handle, target.stat().st_mode & 0o777)
+            _keep_mode(handle, target)
             file.write(text.encode())
             file.flush()
             os.fsync(handle)
@@ -63,18 +60,34 @@ def replaced(path: Path) -> Iterator[Path]:
     """For writers that want a name and not a text: theirs is in a folder beside `path`, and takes its place when the block is over. They may
     themselves write another file first and rename it, as safetensors does.
     """
-    target = Path(os.path.realpath(path))
+    if is_special(path):
+        yield Path(path)
+        return
+    target = _target(path)
     _remove_abandoned(target.parent)
     folder, held = _folder_beside(target)
     try:
         written = folder / target.name
         yield written
         with open(written, "rb") as file:
+            _keep_mode(file.fileno(), target)
             os.fsync(file.fileno())
         os.replace(written, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(held)
+
+
+def _target(path: Path) -> Path:
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(21, "is a folder", str(path))
+    return target
+
+
+def _keep_mode(handle: int, target: Path) -> None:
+    with suppress(FileNotFoundError):
+        os.fchmod(handle, target.stat().st_mode & 0o777)
 
 
 def _name_beside(target: Path) -> Path:
@@ -84,7 +97,7 @@ def _name_beside(target: Path) -> Path:
 def _folder_beside(target: Path) -> tuple[Path, int]:
     while True:
         folder = _name_beside(target)
-        folder.mkdir()
+        folder.mkdir(0o700)  # who may read the file is not known to who writes it
         with suppress(FileNotFoundError):  # another process has taken it for abandoned, before it was locked
             handle = _locked(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
             if folder.exists():

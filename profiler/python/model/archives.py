@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -19,6 +21,7 @@ from ostinato.profile.model.job import Job
 from ostinato.profile.model.made_up import sample_input
 from ostinato.profile.settings import UNKNOWN_STATES
 
+ONLY_TENSORS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # read by torch.load()
 EXPORTED, TORCHSCRIPT = ".pt2", (".pt", ".ts", ".pth")
 
 
@@ -26,13 +29,28 @@ def load_exported(path: Path) -> Job:
     """Its module, profiled operator by operator on its example inputs. Raises ProfileError."""
     check_there(path)
     try:
-        program = torch.export.load(str(path))
+        with _only_tensors():
+            program = torch.export.load(str(path))
     except Exception as error:
-        raise ProfileError(f"{path} cannot be loaded by torch.export.load(): {error}") from error
+        raise ProfileError(f"{path} cannot be loaded by torch.export.load() without running pickled code: {error}") from error
     inputs, named = program.example_inputs or ((), {})
     if not inputs and not named or inputs and named:
         raise ProfileError(f"{path}: export the program with example inputs that are all positional or all named")
     return Job(module=program.module(), inputs=named or inputs, name=path.stem, device=device_of_this_process())
+
+
+@contextmanager
+def _only_tensors() -> Iterator[None]:
+    """torch.export.load() tries pickles again, with all that they may call, where they hold more than tensors and containers."""
+    before = os.environ.get(ONLY_TENSORS)
+    os.environ[ONLY_TENSORS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ONLY_TENSORS]
+        else:
+            os.environ[ONLY_TENSORS] = before
 
 
 def load_script(path: Path, inputs: Sequence[str], train: bool = True) -> Job:

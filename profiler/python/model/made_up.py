@@ -39,13 +39,20 @@ def sample_input(words: str) -> torch.Tensor:
     kind = rest[0] if rest else "float32"
     if kind not in TYPES:
         raise _wrong(words, f"'{kind}' is no type that can be made up ({', '.join(TYPES)} are)")
-    seeded = torch.Generator().manual_seed(0)
-    if TYPES[kind].is_floating_point:
-        if len(rest) > 1:
-            raise _wrong(words, "floating point numbers have no bound")
-        return torch.randn(sizes, generator=seeded).to(TYPES[kind])
+    if TYPES[kind].is_floating_point and len(rest) > 1:
+        raise _wrong(words, "floating point numbers have no bound")
     below = _number(words, rest[1]) if len(rest) > 1 else 1
-    return torch.randint(0, below, sizes, generator=seeded).to(TYPES[kind])
+    try:
+        return _drawn(sizes, TYPES[kind], below)
+    except (RuntimeError, MemoryError) as error:
+        raise ProfileError(f"--input {words}: {error}") from error
+
+
+def _drawn(sizes: list[int], kind: torch.dtype, below: int) -> torch.Tensor:
+    seeded = torch.Generator().manual_seed(0)
+    if kind.is_floating_point:
+        return torch.randn(sizes, generator=seeded).to(kind)
+    return torch.randint(0, below, sizes, generator=seeded).to(kind)
 
 
 def _number(words: str, text: str) -> int:

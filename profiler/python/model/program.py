@@ -22,7 +22,7 @@ from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.identity import shape_key
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.model_digest import layer_parameters, model_digest
-from ostinato.profile.model.steps import Step, StepBuilder
+from ostinato.profile.model.steps import Step, StepBuilder, in_short
 from ostinato.profile.model.tensors import map_tensors, moved, tensors
 from ostinato.profile.model.wanted import find_wanted
 from ostinato.profile.settings import Settings
@@ -172,9 +172,22 @@ class Tracer:
         elif node.kind() == METHOD:
             known[node.output().unique()] = self._call(node, known, prefix, level, alone)
         else:
-            edit = edit_of(node)
-            made = self._compute(node, known, prefix) if edit is None else edit(*(value_of(value, known) for value in node.inputs()))
+            if node.hasAttribute("Subgraph"):  # what runs in it would be no step
+                raise ProfileError(
+                    f"the forward of {prefix.rstrip('.') or 'the program'} runs a part beside the rest ({node.kind()}): put both into a "
+                    "submodule of their own, which is measured as a whole"
+                )
+            made = self._made(node, known, prefix)
             known |= zip((value.unique() for value in node.outputs()), made if node.outputsSize() > 1 else [made], strict=False)
+
+    def _made(self, node: Any, known: dict[int, Any], prefix: str) -> Any:
+        edit = edit_of(node)
+        try:
+            return self._compute(node, known, prefix) if edit is None else edit(*(value_of(value, known) for value in node.inputs()))
+        except ProfileError:
+            raise
+        except Exception as error:  # of the program, on these inputs
+            raise ProfileError(f"{prefix}{node.kind()} raised {type(error).__name__}: {in_short(error)}") from error
 
     def _compute(self, node: Any, known: dict[int, Any], prefix: str) -> Any:
         function, inputs = function_of(node), [known[value.unique()] for value in taken_by(node)]

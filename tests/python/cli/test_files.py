@@ -130,6 +130,23 @@ def test_writers_in_one_folder_leave_each_other_s_files(tmp_path, renames):
     assert (tmp_path / "mine").read_text() == ("mine" if renames else "old")
 
 
+def test_a_writer_by_name_changes_nothing_else_of_a_file(tmp_path):
+    """Neither who may read it, nor that it is a pipe; a folder is refused before anything is written."""
+    private, pipe = tmp_path / "private", tmp_path / "pipe"
+    private.write_text("")
+    private.chmod(0o600)
+    with files.replaced(private) as beside:
+        beside.write_text("secret")
+        assert beside.parent.stat().st_mode & 0o77 == 0
+    assert private.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    with files.replaced(pipe) as beside:
+        assert beside == pipe
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    with pytest.raises(IsADirectoryError, match="is a folder"), files.replaced(tmp_path):
+        raise AssertionError
+
+
 def test_what_a_writer_by_name_left_when_it_was_killed_is_removed(tmp_path):
     write = os.fork()
     if write == 0:

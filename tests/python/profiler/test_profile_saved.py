@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -310,6 +311,62 @@ def test_losses_that_cannot_be_are_said(tmp_path):
     narrow = nn.Linear(4, 1)
     assert "whose last dimension is the classes" in run(tmp_path, narrow, "2x4", options=("--loss", "cross-entropy"), status=2)
     assert "--loss" in run(tmp_path, narrow, "2x4", options=("--loss", "hinge"), status=2)
+
+
+class Beside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        other = torch.jit.fork(self.left, x)
+        return self.right(x) + torch.jit.wait(other)
+
+
+class Raises(nn.Module):
+    def forward(self, x):
+        raise RuntimeError("never")
+
+
+class Named(nn.Module):
+    def forward(self, x: dict[str, torch.Tensor]):
+        return x["a"] + 1
+
+
+@pytest.mark.parametrize(
+    ("module", "sizes", "why"),
+    [
+        (Beside, "2x4", "prim::fork"),
+        (Raises, "2x4", "prim::"),
+        (Named, "2x4", "aten::__getitem__"),
+        (Wrapped, "1000000x1000000", "--input 1000000x1000000"),
+    ],
+)
+def test_a_program_that_cannot_be_taken_apart_says_where(tmp_path, module, sizes, why):
+    made = module(nn.Linear(4, 4)) if module is Wrapped else module()
+    torch.jit.script(made).save(tmp_path / "model.pt")
+    status, told = said(tmp_path / "model.pt", "--input", sizes, "-o", tmp_path / "out.json")
+    assert status in (2, 3) and why in told and "Traceback" not in told
+    assert not (tmp_path / "out.json").exists()
+
+
+class Runs:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_no_code_of_an_exported_archive_runs(tmp_path):
+    torch.export.save(torch.export.export(nn.Linear(4, 4), (torch.ones(2, 4),)), tmp_path / "good.pt2")
+    instead = io.BytesIO()
+    torch.save(Runs(tmp_path / "ran"), instead)
+    with zipfile.ZipFile(tmp_path / "good.pt2") as good, zipfile.ZipFile(tmp_path / "bad.pt2", "w") as bad:
+        for name in good.namelist():
+            bad.writestr(name, instead.getvalue() if name.endswith(".pt") else good.read(name))
+    status, told = said(tmp_path / "bad.pt2", "-o", tmp_path / "out.json")
+    assert status == 3 and "bad.pt2 cannot be loaded" in told and not (tmp_path / "ran").exists()
 
 
 def refused(path):
