@@ -21,7 +21,7 @@ from ostinato.profile.model.job import Job
 from ostinato.profile.model.made_up import sample_input
 from ostinato.profile.settings import UNKNOWN_STATES
 
-ONLY_TENSORS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # read by torch.load()
+ONLY_TENSORS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch reads it where it loads a pickle
 EXPORTED, TORCHSCRIPT = ".pt2", (".pt", ".ts", ".pth")
 
 
