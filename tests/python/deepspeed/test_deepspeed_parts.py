@@ -38,6 +38,7 @@ def test_defaults_of_the_section():
         "size": None,
         "keep_order": False,
         "effort": None,
+        "read_ahead": False,
     }
 
 
@@ -139,7 +140,7 @@ def test_what_step_1_has_shown():
 
 def test_inputs_of_a_batch_do_not_wait_for_its_labels():
     """The rank of a V reads both, and takes the labels much later."""
-    engine = SimpleNamespace(pipe_buffers={name: [None, None] for name in ("inputs", "labels")})
+    engine = SimpleNamespace(pipe_buffers={name: [None, None] for name in ("inputs", "labels")}, _ostinato=SimpleNamespace(ahead=[]))
 
     def load(index):
         for name in ("inputs", "labels"):
