@@ -164,8 +164,7 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
 std::optional<Nanoseconds> step_with_optimizer(const Plan& plan, const Placement& placement,
                                                const ModelFacts& facts) {
   if (facts.step_time.empty() || plan.objective != Objective::makespan) return std::nullopt;
-  const OneBatch all = as_one_batch(plan, placement);
-  return whole_step(all.placement, all.plan.micro_batches, all.plan.schedule, facts.step_time);
+  return whole_step(plan, placement, facts.step_time);
 }
 
 std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,

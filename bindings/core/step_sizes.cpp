@@ -80,13 +80,6 @@ std::optional<Plan> plan_of(const Candidate& candidate, const Profile& profile, 
   return std::nullopt;
 }
 
-/// What counts: where devices share processors, the replay there.
-Nanoseconds value_of(const Plan& plan, const Placement& placement) {
-  if (placement.hosts.empty()) return plan.makespan;
-  const OneBatch all = as_one_batch(plan, placement);
-  return replayed_makespan(all.placement, 1, all.plan.schedule);
-}
-
 }  // namespace
 
 std::vector<MicroBatch> sized(const Profile& profile, const Placement& placement,
@@ -123,7 +116,7 @@ Planned plan_sizes(const Profile& profile, const JointOptions& options, const Ba
     if (best && unequal.stop != nullptr && *unequal.stop) return;
     std::optional<Plan> plan = plan_of(candidate, profile, sizes, unequal, why_not);
     if (!plan) return;
-    const Nanoseconds value = value_of(*plan, *candidate.placement);
+    const Nanoseconds value = predicted_makespan(*plan, *candidate.placement);
     planned.of_sizes.emplace_back(c, value);
     if (best && value >= least) return;
     least = value;

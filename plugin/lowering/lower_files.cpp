@@ -18,19 +18,6 @@
 namespace ostinato {
 namespace {
 
-/// The makespan, with what sharing processors costs.
-Nanoseconds predicted_of(const Plan& plan, const Placement& placement) {
-  if (placement.hosts.empty()) return plan.makespan;
-  const OneBatch all = as_one_batch(plan, placement);
-  return replayed_makespan(all.placement, all.plan.micro_batches, all.plan.schedule);
-}
-
-Nanoseconds whole_step_of(const Plan& plan, const Placement& placement, const ModelFacts& facts) {
-  if (facts.step_time.empty()) return 0;
-  const OneBatch all = as_one_batch(plan, placement);
-  return whole_step(all.placement, all.plan.micro_batches, all.plan.schedule, facts.step_time);
-}
-
 /// Of these orders, with the plan's micro-batches and what sharing processors costs; none where they
 /// contradict each other.
 std::optional<Nanoseconds> predicted_in(Orders orders, const Plan& plan, const Placement& placement) {
@@ -69,8 +56,9 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
   Program program = lower(longer, file.placement);
   program.plan_sha256 = sha256(read_file(plan_path, kMaxPlanBytes));
   program.placement_sha256 = file.sha256;
-  program.predicted = predicted_of(longer, placement);
-  program.whole_step = whole_step_of(longer, placement, file.model);
+  program.predicted = predicted_makespan(longer, placement);
+  if (const auto& times = file.model.step_time; !times.empty())
+    program.whole_step = whole_step(longer, placement, times);
   program.one_f_one_b = usual_of(plan, placement);
   return program;
 }
@@ -85,8 +73,9 @@ Program StepPlacement::lower(const std::string& plan_json) const {
   program.plan_sha256 = sha256(plan_json);
   program.placement_sha256 = file_.sha256;
   const Placement placement = as_planned(file_.placement, plan);
-  program.predicted = predicted_of(plan, placement);
-  program.whole_step = whole_step_of(plan, placement, file_.model);
+  program.predicted = predicted_makespan(plan, placement);
+  if (const auto& times = file_.model.step_time; !times.empty())
+    program.whole_step = whole_step(plan, placement, times);
   program.one_f_one_b = usual_of(plan, placement);
   return program;
 }

@@ -402,6 +402,7 @@ class Chooser {
   Nanoseconds after_it(const Candidate& c) const {
     if (objective() != Objective::makespan) return 0;
     const std::vector<Nanoseconds> times = facts_of(profile_, c.options, c.cuts->stages).step_time;
+    if (times.empty()) return 0;
     const auto step = [&](const std::vector<Nanoseconds>& of) {
       return whole_step(*c.placement, micro_batches(), c.plan->schedule, of);
     };

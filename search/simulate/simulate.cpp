@@ -6,6 +6,7 @@
 
 #include "search/files/error.h"
 #include "search/numbers/random.h"
+#include "search/plan/one_batch.h"
 #include "search/simulate/scaled_time.h"
 #include "search/simulate/shared_replay.h"
 #include "search/simulate/step_graph.h"
@@ -63,15 +64,21 @@ void check_longest(const Placement& placement, int micro_batches, const Simulate
                    "give a smaller --transfer-factor");
 }
 
+/// Of the hosts, with this much work for each of their devices; 0 without hosts.
+__int128 busiest_host(const Placement& placement, const std::vector<__int128>& work) {
+  __int128 most = 0;
+  for (const Host& host : placement.hosts) {
+    __int128 all = 0;
+    for (const int d : host.devices) all += work[d];
+    most = std::max(most, (all + host.cores - 1) / host.cores);
+  }
+  return most;
+}
+
 /// Of what each device has to do where all begin at once.
 Nanoseconds longest_on_hosts(const Placement& placement, const std::vector<Nanoseconds>& times) {
-  Nanoseconds longest = *std::ranges::max_element(times);
-  for (const Host& host : placement.hosts) {
-    __int128 work = 0;
-    for (const int d : host.devices) work += times[d];
-    longest = std::max(longest, static_cast<Nanoseconds>((work + host.cores - 1) / host.cores));
-  }
-  return longest;
+  const __int128 shared = busiest_host(placement, {times.begin(), times.end()});
+  return static_cast<Nanoseconds>(std::max<__int128>(*std::ranges::max_element(times), shared));
 }
 
 }  // namespace
@@ -111,18 +118,23 @@ Nanoseconds whole_step(const Placement& placement, int micro_batches,
   return last;
 }
 
+Nanoseconds predicted_makespan(const Plan& plan, const Placement& placement) {
+  if (placement.hosts.empty()) return plan.makespan;
+  const OneBatch all = as_one_batch(plan, placement);
+  return replayed_makespan(all.placement, all.plan.micro_batches, all.plan.schedule);
+}
+
+Nanoseconds whole_step(const Plan& plan, const Placement& placement, const std::vector<Nanoseconds>& times) {
+  const OneBatch all = as_one_batch(plan, placement);
+  return whole_step(all.placement, all.plan.micro_batches, all.plan.schedule, times);
+}
+
 Nanoseconds shared_work(const Placement& placement, int micro_batches) {
-  Nanoseconds most = 0;
-  for (const Host& host : placement.hosts) {
-    __int128 work = 0;
-    for (const Block& block : placement.blocks)
-      for (const int d : block.devices)
-        if (std::binary_search(host.devices.begin(), host.devices.end(), d)) work += block.time;
-    const __int128 least = (work * micro_batches + host.cores - 1) / host.cores;
-    most = std::max(
-        most, static_cast<Nanoseconds>(std::min<__int128>(least, std::numeric_limits<Nanoseconds>::max())));
-  }
-  return most;
+  std::vector<__int128> work(placement.devices.size(), 0);
+  for (const Block& block : placement.blocks)
+    for (const int d : block.devices) work[d] += static_cast<__int128>(block.time) * micro_batches;
+  return static_cast<Nanoseconds>(
+      std::min<__int128>(busiest_host(placement, work), std::numeric_limits<Nanoseconds>::max()));
 }
 
 }  // namespace ostinato

@@ -54,6 +54,11 @@ Nanoseconds replayed_makespan(const Placement& placement, int micro_batches,
 Nanoseconds whole_step(const Placement& placement, int micro_batches,
                        const std::vector<ScheduledBlock>& schedule, const std::vector<Nanoseconds>& times);
 
+/// The same two of a plan, whose micro-batches may differ in size. `placement` is with the modes that it
+/// takes.
+Nanoseconds predicted_makespan(const Plan& plan, const Placement& placement);
+Nanoseconds whole_step(const Plan& plan, const Placement& placement, const std::vector<Nanoseconds>& times);
+
 /// What no orders on these devices go below for the work of the hosts whose processors they share.
 Nanoseconds shared_work(const Placement& placement, int micro_batches);
 
