@@ -49,7 +49,7 @@ def run(scripts: list[str], folder: Path) -> list[str]:
     ran = subprocess.run(
         ["bash", "-c", whole], cwd=folder, env=environment, text=True, timeout=900, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    assert ran.returncode == 0, ran.stdout[-4000:]
+    assert ran.returncode == 0, ran.stdout
     return ran.stdout.split(MARK)[1:]
 
 
