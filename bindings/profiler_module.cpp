@@ -71,6 +71,7 @@ void bind_costs(py::module_& m) {
       .def_readwrite("digest", &LayerCost::digest)
       .def_readwrite("step_together", &LayerCost::step_together)
       .def_readwrite("step_alone", &LayerCost::step_alone)
+      .def_readwrite("recompute", &LayerCost::recompute)
       .def_readwrite("step_time", &LayerCost::step_time)
       .def_readwrite("waiting", &LayerCost::waiting)
       .def_readwrite("weight_workspace", &LayerCost::weight_workspace)

@@ -80,7 +80,7 @@ const std::vector<OptionRow>& option_table() {
        "recompute",
        choice,
        "never",
-       {"never", "needed", "always"},
+       {"never", "needed", "partly", "always"},
        "Stages that keep their input only and run their forward again"},
       {"partition",
        "inference",

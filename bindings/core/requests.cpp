@@ -200,7 +200,9 @@ PartitionOptions cut_options(const Options& options, PartitionOptions on, int mi
   wanted.chunks = static_cast<int>(options.integer("chunks"));
   wanted.layout = options.text("layout") == "wave" ? ChunkLayout::wave : ChunkLayout::looped;
   const std::string& recompute = options.text("recompute");
-  if (recompute != "never") wanted.recompute = recompute == "always" ? Recompute::always : Recompute::needed;
+  if (recompute == "needed") wanted.recompute = Recompute::needed;
+  if (recompute == "partly") wanted.recompute = Recompute::partly;
+  if (recompute == "always") wanted.recompute = Recompute::always;
   if (wanted.inference && wanted.recompute != Recompute::never)
     throw UsageError("--inference has no backward that --recompute would run a forward for");
   if (wanted.micro_batches == 0) {

@@ -20,6 +20,12 @@ namespace {
 
 /// What the layers of a stage take at each size of the profile.
 class Curve {
+  /// What a forward takes that is run once more, as a part of the first.
+  static double again(const LayerCost& layer) {
+    if (!layer.recompute || layer.forward.median == 0) return 1;
+    return static_cast<double>(*layer.recompute) / static_cast<double>(layer.forward.median);
+  }
+
  public:
   Curve(const Profile& profile, const Stage& stage, Kind kind) {
     const bool backward = kind != Kind::forward;
@@ -27,7 +33,9 @@ class Curve {
       double time = 0;
       for (const int layer : stage.layers) {
         if (backward) time += static_cast<double>(row.backward[layer]);
-        if (!backward || stage.recompute) time += static_cast<double>(row.forward[layer]);
+        const auto forward = static_cast<double>(row.forward[layer]);
+        if (!backward) time += forward;
+        if (backward && stage.recompute) time += forward * again(profile.layers[layer]);
       }
       points_.emplace_back(static_cast<double>(row.size), time);
     }

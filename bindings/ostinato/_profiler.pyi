@@ -45,6 +45,7 @@ class LayerCost:
     digest: str
     step_together: int
     step_alone: int
+    recompute: int | None
     step_time: int
     waiting: int
     weight_workspace: int

@@ -18,7 +18,7 @@ struct Layer {
   Wide pass = 0;    ///< that a device behind it waits for at least
   Wide before = 0;  ///< that it waits for itself
   bool whole = true;
-  Wide forward = 0;
+  Wide again = 0;   ///< its forward, for a backward
   Wide kept = 0;    ///< bytes, from its forward to its backward
   Wide there = 0;   ///< its forward and what a gradient needs to pass back through it
   Wide behind = 0;  ///< the same of the layers that stand between the two
@@ -53,11 +53,11 @@ class Proof {
     for (const Layer& layer : layers_) most = std::max(most, layer.holds());
     while (most / unit > Wide{1} << 50) unit *= 2;
     for (const Layer& price : layers_) {
-      const Wide held = price.holds() / unit, again = price.forward;
+      const Wide held = price.holds() / unit, again = price.again;
       if (held == 0) continue;
       Wide needed = 0;
       for (const Layer& l : layers_)
-        needed += l.work * held + std::min(l.forward * held, again * (l.holds() / unit));
+        needed += l.work * held + std::min(l.again * held, again * (l.holds() / unit));
       const Wide offered = count() * held + again * ((free + unit - 1) / unit);
       best = std::max(best, (plan_.micro_batches * needed + offered - 1) / offered);
     }
@@ -115,7 +115,8 @@ class Proof {
       if (trains_ && plan_.any_placement->split && cost.halves())
         back = std::min(back, cost.backward_input.median);
       const Wide forward = cost.forward.median, kept = cost.kept + cost.labels;
-      layer.forward = k == 0 ? forward : std::min(layer.forward, forward);
+      const Wide again = *cost.recompute;
+      layer.again = k == 0 ? again : std::min(layer.again, again);
       layer.there = k == 0 ? forward + back : std::min(layer.there, forward + back);
       layer.kept = k == 0 ? kept : std::min(layer.kept, kept);
     }

@@ -184,16 +184,15 @@ class AnyPlacementBound {
     const __int128 free = room();
     if (model_.inference || held_.empty() || free < 0) return 0;
     const __int128 steps = options_.search.micro_batches, capacity = (free + unit_ - 1) / unit_;
-    std::vector<__int128> forward;  // of each layer, where that is least
+    std::vector<__int128> again;  // of each layer, where that is least
     for (std::size_t l = 0; l < held_.size(); ++l)
-      forward.push_back(
-          least_over_kinds([&](std::size_t kind) { return model_.on_kind[kind][l].forward.median; }));
+      again.push_back(least_over_kinds([&](std::size_t kind) { return *model_.on_kind[kind][l].recompute; }));
     __int128 best = 0;
     for (std::size_t price = 0; price < held_.size(); ++price) {
-      const __int128 time = forward[price], memory = held_[price];
+      const __int128 time = again[price], memory = held_[price];
       if (memory == 0) continue;
       __int128 needed = static_cast<__int128>(sum_) * memory;
-      for (std::size_t l = 0; l < held_.size(); ++l) needed += std::min(forward[l] * memory, time * held_[l]);
+      for (std::size_t l = 0; l < held_.size(); ++l) needed += std::min(again[l] * memory, time * held_[l]);
       const __int128 offered = devices_ * memory + time * capacity;
       best = std::max(best, (steps * needed + offered - 1) / offered);
     }

@@ -173,8 +173,7 @@ Nanoseconds GraphCutter::first_limit() const {
     Nanoseconds slowest = 0;
     for (std::size_t k = 0; k < model_.on_kind.size(); ++k) {
       const StageCost cost = cost_on_kind(model_, static_cast<int>(k), sets_.groups()[g]);
-      slowest =
-          std::max(slowest, time_of(cost) + (options_.recompute == Recompute::never ? 0 : cost.forward));
+      slowest = std::max(slowest, time_of(cost) + (options_.recompute == Recompute::never ? 0 : cost.again));
     }
     total += slowest;
     longest = std::max(longest, slowest);
@@ -257,7 +256,7 @@ std::optional<Fit> GraphCutter::fitting(const StageSet& set, int behind, int cap
   const int shards = static_cast<int>(shards_.size());
   for (const bool recompute : {false, true}) {
     if (options_.recompute == (recompute ? Recompute::never : Recompute::always)) continue;
-    Nanoseconds time = time_of(cost) + (recompute ? cost.forward - model_.rank.forward : 0);
+    Nanoseconds time = time_of(cost) + (recompute ? cost.again : 0);
     Bytes held = cost.in_flight(recompute) * std::min(most, behind + shards), messages = cost.messages;
     Bytes workspace = cost.workspace() + (recompute ? cost.kept : 0);
     Bytes fixed = cost.fixed, together = cost.step_together, alone = cost.step_alone;

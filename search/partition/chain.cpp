@@ -49,6 +49,7 @@ Problem problem_at(const Model& model, const ChainCosts& costs, const PartitionO
   problem.serial = cap == 1;
   problem.may_keep = options.recompute != Recompute::always;
   problem.may_recompute = options.recompute != Recompute::never;
+  problem.in_part = options.recompute == Recompute::partly;
   return problem;
 }
 
@@ -117,7 +118,7 @@ class Levels {
     const int most = std::min(options_.micro_batches, stages);
     Problem free = problem_at(model_, costs_, options_, most);
     free.unlimited = true;
-    if (free.may_keep) free.may_recompute = false;
+    if (free.may_keep) free.may_recompute = free.in_part = false;
     const Found quickest = solve(free, options_.nodes);
     free_bound_ = quickest.lower_bound;
     Problem full = problem_at(model_, costs_, options_, most);
@@ -145,7 +146,7 @@ class Levels {
     if (options_.chunks > 1) return all_fit(full, found.ends);
     for (int s = 0, first = 0; s < full.stages(); first = found.ends[s++]) {
       const auto stage = full.fitting(full.device_of[s], s, first, found.ends[s], found.busiest);
-      if (!stage || stage->recompute != (found.recompute[s] != 0)) return false;
+      if (!stage || stage->recomputed != found.recomputed[s]) return false;
     }
     return true;
   }
@@ -160,7 +161,7 @@ class Levels {
       found = solve_chunks(recomputing, nodes / 2);
       if (!found.ends.empty()) keep_what_fits(problem, found);
     }
-    // Stages of which some keep and some recompute were not looked at.
+    // Divisions of which some layers keep and some recompute were not looked at.
     found.lower_bound = std::min(found.busiest, free_bound_);
     return found;
   }
@@ -189,9 +190,13 @@ std::vector<Stage> stages_of(const Model& model, const ChainCosts& costs, const 
   int first = 0;
   for (std::size_t s = 0; s < found.ends.size(); ++s) {
     add_shards(first);
-    Stage stage{.devices = {found.device_of[s]}, .recompute = found.recompute[s] != 0};
-    for (; first < found.ends[s]; ++first) stage.layers.push_back(costs.layer(first));
-    stages.push_back(std::move(stage));
+    const int kept_from = first + found.recomputed[s];
+    for (const int end : {kept_from, found.ends[s]}) {
+      if (end == first) continue;
+      Stage stage{.devices = {found.device_of[s]}, .recompute = end == kept_from};
+      for (; first < end; ++first) stage.layers.push_back(costs.layer(first));
+      stages.push_back(std::move(stage));
+    }
   }
   add_shards(costs.layers());
   return stages;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "search/partition/chain_problem.h"
 
@@ -66,7 +67,6 @@ Found solve_chunks(const Problem& problem, long nodes) {
   const long scores = std::max(kFewestScores, kScoredStages * nodes / problem.stages());
   Found found;
   found.device_of = problem.device_of;
-  found.recompute.assign(problem.device_of.size(), problem.may_keep ? 0 : 1);
   found.lower_bound = simple_bound(problem);
   for (Ends start : {start_balanced(problem), start_even(problem)}) {
     const Ends ends = improve_cuts(problem, std::move(start), scores);
@@ -87,24 +87,33 @@ Found solve_chunks(const Problem& problem, long nodes) {
     }
     break;
   }
-  if (!found.ends.empty()) found.busiest = busiest_of(problem, found.ends);
+  if (found.ends.empty()) return found;
+  found.busiest = busiest_of(problem, found.ends);
+  for (int s = 0, first = 0; s < problem.stages(); first = found.ends[s++])
+    found.recomputed.push_back(problem.may_keep ? 0 : found.ends[s] - first);
   return found;
 }
 
 void keep_what_fits(const Problem& problem, Found& found) {
-  std::vector<Nanoseconds> forward;
+  std::vector<Nanoseconds> again;
   for (int s = 0, first = 0; s < problem.stages(); first = found.ends[s++])
-    forward.push_back(problem.sums(problem.device_of[s]).forward(first, found.ends[s]));
-  std::vector<int> order(forward.size());
+    again.push_back(problem.sums(problem.device_of[s]).again(first, found.ends[s]));
+  std::vector<int> order(again.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return forward[a] > forward[b]; });
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return again[a] > again[b]; });
+  const auto fits_with = [&](int s, int recomputed) {
+    const int before = std::exchange(found.recomputed[s], recomputed), device = problem.device_of[s];
+    if (problem.fits(loads_of(problem, found.ends, found.recomputed)[device], device)) return true;
+    found.recomputed[s] = before;
+    return false;
+  };
+  std::erase_if(order, [&](int s) { return fits_with(s, 0); });
   for (const int s : order) {
-    found.recompute[s] = 0;
-    const int device = problem.device_of[s];
-    if (!problem.fits(loads_of(problem, found.ends, found.recompute)[device], device)) found.recompute[s] = 1;
+    for (int recomputed = 1; problem.in_part && recomputed < found.recomputed[s]; ++recomputed)
+      if (fits_with(s, recomputed)) break;
   }
   found.busiest = 0;
-  for (const Load& load : loads_of(problem, found.ends, found.recompute))
+  for (const Load& load : loads_of(problem, found.ends, found.recomputed))
     found.busiest = std::max(found.busiest, load.time);
   found.lower_bound = std::min(found.busiest, simple_bound(problem));
 }

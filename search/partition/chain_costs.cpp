@@ -10,13 +10,13 @@
 namespace ostinato::chain {
 
 LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
-    : time_{0}, forward_{0}, fixed_{0}, kept_{0}, sent_{0}, together_{0} {
+    : time_{0}, again_{0}, fixed_{0}, kept_{0}, sent_{0}, together_{0} {
   std::vector<Bytes> alone;
   for (const LayerCost& layer : layers) {
     const Nanoseconds backward =
         split_backward ? layer.backward_input.median + layer.backward_weight.median : layer.backward.median;
     time_.push_back(time_.back() + layer.forward.median + backward);
-    forward_.push_back(forward_.back() + layer.forward.median);
+    again_.push_back(again_.back() + *layer.recompute);
     fixed_.push_back(fixed_.back() + layer.parameters + layer.gradients + layer.optimizer_state);
     kept_.push_back(kept_.back() + layer.kept);
     input_.push_back(layer.input_bytes);
@@ -128,7 +128,7 @@ void ChainCosts::add_least() {
   };
   for (int i = 0; i < layers(); ++i) {
     const auto once = [&](const LayerSums& on) { return on.time(i, i + 1); };
-    const auto twice = [&](const LayerSums& on) { return on.time(i, i + 1) + on.forward(i, i + 1); };
+    const auto twice = [&](const LayerSums& on) { return on.time(i, i + 1) + on.again(i, i + 1); };
     least_.push_back(least_.back() + least(once));
     least_twice_.push_back(least_twice_.back() + least(twice));
     least_fixed_.push_back(least_fixed_.back() +

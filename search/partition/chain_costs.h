@@ -22,9 +22,9 @@ class LayerSums {
   LayerSums(const std::vector<LayerCost>& layers, bool split_backward);
 
   int layers() const { return static_cast<int>(time_.size()) - 1; }
-  Nanoseconds time(int first, int end) const { return time_[end] - time_[first]; }  ///< forward + backward
-  Nanoseconds forward(int first, int end) const { return forward_[end] - forward_[first]; }
-  Bytes fixed(int first, int end) const { return fixed_[end] - fixed_[first]; }  ///< static memory
+  Nanoseconds time(int first, int end) const { return time_[end] - time_[first]; }     ///< forward + backward
+  Nanoseconds again(int first, int end) const { return again_[end] - again_[first]; }  ///< StageCost
+  Bytes fixed(int first, int end) const { return fixed_[end] - fixed_[first]; }        ///< static memory
   /// As StageCost: without the stage's input and what was sent; first < end.
   Bytes kept(int first, int end) const {
     return kept_[end] - kept_[first] - of_run(layers_[end - 1].released, first);
@@ -50,7 +50,7 @@ class LayerSums {
   Bytes of_run(const std::vector<LayerInput>& parts, int first) const;
   void tabulate();
 
-  std::vector<Nanoseconds> time_, forward_;  ///< prefix sums, as the next two
+  std::vector<Nanoseconds> time_, again_;  ///< prefix sums, as the next two
   std::vector<Bytes> fixed_, kept_;
   std::vector<Bytes> input_;                        ///< per layer
   std::vector<Bytes> sent_;                         ///< per end of a run

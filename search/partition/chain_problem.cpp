@@ -14,7 +14,7 @@ Load Problem::add(Load load, int device, int stage, int first, int end, bool rec
   const LayerSums& on = sums(device);
   const Bytes kept = on.kept(first, end);
   const Bytes workspace = on.workspace(first, end) + (recompute ? kept : 0);
-  load.time += on.time(first, end) + model.blocks() + (recompute ? on.forward(first, end) : 0);
+  load.time += on.time(first, end) + model.blocks() + (recompute ? on.again(first, end) : 0);
   load.fixed += on.fixed(first, end);
   load.together += on.step_together(first, end);
   load.alone = std::max(load.alone, on.step_alone(first, end));
@@ -22,6 +22,13 @@ Load Problem::add(Load load, int device, int stage, int first, int end, bool rec
   load.kept += ((recompute ? 0 : kept) + on.sent(end) + on.input(first)) * in_flight[stage];
   load.workspace = std::max(load.workspace, serial ? load.kept + workspace : workspace);
   return load;
+}
+
+Load Problem::add_stage(const Load& load, int device, int stage, int first, int end, int recomputed) const {
+  if (recomputed == 0 || recomputed == end - first)
+    return add(load, device, stage, first, end, recomputed > 0);
+  const int kept_from = first + recomputed;
+  return add(add(load, device, stage, first, kept_from, true), device, stage, kept_from, end, false);
 }
 
 Load Problem::add_forward(Load load, int device, int first, int end) const {
@@ -53,23 +60,36 @@ Bytes Problem::needed(const Load& load) const {
 std::optional<Problem::Fitting> Problem::fitting(int device, int stage, int first, int end,
                                                  Nanoseconds limit) const {
   if (costs.splits(first, end)) return std::nullopt;
+  std::optional<Fitting> best;
+  const auto consider = [&](int recomputed) {
+    const Load load = with_shards(device, stage, first, end, recomputed);
+    if (load.time > limit || (best && load.time >= best->load.time) || !fits(load, device)) return false;
+    best = Fitting{load, recomputed};
+    return true;
+  };
+  const int layers = end - first;
+  if (may_keep && consider(0)) return best;
+  if (may_recompute) consider(layers);
+  // Fewer recomputed layers take less time.
+  for (int recomputed = 1; in_part && recomputed < layers; ++recomputed)
+    if (consider(recomputed)) break;
+  return best;
+}
+
+Load Problem::with_shards(int device, int stage, int first, int end, int recomputed) const {
   const int shards = static_cast<int>(costs.shards().size());
-  for (const bool recompute : {false, true}) {
-    if (!(recompute ? may_recompute : may_keep)) continue;
-    Load load;
-    int shard = 0;
-    while (shard < shards && costs.shards()[shard].position <= first) load = add_shard(load, shard++);
-    load = add(load, device, stage, first, end, recompute);
-    while (shard < shards) load = add_shard(load, shard++);
-    if (load.time <= limit && fits(load, device)) return Fitting{load, recompute};
-  }
-  return std::nullopt;
+  Load load;
+  int shard = 0;
+  while (shard < shards && costs.shards()[shard].position <= first) load = add_shard(load, shard++);
+  load = add_stage(load, device, stage, first, end, recomputed);
+  while (shard < shards) load = add_shard(load, shard++);
+  return load;
 }
 
 bool Problem::beyond(int device, int stage, int first, int end, Nanoseconds limit) const {
   const LayerSums& on = sums(device);
   Nanoseconds time = costs.shard_time() + on.time(first, end) + model.blocks();
-  if (!may_keep) time += on.forward(first, end);
+  if (!may_keep) time += on.again(first, end);
   if (time > limit || costs.splits(first, end)) return true;
   if (memory(device) == kUnlimited) return false;
   const Bytes kept = may_recompute ? 0 : on.kept(first, end) * in_flight[stage];
@@ -101,16 +121,19 @@ Nanoseconds longest_load(const Problem& problem) {
   for (int k = 0; k < problem.costs.kinds(); ++k) {
     const LayerSums& on = problem.costs.on(k);
     const int layers = on.layers();
-    longest = std::max(longest, on.time(0, layers) + (problem.may_recompute ? on.forward(0, layers) : 0));
+    longest = std::max(longest, on.time(0, layers) + (problem.may_recompute ? on.again(0, layers) : 0));
   }
   return longest + problem.stages() * problem.model.blocks() + problem.costs.shard_time();
 }
 
 std::vector<Load> loads_of(const Problem& problem, const Ends& ends) {
-  return loads_of(problem, ends, std::vector<char>(problem.device_of.size(), problem.may_keep ? 0 : 1));
+  std::vector<int> recomputed(problem.device_of.size(), 0);
+  for (std::size_t s = 0; s < recomputed.size() && !problem.may_keep; ++s)
+    recomputed[s] = ends[s] - (s == 0 ? 0 : ends[s - 1]);
+  return loads_of(problem, ends, recomputed);
 }
 
-std::vector<Load> loads_of(const Problem& problem, const Ends& ends, const std::vector<char>& recompute) {
+std::vector<Load> loads_of(const Problem& problem, const Ends& ends, const std::vector<int>& recomputed) {
   std::vector<Load> loads(problem.devices());
   const auto& shards = problem.costs.shards();
   std::size_t shard = 0;
@@ -123,7 +146,7 @@ std::vector<Load> loads_of(const Problem& problem, const Ends& ends, const std::
   for (int s = 0; s < problem.stages(); ++s) {
     add_shards(first);
     const int device = problem.device_of[s];
-    loads[device] = problem.add(loads[device], device, s, first, ends[s], recompute[s] != 0);
+    loads[device] = problem.add_stage(loads[device], device, s, first, ends[s], recomputed[s]);
     first = ends[s];
   }
   add_shards(problem.costs.layers());

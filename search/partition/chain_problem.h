@@ -32,6 +32,7 @@ struct Problem {
   bool serial = false;   ///< one micro-batch at a time: later stages keep nothing while an earlier one runs
   bool may_keep = true;  ///< a stage may keep its activations
   bool may_recompute = false;
+  bool in_part = false;  ///< the first layers of a stage may recompute alone: as a stage of their own
 
   int devices() const { return model.devices(); }
   int stages() const { return static_cast<int>(device_of.size()); }
@@ -40,6 +41,8 @@ struct Problem {
 
   /// `load` of this device with layers [first, end) as stage `stage` added.
   Load add(Load load, int device, int stage, int first, int end, bool recompute) const;
+  /// The same, of whose layers the first `recomputed` recompute.
+  Load add_stage(const Load& load, int device, int stage, int first, int end, int recomputed) const;
   /// Of an inference, which keeps nothing: inference.h.
   Load add_forward(Load load, int device, int first, int end) const;
   Load add_shard(Load load, int shard) const;
@@ -48,13 +51,16 @@ struct Problem {
     return memory(device) == kUnlimited || needed(load) <= memory(device);
   }
 
-  /// The device with this stage and all shards, in the first of keep and recompute that takes at most `limit`
-  /// and fits its memory; nullopt where neither does.
+  /// The device with this stage and all shards, with as many layers recomputed as is quickest of what takes
+  /// at most `limit` and fits its memory; nullopt where nothing does. O(layers of the stage) in part, else
+  /// O(1).
   struct Fitting {
     Load load;
-    bool recompute;
+    int recomputed;  ///< the first so many of its layers
   };
   std::optional<Fitting> fitting(int device, int stage, int first, int end, Nanoseconds limit) const;
+  /// The same, whether it fits or not.
+  Load with_shards(int device, int stage, int first, int end, int recomputed) const;
   /// No stage that starts at `first` or before and ends at `end` fits or takes at most `limit`: what is left
   /// out here is what does not grow with the run (its input).
   bool beyond(int device, int stage, int first, int end, Nanoseconds limit) const;
@@ -66,7 +72,7 @@ using Ends = std::vector<int>;
 struct Found {
   Ends ends;
   std::vector<int> device_of;   ///< per stage
-  std::vector<char> recompute;  ///< per stage
+  std::vector<int> recomputed;  ///< per stage: the first so many of its layers
   Nanoseconds busiest = 0;
   Nanoseconds lower_bound = 0;  ///< proven for this problem
   bool proved_empty = false;    ///< nothing fits, and every partition was excluded
@@ -99,8 +105,9 @@ Nanoseconds longest_load(const Problem& problem);
 /// bound, all its runs together.
 Found solve_chunks(const Problem& problem, long nodes);
 
-/// Of stages that all recompute, those keep again for which there is memory, longest forward first.
-/// O(stages^2 + layers).
+/// Of stages that all recompute, those keep again for which there is memory, longest forward first; then,
+/// where stages may recompute in part, the others as many of their last layers as there is memory for.
+/// O(stages * (stages + layers)).
 void keep_what_fits(const Problem& problem, Found& found);
 
 /// Branch and bound over the cuts: the first partition whose busiest device takes at most `limit`, with
@@ -117,9 +124,9 @@ Searched search_cuts(const Problem& problem, Nanoseconds limit, long& nodes);
 /// O(stages).
 Ends improve_cuts(const Problem& problem, Ends ends, long scores);
 
-/// What a device carries under these cuts, one entry per device. `recompute`: per stage; without it, stages
-/// recompute where they may not keep.
-std::vector<Load> loads_of(const Problem& problem, const Ends& ends, const std::vector<char>& recompute);
+/// What a device carries under these cuts, one entry per device. `recomputed`: as in Found; without it,
+/// stages recompute where they may not keep.
+std::vector<Load> loads_of(const Problem& problem, const Ends& ends, const std::vector<int>& recomputed);
 std::vector<Load> loads_of(const Problem& problem, const Ends& ends);
 
 /// Whether every device holds what these cuts give it.

@@ -103,8 +103,8 @@ Found solve_in_order(const Problem& problem) {
   }
   found.ends = balanced(problem, high);
   for (int s = 0, first = 0; s < problem.stages(); first = found.ends[s++]) {
-    found.recompute.push_back(
-        problem.fitting(problem.device_of[s], s, first, found.ends[s], high)->recompute ? 1 : 0);
+    found.recomputed.push_back(
+        problem.fitting(problem.device_of[s], s, first, found.ends[s], high)->recomputed);
   }
   found.busiest = found.lower_bound = high;
   return found;

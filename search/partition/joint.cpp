@@ -118,8 +118,11 @@ class Chooser {
 
   void recompute_too(std::size_t index) {
     if (!options_.recompute || options_.partition.inference || !short_of_memory(list()[index])) return;
-    add(joint::recomputing(list()[index]));
-    place(list().size() - 1);
+    for (const Recompute how : {Recompute::needed, Recompute::partly}) {
+      if (how == Recompute::partly && list()[index].graph) continue;
+      add(joint::recomputing(list()[index], how));
+      place(list().size() - 1);
+    }
   }
 
   /// The latency of one micro-batch does not grow with what a device does for the others.

@@ -123,11 +123,11 @@ std::vector<Candidate> list_candidates(const Profile& profile, const JointOption
   return list;
 }
 
-Candidate recomputing(const Candidate& candidate) {
+Candidate recomputing(const Candidate& candidate, Recompute how) {
   Candidate again;
-  again.name = candidate.name + ", recompute";
+  again.name = candidate.name + (how == Recompute::partly ? ", recompute in part" : ", recompute");
   again.options = candidate.options;
-  again.options.recompute = Recompute::needed;
+  again.options.recompute = how;
   again.graph = candidate.graph;
   return again;
 }

@@ -9,8 +9,8 @@ namespace ostinato::joint {
 /// Every candidate that keeps its activations, on all devices. `graph`: the profile has branches.
 std::vector<Candidate> list_candidates(const Profile& profile, const JointOptions& options);
 
-/// The same shape with recomputation where it is needed.
-Candidate recomputing(const Candidate& candidate);
+/// The same shape with recomputation where it is needed; `how`: needed or partly.
+Candidate recomputing(const Candidate& candidate, Recompute how);
 
 /// Numbers of devices, fewer than all, on which one chunk each is tried; falling.
 std::vector<int> fewer_counts(const Profile& profile, const JointOptions& options);

@@ -32,7 +32,9 @@ class Neighbours {
       move(i);
       join(i);
       divide(i);
-      if (may_recompute) change(i).recompute = !stages_[i].recompute;
+      if (!may_recompute) continue;
+      change(i).recompute = !stages_[i].recompute;
+      recompute_in_part(i);
     }
     return std::move(found_);
   }
@@ -88,7 +90,7 @@ class Neighbours {
       next[i].recompute = stages_[kept].recompute;
       next[i].layers.add(next[j].layers);
       next.erase(next.begin() + static_cast<std::ptrdiff_t>(j));
-      if (device(i) == device(j)) return;
+      if (device(i) == device(j) && stages_[i].recompute == stages_[j].recompute) return;
     }
   }
 
@@ -108,6 +110,18 @@ class Neighbours {
     rest.layers = next[i].layers.split(place);
     (second ? rest : next[i]).devices = {d};
     next.insert(next.begin() + static_cast<std::ptrdiff_t>(i) + 1, std::move(rest));
+  }
+
+  /// The first or the second part recomputes, on the device of both.
+  void recompute_in_part(std::size_t i) {
+    for (const std::size_t place : places_to_divide(stages_[i].layers.size())) {
+      for (const bool second : {false, true}) {
+        divide(i, place, device(i), second);
+        Stages& next = found_.back();
+        next[i].recompute = !second;
+        next[i + 1].recompute = second;
+      }
+    }
   }
 
   const Stages& stages_;

@@ -15,7 +15,8 @@ using Stages = std::vector<Stage>;
 
 /// Partitions of the same layers that differ in one thing: one stage gives a layer and another gets one, the
 /// cuts between them moving along; two stages change their devices; a stage goes to another device, is joined
-/// with its neighbour, or is divided in two; a stage recomputes or keeps. Sharded stages stay as they are,
+/// with its neighbour, or is divided in two; a stage recomputes, keeps, or does the one in its first part and
+/// the other in its second. Sharded stages stay as they are,
 /// and no device that has a stage loses its last one.
 ///
 /// `stages` are runs of layers in the order of the model. Always in the same order; some may come twice.

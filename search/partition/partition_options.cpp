@@ -43,7 +43,7 @@ void check_sums(const Profile& profile, int micro_batches) {
     for (const Spread* spread :
          {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
       time += spread->median;
-    time += layer.step_time;
+    time += layer.step_time + static_cast<__int128>(layer.recompute.value_or(0));
     time += static_cast<__int128>(profile.rank.forward) + 2 * static_cast<__int128>(profile.rank.backward);
     for (const Bytes part : {layer.kept, layer.waiting, layer.labels, layer.sent, layer.forward_workspace,
                              layer.backward_workspace, layer.weight_workspace, layer.input_bytes})

@@ -15,8 +15,9 @@ namespace ostinato {
 enum class ChunkLayout { looped, wave };
 
 /// Which stages keep only their input from the forward and run it again before the backward.
-/// needed: those that do not fit their device otherwise.
-enum class Recompute { never, needed, always };
+/// needed: those that do not fit their device otherwise. partly: of those no more layers than it takes: the
+/// stage becomes two on its device, of which the first recomputes. Stages over a graph stay whole.
+enum class Recompute { never, needed, partly, always };
 
 struct PartitionOptions {
   int devices = 1;

@@ -91,10 +91,11 @@ Bytes of_layers(const std::vector<LayerInput>& parts, const Layers& layers) {
 void take_larger(StageCost& cost, const StageCost& other) {
   const auto take = [&](auto StageCost::*field) { cost.*field = std::max(cost.*field, other.*field); };
   for (const auto field :
-       {&StageCost::forward, &StageCost::backward, &StageCost::backward_input, &StageCost::backward_weight,
-        &StageCost::kept, &StageCost::input, &StageCost::forward_workspace, &StageCost::backward_workspace,
-        &StageCost::forward_peak, &StageCost::fixed, &StageCost::step_together, &StageCost::step_alone,
-        &StageCost::step_time, &StageCost::sent, &StageCost::messages})
+       {&StageCost::forward, &StageCost::again, &StageCost::backward, &StageCost::backward_input,
+        &StageCost::backward_weight, &StageCost::kept, &StageCost::input, &StageCost::forward_workspace,
+        &StageCost::backward_workspace, &StageCost::forward_peak, &StageCost::fixed,
+        &StageCost::step_together, &StageCost::step_alone, &StageCost::step_time, &StageCost::sent,
+        &StageCost::messages})
     take(field);
 }
 
@@ -133,6 +134,7 @@ StageCost cost_of_layers(const Model& model, int kind, const Layers& layers) {
     const Bytes passed = of_layers(layer.passed, layers);
     released = of_layers(layer.released, layers);
     cost.forward += layer.forward.median;
+    cost.again += *layer.recompute;
     cost.backward += layer.backward.median;
     cost.backward_input += layer.backward_input.median;
     cost.backward_weight += layer.backward_weight.median;
@@ -191,7 +193,9 @@ StageCost cost_of_shard(const Model& model, const Layers& layers, const std::vec
   // The halves of its backward are not run apart: every device would have to join in both.
   if (model.split) cost.backward = cost.backward_input + cost.backward_weight;
   const Bytes output = output_of(model, layers);
-  cost.forward = share(cost.forward, parts) + all_reduce(model.links, devices, output) + model.rank.forward;
+  const Nanoseconds reduced = all_reduce(model.links, devices, output);
+  cost.forward = share(cost.forward, parts) + reduced + model.rank.forward;
+  cost.again = share(cost.again, parts) + reduced;
   if (!model.inference)
     cost.backward =
         share(cost.backward, parts) + all_reduce(model.links, devices, cost.input) + model.rank.backward;
@@ -213,9 +217,8 @@ StageCost cost_of_stage(const Model& model, const Stage& stage) {
   StageCost cost = stage.sharded() ? cost_of_shard(model, stage.layers, stage.devices)
                                    : cost_on_kind(model, model.kind_of(stage.devices.front()), stage.layers);
   if (stage.recompute) {
-    const Nanoseconds again = cost.forward - model.rank.forward;
-    cost.backward += again;
-    cost.backward_input += again;
+    cost.backward += cost.again;
+    cost.backward_input += cost.again;
     cost.backward_workspace = cost.workspace() + cost.kept;  // which the second forward makes anew
     cost.forward_workspace = std::max<Bytes>(0, cost.forward_peak - cost.sent);
   }

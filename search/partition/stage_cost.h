@@ -21,6 +21,7 @@ namespace ostinato::chain {
 /// the whole stage keeps.
 struct StageCost {
   Nanoseconds forward = 0, backward = 0, backward_input = 0, backward_weight = 0;
+  Nanoseconds again = 0;  ///< of its layers' forwards run once more
   Bytes kept = 0;   ///< from the forward to the end of the backward, without the input and what was sent
   Bytes sent = 0;   ///< of the outputs, above `kept`: until the gradient that comes back is there
   Bytes input = 0;  ///< which the backward needs as well; 0 for an inference, which has it in its workspace

@@ -157,11 +157,14 @@ std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile)
     layers[l].input_bytes = profile.layers[l].input_bytes;
     layers[l].output_bytes = profile.layers[l].output_bytes;
   }
+  for (LayerCost& layer : layers)
+    layer.recompute = layer.recompute.value_or(layer.forward.median);  // which reads no batch
   if (kind.speed != kUsualSpeed) {
     for (LayerCost& layer : layers) {
       for (Spread* spread : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
         for (Nanoseconds* time : {&spread->median, &spread->low, &spread->high}) slow_down(*time, kind.speed);
       slow_down(layer.step_time, kind.speed);
+      slow_down(*layer.recompute, kind.speed);
     }
   }
   add_reading(layers, profile.rank.read);

@@ -45,9 +45,11 @@ struct LayerCost {
   Bytes parameters = 0;
   Bytes gradients = 0;
   Bytes optimizer_state = 0;
-  Bytes step_together = 0;     ///< that the end of a step takes for a while, when nothing is kept: over the
-                               ///< layers of a device these add up ...
-  Bytes step_alone = 0;        ///< ... and of these the largest counts
+  Bytes step_together = 0;  ///< that the end of a step takes for a while, when nothing is kept: over the
+                            ///< layers of a device these add up ...
+  Bytes step_alone = 0;     ///< ... and of these the largest counts
+  std::optional<Nanoseconds>
+      recompute;               ///< of its forward run again for a backward; absent: as the first time
   Nanoseconds step_time = 0;   ///< of the optimizer's step, once a step, for its parameters; 0: not measured
   Bytes waiting = 0;           ///< between the halves of a split backward, above what is kept
   Bytes weight_workspace = 0;  ///< peak inside the second of those halves, above what waits

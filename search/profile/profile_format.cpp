@@ -39,6 +39,7 @@ Json json(const LayerCost& layer) {
   if (!layer.passed.empty()) row["passed"] = json(layer.passed);
   if (!layer.released.empty()) row["released"] = json(layer.released);
   if (layer.after) row["after"] = json(*layer.after);
+  if (layer.recompute) row["recompute"] = *layer.recompute;
   for (const auto& [key, amount] : {std::pair{"step_together", layer.step_together},
                                     {"step_alone", layer.step_alone},
                                     {"step_time", layer.step_time},

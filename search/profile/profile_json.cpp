@@ -155,6 +155,7 @@ void ProfileReader::layer(const Value& value) {
                        "step_together",
                        "step_alone",
                        "step_time",
+                       "recompute",
                        "waiting",
                        "weight_workspace",
                        "labels",
@@ -186,6 +187,7 @@ void ProfileReader::layer(const Value& value) {
   layer.step_together = optional("step_together");
   layer.step_alone = optional("step_alone");
   layer.step_time = optional("step_time");
+  if (fields.find("recompute") != nullptr) layer.recompute = fields.integer("recompute", 0);
   layer.waiting = optional("waiting");
   layer.weight_workspace = optional("weight_workspace");
   layer.labels = optional("labels");

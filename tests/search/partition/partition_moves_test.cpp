@@ -61,6 +61,10 @@ TEST(Moves, AreThoseThatTheHeaderNames) {
   Stages again = stages;
   again[2].recompute = true;
   EXPECT_TRUE(are_neighbours(stages, again));
+  Stages in_part = {on(0, {0, 1}), on(1, {2}), on(0, {3}), on(0, {4, 5})};
+  in_part[2].recompute = true;
+  EXPECT_TRUE(are_neighbours(stages, in_part));
+  EXPECT_TRUE(are_neighbours(in_part, stages));  // joined
 }
 
 TEST(Moves, LeaveNoDeviceWithoutItsLastStage) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Uneven devices, sharded layers and recomputation in the chain partition, against brute force.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <optional>
 
 #include "search/files/error.h"
@@ -243,6 +245,96 @@ TEST(PartitionRecompute, ASplitBackwardHoldsWhatWasComputedAgain) {
   test::expect_holds(test::searched(p, 4), p);
 }
 
+TEST(PartitionRecompute, InPartNoMoreLayersThanItTakes) {
+  // As above with two layers a stage; keeping all of them holds 44, 33, 22, 11 bytes;
+  // one of them, 4 + 24 + 5 on the first device.
+  Profile profile = profile_of({2, 2, 2, 2, 2, 2, 2, 2});
+  for (LayerCost& cost : profile.layers) {
+    cost.kept = 5;
+    cost.input_bytes = 1;
+  }
+  PartitionOptions options{
+      .devices = 4, .device_memory = 35, .micro_batches = 8, .recompute = Recompute::partly};
+  const StageCuts cuts = cut_chain(profile, options);
+  EXPECT_EQ(cuts.in_flight, 4);
+  EXPECT_EQ(cuts.busiest, 14);  // 12 and one forward again
+  ASSERT_EQ(cuts.stages.size(), 5u);
+  EXPECT_TRUE(cuts.stages[0].recompute);
+  for (const int s : {1, 2, 3, 4}) EXPECT_FALSE(cuts.stages[s].recompute);
+  EXPECT_EQ(cuts.stages[0].devices, cuts.stages[1].devices);
+  options.recompute = Recompute::needed;
+  EXPECT_EQ(cut_chain(profile, options).busiest, 16);
+  const Placement p = place_stages(profile, options, cuts.stages);
+  test::expect_holds(test::searched(p, 8), p);
+}
+
+/// The least max(busiest, ceil(chain / cap)) over every cut, every number of layers recomputed at the front
+/// of each stage, and every cap; layers have no workspace.
+Nanoseconds least_period(const Profile& profile, const PartitionOptions& options) {
+  const int layers = static_cast<int>(profile.layers.size());
+  const Nanoseconds chain = sum(profile, 0, layers);
+  Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
+  for (int cap = 1; cap <= std::min(options.devices, options.micro_batches); ++cap) {
+    every_partition(layers, options.devices, [&](const std::vector<int>& ends) {
+      Nanoseconds busiest = 0;
+      for (int s = 0, first = 0; s < options.devices; first = ends[s++]) {
+        const int in_flight = std::min(options.devices - s, cap);
+        Nanoseconds quickest = std::numeric_limits<Nanoseconds>::max();
+        for (int from = first; from <= ends[s]; ++from) {  // the first that keeps
+          Nanoseconds time = 0;
+          Bytes kept = 0, again = 0;
+          for (int l = first; l < ends[s]; ++l) {
+            const LayerCost& layer = profile.layers[l];
+            time += time_of(layer) + (l < from ? layer.recompute.value_or(layer.forward.median) : 0);
+            (l < from ? again : kept) += layer.kept;
+            if (l == first || l == from) kept += layer.input_bytes;
+          }
+          // With one micro-batch in flight, the second part keeps nothing yet while the first runs.
+          const Bytes first_input = profile.layers[first].input_bytes;
+          const Bytes needed = cap > 1 || from == first || from == ends[s]
+                                   ? kept * in_flight + again
+                                   : std::max(kept, first_input + again);
+          if (needed <= options.device_memory) quickest = std::min(quickest, time);
+        }
+        busiest = std::max(busiest, quickest);
+      }
+      least = std::min(least, std::max(busiest, (chain + cap - 1) / cap));
+    });
+  }
+  return least;
+}
+
+TEST(PartitionRecompute, InPartAgreesWithEveryPartition) {
+  std::mt19937 random(77);
+  int recomputed = 0;
+  for (int round = 0; round < 200; ++round) {
+    Profile profile = random_profile(random, 4 + static_cast<int>(random() % 4));
+    Bytes kept = 0;
+    for (LayerCost& layer : profile.layers) {
+      layer.forward_workspace = layer.backward_workspace = 0;
+      layer.parameters = layer.gradients = layer.optimizer_state = 0;
+      layer.input_bytes = static_cast<Bytes>(random() % 4);
+      if (random() % 3 == 0) layer.recompute = static_cast<Nanoseconds>(random() % 5);
+      kept += layer.kept + layer.input_bytes;
+    }
+    PartitionOptions options{.devices = 2 + static_cast<int>(random() % 2), .recompute = Recompute::partly};
+    options.transfers = false;
+    options.micro_batches = 1 + static_cast<int>(random() % 4);
+    options.device_memory = 1 + static_cast<Bytes>(random() % static_cast<std::uint64_t>(kept));
+    const Nanoseconds least = least_period(profile, options);
+    SCOPED_TRACE(fmt::format("round {}", round));
+    try {
+      const StageCuts cuts = cut_chain(profile, options);
+      const Nanoseconds chain = sum(profile, 0, static_cast<int>(profile.layers.size()));
+      EXPECT_EQ(std::max(cuts.busiest, (chain + cuts.in_flight - 1) / cuts.in_flight), least);
+      recomputed += std::any_of(cuts.stages.begin(), cuts.stages.end(), [](auto& s) { return s.recompute; });
+    } catch (const InfeasibleError&) {
+      EXPECT_EQ(least, std::numeric_limits<Nanoseconds>::max());
+    }
+  }
+  EXPECT_GE(recomputed, 40);
+}
+
 /// In the estimate of chain.h, what fits a device with one micro-batch in flight fits in every schedule.
 TEST(PartitionRecompute, EveryPlanHoldsItsMemory) {
   std::mt19937 random(31);
@@ -251,7 +343,7 @@ TEST(PartitionRecompute, EveryPlanHoldsItsMemory) {
     const Profile profile = random_profile(random, 8);
     PartitionOptions options{.devices = 3, .device_memory = 60 + static_cast<Bytes>(random() % 200)};
     options.micro_batches = 4;
-    options.recompute = Recompute::needed;
+    options.recompute = round % 3 ? Recompute::needed : Recompute::partly;
     options.sharded = round % 2 ? std::vector<int>{0} : std::vector<int>{};
     try {
       const Placement p = partition_chain(profile, options);
