@@ -17,7 +17,7 @@
 //
 // What a stage's outputs show and only later layers' backwards need is not kept: once sent, it goes. A stage
 // that recomputes keeps its input only; its backward takes a forward more, and as workspace what the forward
-// would have kept.
+// would have kept. One that recomputes in part is two stages on its device, of which the first recomputes.
 //
 // In flight is estimated as 1F1B has it over the chain of S stages, shards among them: stage s holds
 // min(micro_batches, S - s, cap) micro-batches. `cap` is S where memory allows that without making the
@@ -38,12 +38,12 @@ namespace ostinato {
 
 /// The best cuts. One chunk per device: always exact, in O(devices * layers * log(time)) unless memory is
 /// tight, whatever the order of uneven devices along the chain (while there are few enough kinds, see
-/// chain_kinds.cpp), and each stage recomputes or not for itself. Several chunks: local search from several
-/// starts, then branch and bound over the cuts up to a fixed number of nodes; devices in the order of the
-/// cluster; where memory needs it all stages recompute, but for those for which there is room to keep;
-/// `lower_bound` tells whether the cuts were proved the best.
-/// Among the best of one chunk: the least transfer time, then the smallest sum of squared loads. The same
-/// input gives the same cuts.
+/// chain_kinds.cpp), and each stage recomputes, in part where asked for, or not for itself. Several chunks:
+/// local search from several starts, then branch and bound over the cuts up to a fixed number of nodes;
+/// devices in the order of the cluster; where memory needs it all stages recompute, but for those for which
+/// there is room to keep; `lower_bound` tells whether the cuts were proved the best. Among the best of one
+/// chunk: the least transfer time, then the smallest sum of squared loads. The same input gives the same
+/// cuts.
 ///
 /// Throws InfeasibleError where no partition fits the memory, InputError as check_partition(), for more
 /// stages than layers, and where none was found to fit and none shown not to.
