@@ -7,7 +7,8 @@ stage of the plan that begins and ends where a part of DeepSpeed's own partition
 keeps every bit. Where several tensors cross the end of any other stage, or of any other part, sums are
 equal up to rounding. So they are where a tensor that crosses a border that only one of the two has, or
 its gradient, is a view that is not contiguous (x.transpose(0, 1), or channels_last): a transfer lays it
-out anew, and for other strides operators may take other kernels.
+out anew, and for other strides operators may take other kernels. What a border takes away (crossings) is gone in 1F1B
+where only DeepSpeed's partition cuts.
 Nobody knows before the first step what layers hand on, so it is said after it (claims), and where it happens for
 the first time in a later step.
 """
@@ -16,6 +17,7 @@ import functools
 
 import torch
 
+from .crossings import stripped
 from .module import StagedLayers
 from .plans import Stage
 
@@ -30,6 +32,7 @@ class Borders:
         self._begins = dict(zip(stock[1:-1], stock, strict=False))  # by the layer after a part's last
         self._several: set[int] = set()  # layers after which several tensors cross a border that only one side has
         self._strided: set[int] = set()  # or such as are not contiguous
+        self._stripped: dict[int, str] = {}  # by layer: what 1F1B takes from what it hands on; "": told
         self._told: tuple[set[int], set[int]] = set(), set()
 
     def one_by_one(self, stage: Stage) -> bool:
@@ -60,6 +63,8 @@ class Borders:
     def _look(self, layer: int, made) -> None:
         if _gradients(made) > 1:
             self._several.add(layer)
+        if layer not in self._stripped and (what := stripped(made)):
+            self._stripped[layer] = what
         self._look_at_strides(layer, made)
 
     def handed_on(self, stage: Stage, outputs) -> None:
@@ -93,6 +98,12 @@ class Borders:
         found = [sorted(layers - told) for layers, told in zip(seen, self._told, strict=True)]
         self._told = set(self._several), set(self._strided)
         return found[0], found[1]
+
+    def new_stripped(self) -> dict[int, str]:
+        """By layer, what 1F1B takes from what it hands on, since the last call."""
+        found = {layer: what for layer, what in self._stripped.items() if what}
+        self._stripped |= dict.fromkeys(found, "")
+        return found
 
 
 def _gradients(outputs) -> int:

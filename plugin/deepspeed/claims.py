@@ -18,8 +18,8 @@ EQUAL, ROUNDED = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding"
 @dataclass(frozen=True)
 class Seen:
     """By one rank in a step: layers after which gradients are summed in another order, or tensors laid out anew (borders), what drew
-    (draws), or took another number of random numbers than was learned (streams), what draws what 1F1B draws, and what recomputation has
-    changed once more.
+    (draws), or took another number of random numbers than was learned (streams), what draws what 1F1B draws, what recomputation has
+    changed once more, and what else makes the numbers others, in words.
     """
 
     borders: list[int] = field(default_factory=list)
@@ -28,6 +28,7 @@ class Seen:
     followed: list = field(default_factory=list)
     strided: list[int] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
+    unlike: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Claim:
             return taken_otherwise(strays)
         if twice := [place for seen in everyone for place in seen.twice]:
             return seen_twice(twice)
+        if unlike := [reason for seen in everyone for reason in seen.unlike]:
+            return "; ".join(dict.fromkeys(unlike))
         layers = sorted({layer for seen in everyone for layer in seen.borders})
         strided = sorted({layer for seen in everyone for layer in seen.strided})
         if (layers or strided) and not self.differs:
@@ -111,6 +114,13 @@ def at_borders(several: list[int], strided: list[int]) -> str:
     kinds = {"several tensors with gradients": several, "tensors that are not contiguous, or whose gradients are not,": strided}
     crossing = [f"{what} cross from layer {', '.join(map(str, layers))} to the next" for what, layers in kinds.items() if layers]
     return f"{', and '.join(crossing)}, where the plan and DeepSpeed's own partition do not cut alike: {ROUNDED}"
+
+
+def lost_in_1f1b(layer: int, what: str) -> str:
+    return (
+        f"layer {layer} hands on {what}, of which in 1F1B the bare numbers arrive at the next layer, because DeepSpeed's own partition cuts the "
+        "model there: what reads the rest has other numbers"
+    )
 
 
 def _listed(drawn: dict) -> str:

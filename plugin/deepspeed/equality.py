@@ -24,7 +24,7 @@ from ostinato.ranks.groups import everyones
 
 from . import announce, generators
 from .borders import Borders
-from .claims import Claim, Seen, merged
+from .claims import Claim, Seen, lost_in_1f1b, merged
 from .draws import BATCH, LAYERS, TORCHS, Draws
 from .plans import Stage
 from .random_state import random_state_kept
@@ -219,6 +219,7 @@ class Equality:
             strays=self._steps.new() if self._steps else {},
             followed=self._steps.drawn() if self._steps else [],
             strided=strided,
+            unlike=self._unlike(),
             twice=self._seen_twice() if number == 1 else [],
         )
         if number == 1:
@@ -226,9 +227,13 @@ class Equality:
             self._draws_told = _drew(everyone)
             if self._engine.global_rank == 0:
                 print(announce.shown(self.claim.after(everyone)), flush=True)
-        elif seen.borders or seen.strided or (_drew([seen]) and not self._draws_told):
+        elif seen.borders or seen.strided or seen.unlike or (_drew([seen]) and not self._draws_told):
             self._draws_told = self._draws_told or _drew([seen])
             print(announce.shown_later(self._engine.global_rank, self._engine.global_steps, self.claim.after([seen])), flush=True)
+
+    def _unlike(self) -> list[str]:
+        """Since the last call: what makes the numbers others than 1F1B's, in words."""
+        return [lost_in_1f1b(layer, what) for layer, what in sorted(self._borders.new_stripped().items())] if self._borders else []
 
     def _seen_twice(self) -> list[str]:
         """Since the last call: what recomputation has changed once more, in words."""

@@ -12,6 +12,7 @@ from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import ShardedLogits
 
 from . import plans
+from .crossings import crossing
 from .errors import OstinatoError
 from .idle import learn_nothing
 from .plans import Stage
@@ -103,7 +104,10 @@ class StagePasses(Engine):
         if isinstance(outputs, ShardedLogits):
             self._follow(outputs)
         buffers["inputs"][batch] = buffers["outputs"][batch] = buffers["labels"][batch] = None
-        alone = not stage.ends and isinstance(outputs, tuple) and len(outputs) == 1
+        if stage.ends:
+            return outputs
+        outputs = crossing(stage, outputs, run.stock_parts)
+        alone = isinstance(outputs, tuple) and len(outputs) == 1
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
 
     def _read(self, stage: Stage, batch: int, name: str):

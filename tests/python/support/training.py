@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import torch
 import torch.distributed as dist
 
-from . import branch_model, changed_model, models, random_model, vocabulary_model
+from . import branch_model, changed_model, models, random_model, strangers, vocabulary_model
 from .linked import a_group_for_each_direction
 
 MICRO_BATCHES = 4
-MODELS = {"mixed": models, "branches": branch_model, "vocabulary": vocabulary_model, "random": random_model, "changed": changed_model}
+MODELS = {"mixed": models, "branches": branch_model, "vocabulary": vocabulary_model, "random": random_model, "changed": changed_model, "strangers": strangers}
 
 
 @dataclass(frozen=True)
