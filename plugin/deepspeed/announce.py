@@ -18,7 +18,9 @@ def shown(relation: str) -> str:
 
 
 def shown_later(rank: int, step: int, relation: str) -> str:
-    """What a rank says where a later step does what the first did not."""
+    """What a rank says where a later step does what the first did not, or the first what was not expected."""
+    if step == 1:
+        return f"ostinato: rank {rank}: step 1 has shown: {relation}"
     return f"ostinato: rank {rank}: step {step} does what step 1 did not: {relation}"
 
 

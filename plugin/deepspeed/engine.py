@@ -29,6 +29,7 @@ from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
 from .items import own
+from .late_changes import EXECUTED, LateChanges
 from .next_step import NextStep
 from .outside import Outside
 from .plan_checkpoints import PlanCheckpoints
@@ -40,18 +41,6 @@ from .step_memory import StepMemory
 from .step_plans import StepPlans
 from .trace import Trace
 from .upstream import Engine
-
-# What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
-EXECUTED = (
-    schedule.LoadMicroBatch,
-    schedule.ForwardPass,
-    schedule.BackwardPass,
-    schedule.SendActivation,
-    schedule.RecvActivation,
-    schedule.SendGrad,
-    schedule.RecvGrad,
-)
-
 
 _engines = count()  # every rank makes its engines in the same order
 
@@ -76,6 +65,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         run.executor = self._training_executor() if run.trains else None
         if run.plans_steps:
             self._plan_steps()
+        run.late_changes = LateChanges(self)
         run.outside = Outside(self, *self._watched(), run.section.timeout_s)
         if run.paths.trace is not None:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
@@ -230,7 +220,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         self.fwd_outputs = []
         run = self._ostinato
         evaluates = isinstance(pipe_schedule, schedule.InferenceSchedule)
-        run.equality.prepare(evaluates)
+        run.equality.prepare(evaluates, run.late_changes.follow())
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
         self._reserve_pipe_buffers(batches)
         run.batches = Batches(self, [c for c in run.stages if c.rank == self.stage_id], plans.copies_of(run.stages))

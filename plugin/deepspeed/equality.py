@@ -3,7 +3,7 @@
 
     equality = Equality(engine, claim, stages)      # all ranks
     equality.before_step(data_iter)                 # the first time, runs a micro-batch for what layers draw
-    equality.prepare(evaluates=False)               # a step, or an evaluation
+    equality.prepare(evaluates=False, unlike=[])    # a step, or an evaluation
     equality.begin(batches)
     with equality.forward(batch): ...               # around every stage's forward
     equality.end(whole=True)
@@ -45,6 +45,7 @@ class Equality:
         self._evaluated = False  # once at least, or what layers draw in it is being learned
         self._evaluation_told = False  # that layers draw in it
         self._draws_told = False  # that they do in a step
+        self._reasons: list[str] = []  # why numbers are others than 1F1B's; still to be said
         self._learning = False  # what runs is no step, and no evaluation
         self._streams: Streams | None = None  # those of the step or evaluation that runs
         self._unread: generators.State | None = None  # before the batch was read that begins what comes next
@@ -82,8 +83,11 @@ class Equality:
         self._watcher = None if self._steps else self._draws  # layer by layer
         return data_iter
 
-    def prepare(self, evaluates: bool) -> None:
-        """Before anything of a step or evaluation, for the first evaluation learns what layers draw in it. All ranks must call it."""
+    def prepare(self, evaluates: bool, unlike: list[str]) -> None:
+        """Before anything of a step or evaluation, for the first evaluation learns what layers draw in it. All ranks must call it.
+        `unlike`: why numbers are others than 1F1B's from here on, in words.
+        """
+        self._reasons += unlike
         self._streams = self._of_evaluation() if evaluates else self._steps
 
     def begin(self, batches: int) -> None:
@@ -112,8 +116,8 @@ class Equality:
         """Rank 0 says what the first step has shown; what comes later is said by the rank that sees it. All ranks must call it."""
         if number == 1:
             self._watcher = None
-        if self.claim.open:
-            self._tell_step(number)
+        if self.claim.open or self._reasons:
+            self._tell_step(number, first=number == 1 and self.claim.open)
         twice = self._seen_twice()
         if twice and self._engine.grid.get_data_parallel_rank() == 0:
             print(announce.run_twice(self._engine.global_rank, twice), flush=True)
@@ -211,7 +215,8 @@ class Equality:
         if self.claim.borders:
             self._borders.watch(self._module, mine)
 
-    def _tell_step(self, number: int) -> None:
+    def _tell_step(self, number: int, first: bool) -> None:
+        """`first`: all ranks call it, to say what step 1 has shown."""
         several, strided = self._borders.new() if self._borders else ([], [])
         seen = Seen(
             borders=several,
@@ -220,9 +225,9 @@ class Equality:
             followed=self._steps.drawn() if self._steps else [],
             strided=strided,
             unlike=self._unlike(),
-            twice=self._seen_twice() if number == 1 else [],
+            twice=self._seen_twice() if first else [],
         )
-        if number == 1:
+        if first:
             everyone = everyones(seen)
             self._draws_told = _drew(everyone)
             if self._engine.global_rank == 0:
@@ -233,7 +238,9 @@ class Equality:
 
     def _unlike(self) -> list[str]:
         """Since the last call: what makes the numbers others than 1F1B's, in words."""
-        return [lost_in_1f1b(layer, what) for layer, what in sorted(self._borders.new_stripped().items())] if self._borders else []
+        found, self._reasons = self._reasons, []
+        stripped = self._borders.new_stripped() if self._borders else {}
+        return found + [lost_in_1f1b(layer, what) for layer, what in sorted(stripped.items())]
 
     def _seen_twice(self) -> list[str]:
         """Since the last call: what recomputation has changed once more, in words."""

@@ -134,6 +134,15 @@ class StagedLayers(Model):
         self._shown_layers = self._local_layers
         self._set_bounds(self._local_layers[0], self._local_layers[-1] + 1)
 
+    def replace_layer(self, layer: int, old: Any, new: Any) -> None:
+        """`new` runs in the place of `old`, which forward_funcs held before a script changed it."""
+        for stage in (c for c in self._stages if layer in c.layers):
+            functions, at = self.functions_of(stage), list(stage.layers).index(layer)
+            if functions[at] is old:
+                functions[at] = new
+                self._views[stage.index].state = ForwardState(dict(zip(stage.layers, functions, strict=True)))
+        self._local_funcs[self._local_layers.index(layer)] = new
+
     @property
     def curr_layer(self) -> int:
         """What DeepSpeed's own partition calls the layer that runs, which seeds it where seed_layers is on: it counts from the first layer

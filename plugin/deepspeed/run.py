@@ -19,6 +19,7 @@ from .config import Paths, Section
 from .copies import Copies
 from .equality import Equality
 from .evaluation import Forwards
+from .late_changes import LateChanges
 from .next_step import NextStep
 from .outside import Outside
 from .plans import Stage
@@ -66,6 +67,7 @@ class Run:
     equality: Equality = field(init=False)  # how its numbers relate to 1F1B's
     forwards: Forwards = field(init=False)  # of evaluation; gone when the engine is destroyed
     watch: Watch = field(init=False)
+    late_changes: LateChanges = field(init=False)
     outside: Outside = field(init=False)
     batches: Batches = field(init=False)  # of this step
 

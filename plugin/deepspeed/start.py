@@ -25,6 +25,7 @@ from .errors import OstinatoError, Unsupported
 from .experts import refuse_experts_apart
 from .idle import give_idle, names_where_idle
 from .last_words import speak_last
+from .late_changes import check_classes
 from .parameter_groups import GroupMap, refuse_uneven
 from .rebuild import rebuild
 from .refusals import check_run, untried_version
@@ -69,7 +70,7 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
     model, config = kwargs["model"], kwargs["config_class"]
     if dist.get_rank() == 0 and (said := untried_keys(config._param_dict)):
         print(f"ostinato: {printable(said)}", flush=True)
-    prepared = _prepare(section, file, model, config)
+    prepared = _prepare(section, file, model, config, type(engine))
     try:
         _agree(prepared, model)
     except Unsupported as error:
@@ -170,12 +171,13 @@ def _claim(program, stages: list, stock: list[int], differs: str, model: Model, 
     return Claim(differs, cuts_otherwise(program, stages, stock), elsewhere and not model.seed_layers)
 
 
-def _prepare(section: dict, file: str | None, model: Model, config) -> Prepared:
-    """Everything that one rank can find wrong by itself, and the program of a plan that is named."""
+def _prepare(section: dict, file: str | None, model: Model, config, kind: type) -> Prepared:
+    """Everything that one rank can find wrong by itself, and the program of a plan that is named. `kind`: class of the engine."""
     made = Prepared()
     try:
         made.section = parse_section(section, file or "DeepSpeed configuration")
         check_run(model, config)
+        check_classes(model, kind)
         made.paths = resolve(made.section, file)
         if made.section.sizes:
             size_function(made.section.sizes)

@@ -87,10 +87,10 @@ def stage() -> Stage:
     return Stage(0, ranks=(0,), layers=(0, 1), outputs=(1,))
 
 
-def test_what_a_border_takes_from_tensors(world2, stock, plans):
+def test_what_a_border_takes_from_tensors(world2, plans):
     """Lost at a border of the plan's own: refused in step 1. Lost at one of DeepSpeed's own: said."""
     lost, kept = "attribute", "attribute at DeepSpeed's border"
-    theirs = stock(world2, BASE, trained, [kept])
+    theirs = world2.run(trained, BASE, [kept])
     split = world2.run(trained, replace(BASE, section={"plan": plans["wave"], "timeout_s": 2}), [lost])[0][lost]
     assert split["error"].startswith('OstinatoError: layer 1 hands on tensors with the attribute "gate"')
     ours = world2.run(trained, replace(BASE, section={"plan": plans["wave"]}), [kept])[0][kept]
@@ -98,3 +98,76 @@ def test_what_a_border_takes_from_tensors(world2, stock, plans):
     ours = world2.run(trained, replace(BASE, section={"plan": plans["uneven"]}), [kept])[0][kept]
     assert not same(ours, theirs[0][kept])
     assert 'step 1 has shown: layer 3 hands on tensors with the attribute "gate"' in ours["said"][-1]
+
+
+def halved(_module, _inputs, made):
+    return made / 2
+
+
+def hook_on_the_model(engine):
+    engine.module.register_forward_hook(halved)
+
+
+def layers_wrapped(engine):
+    for index, layer in enumerate(engine.module.forward_funcs):
+        engine.module.forward_funcs[index] = lambda hidden, layer=layer: layer(hidden) / 2
+
+
+def layers_listed_anew(engine):
+    engine.module.forward_funcs = [lambda hidden, layer=layer: layer(hidden) / 2 for layer in engine.module.forward_funcs]
+
+
+def layers_dropped(engine):
+    engine.module.forward_funcs.pop()
+
+
+def backward_replaced(engine):
+    engine._exec_backward_pass = lambda buffer_id: None
+
+
+def after_initialize(options: Options, change) -> dict:
+    """_trained() where the script does something to the engine first."""
+    made = make_engine
+    try:
+        globals()["make_engine"] = lambda given: (engine := made(given), change(engine))[0]
+        return _trained(options)
+    finally:
+        globals()["make_engine"] = made
+
+
+@pytest.mark.parametrize("change", [hook_on_the_model, layers_wrapped, layers_listed_anew])
+def test_what_a_script_does_to_the_model_after_initialize(world2, stock, plans, change):
+    theirs = world2.run(after_initialize, BASE, change)
+    ours = world2.run(after_initialize, replace(BASE, section={"plan": plans["looped"]}), change)
+    if change is hook_on_the_model:
+        assert not same(ours[0], theirs[0]) and "halved() (test_strangers.py:" in ours[0]["said"][-1] and "bit for bit" not in ours[0]["said"][-1]
+    else:
+        assert same(ours[0], theirs[0]) and not same(ours[0], stock(world2, BASE, _trained)[0])
+        assert "bit for bit" in ours[0]["said"][-1]
+
+
+@pytest.mark.parametrize(("change", "words"), [(layers_dropped, "holds 3 layers, and this rank has 4"), (backward_replaced, "replaced engine._exec_backward_pass")])
+def test_what_a_plan_cannot_follow_is_refused(world2, plans, change, words):
+    for rank in world2.run(after_initialize, replace(BASE, section={"plan": plans["looped"]}), change):
+        assert rank["error"].startswith("OstinatoError") and words in rank["error"] and not rank["losses"]
+
+
+def test_classes_that_a_plan_would_leave_out():
+    from deepspeed.pipe import PipelineModule
+    from deepspeed.runtime.pipe import schedule
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+    from ostinato.deepspeed.errors import Unsupported
+    from ostinato.deepspeed.late_changes import check_classes
+
+    def own(self, *_):
+        return self
+
+    model, changed = PipelineModule.__new__(PipelineModule), {schedule.BackwardPass: own}
+    check_classes(model, PipelineEngine)
+    for kind, engine, words in (
+        (type("Scaled", (PipelineModule,), {"forward": own}), PipelineEngine, r"Scaled has a forward\(\) of its own"),
+        (PipelineModule, type("Noisy", (PipelineEngine,), {"_exec_backward_pass": own}), r"Noisy._exec_backward_pass\(\) is not DeepSpeed's own"),
+        (PipelineModule, type("Mapped", (PipelineEngine,), {"_INSTRUCTION_MAP": PipelineEngine._INSTRUCTION_MAP | changed}), "Mapped._INSTRUCTION_MAP"),
+    ):
+        with pytest.raises(Unsupported, match=words):
+            check_classes(kind.__new__(kind), engine)

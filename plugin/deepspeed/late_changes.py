@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script does to the PipelineModule and the engine after deepspeed.initialize(), where a plan needs to know of it.
+
+    changes = LateChanges(engine)      # the engine is made
+    said = changes.follow()            # before each step: why numbers may be others than 1F1B's; raises OstinatoError by name
+
+Layers that the script puts into `engine.module.forward_funcs` run under the plan, too. Hooks on the PipelineModule itself run once for
+each of a rank's stages, where 1F1B runs them once for all of its layers.
+"""
+
+from typing import Any
+
+from deepspeed.runtime.pipe import schedule
+
+from .errors import OstinatoError, Unsupported
+from .moved_state import RUN_HOOKS
+from .packing import words_of
+from .upstream import Engine, Model
+
+# What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
+EXECUTED = (
+    schedule.LoadMicroBatch,
+    schedule.ForwardPass,
+    schedule.BackwardPass,
+    schedule.SendActivation,
+    schedule.RecvActivation,
+    schedule.SendGrad,
+    schedule.RecvGrad,
+)
+
+# Methods of PipelineEngine in whose place the executor runs, or PlanEngine's own.
+REPLACED = ("_exec_schedule", "_exec_backward_pass", "_exec_send_activations", "_exec_recv_activations", "_exec_send_grads", "_exec_recv_grads")
+
+
+class LateChanges:
+    """Of one engine."""
+
+    def __init__(self, engine: Engine):
+        self._engine, self._module = engine, engine.module
+        self._functions = list(self._module._local_funcs)
+        self._hooks = {key for key, _ in _hooks(self._module)}
+
+    def follow(self) -> list[str]:
+        if names := [name for name in REPLACED if name in vars(self._engine)]:
+            raise OstinatoError(
+                f"the script has replaced engine.{names[0]}, which a plan does not call: it runs forwards, backwards and transfers by itself"
+            )
+        self._follow_functions()
+        found = {key: hook for key, hook in _hooks(self._module) if key not in self._hooks}
+        self._hooks |= set(found)
+        return [
+            f"{words_of(hook)} is a hook on the PipelineModule, which runs once for each of a rank's stages, and in 1F1B once for all of its "
+            "layers: what it changes has other numbers there; register it on layers"
+            for hook in found.values()
+            if len(self._module._stages) > 1 or not self._is_stock()
+        ]
+
+    def _is_stock(self) -> bool:
+        """This rank runs what it runs in DeepSpeed's own partition."""
+        parts, rank = self._engine._ostinato.stock_parts, self._engine.stage_id
+        return self._module._local_layers == list(range(parts[rank], parts[rank + 1]))
+
+    def _follow_functions(self) -> None:
+        module, functions = self._module, self._module.forward_funcs
+        if len(functions) != len(self._functions):
+            raise OstinatoError(
+                f"model.forward_funcs holds {len(functions)} layers, and this rank has {len(self._functions)} under the plan: replace layers one by one"
+            )
+        for layer, old, new in zip(module._local_layers, self._functions, functions, strict=True):
+            if new is not old:
+                module.replace_layer(layer, old, new)
+        self._functions = list(functions)
+
+
+def check_classes(model: Model, engine: type) -> None:
+    """Raises Unsupported where the script's own classes do what a plan would leave out, or do once for each stage."""
+    if "forward" in vars(model) or not _is_deepspeeds(type(model).forward):
+        raise Unsupported(
+            f"{type(model).__name__} has a forward() of its own, which in 1F1B runs once for all layers of a rank, and under a plan once for each "
+            "stage: put what it does into layers"
+        )
+    for name in REPLACED:
+        if not _is_deepspeeds(getattr(engine, name)):
+            raise Unsupported(f"{engine.__name__}.{name}() is not DeepSpeed's own, and a plan runs forwards, backwards and transfers without it")
+    for command in EXECUTED:
+        function = engine._INSTRUCTION_MAP[command]  # type: ignore[attr-defined]
+        if not _is_deepspeeds(function):
+            raise Unsupported(f"{engine.__name__}._INSTRUCTION_MAP[{command.__name__}] is {words_of(function)}, not DeepSpeed's own, and a plan does not call it")
+
+
+def _is_deepspeeds(function: Any) -> bool:
+    return (getattr(function, "__module__", None) or "").startswith(("deepspeed.", "ostinato."))
+
+
+def _hooks(module: Model) -> list[tuple[tuple[str, int], Any]]:
+    return [((name, key), hook) for name in RUN_HOOKS for key, hook in vars(module).get(name, {}).items()]
