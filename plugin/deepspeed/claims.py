@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .draws import BATCH, LAYERS
+from .draws import BACKWARD, BATCH, LAYERS
 from .plans import Stage
 
 EQUAL, ROUNDED = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding"
@@ -34,12 +34,14 @@ class Seen:
 @dataclass(frozen=True)
 class Claim:
     """`differs`: why a run equals 1F1B up to rounding at best; "" where nothing is known against equal bits. `borders`: some border
-    between layers is the plan's alone, or DeepSpeed's. `draws`: layers would draw other random numbers than in 1F1B.
+    between layers is the plan's alone, or DeepSpeed's. `draws`: layers would draw other random numbers than in 1F1B. `coupling`: class of an
+    optimizer whose steps may depend on which parameters a rank has.
     """
 
     differs: str = ""
     borders: bool = False
     draws: bool = False
+    coupling: str = ""
     follows: bool = False  # some layer looks as if it drew, so that it may be made to draw what it draws there
 
     @property
@@ -56,7 +58,7 @@ class Claim:
         how = "layers draw random numbers of torch alone, as many for every micro-batch" if self.follows else "no layer draws random numbers"
         conditions = [how] * self.draws
         conditions += ["one tensor with a gradient at most, and contiguous, crosses each border that only one of the two has"] * self.watches_borders
-        known = self.differs or EQUAL
+        known = (self.differs or EQUAL) + self._by_itself
         return f"{known} if {', and '.join(conditions)}: step 1 will tell" if conditions else known
 
     def after(self, everyone: list[Seen]) -> str:
@@ -65,6 +67,8 @@ class Claim:
         if drawn and self.draws:
             return drawn_elsewhere(drawn)
         if strays := merged((seen.strays for seen in everyone), with_batches=True):
+            if BACKWARD in strays:
+                return DRAWN_IN_BACKWARDS
             return taken_otherwise(strays)
         if twice := [place for seen in everyone for place in seen.twice]:
             return seen_twice(twice)
@@ -76,7 +80,12 @@ class Claim:
             return at_borders(layers, strided)
         followed: dict[str, list[Any]] = {what: [] for seen in everyone for what in seen.followed}
         as_there = f"; {_listed(followed)} draw the random numbers that they draw there" if followed else ""
-        return (ROUNDED if self.differs else EQUAL) + as_there
+        return (ROUNDED if self.differs else EQUAL) + self._by_itself + as_there
+
+    @property
+    def _by_itself(self) -> str:
+        """What nobody can see."""
+        return f" as far as {self.coupling} updates each parameter by itself (layers have moved)" if self.coupling else ""
 
 
 def merged(all_draws, with_batches: bool = False) -> dict:
@@ -98,6 +107,19 @@ def drawn_elsewhere(drawn: dict) -> str:
     )
 
 
+DRAWN_IN_BACKWARDS = (
+    "backwards draw random numbers (a hook, or a layer that recomputes itself without its generators' states): from here on random numbers are "
+    "other ones than in 1F1B, and losses those of another seed"
+)
+
+
+def drawn_in_update(kinds: list[str]) -> str:
+    return (
+        f"the optimizer, or a hook of its, draws random numbers ({', '.join(kinds)}) for the parameters of a rank in turn, and layers have moved: "
+        "they are other ones than in 1F1B, and losses those of another seed"
+    )
+
+
 def taken_otherwise(strays: dict) -> str:
     return (
         f"{_listed(strays)} take another number of random numbers than for the first micro-batch: from here on random numbers are other "
@@ -107,7 +129,7 @@ def taken_otherwise(strays: dict) -> str:
 
 def seen_twice(places: list[str]) -> str:
     places = list(dict.fromkeys(places))
-    return f"recomputation runs forwards twice, and these see it: {'; '.join(places)}; what reads them may have other numbers than in 1F1B"
+    return f"recomputation or hooks run in backwards, and these see it: {'; '.join(places)}; what reads them may have other numbers than in 1F1B"
 
 
 def at_borders(several: list[int], strided: list[int]) -> str:

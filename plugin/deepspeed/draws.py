@@ -14,7 +14,7 @@ layers of its own partition and in the order of micro-batches; with layers elsew
 from .random_state import KINDS, same, states
 
 TORCHS = set(KINDS[:2])  # what a generator of torch's draws from
-BATCH, LOSS, LAYERS = "the batch", "the loss", "layers"  # what may draw beside single layers; `LAYERS`: some of them
+BATCH, LOSS, LAYERS, BACKWARD = "the batch", "the loss", "layers", "backwards"  # what may draw beside single layers; `LAYERS`: some of them
 
 
 class Draws:

@@ -254,9 +254,10 @@ class PlanEngine(StagePasses, PlanCheckpoints):
                     run.copies.add_gradients(self)
             if run.memory is not None:
                 run.memory.note()
-            for command in self._after_the_plan(pipe_schedule):
-                with run.outside.command(command):
-                    self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
+            with run.equality.update():
+                for command in self._after_the_plan(pipe_schedule):
+                    with run.outside.command(command):
+                        self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
     def _plan_step(self, batches: int) -> None:
         """For the sizes of its micro-batches, which are read now."""

@@ -24,10 +24,11 @@ from ostinato.ranks.groups import everyones
 
 from . import announce, generators
 from .borders import Borders
-from .claims import Claim, Seen, lost_in_1f1b, merged
+from .claims import Claim, Seen, drawn_in_update, lost_in_1f1b, merged
 from .draws import BATCH, LAYERS, TORCHS, Draws
+from .interleaved import Before, Interleaved, as_1f1b
 from .plans import Stage
-from .random_state import random_state_kept
+from .random_state import KINDS, random_state_kept, same, states
 from .streams import Learning, Streams, layers_kept, may_draw
 
 
@@ -45,11 +46,15 @@ class Equality:
         self._evaluated = False  # once at least, or what layers draw in it is being learned
         self._evaluation_told = False  # that layers draw in it
         self._draws_told = False  # that they do in a step
+        self._draws_of_update: list[str] | None = None if engine._ostinato.stock_names else []  # generators; None: nothing seen yet
         self._reasons: list[str] = []  # why numbers are others than 1F1B's; still to be said
         self._learning = False  # what runs is no step, and no evaluation
         self._streams: Streams | None = None  # those of the step or evaluation that runs
         self._unread: generators.State | None = None  # before the batch was read that begins what comes next
         self._watcher: Draws | Streams | Learning | None = None  # is told of each layer before it runs
+        moves = engine._ostinato.plans_steps or not as_1f1b(engine._ostinato.program, stages, engine._ostinato.stock_parts)
+        self._interleaved = Interleaved(self._module) if moves else None
+        self._before: Before | None = None  # the forward or backward that runs
         self._note_backward = None  # after the backward that runs: notes what of its layers it changed
         if not claim.differs:
             self._watch_borders()
@@ -112,10 +117,21 @@ class Equality:
             self._draws.forget(TORCHS)  # all of it the streams'
         self._watcher = self._streams = None
 
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """Around what follows the last backward: reductions, and the optimizer's step."""
+        before = states() if self._draws_of_update is None else ()
+        yield
+        if kinds := [kind for kind, was, now in zip(KINDS, before, states(), strict=False) if not same(was, now)]:
+            self._draws_of_update = kinds
+            self._reasons.append(drawn_in_update(kinds))
+
     def after_step(self, number: int) -> None:
         """Rank 0 says what the first step has shown; what comes later is said by the rank that sees it. All ranks must call it."""
         if number == 1:
             self._watcher = None
+        if self._interleaved is not None:
+            self._reasons += self._interleaved.new()
         if self.claim.open or self._reasons:
             self._tell_step(number, first=number == 1 and self.claim.open)
         twice = self._seen_twice()
@@ -179,6 +195,19 @@ class Equality:
             read()
         self._streams.note_batch(first)
 
+    def before_forward(self, stage: Stage, micro_batch: int) -> None:
+        """Of a training step."""
+        self._look(stage, micro_batch)
+
+    def after_forward(self, outputs) -> None:
+        if self._interleaved is not None and self._before is not None:
+            self._interleaved.forward(self._before, outputs)
+
+    def _look(self, stage: Stage, micro_batch: int) -> None:
+        watched, self._before = self._interleaved, None
+        if watched is not None and watched.looks(self._engine._steps_here, micro_batch, self._engine._ostinato.program.micro_batches):
+            self._before = watched.before(stage)
+
     def received(self, stage: Stage, inputs: tuple | None) -> None:
         """What the stage before sent; None where there is none."""
         if self._borders is not None and inputs is not None:
@@ -188,8 +217,9 @@ class Equality:
         if self._borders is not None:
             self._borders.handed_on(stage, outputs)
 
-    def before_backward(self, stage: Stage, batch: int, first: bool) -> None:
+    def before_backward(self, stage: Stage, batch: int, micro_batch: int, first: bool) -> None:
         """`first`: of its stage, and no half that computes gradients of weights alone."""
+        self._look(stage, micro_batch)
         if self._streams is not None:
             self._module.watcher = self._streams
             self._streams.begin(batch, recomputed=True)
@@ -200,6 +230,8 @@ class Equality:
         if self._streams is not None:
             self._module.watcher = None
             self._streams.end()
+        if self._interleaved is not None and self._before is not None:
+            self._interleaved.backward(self._before)
         if self._note_backward is not None:
             self._note_backward()
             self._note_backward = None
@@ -278,7 +310,7 @@ class Equality:
         if iterator is not None:
             engine.data_iterator = iter(first)
         self._watcher, self._learning = (learning := Learning()), True
-        with torch.no_grad(), random_state_kept(), layers_kept(self._module):
+        with torch.set_grad_enabled(self._module.training), random_state_kept(), layers_kept(self._module):
             engine._exec_schedule(schedule.InferenceSchedule(1, engine.num_stages, engine.stage_id))
         self._watcher, self._learning, run.batches_before = None, False, batches_before
         assert self._draws is not None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What running layers changes in them beside gradients: buffers (BatchNorm's statistics), counters, lists that grow.
+"""What running layers changes in them beside gradients: buffers (BatchNorm's statistics), counters, lists that grow, and parameters (those of a
+teacher that follows its student, an embedding with max_norm).
 
     state = ForwardState({3: layer})       # by number
     before = state.now()                   # what forwards change, or may change
@@ -28,6 +29,7 @@ import torch
 from .layer_state import NO_ATTRIBUTES, describe, differing
 from .random_state import same
 
+NUMBERS = (bool, int, float, complex, str)
 CONTAINERS = (list, dict, OrderedDict, set, deque)
 
 
@@ -39,15 +41,18 @@ class Moment:
     attributes: list[tuple[torch.nn.Module, dict]] = field(default_factory=list)
     buffers: list[tuple[torch.nn.Module, dict]] = field(default_factory=list)
     generators: list[tuple[Any, Any]] = field(default_factory=list)  # (generator, state)
-    values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # by id: (tensor, copy)
+    values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # by id: (tensor, copy; of a parameter in the host's memory)
     versions: dict[int, int] = field(default_factory=dict)  # of tensors that are not known to change
     facts: dict[int, dict] = field(default_factory=dict)  # by number of the layer, before the first forward
 
 
 class ForwardState:
-    """Of the layers of a rank, or of a stage. `layers`: modules, or functions that hold some, by number. Not for several threads."""
+    """Of the layers of a rank, or of a stage. `layers`: modules, or functions that hold some, by number. `parameters`: theirs count, too.
+    Not for several threads.
+    """
 
-    def __init__(self, layers: Mapping[Any, Any]):
+    def __init__(self, layers: Mapping[Any, Any], parameters: bool = True):
+        self._parameters = parameters
         self._layers = [(number, module) for number, layer in layers.items() for module in _modules_of(layer)]
         modules = {id(m): m for _, layer in self._layers for m in layer.modules()}
         self._modules = [m for m in modules.values() if isinstance(m._buffers, dict)]  # (compiled by torch.jit: what it holds is not Python's)
@@ -63,14 +68,19 @@ class ForwardState:
             for value in attributes.values():
                 _note_container(value, moment.contents, noted)
                 moment.generators += _generators(value)
-            for name, tensor in _own_tensors(attributes, module._buffers):
+            for name, tensor in self._own_tensors(module):
                 if self._changing is None or (id(module), name) in self._changing:
-                    moment.values[id(tensor)] = tensor, tensor.detach().clone()
+                    moment.values[id(tensor)] = tensor, _copy(tensor)
                 else:
                     moment.versions[id(tensor)] = tensor._version
         if self._changing is None:
             moment.facts = {number: describe(layer) for number, layer in self._layers}
         return moment
+
+    def without_tensors(self) -> "ForwardState":
+        """Copies none."""
+        self._changing = set()
+        return self
 
     def learn(self, before: Moment) -> list[str]:
         """After a forward since `before`. What it changed that put_back() does not put back, in words; the first time that it is seen."""
@@ -114,6 +124,18 @@ class ForwardState:
                         found.append(f'"{f"{where}." if where else ""}{name}" of layer {number}')
         return found
 
+    def changed_attributes(self, moment: Moment) -> list[str]:
+        """Since then, in words: bound anew, or containers with something else in them."""
+        held = {id(module): attributes for module, attributes in moment.attributes}
+        contents = {id(container): content for container, content in moment.contents}
+        return [
+            f'the attribute "{f"{where}." if where else ""}{name}" of layer {number}'
+            for number, layer in self._layers
+            for where, module in layer.named_modules()
+            for name, value in vars(module).items()
+            if name not in NO_ATTRIBUTES and id(module) in held and _is_another(held[id(module)].get(name), value, contents)
+        ]
+
     def changed_generators(self, moment: Moment) -> list[str]:
         """Since the first moment, in words: those that a layer has of its own."""
         was = {id(generator): state for generator, state in moment.generators}
@@ -135,20 +157,32 @@ class ForwardState:
         after = self.now()
         after.values = {}
         self.restore(Moment(moment.contents, moment.attributes, moment.buffers, moment.generators))
-        copies = {key: value.clone() for key, (_, value) in moment.values.items()}
+        copies = {key: value.to(tensor.device, copy=True) for key, (tensor, value) in moment.values.items()}
+        held = [(tensor, tensor.data) for tensor, _ in moment.values.values() if _is_parameter(tensor)]
         for tables in (moment.attributes, moment.buffers):
             for module, table in tables:
                 target = vars(module) if tables is moment.attributes else module._buffers
                 target.update({name: copies[id(value)] for name, value in table.items() if id(value) in copies})
+        for parameter, _ in held:
+            parameter.data = copies[id(parameter)]
         try:
             yield
         finally:
+            for parameter, data in held:
+                parameter.data = data
             self.restore(after)
 
     def _tensors(self) -> Iterator[tuple[torch.nn.Module, str, torch.Tensor]]:
         for module in self._modules:
-            for name, tensor in _own_tensors(vars(module), module._buffers):
+            for name, tensor in self._own_tensors(module):
                 yield module, name, tensor
+
+    def _own_tensors(self, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        """Not what a forward has computed and left there, which has a history."""
+        for table in (vars(module), module._buffers, module._parameters):
+            for name, value in table.items():
+                if torch.is_tensor(value) and value.grad_fn is None and (not _is_parameter(value) or (self._parameters and table is module._parameters)):
+                    yield name, value
 
     def _changed_tensors(self, before: Moment) -> Iterator[tuple[int, str]]:
         for module, name, tensor in self._tensors():
@@ -170,12 +204,26 @@ def _modules_of(layer: Any) -> list[torch.nn.Module]:
     return [layer] if isinstance(layer, torch.nn.Module) else []
 
 
-def _own_tensors(attributes: dict, buffers: dict) -> Iterator[tuple[str, torch.Tensor]]:
-    """Not what a forward has computed and left there, which has a history."""
-    for table in (attributes, buffers):
-        for name, value in table.items():
-            if torch.is_tensor(value) and not isinstance(value, torch.nn.Parameter) and value.grad_fn is None:
-                yield name, value
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Beside the parameters an accelerator may not have room for them once more."""
+    return tensor.detach().to("cpu", copy=True) if _is_parameter(tensor) else tensor.detach().clone()
+
+
+def _is_another(was: Any, now: Any, contents: dict[int, Any]) -> bool:
+    if was is now:
+        return id(now) in contents and not _same_items(contents[id(now)], now)
+    return type(was) is not type(now) or not isinstance(now, NUMBERS) or was != now
+
+
+def _same_items(was: Any, now: Any) -> bool:
+    if isinstance(now, set):
+        return was == now
+    pairs = [(was, now)] if not isinstance(now, dict) else [(was, now), (was.values(), now.values())]
+    return len(was) == len(now) and all(a is b for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
 def _note_container(value: Any, contents: list, noted: set[int]) -> None:
@@ -219,5 +267,5 @@ def _fill(container: Any, content: Any) -> None:
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    raw = [t.detach().contiguous().view(-1).view(torch.uint8) if t.numel() else t.detach() for t in (a, b)]
+    raw = [t.detach().to(b.device).contiguous().view(-1).view(torch.uint8) if t.numel() else t.detach().to(b.device) for t in (a, b)]
     return torch.equal(*raw)

@@ -211,14 +211,14 @@ class StagedLayers(Model):
         changed. Layers that checkpoint
         themselves, and those that DeepSpeed does, run their forwards twice; the order of the two among others is the plan's.
         """
-        state = ForwardState(dict(zip(stage.layers, self.functions_of(stage), strict=True)))
+        state = ForwardState(dict(zip(stage.layers, self.functions_of(stage), strict=True)), parameters=False)
         before, self._generators, self._drew = state.now(), states(), set()
 
         def note() -> None:
             self._look_at_generators()
             changed = state.changed_buffers(before) + state.lost(before) + [f"the generator {kind}" for kind in sorted(self._drew)]
             self._generators = None
-            self.run_twice += [f"{name} (checkpointed by the layer or by DeepSpeed, in the plan's order)" for name in changed]
+            self.run_twice += [f"{name} (when it is a backward's turn in the plan)" for name in changed]
 
         return note
 

@@ -28,7 +28,7 @@ class ScriptChanges:
         self._groups = list(_groups(engine))
         self._options, self._schedule = _options(engine), _schedule(engine)
         self._attributes = dict(vars(engine))
-        self._hooks = {name: dict(getattr(_plain(engine.optimizer), name, {})) for name in STEP_HOOKS}
+        self._hooks = {name: dict(getattr(plain(engine.optimizer), name, {})) for name in STEP_HOOKS}
 
     def note(self) -> None:
         """Raises OstinatoError for what cannot be repeated."""
@@ -46,7 +46,7 @@ class ScriptChanges:
         ]
         schedule = _schedule(engine)
         self._moved_on = schedule if repr(schedule) != repr(self._schedule) else None
-        hooks = {name: dict(getattr(_plain(engine.optimizer), name, {})) for name in STEP_HOOKS}
+        hooks = {name: dict(getattr(plain(engine.optimizer), name, {})) for name in STEP_HOOKS}
         self._added = {name: {k: h for k, h in hooks[name].items() if k not in self._hooks[name]} for name in STEP_HOOKS}
         given = {name: value for name, value in vars(engine).items() if name not in self._attributes and name not in OF_A_RUN}
         self._given = {name: value for name, value in given.items() if not name.startswith("_ostinato")}
@@ -59,7 +59,7 @@ class ScriptChanges:
         if self._moved_on is not None:
             engine.lr_scheduler.load_state_dict(self._moved_on)
         for name, hooks in self._added.items():
-            getattr(_plain(engine.optimizer), name, {}).update(hooks)
+            getattr(plain(engine.optimizer), name, {}).update(hooks)
         vars(engine).update(self._given)
 
 
@@ -81,7 +81,7 @@ class ScriptChanges:
         return {}
 
 
-def _plain(optimizer: Any) -> Any:
+def plain(optimizer: Any) -> Any:
     """The torch optimizer inside of DeepSpeed's wrappers."""
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer

@@ -73,8 +73,10 @@ class StagePasses(Engine):
         run = self._ostinato
         copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
         run.equality.received(stage, inputs)
+        run.equality.before_forward(stage, micro_batch)
         with run.memory.forward(name) if run.memory else nullcontext():
             outputs = self.forward_stage(stage, copies * micro_batch + stage.copy, inputs)
+        run.equality.after_forward(self.loss if stage.ends else outputs)
         if not stage.ends:
             run.equality.handed_on(stage, outputs)
             return outputs
@@ -147,7 +149,7 @@ class StagePasses(Engine):
         run.active = stage
         self.module.show(stage)
         batch = plans.copies_of(run.stages) * micro_batch + stage.copy
-        run.equality.before_backward(stage, batch, first=self._steps_here == 1 and micro_batch == 0 and part != "W")
+        run.equality.before_backward(stage, batch, micro_batch, first=self._steps_here == 1 and micro_batch == 0 and part != "W")
         self._running_engine_backward = True
         if part == "I":
             self._start_timers(self.engine_timers.backward_timers)

@@ -4,7 +4,7 @@
 import importlib.metadata
 import tempfile
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from .experts import refuse_experts_apart
 from .idle import give_idle, names_where_idle
 from .last_words import speak_last
 from .late_changes import check_classes
+from .optimizers import coupling
 from .parameter_groups import GroupMap, refuse_uneven
 from .rebuild import rebuild
 from .refusals import check_run, untried_version
@@ -155,6 +156,7 @@ def _install(engine: Engine, original_init, prepared: Prepared, args: tuple, kwa
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
     claim = _claim(program, stages, stock, differs, model, moves=asked.sizes is not None)
+    claim = replace(claim, coupling=coupling(engine) if rebuilt.moved and plans.trains(program) else "")
     claim = engine.ostinato_begin(claim)  # type: ignore[attr-defined]  # it has become a PlanEngine
     if dist.get_rank() == 0:
         for said in (*map("ostinato: {}".format, rebuilt.notes), line(program, claim.before(), run.plans_steps)):

@@ -13,6 +13,9 @@ runs a layer of another's partition puts its generators there before it, and put
     streams.end_step()
     streams.new()                           # layers that took another number than was learned: not 1F1B's from there on
 
+Numbers that a hook draws in a backward, or a layer that recomputes itself without its generator's state, are nobody's stream: they come from
+where such draws left off.
+
 Training and evaluation have streams of their own, for layers draw otherwise in them; "step" stands for either.
 """
 
@@ -24,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from . import generators
-from .draws import BATCH, LOSS
+from .draws import BACKWARD, BATCH, LOSS
 from .forward_state import ForwardState
 from .generators import Counts, State
 from .module import StagedLayers
@@ -71,7 +74,8 @@ class Streams:
         self._total = [_sum(counts[what] for what in order) for order in self._order]
         self._starts: list[list[State]] = []  # by stream and batch, as far as they were needed
         self._batch = self._batches = 0
-        self._checks = True
+        self._checks = self._entered = True
+        self._beside: State | None = None  # where what is drawn in backwards goes on; None until something is
         self._own = self._expected = generators.current()
         self._now: int | str | None = None
         self._new: dict[int | str, list[str]] = {}
@@ -96,12 +100,14 @@ class Streams:
 
     def begin(self, batch: int, recomputed: bool = False) -> None:
         """`recomputed`: by what puts the generators somewhere itself, so that nothing is checked."""
-        self._batch, self._now, self._checks = batch, None, not recomputed
+        self._batch, self._now, self._checks, self._entered = batch, None, not recomputed, False
         self._own = self._expected = generators.current()
+        if recomputed and self._beside is not None:
+            generators.become(self._beside)
 
     def enter(self, what: int | str) -> None:
         self._check()
-        self._now = what
+        self._now, self._entered = what, True
         if what in self._of:
             stream = self._of[what]
             before = _sum(self._counts[other] for other in self._order[stream][: self._order[stream].index(what)])
@@ -112,7 +118,14 @@ class Streams:
 
     def end(self) -> None:
         self._check()
+        if not self._checks and not self._entered:
+            self._note_beside()
         generators.become(self._own)
+
+    def _note_beside(self) -> None:
+        now = generators.current()
+        if not generators.same(now, self._own if self._beside is None else self._beside):
+            self._beside, self._new[BACKWARD] = now, ["torch"]
 
     def _check(self) -> None:
         """What ran last has taken what it was to take."""

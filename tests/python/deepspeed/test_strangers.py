@@ -2,8 +2,10 @@
 """What people's models have in them: equal bits, or a difference that was announced, or a refusal by name."""
 
 import io
+import tempfile
 from contextlib import redirect_stdout
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +13,9 @@ from ostinato.deepspeed.crossings import crossing
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.plans import Stage
 from support.plans import Layout, make_plan
+from support.profiles import write_profile
 from support.strangers import LAYERS, Loud, Pair
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, train_with_costs, weights
 
 LAYOUTS = {
     layout.name: layout
@@ -21,6 +24,7 @@ LAYOUTS = {
         Layout("wave", (2, 4, 6), (0, 1, 1, 0)),
         Layout("split", (2, 4, 6), (0, 1, 0, 1), split=True),
         Layout("uneven", (3,), (0, 1)),
+        Layout("stock", (4,), (0, 1), method="1f1b"),
     )
 }
 BASE = Options(model="strangers", optimizer="SGD", steps=3)
@@ -171,3 +175,101 @@ def test_classes_that_a_plan_would_leave_out():
     ):
         with pytest.raises(Unsupported, match=words):
             check_classes(kind.__new__(kind), engine)
+
+
+ALIKE = ["renormed", "hooks", "statistics"]
+SAID = {
+    "teacher": 'forwards change "teacher.weight" of layer {} where autograd does not see it',
+    "scale": 'forwards change the attribute "scale" of layer {}, and backwards run Python',
+}
+
+
+@pytest.mark.parametrize("plan", ["looped", "wave", "split"])
+def test_what_forwards_leave_for_backwards(world2, plans, plan, inherited):
+    """As autograd sees it: equal bits. Behind its back: said by the ranks that have the layers."""
+    theirs = inherited
+    ours = world2.run(trained, replace(BASE, section={"plan": plans[plan]}), [*ALIKE, *SAID])
+    for name in ALIKE:
+        assert same(ours[0][name], theirs[0][name]) and "bit for bit" in ours[0][name]["said"][-1], name
+    for name, words in SAID.items():
+        said = " ".join(line for rank in ours for line in rank[name]["said"])
+        assert all(words.format(layer) in said for layer in (1, 5)) and "shown: equal" not in said, said
+        assert not same(ours[0][name], theirs[0][name]), f"{name}: the test shows nothing"
+
+
+@pytest.fixture(scope="module")
+def inherited(world2):
+    """Of DeepSpeed alone."""
+    return world2.run(trained, BASE, [*ALIKE, *SAID])
+
+
+def test_a_plan_in_the_order_of_1f1b_says_nothing(world2, plans, inherited):
+    ours = world2.run(trained, replace(BASE, section={"plan": plans["stock"]}), list(SAID))
+    for name in SAID:
+        assert same(ours[0][name], inherited[0][name]) and len(ours[0][name]["said"]) == 1, ours[0][name]["said"]
+
+
+def test_parameters_that_forwards_change_are_as_they_were_when_the_first_step_begins(world2, plans):
+    """After what is run to learn what layers draw, and after what "auto" measures."""
+    profile = write_profile_text()
+    for section in ({"plan": plans["wave"]}, {"auto": True, "search": {"time_limit": 1}}):
+        options = replace(BASE, change="teacher and dropout", section=section, steps=1)
+        ours = world2.run(train_with_costs, options, profile, _trained)
+        theirs = world2.run(_trained, replace(options, section=None))
+        assert ours[0]["losses"] == theirs[0]["losses"]
+
+
+def write_profile_text() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        return write_profile(Path(folder) / "profile.json", [100] * 4 + [300] * (LAYERS - 4)).read_text()
+
+
+def noisy_gradients(engine):
+    """From the second step on."""
+    for parameter in engine.module.parameters():
+        parameter.register_hook(lambda gradient: gradient + 0.1 * torch.randn_like(gradient) if engine.global_steps else gradient)
+
+
+def noisy_steps(engine):
+    def draw(optimizer, *_):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.data.add_(0.01 * torch.randn_like(parameter))
+
+    engine.optimizer.register_step_post_hook(draw)
+
+
+@pytest.mark.parametrize(("change", "words"), [(noisy_gradients, "backwards draw random numbers"), (noisy_steps, "the optimizer, or a hook of its, draws")])
+def test_what_draws_outside_of_forwards_is_said(world2, plans, change, words):
+    options = replace(BASE, change="dropout")
+    theirs, ours = world2.run(after_initialize, options, change), world2.run(after_initialize, replace(options, section={"plan": plans["wave"]}), change)
+    assert not same(ours[0], theirs[0]) and words in ours[0]["said"][-1] and "bit for bit" not in ours[0]["said"][-1]
+    assert ours[0]["losses"][0] == theirs[0]["losses"][0]
+
+
+class Together(torch.optim.SGD):
+    """One step size for all that it is given."""
+
+    def step(self, closure=None):
+        parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.stack([p.grad.norm() for p in parameters]).norm()
+        for parameter in parameters:
+            parameter.grad /= norm
+        return super().step(closure)
+
+
+def optimized(options: Options) -> dict:
+    from support import training
+
+    made, training._two_groups = training._two_groups, lambda model: Together(model.parameters(), lr=0.1)
+    try:
+        return _trained(replace(options, own_optimizer=True))
+    finally:
+        training._two_groups = made
+
+
+def test_an_optimizer_that_sees_the_parameters_of_a_rank_together(world2, plans):
+    theirs, ours = world2.run(optimized, BASE)[0], world2.run(optimized, replace(BASE, section={"plan": plans["wave"]}))[0]
+    assert not same(ours, theirs) and all("as far as Together updates each parameter by itself" in line for line in ours["said"])
+    ours = world2.run(optimized, replace(BASE, section={"plan": plans["stock"]}))[0]
+    assert same(ours, theirs) and "Together" not in ours["said"][0]

@@ -59,6 +59,70 @@ class Shouting(Plain):
         return super().forward(hidden).as_subclass(Loud)
 
 
+# ---- what forwards change beside buffers, and what backwards read of it
+
+
+class Teaching(Plain):
+    """A teacher that follows its student, as people write it."""
+
+    def __init__(self):
+        super().__init__()
+        self.teacher = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+
+    def forward(self, hidden):
+        for mine, theirs in zip(self.teacher.parameters(), self.lin.parameters(), strict=True):
+            mine.data.mul_(0.9).add_(theirs.data, alpha=0.1)
+        return super().forward(hidden) + self.teacher(hidden)
+
+
+class Renorming(Plain):
+    """An embedding that its forward scales in place, where autograd sees it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, WIDTH, max_norm=1.0)
+
+    def forward(self, hidden):
+        return super().forward(hidden) + self.table((hidden.detach()[:, 0].abs() * 9).long() % 5)
+
+
+class Scaling(Plain):
+    """Its backward reads what the forward before it has left."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = 1.0
+        self.register_full_backward_hook(lambda module, inputs, _outputs: tuple(g if g is None else g * module.scale for g in inputs))
+
+    def forward(self, hidden):
+        self.scale = 1.0 + 0.1 * float(hidden.detach().mean())
+        return super().forward(hidden)
+
+
+class Hooking(Plain):
+    """A hook on what its forward computes, as to clip its gradient."""
+
+    def forward(self, hidden):
+        made = super().forward(hidden)
+        if self.training:
+            made.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+        return made
+
+
+class Dropping(Plain):
+    def forward(self, hidden):
+        return nn.functional.dropout(super().forward(hidden), 0.3, self.training)
+
+
+class Norming(Plain):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, hidden):
+        return self.norm(super().forward(hidden))
+
+
 # By name: other layers by their index.
 CHANGES: dict[str, dict[int, type[nn.Module]]] = {
     "": {},
@@ -67,6 +131,13 @@ CHANGES: dict[str, dict[int, type[nn.Module]]] = {
     "attribute": {1: Marking, 2: Marked},
     "class": {1: Shouting},
     "attribute at DeepSpeed's border": {3: Marking, 4: Marked},
+    "teacher": {1: Teaching, 5: Teaching},
+    "teacher and dropout": {1: Teaching, 2: Dropping, 5: Teaching},
+    "renormed": {1: Renorming, 2: Dropping, 5: Renorming},
+    "scale": {1: Scaling, 5: Scaling},
+    "hooks": {1: Hooking, 2: Dropping, 5: Hooking},
+    "dropout": {1: Dropping, 5: Dropping},
+    "statistics": {1: Norming, 5: Norming},
 }
 
 

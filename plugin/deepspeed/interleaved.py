@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What forwards and backwards leave for each other: under a plan they take turns otherwise than in 1F1B.
+
+    watched = Interleaved(model)
+    if watched.looks(step, micro_batch, of):          # now and then: at steps 1, 2, 4, 8, ...
+        seen = watched.before(stage)
+        ...                                           # the stage's forward, or its backward
+        watched.forward(seen, outputs)                # or watched.backward(seen)
+    watched.new()                                     # in words, once
+
+A tensor that a forward changes through `.data` is another one for the backward of an earlier micro-batch, and autograd does not see it. So is
+an attribute that a hook or an autograd.Function reads. A weight that a backward changes is another one for the forwards that come.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from deepspeed.runtime.pipe import schedule
+
+from .forward_state import ForwardState, Moment
+from .module import StagedLayers
+from .plans import Stage
+
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
+STATISTICS = ("running_mean", "running_var")  # which kernels of torch change so, and no backward reads
+OTHERS = ("torch.", "deepspeed.", "ostinato.")  # modules whose autograd.Functions read nothing that forwards leave
+
+
+def as_1f1b(program, stages: list[Stage], stock: list[int]) -> bool:
+    """Whether each rank runs the layers of DeepSpeed's own partition, and its forwards and backwards in 1F1B's order."""
+    if [(stage.ranks, tuple(stage.layers)) for stage in stages] != [((r,), tuple(range(*stock[r : r + 2]))) for r in range(len(stock) - 1)]:
+        return False
+    return all(_order(program, rank) == _usual(program, rank) for rank in range(program.ranks))
+
+
+def _order(program, rank: int) -> str:
+    return "".join(i.action for i in program.instructions(rank) if i.action in ("F", "B", "I", "W"))
+
+
+def _usual(program, rank: int) -> str:
+    kinds = {schedule.ForwardPass: "F", schedule.BackwardPass: "B"}
+    steps = schedule.TrainSchedule(micro_batches=program.micro_batches, stages=program.ranks, stage_id=rank)
+    return "".join(kinds.get(type(command), "") for commands in steps for command in commands)
+
+
+@dataclass
+class Before:
+    """A forward or backward of a stage: tensors by name, with their sums and versions, and what else is in the layers."""
+
+    stage: Stage
+    tensors: dict[str, tuple[torch.Tensor, int, int]]
+    state: ForwardState
+    moment: Moment
+
+
+class Interleaved:
+    """Of one rank."""
+
+    def __init__(self, model: StagedLayers):
+        self._model = model
+        self._found: dict[str, bool] = {}  # in words: whether it has been said
+
+    @staticmethod
+    def looks(step: int, micro_batch: int, of: int) -> bool:
+        """By their last micro-batch layers have made what they make once."""
+        return micro_batch == of - 1 and step & (step - 1) == 0
+
+    def before(self, stage: Stage) -> Before:
+        layers = dict(zip(stage.layers, self._model.functions_of(stage), strict=True))
+        state = ForwardState(layers, parameters=False).without_tensors()
+        tensors = {name: (tensor, _sum(tensor), tensor._version) for name, tensor in _tensors(layers)}
+        return Before(stage, tensors, state, state.now())
+
+    def forward(self, seen: Before, outputs: Any) -> None:
+        for name, (tensor, was, version) in seen.tensors.items():
+            if tensor._version == version and _sum(tensor) != was:
+                self._note(f"forwards change {name} where autograd does not see it (.data), and backwards read it")
+        if self._runs_python(seen.stage, outputs):
+            for name in seen.state.changed_attributes(seen.moment):
+                self._note(f"forwards change {name}, and backwards run Python that may read it (hooks, autograd.Functions)")
+
+    def backward(self, seen: Before) -> None:
+        for name, (tensor, was, _) in seen.tensors.items():
+            if _sum(tensor) != was:
+                self._note(f"backwards change {name}, and forwards read it")
+
+    def new(self) -> list[str]:
+        found = [words for words, said in self._found.items() if not said]
+        self._found |= dict.fromkeys(found, True)
+        return [f"{'; '.join(found)}: forwards and backwards take turns otherwise than in 1F1B, and numbers may be others"] if found else []
+
+    def _note(self, words: str) -> None:
+        self._found.setdefault(words, False)
+
+    def _runs_python(self, stage: Stage, outputs: Any) -> bool:
+        modules = (m for f in self._model.functions_of(stage) if isinstance(f, torch.nn.Module) for m in f.modules())
+        return any(m._backward_hooks or m._backward_pre_hooks for m in modules) or any(map(_is_the_scripts, _graph(outputs)))
+
+
+def _is_the_scripts(node: Any) -> bool:
+    """An autograd.Function of the script's, or one whose gradients run through a hook of its."""
+    maker = getattr(type(node), "_forward_cls", None)
+    return maker is not None and not (maker.__module__ or "").startswith(OTHERS)
+
+
+def _graph(outputs: Any) -> Iterator[Any]:
+    left = [t.grad_fn for t in (outputs if isinstance(outputs, tuple) else (outputs,)) if torch.is_tensor(t) and t.grad_fn is not None]
+    seen = set(left)
+    while left:
+        yield (node := left.pop())
+        more = {n for n, _ in node.next_functions if n is not None} - seen
+        seen |= more
+        left += more
+
+
+def _tensors(layers: dict[int, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by name; once where several layers have them."""
+    had: set[int] = set()
+    for number, layer in layers.items():
+        for module in (layer, *getattr(layer, "args", ())):  # of a tied layer
+            if isinstance(module, torch.nn.Module):
+                for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                    if id(tensor) not in had and _summed(tensor) and not name.endswith(STATISTICS):
+                        had.add(id(tensor))
+                        yield f'"{name}" of layer {number}', tensor
+
+
+def _summed(tensor: torch.Tensor) -> bool:
+    kind = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return kind and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized and tensor.element_size() in INTEGERS
+
+
+def _sum(tensor: torch.Tensor) -> int:
+    """Of its bits, as integers."""
+    raw = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    return int(raw.view(INTEGERS[raw.element_size()]).sum(dtype=torch.int64))
