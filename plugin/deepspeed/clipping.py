@@ -12,13 +12,16 @@ import torch.distributed as dist
 from deepspeed.runtime.utils import clip_grad_norm_, is_model_parallel_parameter
 
 from .idle import NAME
+from .loss_state import is_its
 from .upstream import Engine
 
 
 def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
     """Clips the engine's gradients. `names[r]`: parameters of pipeline rank r in DeepSpeed's partition, in its order."""
     norms = _norms(engine, sorted({name for held in names for name in held} - {NAME}))
-    learning = [[norms[name] for name in held if name in norms and norms[name][1]] for held in names]
+    last = len(names) - 1  # computes the loss in DeepSpeed's partition; the loss_fn of the others learns nothing there
+    held_there = [[name for name in held if rank == last or not is_its(name)] for rank, held in enumerate(names)]
+    learning = [[norms[name] for name in held if name in norms and norms[name][1]] for held in held_there]
     # DeepSpeed takes the norm of the first rank's layers. Where none of them learns it could not run, and all the others' is taken.
     counted = learning if learning[0] else [[norm for held in learning for norm in held], *([] for _ in learning[1:])]
     nothing = torch.zeros((), device=engine.device), True, False

@@ -202,7 +202,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
     def eval_batch(self, *args, **kwargs):
         begin = time.perf_counter()
         run = self._ostinato
-        with run.equality.evaluation():
+        with torch.inference_mode(False), run.equality.evaluation():  # DeepSpeed's torch.no_grad() counts; transfers look at versions
             result = super().eval_batch(*args, **kwargs)
         if run.trace is not None and not run.trains and run.forwards.whole is not None:
             run.trace.step(time.perf_counter() - begin, run.forwards.whole)

@@ -29,6 +29,7 @@ from .draws import BATCH, LAYERS, TORCHS, Draws
 from .interleaved import Before, Interleaved, as_1f1b
 from .plans import Stage
 from .random_state import KINDS, random_state_kept, same, states
+from .shared_state import SharedState
 from .streams import Learning, Streams, layers_kept, may_draw
 
 
@@ -54,6 +55,7 @@ class Equality:
         self._watcher: Draws | Streams | Learning | None = None  # is told of each layer before it runs
         moves = engine._ostinato.plans_steps or not as_1f1b(engine._ostinato.program, stages, engine._ostinato.stock_parts)
         self._interleaved = Interleaved(self._module) if moves else None
+        self._shared: SharedState | None = None  # in the first step
         self._before: Before | None = None  # the forward or backward that runs
         self._note_backward = None  # after the backward that runs: notes what of its layers it changed
         if not claim.differs:
@@ -97,6 +99,9 @@ class Equality:
 
     def begin(self, batches: int) -> None:
         """All ranks must call it."""
+        if self._engine._steps_here == 1 and self._interleaved is not None and torch.is_grad_enabled():
+            self._shared = SharedState(self._module, self._stages, self._engine._ostinato.stock_parts)
+            self._shared.begin()
         if self._draws is not None:
             self._draws.enter(LAYERS)
         if self._streams is not None:
@@ -107,6 +112,9 @@ class Equality:
     def end(self, whole: bool) -> None:
         """Whatever has happened since begin(). `whole`: it ran to its end."""
         self._module.watcher = None
+        if self._shared is not None:
+            self._reasons += self._shared.end()
+            self._shared = None
         if self._draws is not None:
             self._draws.leave()
         if self._streams is None:

@@ -11,26 +11,22 @@ teacher that follows its student, an embedding with max_norm).
     state.restore(before)                  # or: for good
 
 The first forward shows which tensors change: until then now() copies all, afterwards those. Attributes are kept as they are bound (a
-counter, a cached tensor); lists, dictionaries, sets and deques with what is in them; generators of random numbers. Other objects are
-not looked into.
+counter, a cached tensor); lists, dictionaries, sets and deques with what is in them; generators of random numbers; globals, closures and
+objects of the script's.
 """
 
-import random
-from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy
 import torch
 
+from .changing import CONTAINERS, fill, generators_of, is_another, set_generator
 from .layer_state import NO_ATTRIBUTES, describe, differing
 from .random_state import same
-
-NUMBERS = (bool, int, float, complex, str)
-CONTAINERS = (list, dict, OrderedDict, set, deque)
+from .script_state import ScriptState
 
 
 @dataclass
@@ -43,16 +39,18 @@ class Moment:
     generators: list[tuple[Any, Any]] = field(default_factory=list)  # (generator, state)
     values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # by id: (tensor, copy; of a parameter in the host's memory)
     versions: dict[int, int] = field(default_factory=dict)  # of tensors that are not known to change
+    script: list[tuple[Any, Any]] = field(default_factory=list)  # of what layers use beside themselves
     facts: dict[int, dict] = field(default_factory=dict)  # by number of the layer, before the first forward
 
 
 class ForwardState:
-    """Of the layers of a rank, or of a stage. `layers`: modules, or functions that hold some, by number. `parameters`: theirs count, too.
-    Not for several threads.
+    """Of the layers of a rank, or of a stage. `layers`: modules, or functions that hold some, by number. `whole`: parameters count, and what
+    layers use beside themselves (script_state). Not for several threads.
     """
 
-    def __init__(self, layers: Mapping[Any, Any], parameters: bool = True):
-        self._parameters = parameters
+    def __init__(self, layers: Mapping[Any, Any], whole: bool = True):
+        self._whole, self._given = whole, layers
+        self._script: ScriptState | None = None
         self._layers = [(number, module) for number, layer in layers.items() for module in _modules_of(layer)]
         modules = {id(m): m for _, layer in self._layers for m in layer.modules()}
         self._modules = [m for m in modules.values() if isinstance(m._buffers, dict)]  # (compiled by torch.jit: what it holds is not Python's)
@@ -67,12 +65,15 @@ class ForwardState:
             moment.buffers.append((module, dict(module._buffers)))
             for value in attributes.values():
                 _note_container(value, moment.contents, noted)
-                moment.generators += _generators(value)
+                moment.generators += generators_of(value)
             for name, tensor in self._own_tensors(module):
                 if self._changing is None or (id(module), name) in self._changing:
                     moment.values[id(tensor)] = tensor, _copy(tensor)
                 else:
                     moment.versions[id(tensor)] = tensor._version
+        if self._whole:
+            self._script = self._script or ScriptState(self._given)
+            moment.script = self._script.now()
         if self._changing is None:
             moment.facts = {number: describe(layer) for number, layer in self._layers}
         return moment
@@ -86,6 +87,8 @@ class ForwardState:
         """After a forward since `before`. What it changed that put_back() does not put back, in words; the first time that it is seen."""
         if self._changing is None:
             self._changing = set(self._changed_tensors(before))
+            if self._script is not None:
+                self._script.only(self._script.changed(before.script))
             with self.put_back(before):
                 return self._unequal(before)
         late = []
@@ -105,11 +108,12 @@ class ForwardState:
             module._buffers.clear()
             module._buffers.update(buffers)
         for container, content in moment.contents:
-            _fill(container, content)
+            fill(container, content)
         for generator, state in moment.generators:
-            _set_generator(generator, state)
+            set_generator(generator, state)
         for tensor, value in moment.values.values():
             tensor.data.copy_(value)
+        ScriptState.restore(moment.script)
 
     def changed_buffers(self, moment: Moment) -> list[str]:
         """Since the first moment, in words."""
@@ -133,7 +137,7 @@ class ForwardState:
             for number, layer in self._layers
             for where, module in layer.named_modules()
             for name, value in vars(module).items()
-            if name not in NO_ATTRIBUTES and id(module) in held and _is_another(held[id(module)].get(name), value, contents)
+            if name not in NO_ATTRIBUTES and id(module) in held and is_another(held[id(module)].get(name), value, contents)
         ]
 
     def changed_generators(self, moment: Moment) -> list[str]:
@@ -144,7 +148,7 @@ class ForwardState:
             for number, layer in self._layers
             for module in layer.modules()
             for name, value in vars(module).items()
-            if name not in NO_ATTRIBUTES and any(not same(was.get(id(g), state), state) for g, state in _generators(value))
+            if name not in NO_ATTRIBUTES and any(not same(was.get(id(g), state), state) for g, state in generators_of(value))
         ]
 
     def lost(self, moment: Moment) -> list[str]:
@@ -156,7 +160,7 @@ class ForwardState:
         """Tensors that change are others meanwhile, so that the layers' own, and what graphs have saved of them, stay untouched."""
         after = self.now()
         after.values = {}
-        self.restore(Moment(moment.contents, moment.attributes, moment.buffers, moment.generators))
+        self.restore(replace(moment, values={}))
         copies = {key: value.to(tensor.device, copy=True) for key, (tensor, value) in moment.values.items()}
         held = [(tensor, tensor.data) for tensor, _ in moment.values.values() if _is_parameter(tensor)]
         for tables in (moment.attributes, moment.buffers):
@@ -181,7 +185,7 @@ class ForwardState:
         """Not what a forward has computed and left there, which has a history."""
         for table in (vars(module), module._buffers, module._parameters):
             for name, value in table.items():
-                if torch.is_tensor(value) and value.grad_fn is None and (not _is_parameter(value) or (self._parameters and table is module._parameters)):
+                if torch.is_tensor(value) and value.grad_fn is None and (not _is_parameter(value) or (self._whole and table is module._parameters)):
                     yield name, value
 
     def _changed_tensors(self, before: Moment) -> Iterator[tuple[int, str]]:
@@ -213,55 +217,12 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu", copy=True) if _is_parameter(tensor) else tensor.detach().clone()
 
 
-def _is_another(was: Any, now: Any, contents: dict[int, Any]) -> bool:
-    if was is now:
-        return id(now) in contents and not _same_items(contents[id(now)], now)
-    return type(was) is not type(now) or not isinstance(now, NUMBERS) or was != now
-
-
-def _same_items(was: Any, now: Any) -> bool:
-    if isinstance(now, set):
-        return was == now
-    pairs = [(was, now)] if not isinstance(now, dict) else [(was, now), (was.values(), now.values())]
-    return len(was) == len(now) and all(a is b for x, y in pairs for a, b in zip(x, y, strict=True))
-
-
 def _note_container(value: Any, contents: list, noted: set[int]) -> None:
     if type(value) in CONTAINERS and id(value) not in noted:
         noted.add(id(value))
         contents.append((value, value.copy()))
         for item in value.values() if isinstance(value, dict) else value:
             _note_container(item, contents, noted)
-
-
-def _generators(value: Any) -> list[tuple[Any, Any]]:
-    """A generator that an attribute holds, by itself or in a container, and its state."""
-    if type(value) in CONTAINERS:
-        return [found for item in (value.values() if isinstance(value, dict) else value) for found in _generators(item)]
-    if isinstance(value, torch.Generator):
-        return [(value, value.get_state())]
-    if isinstance(value, random.Random):
-        return [(value, value.getstate())]
-    if isinstance(value, numpy.random.Generator):
-        return [(value, value.bit_generator.state)]
-    return [(value, value.get_state())] if isinstance(value, numpy.random.RandomState) else []
-
-
-def _set_generator(generator: Any, state: Any) -> None:
-    if isinstance(generator, numpy.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
-    else:
-        generator.set_state(state)
-
-
-def _fill(container: Any, content: Any) -> None:
-    if isinstance(container, list):
-        container[:] = content
-        return
-    container.clear()
-    container.extend(content) if isinstance(container, deque) else container.update(content)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

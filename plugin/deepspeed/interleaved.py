@@ -69,7 +69,7 @@ class Interleaved:
 
     def before(self, stage: Stage) -> Before:
         layers = dict(zip(stage.layers, self._model.functions_of(stage), strict=True))
-        state = ForwardState(layers, parameters=False).without_tensors()
+        state = ForwardState(layers, whole=False).without_tensors()
         tensors = {name: (tensor, _sum(tensor), tensor._version) for name, tensor in _tensors(layers)}
         return Before(stage, tensors, state, state.now())
 

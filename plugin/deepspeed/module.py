@@ -211,7 +211,7 @@ class StagedLayers(Model):
         changed. Layers that checkpoint
         themselves, and those that DeepSpeed does, run their forwards twice; the order of the two among others is the plan's.
         """
-        state = ForwardState(dict(zip(stage.layers, self.functions_of(stage), strict=True)), parameters=False)
+        state = ForwardState(dict(zip(stage.layers, self.functions_of(stage), strict=True)), whole=False)
         before, self._generators, self._drew = state.now(), states(), set()
 
         def note() -> None:

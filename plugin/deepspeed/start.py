@@ -15,7 +15,7 @@ from ostinato.errors import printable
 from ostinato.files import write_text
 from ostinato.ranks import cores
 
-from . import auto, model_identity, plans, step_plans, universal
+from . import auto, loss_state, model_identity, plans, step_plans, universal
 from .agreement import Statement, agree
 from .announce import difference, line
 from .claims import Claim, cuts_otherwise, draws_otherwise
@@ -138,6 +138,7 @@ def _install(engine: Engine, original_init, prepared: Prepared, args: tuple, kwa
     groups = GroupMap(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
     rebuilt = rebuild(model, stages, groups, shards, prepared.engines)
+    loss_state.hand_on(model, stages)
     idle = give_idle(model, groups.groups) if optimizes and plans.trains(program) else None
     if rebuilt.moved:
         _flag_parameters(config, model)

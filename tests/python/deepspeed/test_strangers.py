@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from ostinato.deepspeed.crossings import crossing
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.plans import Stage
-from support.plans import Layout, make_plan
+from support.plans import Layout, make_plan, placement_text
 from support.profiles import write_profile
-from support.strangers import LAYERS, Loud, Pair
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, train_with_costs, weights
+from support import strangers
+from support.strangers import LAYERS, WIDTH, Loud, Pair
+from support.training import MICRO_BATCHES, MODELS, Options, data_of, make_engine, refusal, train_with_costs, weights
 
 LAYOUTS = {
     layout.name: layout
@@ -177,19 +179,23 @@ def test_classes_that_a_plan_would_leave_out():
             check_classes(kind.__new__(kind), engine)
 
 
-ALIKE = ["renormed", "hooks", "statistics"]
+ALIKE = ["renormed", "hooks", "statistics", "globals", "objects"]
+OF_A_STAGE = "context of a stage"
 SAID = {
     "teacher": 'forwards change "teacher.weight" of layer {} where autograd does not see it',
+    "context": 'the global "CONTEXT", which layers 0, 3, 4, 7 share, changes while they run',
+    "generator": "a Generator that its LayerSpec is given, which layers 1, 2, 5, 6 share, changes",
     "scale": 'forwards change the attribute "scale" of layer {}, and backwards run Python',
 }
 
 
 @pytest.mark.parametrize("plan", ["looped", "wave", "split"])
 def test_what_forwards_leave_for_backwards(world2, plans, plan, inherited):
-    """As autograd sees it: equal bits. Behind its back: said by the ranks that have the layers."""
+    """As autograd sees it, and what one stage alone keeps: equal bits. Behind its back, and what others share: said."""
     theirs = inherited
-    ours = world2.run(trained, replace(BASE, section={"plan": plans[plan]}), [*ALIKE, *SAID])
-    for name in ALIKE:
+    alike = [*ALIKE, OF_A_STAGE] if plan == "wave" else ALIKE
+    ours = world2.run(trained, replace(BASE, section={"plan": plans[plan]}), [*alike, *SAID])
+    for name in alike:
         assert same(ours[0][name], theirs[0][name]) and "bit for bit" in ours[0][name]["said"][-1], name
     for name, words in SAID.items():
         said = " ".join(line for rank in ours for line in rank[name]["said"])
@@ -200,7 +206,15 @@ def test_what_forwards_leave_for_backwards(world2, plans, plan, inherited):
 @pytest.fixture(scope="module")
 def inherited(world2):
     """Of DeepSpeed alone."""
-    return world2.run(trained, BASE, [*ALIKE, *SAID])
+    return world2.run(trained, BASE, [*ALIKE, OF_A_STAGE, *SAID])
+
+
+def test_what_a_recomputed_stage_keeps_counts_once(world2, inherited, tmp_path):
+    names, layout = ["globals", "objects", "renormed"], LAYOUTS["wave"]
+    text = placement_text(layout, LAYERS).replace("layers = [", "recompute = true\nlayers = [")
+    plan = str(make_plan(tmp_path, layout, LAYERS, MICRO_BATCHES, text=text))
+    ours = world2.run(trained, replace(BASE, section={"plan": plan}), names)
+    assert not [name for name in names if not same(ours[0][name], inherited[0][name])]
 
 
 def test_a_plan_in_the_order_of_1f1b_says_nothing(world2, plans, inherited):
@@ -210,13 +224,17 @@ def test_a_plan_in_the_order_of_1f1b_says_nothing(world2, plans, inherited):
 
 
 def test_parameters_that_forwards_change_are_as_they_were_when_the_first_step_begins(world2, plans):
-    """After what is run to learn what layers draw, and after what "auto" measures."""
+    """After what is run to learn what layers draw, and after what "auto" measures. What the script counts, too."""
     profile = write_profile_text()
-    for section in ({"plan": plans["wave"]}, {"auto": True, "search": {"time_limit": 1}}):
-        options = replace(BASE, change="teacher and dropout", section=section, steps=1)
+    for change, section in (
+        ("teacher and dropout", {"plan": plans["wave"]}),
+        ("teacher and dropout", {"auto": True, "search": {"time_limit": 1}}),
+        ("objects", {"auto": True, "search": {"time_limit": 1}}),
+    ):
+        options = replace(BASE, change=change, section=section, steps=1)
         ours = world2.run(train_with_costs, options, profile, _trained)
         theirs = world2.run(_trained, replace(options, section=None))
-        assert ours[0]["losses"] == theirs[0]["losses"]
+        assert ours[0]["losses"] == theirs[0]["losses"], (change, section)
 
 
 def write_profile_text() -> str:
@@ -273,3 +291,59 @@ def test_an_optimizer_that_sees_the_parameters_of_a_rank_together(world2, plans)
     assert not same(ours, theirs) and all("as far as Together updates each parameter by itself" in line for line in ours["said"])
     ours = world2.run(optimized, replace(BASE, section={"plan": plans["stock"]}))[0]
     assert same(ours, theirs) and "Together" not in ours["said"][0]
+
+
+class Weighted(torch.nn.Module):
+    """A loss that learns, and that each rank begins with other numbers for."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(WIDTH))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, hidden, targets):
+        self.calls += 1
+        return ((hidden - targets) * self.weight).square().mean() * (1 + 0.01 * self.calls)
+
+
+class WithLoss:
+    layers_of, micro_batches = staticmethod(strangers.layers_of), staticmethod(strangers.micro_batches)
+
+    @property
+    def loss(self):
+        return Weighted()
+
+
+class WithLossOfOneRank(WithLoss):
+    @property
+    def loss(self):
+        return Weighted() if dist.get_rank() else torch.nn.MSELoss()
+
+
+MODELS |= {"with loss": WithLoss(), "with loss of one rank": WithLossOfOneRank()}
+
+
+def learned(options: Options) -> tuple:
+    """Losses, those of evaluations in inference mode between steps, and what the loss has learned."""
+    engine = make_engine(options)
+    data, held_out, losses = data_of(engine), data_of(engine, seed=99), []
+    for _ in range(options.steps):
+        losses.append(engine.train_batch(data).item())
+        with torch.inference_mode():
+            losses.append(engine.eval_batch(held_out).item())
+    everyone: list = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, engine.module.loss_fn.weight.tolist() if engine.is_last_stage() else None)
+    return losses, [weight for weight in everyone if weight is not None]
+
+
+def test_a_loss_that_learns(world2, plans):
+    options = replace(BASE, model="with loss", config={"gradient_clipping": 0.5})
+    theirs = world2.run(learned, options)
+    for plan in ("wave", "split"):
+        assert world2.run(learned, replace(options, section={"plan": plans[plan]})) == theirs, plan
+
+
+def test_a_loss_that_is_another_one_on_each_rank(world2, plans):
+    options = replace(BASE, model="with loss of one rank", section={"plan": plans["wave"]})
+    for said in world2.run(refusal, options):
+        assert said.startswith("OstinatoError") and "MSELoss on rank 0, Weighted on rank 1" in said

@@ -2,6 +2,7 @@
 """A chain of small layers, some of which are replaced by what people's models have in them. Options.change names it (CHANGES)."""
 
 from collections import namedtuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -123,8 +124,73 @@ class Norming(Plain):
         return self.norm(super().forward(hidden))
 
 
+# ---- what layers keep beside themselves
+
+CALLS = [0]
+CONTEXT: dict[str, torch.Tensor] = {}
+step = 0
+
+
+class Globally(Plain):
+    """Its numbers depend on how often it has run, which globals of the script count."""
+
+    def forward(self, hidden):
+        global step
+        step += 1
+        CALLS[0] += 1
+        return super().forward(hidden) * (1 + 0.01 * step + 0.01 * CALLS[0])
+
+
+class Counter:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, hidden):
+        self.calls += 1
+        return hidden * (1 + 0.01 * self.calls)
+
+
+def closing():
+    """A layer that is a function."""
+    calls = 0
+
+    def layer(hidden):
+        nonlocal calls
+        calls += 1
+        return hidden * (1 + 0.01 * calls)
+
+    return layer
+
+
+class Putting(Plain):
+    def forward(self, hidden):
+        CONTEXT["hidden"] = hidden.detach()
+        return super().forward(hidden)
+
+
+class Getting(Plain):
+    def forward(self, hidden):
+        return super().forward(hidden) + 0.1 * CONTEXT.get("hidden", 0.0)
+
+
+class Drawing(Plain):
+    def __init__(self, generator):
+        super().__init__()
+        self.generator = generator
+
+    def forward(self, hidden):
+        return super().forward(hidden) + 0.1 * torch.randn(hidden.shape, generator=self.generator)
+
+
+def forget() -> None:
+    """What a script begins with."""
+    global step
+    step, CALLS[0] = 0, 0
+    CONTEXT.clear()
+
+
 # By name: other layers by their index.
-CHANGES: dict[str, dict[int, type[nn.Module]]] = {
+CHANGES: dict[str, dict[int, Any]] = {
     "": {},
     "list": {1: Listing, 2: TakesTwo},
     "named": {1: Naming, 2: TakesTwo},
@@ -137,6 +203,11 @@ CHANGES: dict[str, dict[int, type[nn.Module]]] = {
     "scale": {1: Scaling, 5: Scaling},
     "hooks": {1: Hooking, 2: Dropping, 5: Hooking},
     "dropout": {1: Dropping, 5: Dropping},
+    "globals": {1: Globally, 5: Dropping},
+    "objects": {1: Counter, 3: closing, 5: Dropping},
+    "context": {0: Putting, 3: Getting, 4: Putting, 7: Getting},
+    "context of a stage": {0: Putting, 1: Getting, 4: Putting, 5: Getting},
+    "generator": {1: Drawing, 2: Drawing, 5: Drawing, 6: Drawing},
     "statistics": {1: Norming, 5: Norming},
 }
 
@@ -144,7 +215,10 @@ CHANGES: dict[str, dict[int, type[nn.Module]]] = {
 def layers_of(options) -> list:
     from deepspeed.pipe import LayerSpec
 
-    return [LayerSpec(CHANGES[options.change].get(layer, Plain)) for layer in range(LAYERS)]
+    forget()
+    shared = torch.Generator().manual_seed(3)
+    kinds = [CHANGES[options.change].get(layer, Plain) for layer in range(LAYERS)]
+    return [kind() if kind in (Counter, closing) else LayerSpec(kind, *[shared] * (kind is Drawing)) for kind in kinds]
 
 
 loss = nn.functional.mse_loss
