@@ -72,8 +72,10 @@ class LateChanges:
         self._functions = list(functions)
 
 
-def check_classes(model: Model, engine: type) -> None:
-    """Raises Unsupported where the script's own classes do what a plan would leave out, or do once for each stage."""
+def check_classes(model: Model, engine: Any) -> None:
+    """Of the model, and the class of its engine. Raises Unsupported where they are the script's own and do what a plan would leave out, or
+    do once for each stage.
+    """
     if "forward" in vars(model) or not _is_deepspeeds(type(model).forward):
         raise Unsupported(
             f"{type(model).__name__} has a forward() of its own, which in 1F1B runs once for all layers of a rank, and under a plan once for each "
@@ -83,9 +85,10 @@ def check_classes(model: Model, engine: type) -> None:
         if not _is_deepspeeds(getattr(engine, name)):
             raise Unsupported(f"{engine.__name__}.{name}() is not DeepSpeed's own, and a plan runs forwards, backwards and transfers without it")
     for command in EXECUTED:
-        function = engine._INSTRUCTION_MAP[command]  # type: ignore[attr-defined]
+        function = engine._INSTRUCTION_MAP[command]
         if not _is_deepspeeds(function):
-            raise Unsupported(f"{engine.__name__}._INSTRUCTION_MAP[{command.__name__}] is {words_of(function)}, not DeepSpeed's own, and a plan does not call it")
+            name = f"{engine.__name__}._INSTRUCTION_MAP[{command.__name__}]"
+            raise Unsupported(f"{name} is {words_of(function)}, not DeepSpeed's own, and a plan does not call it")
 
 
 def _is_deepspeeds(function: Any) -> bool:
