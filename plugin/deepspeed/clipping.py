@@ -19,9 +19,7 @@ from .upstream import Engine
 def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
     """Clips the engine's gradients. `names[r]`: parameters of pipeline rank r in DeepSpeed's partition, in its order."""
     norms = _norms(engine, sorted({name for held in names for name in held} - {NAME}))
-    last = len(names) - 1  # computes the loss in DeepSpeed's partition; the loss_fn of the others learns nothing there
-    held_there = [[name for name in held if rank == last or not is_its(name)] for rank, held in enumerate(names)]
-    learning = [[norms[name] for name in held if name in norms and norms[name][1]] for held in held_there]
+    learning = [_of_rank(held, norms, rank == len(names) - 1, engine.is_data_parallel) for rank, held in enumerate(names)]
     # DeepSpeed takes the norm of the first rank's layers. Where none of them learns it could not run, and all the others' is taken.
     counted = learning if learning[0] else [[norm for held in learning for norm in held], *([] for _ in learning[1:])]
     nothing = torch.zeros((), device=engine.device), True, False
@@ -33,6 +31,15 @@ def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
     for parameter in engine.module.parameters():
         if parameter.grad is not None:
             parameter.grad.data.mul_(coefficient)
+
+
+def _of_rank(held: list[str], norms: dict, last: bool, replicas: bool) -> list:
+    """Of what a rank of DeepSpeed's partition holds. The last computes the loss; the loss_fn of the others learns nothing, and has gradients, all
+    zero, where replicas add theirs.
+    """
+    learning = [(name, norms[name]) for name in held if name in norms and norms[name][1]]
+    others = [(name, norm) for name, norm in learning if last or replicas or not is_its(name)]
+    return [(norm[0] * (last or not is_its(name)), *norm[1:]) for name, norm in others]
 
 
 def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bool, bool]]:

@@ -46,6 +46,7 @@ class GroupMap:
         if not self._groups:
             return
         self._refuse_state()
+        self._refuse_held()
         local = list(model.parameters())
         here = set(local)
         owner = {**self._of, **self._put}
@@ -59,6 +60,17 @@ class GroupMap:
                 "the optimizer already holds state for layers that the placement moves: load it from a checkpoint after "
                 "deepspeed.initialize()"
             )
+
+
+    def _refuse_held(self) -> None:
+        """What it keeps of parameters beside its groups and their state: it would go on with those of layers that have left."""
+        own = {"param_groups", "state", "defaults"}
+        for name, value in vars(self._optimizer).items() if self._optimizer is not None else ():
+            if name not in own and any(tensor in self._of for tensor in _tensors_in(value)):
+                raise OstinatoError(
+                    f"the {type(self._optimizer).__name__} keeps parameters beside its groups (\"{name}\"), and the placement moves layers: let it "
+                    "find them in its groups in step(), or use a placement that moves none"
+                )
 
 
 class Snapshot:
@@ -106,6 +118,12 @@ def position(options: str, index: int, have: list[str]) -> int | None:
     if index < len(have) and have[index] == options:
         return index
     return have.index(options) if options in have else None
+
+
+def _tensors_in(value) -> list[torch.Tensor]:
+    held = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else [value]
+    inside = [t for part in held if isinstance(part, list | tuple | set) for t in part]
+    return [t for t in (*held, *inside) if isinstance(t, torch.Tensor)]
 
 
 def _groups_in(model_parameters) -> list[dict]:

@@ -276,10 +276,18 @@ class Together(torch.optim.SGD):
         return super().step(closure)
 
 
-def optimized(options: Options) -> dict:
+class Anchored(torch.optim.SGD):
+    """Pulls its parameters back to where they began."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr=lr)
+        self.anchors = {p: p.detach().clone() for group in self.param_groups for p in group["params"]}
+
+
+def optimized(options: Options, kind=Together) -> dict:
     from support import training
 
-    made, training._two_groups = training._two_groups, lambda model: Together(model.parameters(), lr=0.1)
+    made, training._two_groups = training._two_groups, lambda model: kind(model.parameters(), lr=0.1)
     try:
         return _trained(replace(options, own_optimizer=True))
     finally:
@@ -291,6 +299,11 @@ def test_an_optimizer_that_sees_the_parameters_of_a_rank_together(world2, plans)
     assert not same(ours, theirs) and all("as far as Together updates each parameter by itself" in line for line in ours["said"])
     ours = world2.run(optimized, replace(BASE, section={"plan": plans["stock"]}))[0]
     assert same(ours, theirs) and "Together" not in ours["said"][0]
+
+
+def test_an_optimizer_that_keeps_the_parameters_it_was_given(world2, plans):
+    for rank in world2.run(optimized, replace(BASE, section={"plan": plans["wave"]}), Anchored):
+        assert rank["error"].startswith('OstinatoError: the Anchored keeps parameters beside its groups ("anchors")')
 
 
 class Weighted(torch.nn.Module):
