@@ -19,7 +19,7 @@ from .upstream import Engine
 def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
     """Clips the engine's gradients. `names[r]`: parameters of pipeline rank r in DeepSpeed's partition, in its order."""
     norms = _norms(engine, sorted({name for held in names for name in held} - {NAME}))
-    learning = [_of_rank(held, norms, rank == len(names) - 1, engine.is_data_parallel) for rank, held in enumerate(names)]
+    learning = [_of_rank(held, norms, rank == len(names) - 1, len(engine.grid.dp_group) > 1) for rank, held in enumerate(names)]
     # DeepSpeed takes the norm of the first rank's layers. Where none of them learns it could not run, and all the others' is taken.
     counted = learning if learning[0] else [[norm for held in learning for norm in held], *([] for _ in learning[1:])]
     nothing = torch.zeros((), device=engine.device), True, False
