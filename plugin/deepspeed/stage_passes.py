@@ -80,6 +80,8 @@ class StagePasses(Engine):
         if not stage.ends:
             run.equality.handed_on(stage, outputs)
             return outputs
+        if not torch.is_tensor(self.loss):
+            raise OstinatoError(f"the loss is a {type(self.loss).__name__}: a backward begins from one tensor (others: the model's get_additional_losses())")
         loss = self.scale(self.loss / self.gradient_accumulation_steps())
         self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
         self.fwd_outputs.clear()  # evaluation reads it; a loss may hold as much memory as the logits that it was reduced from

@@ -158,6 +158,15 @@ def test_what_a_plan_cannot_follow_is_refused(world2, plans, change, words):
         assert rank["error"].startswith("OstinatoError") and words in rank["error"] and not rank["losses"]
 
 
+def losses_listed(engine):
+    engine.module.loss_fn = lambda hidden, targets: [torch.nn.functional.mse_loss(hidden, targets)]
+
+
+def test_a_loss_that_is_no_tensor(world2, plans):
+    options = replace(BASE, section={"plan": plans["looped"], "timeout_s": 2})
+    assert world2.run(after_initialize, options, losses_listed)[1]["error"].startswith("OstinatoError: the loss is a list: a backward begins")
+
+
 def test_classes_that_a_plan_would_leave_out():
     from deepspeed.pipe import PipelineModule
     from deepspeed.runtime.pipe import schedule
