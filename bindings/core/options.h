@@ -15,6 +15,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,7 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 /// Throws InputError with file:line for an unknown section or key, a value of another type, and anything that
 /// option_table() does not allow.
 OptionsFile read_options(const std::filesystem::path& path);
+OptionsFile parse_options(std::string_view text, const std::string& name);
 
 /// The file with every option at its default, explained.
 std::string default_options();

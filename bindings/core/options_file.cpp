@@ -101,11 +101,14 @@ std::string commented(const std::string& help) {
 }  // namespace
 
 OptionsFile read_options(const std::filesystem::path& path) {
-  const std::string text = read_file(path, kMaxOptionsBytes);
-  OptionsReader reader(path.string());
+  return parse_options(read_file(path, kMaxOptionsBytes), path.string());
+}
+
+OptionsFile parse_options(std::string_view text, const std::string& name) {
+  OptionsReader reader(name);
   OptionsFile values;
   read_toml(
-      text, path.string(), "", [&](const Value& root) { values = reader.read(root); }, [](const Value&) {});
+      text, name, "", [&](const Value& root) { values = reader.read(root); }, [](const Value&) {});
   return values;
 }
 

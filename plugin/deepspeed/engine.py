@@ -325,7 +325,8 @@ class PlanEngine(StagePasses, PlanCheckpoints):
     def _position(self) -> str:
         run = self._ostinato
         outside = run.outside.position() if hasattr(run, "outside") else ""  # the watch begins before it
-        return outside or ("has not begun" if run.working is None else run.working.position())
+        working = run.working  # which destroy() takes away, on another thread
+        return outside or ("has not begun" if working is None else working.position())
 
     def _aggregate_total_loss(self):
         stages = self.num_stages

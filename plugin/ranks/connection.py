@@ -5,9 +5,11 @@
     store.check(["ostinato/..."])
 
 Torch's own calls may keep `held` busy for half an hour. All threads of a process share one other connection, and ask it only what it answers
-at once. Torch looks up names for each connection that it makes, and a name server that does not answer keeps it for 5 s.
+at once. Torch looks up names for each connection that it makes, and a name server that does not answer keeps it for 5 s. A process that
+is forked makes one of its own: two processes on one connection would read each other's answers.
 """
 
+import os
 import threading
 import weakref
 from typing import Any
@@ -23,3 +25,11 @@ def connected(held) -> Any:
         if store is None:
             store = _made[held] = held.clone()
         return store
+
+
+def _forget() -> None:
+    global _made, _making
+    _made, _making = weakref.WeakKeyDictionary(), threading.Lock()  # which another thread may have held
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -5,23 +5,49 @@
     lateness.news()      # "rank 0 is in step 7 at ..., waiting 31000 ms for 3RECV_F4 (2SEND_F4 of rank 1 ...)"; mostly ""
 
 In a pipeline one late rank makes all others wait, each for its neighbour: the one that they lead to, and that waits for nobody, is late.
+
+A run that waits so long in every step says it now and then: after each line nothing for a while that doubles, up to QUIET_S, unless a wait is
+twice as long as any before. A rank that was stopped itself has seen nothing of its wait.
 """
 
+import math
 import re
+import time
 from collections.abc import Callable
 
 _WAITING = re.compile(r"(?P<where>.*), waiting (?P<ms>\d+) ms for (?P<what>.*)", re.DOTALL)  # as executors say it
+QUIET_S = 3600.0  # at most, between lines that say nothing worse
 
 
 class Lateness:
-    def __init__(self, position: Callable[[], str], after_s: float):
-        self._position, self._after_s = position, after_s
-        self._said = ("", "")  # the last wait
+    """`clock`: seconds, which go on while this process is stopped."""
+
+    def __init__(self, position: Callable[[], str], after_s: float, clock: Callable[[], float] = time.monotonic):
+        self._position, self._after_s, self._clock = position, after_s, clock
+        self._asked = clock()
+        self._wait, self._told = ("", ""), False  # the last one
+        self._left_out = 0  # waits as long that nothing was said of, since the last line
+        self._quiet_s, self._quiet_until, self._longest_s = after_s, -math.inf, 0.0
 
     def news(self) -> str:
-        """What is to be said now; empty: nothing new."""
+        """What is to be said now; empty: nothing new. To be called again and again, by one thread."""
+        now = self._clock()
+        stopped, self._asked = now - self._asked >= self._after_s, now
         waits = _WAITING.fullmatch(self._position())
-        if waits is None or int(waits["ms"]) < 1000 * self._after_s or self._said == (waits["where"], waits["what"]):
+        if waits is None or stopped or int(waits["ms"]) < 1000 * self._after_s:
             return ""
-        self._said = (waits["where"], waits["what"])
-        return waits[0]
+        if self._wait != (waits["where"], waits["what"]):
+            self._wait, self._told = (waits["where"], waits["what"]), False
+            self._left_out += 1
+        if self._told or not self._worth_a_line(int(waits["ms"]) / 1000, now):
+            return ""
+        others, self._told, self._left_out = self._left_out - 1, True, 0
+        return waits[0] + (f" (and waited so {others} more time{'s' * (others > 1)} since it last said so)" if others else "")
+
+    def _worth_a_line(self, waited_s: float, now: float) -> bool:
+        if now < self._quiet_until and waited_s < 2 * self._longest_s:
+            return False
+        self._longest_s = max(self._longest_s, waited_s)
+        self._quiet_s = min(2 * self._quiet_s, QUIET_S)
+        self._quiet_until = now + self._quiet_s
+        return True

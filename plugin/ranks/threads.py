@@ -3,6 +3,7 @@
 that is being taken down would abort it.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -29,3 +30,6 @@ def join(patience_s: float) -> None:
     end = time.monotonic() + patience_s
     for thread in list(_threads):
         thread.join(max(0.0, end - time.monotonic()))
+
+
+os.register_at_fork(after_in_child=_threads.clear)  # none of them is there

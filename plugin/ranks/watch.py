@@ -47,7 +47,9 @@ def late_after(timeout_s: float) -> float:
 
 
 def say(text: str) -> None:
-    print(f"ostinato: {text}", file=sys.stderr, flush=True)
+    """Where nothing can be written (a full disk, a closed stream) nothing is said, and what is under way goes on."""
+    with suppress(OSError, ValueError):
+        print(f"ostinato: {text}", file=sys.stderr, flush=True)
 
 
 class Watch:
@@ -61,6 +63,8 @@ class Watch:
     ):  # fmt: skip
         self._store = store  # its server lives as long as it, where this process has it
         self._rank, self._ranks = rank, ranks
+        # In the world, which the script may have ended when its process does.
+        self._place, self._world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (rank, ranks)
         self._failed, self._spoken = f"ostinato/watch/{name}/failed", f"ostinato/watch/{name}/spoken"
         self._position, self._period_s = position, period_s
         self._presence, self._launcher, self._lateness = presence, Launcher(), Lateness(position, late_s)
@@ -94,7 +98,7 @@ class Watch:
         self._over.set()
         if self._deadline is not None:
             self._deadline.close()
-        if self in _watches:
+        with suppress(ValueError):  # closed already
             _watches.remove(self)
 
     def _ask(self) -> None:
@@ -127,7 +131,7 @@ class Watch:
                     return
                 if store.check([_LEAVING]):
                     self._reaches = False
-                    store.add(_LEFT, 1)
+                    self._tell_left(store)
                     return
                 if self._presence is not None:
                     self._presence.answer(store)
@@ -147,19 +151,21 @@ class Watch:
         """The thread is over, and the store can be told that this process ends."""
         return self._reaches and not self._thread.is_alive()
 
-    def leave(self, others: int) -> None:
-        """This process ends in good order: the one with the store waits for `others` to stop asking it. Once a process."""
+    def leave(self) -> None:
+        """This process ends in good order: the one with the store waits for the others to stop asking it. Once a process."""
         try:
             store = connected(self._store)
-            if os.environ.get("RANK") != "0":
-                store.add(_LEFT, 1)
-                return
+            if self._place > 0:  # in torch's own stores rank 0 has it
+                return self._tell_left(store)
             store.set(_LEAVING, "1")
-            end = time.monotonic() + 2 * self._period_s
-            while store.add(_LEFT, 0) < others and time.monotonic() < end:
+            others, end = [f"{_LEFT}/{place}" for place in range(1, self._world)], time.monotonic() + 2 * self._period_s
+            while not store.check(others) and time.monotonic() < end:
                 time.sleep(self._period_s / 20)
         except RuntimeError:
             pass
+
+    def _tell_left(self, store) -> None:
+        store.set(f"{_LEFT}/{self._place}", "")
 
 
 @atexit.register
@@ -170,7 +176,10 @@ def _end() -> None:
     failed = getattr(sys, "last_value", None) is not None  # the others are to say where they are
     threads.join(PATIENCE_AFTER_FAILURE_S if failed else PATIENCE_S)
     leaving = [watch for watch in watches if watch.may_leave()]
-    if leaving and dist.is_initialized() and not failed and not agent_has_the_store():
+    if leaving and not failed and not agent_has_the_store():
         with suppress(RuntimeError):  # an interpreter may start no thread when it ends
-            threads.start(lambda: leaving[0].leave(dist.get_world_size() - 1)).join(PATIENCE_S)
+            threads.start(leaving[0].leave).join(PATIENCE_S)
+
+
+os.register_at_fork(after_in_child=_watches.clear)  # they are the parent's, and so is what is said of leaving
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that runs as a plan says, over torch.distributed; see the package for how it is used."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ostinato.errors import Error
 from ostinato.nn import ShardedLogits
 from ostinato.ranks.groups import everyones, link_groups, make_group
+from ostinato.ranks.names import agreed
 from ostinato.ranks.watch import Watch
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
@@ -21,9 +22,6 @@ from ostinato import _plugin
 from .batches import as_arguments, micro_batches
 from .serving import SLOTS, Answer, Serving
 from .stages import Build, own_stages
-
-
-_pipelines = count()  # every rank makes its pipelines in the same order
 
 
 class PipelineError(Error, RuntimeError):
@@ -71,7 +69,7 @@ class Pipeline(nn.Module):
         self._targets: list = []
         self._results: dict[int, list] = {}  # of the last step, by stage that feeds no other: losses or outputs
         self.reset_shapes()
-        self._watch = self._make_watch(ranks[0])
+        self._watch = self._make_watch()
 
     @property
     def trains(self) -> bool:
@@ -130,10 +128,12 @@ class Pipeline(nn.Module):
         if self._serving is None or self._serving[0].program.micro_batches < slots:
             self._serving = self._make_serving(slots)
         serving, self._running = self._serving
-        serving.begin(requests, answer, self._timeout_s / 4)
-        while serving.another_run():
-            self._run()
-        self._running = self._executor
+        try:
+            serving.begin(requests, answer, self._timeout_s / 4)
+            while serving.another_run():
+                self._run()
+        finally:
+            self._running = self._executor
         return serving.count
 
     def records(self) -> list[tuple[str, int, int]]:
@@ -178,12 +178,19 @@ class Pipeline(nn.Module):
                 self._watch.give_up(str(error))
             raise
 
-    def _make_watch(self, first: int) -> Watch | None:
+    def _make_watch(self) -> Watch | None:
         if self._group is None:
             return None
-        name = f"pipeline {next(_pipelines)} of rank {first}"
+        this = weakref.ref(self)  # the watch, whose thread lives on, ends with the pipeline
+
+        def position() -> str:
+            mine = this()
+            return "its pipeline is gone" if mine is None else mine.position()
+
         period_s = min(1.0, self._timeout_s / 4)
-        return Watch(_get_default_store(), name, self.rank, self.program.ranks, self.position, period_s)
+        watch = Watch(_get_default_store(), agreed("pipeline", self._ranks), self.rank, self.program.ranks, position, period_s)
+        weakref.finalize(self, watch.close).atexit = False  # which the watch sees to itself
+        return watch
 
     # ---- what the executor calls
 
@@ -195,20 +202,21 @@ class Pipeline(nn.Module):
 
     def _forward_of(self, index: int) -> Callable:
         module, stage = self.stages[str(index)], self.program.stages[index]
+        this = weakref.proxy(self)  # the executor, which keeps this function, is the pipeline's
         last, scored = not stage.outputs, stage.has_backward
 
         def forward(micro_batch: int, inputs: tuple | None):
-            arguments = self._given(stage.name, micro_batch) if inputs is None else inputs
+            arguments = this._given(stage.name, micro_batch) if inputs is None else inputs
             with nullcontext() if scored else torch.no_grad():
                 outputs = module(*arguments)
             if not last:
                 return outputs
             if not scored:
-                self._results[index][micro_batch] = outputs.whole() if isinstance(outputs, ShardedLogits) else outputs
+                this._results[index][micro_batch] = outputs.whole() if isinstance(outputs, ShardedLogits) else outputs
                 return ()
-            loss = outputs if self.loss_fn is None else self.loss_fn(outputs, self._targets[micro_batch])
-            self._results[index][micro_batch] = loss.detach()
-            return loss / self.micro_batches
+            loss = outputs if this.loss_fn is None else this.loss_fn(outputs, this._targets[micro_batch])
+            this._results[index][micro_batch] = loss.detach()
+            return loss / this.micro_batches
 
         return forward
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ostinato.ranks.groups import make_group
 from ostinato.nn import ShardedLogits
+from ostinato.ranks.groups import make_group
+from ostinato.ranks.names import agreed
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .batches import as_arguments
@@ -24,7 +25,6 @@ from .requests import NOTHING, Intake, lead_of
 
 SLOTS = 512  # of a run; between two runs the pipeline empties, where a rank has more than one stage
 NO_LIMIT = timedelta(days=10_000)
-_served = count()  # every rank serves equally often
 
 Answer = Callable[[int, Any], None]
 
@@ -59,7 +59,7 @@ class Serving:
 
     def begin(self, requests: Any, answer: Answer | None, patience_s: float) -> None:
         """On every rank; requests count on the front, and an answer on ranks with a stage that feeds no other."""
-        self._answer, self._name, self._runs = answer, f"ostinato/serve/{next(_served)}", count()
+        self._answer, self._name, self._runs = answer, f"ostinato/{agreed('serve', self._ranks)}", count()
         self.count = 0
         self._parts: dict[int, dict[int, Any]] = {}  # by request: outputs of this rank's stages that feed no other, so far
         self._intake: Any = None  # Intake, on ranks that read

@@ -45,11 +45,11 @@ MeasuredInstruction instruction_of(const Value& value, const std::string& file) 
   return made;
 }
 
-RankTrace read_rank(const fs::path& path) {
+RankTrace rank_of(const TraceText& file) {
   RankTrace trace;
-  trace.file = path.string();
+  trace.file = file.name;
   const Value root =
-      read_json(read_file(path, kMostBytes), trace.file, "ostinato-trace/1", "instructions",
+      read_json(file.text, trace.file, "ostinato-trace/1", "instructions",
                 [&](const Value& value) { trace.instructions.push_back(instruction_of(value, trace.file)); });
   const Fields fields(root, trace.file, "the trace",
                       {"format", "rank", "device", "step", "plan_sha256", "makespan", "instructions",
@@ -77,27 +77,46 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   return files;
 }
 
-}  // namespace
-
-MeasuredStep read_trace(const fs::path& folder) {
-  MeasuredStep step;
-  std::map<int, RankTrace> by_device;
-  for (const fs::path& path : files_in(folder)) {
-    RankTrace trace = read_rank(path);
-    if (step.ranks++ == 0) {
-      step.plan_sha256 = trace.plan_sha256;
-      step.makespan = trace.makespan;
-    } else if (trace.plan_sha256 != step.plan_sha256 || trace.makespan != step.makespan) {
+/// A step whose files come one after the other.
+class StepReader {
+ public:
+  void add(const TraceText& file) {
+    RankTrace trace = rank_of(file);
+    if (step_.ranks++ == 0) {
+      step_.plan_sha256 = trace.plan_sha256;
+      step_.makespan = trace.makespan;
+    } else if (trace.plan_sha256 != step_.plan_sha256 || trace.makespan != step_.makespan) {
       throw InputError(trace.file, 0,
                        "is of another plan than the files before it: several runs are mixed here");
     }
-    const auto place = by_device.find(trace.device);
-    if (place == by_device.end() || trace.rank < place->second.rank)
-      by_device[trace.device] = std::move(trace);
+    const auto place = by_device_.find(trace.device);
+    if (place == by_device_.end() || trace.rank < place->second.rank)
+      by_device_[trace.device] = std::move(trace);
   }
-  step.devices.resize(by_device.rbegin()->first + 1);
-  for (auto& [device, trace] : by_device) step.devices[device] = std::move(trace.instructions);
-  return step;
+
+  MeasuredStep finish() {
+    step_.devices.resize(by_device_.rbegin()->first + 1);
+    for (auto& [device, trace] : by_device_) step_.devices[device] = std::move(trace.instructions);
+    return std::move(step_);
+  }
+
+ private:
+  MeasuredStep step_;
+  std::map<int, RankTrace> by_device_;
+};
+
+}  // namespace
+
+MeasuredStep read_trace(const fs::path& folder) {
+  StepReader reader;
+  for (const fs::path& path : files_in(folder)) reader.add({path.string(), read_file(path, kMostBytes)});
+  return reader.finish();
+}
+
+MeasuredStep parse_trace(const std::vector<TraceText>& files) {
+  StepReader reader;
+  for (const TraceText& file : files) reader.add(file);
+  return reader.finish();
 }
 
 }  // namespace ostinato

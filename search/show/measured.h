@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "search/placement/placement.h"
@@ -29,8 +30,15 @@ struct MeasuredStep {
   std::vector<std::vector<MeasuredInstruction>> devices;  ///< of the lowest rank that runs on each device
 };
 
+struct TraceText {
+  std::string name;  ///< of the file, for messages
+  std::string_view text;
+};
+
 /// Throws InputError with file and line where the folder holds no trace, a rank's file is wrong, or the files
 /// are of several plans.
 MeasuredStep read_trace(const std::filesystem::path& folder);
+/// The same from the texts of the files, at least one.
+MeasuredStep parse_trace(const std::vector<TraceText>& files);
 
 }  // namespace ostinato

@@ -150,7 +150,7 @@ TEST_P(MutationsTest, OfTheCorpusAreTakenOrRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Readers, MutationsTest,
                          testing::Values("toml", "json", "placement", "plan", "pair", "profile", "devices",
-                                         "graph", "graph-devices"),
+                                         "graph", "graph-devices", "sizes", "bare-sizes", "options", "trace"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::erase(name, '-');

@@ -5,30 +5,35 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 #include <stdexcept>
 
-#include "plugin/lowering/lower.h"
-#include "search/checker/checker.h"
+#include "bindings/core/options.h"
 #include "search/files/error.h"
 #include "search/files/file.h"
 #include "search/files/json_values.h"
 #include "search/files/toml_values.h"
 #include "search/graph/csv.h"
 #include "search/named/named.h"
-#include "search/plan/modes.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
+#include "search/plan/sizes_toml.h"
 #include "search/profile/cluster_toml.h"
 #include "search/profile/profile_json.h"
 #include "search/show/show.h"
-#include "search/simulate/simulate.h"
+#include "tests/fuzz/commands.h"
 #include "tests/support/source_dir.h"
 
 namespace ostinato::fuzz {
 namespace {
 
+/// Without comments, which no reader keeps.
 std::string config(const std::string& name) {
-  return read_file(test::source_dir() / "configs" / name, std::size_t{1} << 20);
+  std::istringstream lines(read_file(test::source_dir() / "configs" / name, std::size_t{1} << 20));
+  std::string text;
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty() && line[0] != '#') text += line.substr(0, line.find("  #")) + "\n";
+  return text;
 }
 
 std::vector<std::string> placements() {
@@ -59,33 +64,11 @@ const PlacementFile& fixed() {
   return file;
 }
 
-void must(bool holds, const char* what) {
-  if (!holds) throw std::logic_error(what);
-}
-
 bool take_placement(std::string_view text) {
   const PlacementFile file = parse_placement(text, "p.toml");
   const std::string written = format_placement(file.placement);
   must(format_placement(parse_placement(written, "again.toml").placement) == written,
        "a placement is not what was read when it is written and read again");
-  return true;
-}
-
-/// What the commands do with a plan: whoever passes the checker can be drawn, replayed and lowered.
-bool run_plan(const Plan& plan, const Placement& as_written) {
-  if (!check_schedule(plan, as_written).ok()) return false;
-  const Placement placement = as_planned(as_written, plan);
-  must(!show_text(plan, placement, {}).empty(), "nothing is drawn");
-  if (plan.schedule.size() < 2000) {
-    show_html(plan, placement);
-    show_svg(plan, placement);
-    show_perfetto(plan, placement);
-  }
-  try {
-    lower(plan, as_written);
-  } catch (const InputError&) {  // kinds that cannot be enforced
-    return false;
-  }
   return true;
 }
 
@@ -104,6 +87,23 @@ bool take_pair(std::string_view text) {
   const PlacementFile file = parse_placement(text.substr(0, between), "p.toml");
   return run_plan(parse_plan(text.substr(between + kBetween.size()), "plan.json", file.placement, ""),
                   file.placement);
+}
+
+bool take_sizes(std::string_view text) {
+  run_sizes(fixed().placement, parse_sizes(text, "s.toml", fixed().placement));
+  return true;
+}
+
+bool take_trace(std::string_view text) {
+  const std::size_t between = text.find(kBetween);
+  std::vector<TraceText> files = {{"rank-0.json", text.substr(0, between)}};
+  if (between != std::string_view::npos)
+    files.push_back({"rank-1.json", text.substr(between + kBetween.size())});
+  const MeasuredStep step = parse_trace(files);
+  if (step.devices.size() > 8 || text.size() % 16 > 0) return true;  // a page is long
+  static const Plan plan = parse_plan(plan_of(fixed(), "1f1b", 4), "plan.json", fixed().placement, "");
+  show_html({{"plan", plan, fixed().placement}}, step);
+  return true;
 }
 
 bool take_profile(std::string_view text) {
@@ -138,6 +138,35 @@ std::string profile_seed() {
   return format_profile(profile);
 }
 
+std::string trace_seed(int rank) {
+  return fmt::format(
+      R"({{"format": "ostinato-trace/1", "rank": {0}, "device": {0}, "step": 1, "plan_sha256": "ab", )"
+      R"("makespan": 300, "step_seconds": [1.5], "peak_memory": 7, "one_f_one_b": 400, "instructions": [)"
+      R"({{"text": "0F0", "action": "F", "stage": 0, "micro_batch": 2, "planned_start": 5, )"
+      R"("planned_end": 9, "start": 6, "end": 11}}, {{"text": "0S", "action": "SEND_F", "stage": 0, )"
+      R"("micro_batch": 2, "peer": 1, "peer_stage": 1, "planned_start": 9, "planned_end": 9, "start": 11, )"
+      R"("end": 12}}]}})",
+      rank);
+}
+
+/// Of a graph and of devices, each with a fixed one of the other.
+constexpr const char* kGraph =
+    "id,successors,predecessors,colocated,tensor size,operations,memory,device kind,name\n"
+    "0,1;2,,,8,3,1,NO,a\n1,3,0,2,8,5,1,NO,b\n2,3,0,1,8,4,1,GPU,c\n3,,1;2,,0,2,1,NO,d\n";
+constexpr const char* kDevices = "id,memory,operations,rates,kind\n0,100,2,1;1,GPU\n1,100,4,1;1,CPU\n";
+
+bool take_graph(std::string_view text) {
+  static const graph::GraphDevices devices = graph::parse_devices_csv(kDevices, "d.csv");
+  run_graph(graph::parse_graph_csv(text, "g.csv"), devices, text.size());
+  return true;
+}
+
+bool take_graph_devices(std::string_view text) {
+  static const graph::OperatorGraph graph = graph::parse_graph_csv(kGraph, "g.csv");
+  run_graph(graph, graph::parse_devices_csv(text, "d.csv"), text.size());
+  return true;
+}
+
 /// `file`: what messages begin with.
 Reader reader(std::string name, const std::string& file, std::vector<std::string> seeds,
               const std::function<bool(std::string_view)>& take) {
@@ -146,7 +175,7 @@ Reader reader(std::string name, const std::string& file, std::vector<std::string
               return take(text);
             } catch (const InputError& error) {
               const std::string_view what = error.what();
-              must(what.starts_with(file) || what.starts_with("plan.json"),
+              must(what.starts_with(file) || what.starts_with("plan.json") || what.starts_with("rank-1.json"),
                    "a refusal does not name its file");
               return false;
             }
@@ -164,11 +193,6 @@ std::vector<Reader> all() {
     read_json(text, "f.json", "x/1", "list", [](const Value&) {});
     return true;
   };
-  const std::string graph =
-      "id,successors,predecessors,colocated,tensor size,operations,memory,device "
-      "kind,name\n0,1;2,,,8,3,1,NO,a\n"
-      "1,3,0,2,8,5,1,NO,b\n2,3,0,1,8,4,1,GPU,c\n3,,1;2,,0,2,1,NO,d\n";
-  const std::string devices = "id,memory,operations,rates,kind\n0,100,2,1;1,GPU\n1,100,4,1;1,CPU\n";
   return {
       reader("toml", "f.toml",
              {v, "a = 1\n[b.'c d']\ne = [1, 2.5, '''x''', \"\\u00e9\"] # \u00e9\nf = 2026-01-02T03:04:05Z\n",
@@ -182,10 +206,24 @@ std::vector<Reader> all() {
       reader("profile", "p.json", {profile_seed()}, take_profile),
       reader("devices", "d.toml", {config("devices.toml")},
              [](std::string_view text) { return !parse_cluster(text, "d.toml").nodes.empty(); }),
-      reader("graph", "g.csv", {graph},
-             [](std::string_view text) { return graph::parse_graph_csv(text, "g.csv"), true; }),
-      reader("graph-devices", "d.csv", {devices},
-             [](std::string_view text) { return graph::parse_devices_csv(text, "d.csv"), true; }),
+      reader("graph", "g.csv", {kGraph}, take_graph),
+      reader("graph-devices", "d.csv", {kDevices}, take_graph_devices),
+      reader(
+          "sizes", "s.toml",
+          {"format = \"ostinato-sizes/1\"\nsize = 1024\n[[micro_batches]]\nsize = 2000\n[[micro_batches]]\n"
+           "size = 512\ntimes = { \"s0.F\" = 9000.5 }\n[[micro_batches]]\ntimes = { \"s0.F\" = 100 }\n"
+           "memory = { \"s0.F\" = 30, \"s0.B\" = -30 }\nworkspace = { \"s1.F\" = 1 }\n"},
+          take_sizes),
+      reader(
+          "bare-sizes", "s.toml",
+          {"format = \"ostinato-sizes/1\"\nsize = 10\n[[micro_batches]]\nsize = 0\n[[micro_batches]]\nsize "
+           "= 9\n"},
+          [](std::string_view text) { return !parse_bare_sizes(text, "s.toml").sizes.empty(); }),
+      reader("options", "o.toml", {config("options.toml")},
+             [](std::string_view text) { return !core::parse_options(text, "o.toml").empty(); }),
+      reader("trace", "rank-0.json", {trace_seed(0), trace_seed(0) + std::string(kBetween) + trace_seed(1)},
+             take_trace),
+      reader("search", "p.toml", {std::string("\x01\x00 a few bytes", 14)}, run_search),
   };
 }
 

@@ -20,14 +20,14 @@ struct Reader {
   std::function<bool(std::string_view)> take;  ///< false: refused
 };
 
-/// Of placements, plans, pairs of both (checked, drawn, replayed and lowered where the checker lets them
-/// pass), profiles, device files, graphs, devices of graphs, TOML, JSON.
+/// Of every format that the C++ half reads, with what the commands do next (commands.h); of TOML and JSON;
+/// and "search", whose bytes choose a placement.
 const std::vector<Reader>& readers();
 
 /// Throws std::out_of_range for a name that no reader has.
 const Reader& find_reader(std::string_view name);
 
-/// Stands between the placement and the plan of a pair.
+/// Stands between the placement and the plan of a pair, and between the traces of two ranks.
 inline constexpr std::string_view kBetween = "\n#### plan\n";
 
 }  // namespace ostinato::fuzz

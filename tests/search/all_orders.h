@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <optional>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "search/placement/placement.h"
@@ -86,11 +87,21 @@ class AllOrders {
 class Dice {
  public:
   explicit Dice(unsigned seed) : engine_(seed) {}
-  int below(int n) { return static_cast<int>(engine_() % static_cast<unsigned>(n)); }
+  /// Each number from the next byte, and 0 behind the last: who chooses the bytes (a fuzzer) throws the dice.
+  explicit Dice(std::string_view bytes) : bytes_(bytes) {}
+  int below(int n) { return static_cast<int>((bytes_ ? byte() : engine_()) % static_cast<unsigned>(n)); }
   bool chance(int percent) { return below(100) < percent; }
 
  private:
+  unsigned byte() {
+    if (bytes_->empty()) return 0;
+    const auto first = static_cast<unsigned char>(bytes_->front());
+    bytes_->remove_prefix(1);
+    return first;
+  }
+
   std::mt19937 engine_;
+  std::optional<std::string_view> bytes_;
 };
 
 /// Any small graph: skip edges, independent parts, blocks on several devices, links, static memory,

@@ -10,7 +10,6 @@ import time
 import pytest
 from ostinato.ranks import presence, threads, watch
 from ostinato.ranks.deadline import Deadline
-from ostinato.ranks.lateness import Lateness
 from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch
 from support.worlds import free_port
@@ -21,7 +20,7 @@ class Store:
 
     def __init__(self):
         self.values: dict[str, str] = {}
-        self.lock, self.asked, self.free = threading.Lock(), threading.Event(), threading.Event()
+        self.asked, self.free = threading.Event(), threading.Event()
         self.free.set()
 
     def clone(self) -> "Store":
@@ -42,11 +41,6 @@ class Store:
     def get(self, key: str) -> bytes:
         return self.values[key].encode()
 
-    def add(self, key: str, amount: int) -> int:
-        self._wait()
-        with self.lock:
-            self.values[key] = str(int(self.values.get(key, "0")) + amount)
-            return int(self.values[key])
 
 
 @pytest.fixture
@@ -97,20 +91,54 @@ def test_a_rank_whose_peers_went_with_the_launcher_says_so(store, monkeypatch, c
 
 
 @pytest.mark.parametrize("holder", [True, False])
-def test_the_process_with_the_store_leaves_last(store, monkeypatch, capsys, holder):
+def test_the_process_with_the_store_leaves_last(store, capsys, holder):
     """It tells the others, who stop asking; one that ends before it says so."""
-    monkeypatch.setenv("RANK", "0" if holder else "1")
     other, mine = watched(store, 1), watched(store, 0)
     if holder:
         mine.close()
         mine._thread.join(60)
-        mine.leave(1)
+        mine.leave()
         other._thread.join(60)
         assert not other._thread.is_alive() and not other.may_leave()
     else:
-        other.leave(1)
-    assert store.values[watch._LEFT] == "1" and not capsys.readouterr().err
+        other.leave()
+    assert f"{watch._LEFT}/1" in store.values and not capsys.readouterr().err
     other.close(), mine.close()
+
+
+def test_of_several_engines_each_process_leaves_once(store):
+    """Rank 1 has two, and rank 2 has not heard of it: the store stays for it."""
+    holder = Watch(store, "engine 0", 0, 3, lambda: "here", period_s=60)
+    holder.close()
+    leaving = threading.Thread(target=holder.leave, daemon=True)
+    leaving.start()
+    for engine in range(2):
+        Watch(store, f"engine {engine}", 1, 3, lambda: "here", period_s=0.01)._thread.join(60)
+    assert f"{watch._LEFT}/1" in store.values and leaving.is_alive()
+    store.set(f"{watch._LEFT}/2", "")
+    leaving.join(50)
+    assert not leaving.is_alive()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")])
+def test_a_watch_that_cannot_write_goes_on(store, monkeypatch, error):
+    """A log on a full disk: what it has to say is lost, and the others go on hearing from it."""
+
+    class Full:
+        def write(self, _):
+            raise error
+
+        flush = write
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    presence = Presence(store, "test", 1, 2, 0.01)
+    mine = Watch(store, "test", 1, 2, lambda: "rank 1 is here, waiting 9000 ms for rank 0", 0.01, presence, late_s=2.0)
+    store.values["ostinato/presence/test/1"] = ""
+    end = time.monotonic() + 60
+    while "ostinato/presence/test/1/1" not in store.values and time.monotonic() < end:
+        time.sleep(0.01)
+    assert "ostinato/presence/test/1/1" in store.values and mine._thread.is_alive()
+    mine.give_up("rank 1 waited too long")
 
 
 def test_who_says_nothing_is_named(store, capsys):
@@ -123,25 +151,6 @@ def test_who_says_nothing_is_named(store, capsys):
     held.set()
     other.close()
     assert said[0] == "ostinato: rank 0 waited too long" and said[1].startswith("ostinato: ranks 1, 2 said nothing")
-
-
-def test_a_late_peer_is_named_once_a_wait():
-    words = ["rank 0 is in step 1, between steps"]
-    lateness = Lateness(lambda: words[0], after_s=2.0)
-
-    def waiting(step: int, ms: int) -> str:
-        words[0] = f"rank 0 is in step {step} at instruction 3 of 8 (2F0), waiting {ms} ms for 2RECV_F0 (1SEND_F0 of rank 1)"
-        return words[0]
-
-    assert lateness.news() == ""
-    waiting(1, 1999)
-    assert lateness.news() == ""
-    first = waiting(1, 2000)
-    assert lateness.news() == first
-    waiting(1, 3000)
-    assert lateness.news() == ""
-    second = waiting(2, 2500)
-    assert lateness.news() == second
 
 
 def test_a_watch_says_it(store, capsys):
@@ -249,3 +258,51 @@ def test_a_clean_exit_stays_clean_while_the_store_is_slow():
     """The thread of the watch comes back from the store when the interpreter is being taken down."""
     ended = subprocess.run([sys.executable, "-c", ENDS_WHILE_THE_STORE_IS_SLOW, str(free_port())], timeout=300)
     assert ended.returncode == 0
+
+
+FORKS = """
+import os, sys, time
+import torch.distributed as dist
+from ostinato.ranks import watch
+from ostinato.ranks.connection import connected
+
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=0, world_size=1)
+store = dist.distributed_c10d._get_default_store()
+mine = watch.Watch(store, "x", 0, 2, lambda: "here", 0.05)
+other = connected(store)
+child = os.fork()
+if child == 0:
+    assert connected(store) is not other
+    sys.exit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+print("leaving" if other.check([watch._LEAVING]) else "stays", "alive" if mine._thread.is_alive() else "dead")
+"""
+
+
+def test_a_process_that_is_forked_says_nothing_for_its_parent():
+    """A worker of a data loader that ends is no rank that leaves."""
+    ended = subprocess.run([sys.executable, "-c", FORKS, str(free_port())], capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stdout) == (0, "stays alive\n"), ended.stderr
+
+
+ENDS_ITS_GROUPS = """
+import sys, time
+import torch.distributed as dist
+from ostinato.ranks import watch
+
+rank = int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=rank, world_size=2)
+mine = watch.Watch(dist.distributed_c10d._get_default_store(), "x", rank, 2, lambda: "here", 1.0)
+dist.barrier()
+dist.destroy_process_group()
+time.sleep(3 * rank)
+"""
+
+
+def test_who_ends_the_groups_before_the_process_ends_as_quietly():
+    """Rank 0 has the store, and rank 1 takes longer to end."""
+    port = str(free_port())
+    ranks = [subprocess.Popen([sys.executable, "-c", ENDS_ITS_GROUPS, port, str(r)], stderr=subprocess.PIPE, text=True) for r in range(2)]
+    said = [rank.communicate(timeout=300)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert not any("ostinato" in text for text in said), said
