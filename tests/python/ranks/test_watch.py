@@ -286,23 +286,29 @@ def test_a_process_that_is_forked_says_nothing_for_its_parent():
 
 
 ENDS_ITS_GROUPS = """
-import sys, time
+import sys
 import torch.distributed as dist
 from ostinato.ranks import watch
+from ostinato.ranks.connection import connected
 
 rank = int(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=rank, world_size=2)
-mine = watch.Watch(dist.distributed_c10d._get_default_store(), "x", rank, 2, lambda: "here", 1.0)
+store = dist.distributed_c10d._get_default_store()
+connected(store)
+mine = watch.Watch(store, "x", rank, 2, lambda: "here", 0.5)
 dist.barrier()
 dist.destroy_process_group()
-time.sleep(3 * rank)
+if rank == 1:
+    sys.stdin.readline()
+    mine._thread.join(60)  # it has seen that rank 0 is gone, one way or the other
+    mine.close()
 """
 
 
 def test_who_ends_the_groups_before_the_process_ends_as_quietly():
     """Rank 0 has the store, and rank 1 takes longer to end."""
-    port = str(free_port())
-    ranks = [subprocess.Popen([sys.executable, "-c", ENDS_ITS_GROUPS, port, str(r)], stderr=subprocess.PIPE, text=True) for r in range(2)]
-    said = [rank.communicate(timeout=300)[1] for rank in ranks]
+    command, pipe = [sys.executable, "-c", ENDS_ITS_GROUPS, str(free_port())], subprocess.PIPE
+    ranks = [subprocess.Popen([*command, str(r)], stdin=pipe, stderr=pipe, text=True) for r in range(2)]
+    said = [rank.communicate("\n", timeout=300)[1] for rank in ranks]  # rank 1 is told when rank 0 has ended
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert not any("ostinato" in text for text in said), said
