@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ranks run in test_torch_pipeline.py, and the same on one process."""
 
+import gc
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -195,6 +197,50 @@ def serve(case: Case, given: list, load: Load) -> tuple[int, dict[int, torch.Ten
         served = pipe.serve(requests, answer, slots=load.slots)
         assert pipe.position().endswith("between steps")
     return served, answers
+
+
+def serve_in_two_groups(case: Case, given: dict[tuple[int, ...], list]) -> dict[tuple[int, ...], list]:
+    """Answers that came out on this rank, by the ranks that serve; those of one after those of the other."""
+    from ostinato.torch import Pipeline
+
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in given}
+    answered: dict[tuple[int, ...], list] = {}
+    for ranks, requests in given.items():
+        if dist.get_rank() not in ranks:
+            continue
+        answers: dict[int, torch.Tensor] = {}
+        Pipeline(case.plan, build(case), group=groups[ranks], timeout_s=60).eval().serve(requests, answers.__setitem__, slots=4)
+        answered[ranks] = [answers[number] for number in sorted(answers)]
+    return answered
+
+
+def refuse_an_answer(case: Case, given: list) -> str:
+    """Where the pipeline is after serve() has ended with an error of answer()."""
+    from ostinato.torch import Pipeline
+
+    def refuse(number: int, outputs) -> None:
+        raise KeyError(number)
+
+    pipe = Pipeline(case.plan, build(case), timeout_s=2)
+    try:
+        pipe.serve(given, refuse, slots=4)
+    except (KeyError, RuntimeError):
+        pass
+    return pipe.position()
+
+
+def make_and_drop(case: Case) -> tuple[bool, int]:
+    """Whether a pipeline that has run is freed, and how many threads of watches are left of it."""
+    from ostinato.torch import Pipeline
+
+    pipe = Pipeline(case.plan, build(case), loss_fn=loss, device=case.device)
+    tokens, _, targets = batch(0)
+    pipe.step(tokens, targets)
+    dropped, thread = weakref.ref(pipe), pipe._watch._thread
+    del pipe
+    gc.collect()
+    thread.join(60)
+    return dropped() is None, thread.is_alive()
 
 
 def in_turn(given: list, name: str, pause_s: float):

@@ -182,3 +182,9 @@ def test_a_rank_that_gives_up_makes_all_say_where_they_are(world2, tmp_path):
     (_, said), (raised, _) = world2.run(torch_jobs.stuck, Case(plan_of(tmp_path)))
     assert raised.startswith("StepTimeout: rank 1 waited 2.0 s for 1RECV_F0 from rank 0"), raised
     assert len(said) == 1 and said[0].startswith("rank 1 gave up; rank 0 is in step 1 at instruction 0"), said
+
+
+def test_a_pipeline_that_is_dropped_is_gone(world2, tmp_path):
+    """With its modules and the thread of its watch."""
+    plan = make_plan(tmp_path, Layout("chain", (5,), (0, 1)), LAYERS, torch_jobs.MICRO_BATCHES)
+    assert world2.run(torch_jobs.make_and_drop, Case(str(plan))) == [(True, False)] * 2

@@ -142,6 +142,23 @@ def test_none_at_all(world2, tmp_path):
     assert world2.run(torch_jobs.serve, case_of(tmp_path, "looped"), [], Load()) == [(0, {})] * 2
 
 
+@pytest.mark.parametrize("groups", [[(0, 1), (2, 3)], [(0, 1), (1, 2)]], ids=["side-by-side", "one-after-the-other"])
+def test_groups_of_one_world_answer_their_own_requests(world4, groups, tmp_path):
+    """Ranks count how often they serve, and a rank of both groups counts twice."""
+    case = case_of(tmp_path, "chain")
+    given = {ranks: torch_jobs.requests_of(case, COUNT)[place :: place + 1] for place, ranks in enumerate(groups)}
+    results = world4.run(torch_jobs.serve_in_two_groups, case, given)
+    for ranks in groups:
+        mine = results[ranks[1]][ranks]
+        assert len(mine) == len(given[ranks]) and all(map(torch.equal, mine, torch_jobs.answers_alone(case, given[ranks])))
+
+
+def test_after_a_failed_answer_the_next_call_is_no_request(world2, tmp_path):
+    """serve() leaves the pipeline as infer() needs it."""
+    for position in world2.run(torch_jobs.refuse_an_answer, case_of(tmp_path, "chain"), [torch.zeros(1, LENGTH, dtype=torch.long)]):
+        assert position.endswith("between steps")
+
+
 def test_one_rank_needs_no_group(tmp_path):
     one = Layout("one", (4,), (0, 0))
     plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))
