@@ -15,6 +15,11 @@ Nanoseconds exponential(Random& random) {
   return static_cast<Nanoseconds>(zeros + 1) * 256 - static_cast<Nanoseconds>(fraction);
 }
 
+/// `of_1024` 1024ths of it, rounded down: a heat may be as large as 2^62.
+Nanoseconds share_of(Nanoseconds heat, std::int64_t of_1024) {
+  return heat / 1024 * of_1024 + heat % 1024 * of_1024 / 1024;
+}
+
 class Walk {
  public:
   Walk(const Jobs& jobs, Sequence& now, const Effort& effort)
@@ -27,9 +32,9 @@ class Walk {
     stale_ = true;
     for (int turn = 0; now_.work() < end && least_ > effort_.enough; ++turn) {
       if (effort_.stop && turn % 64 == 63 && effort_.stop()) return finish(true);
-      const Nanoseconds left = (end - now_.work()) * 1024 / effort_.work;
+      const std::int64_t left = (end - now_.work()) * 1024 / effort_.work;
       // Heat falls with the square of what is left.
-      const Nanoseconds heat = effort_.heat * left / 1024 * left / 1024;
+      const Nanoseconds heat = share_of(share_of(effort_.heat, left), left);
       step(now_.makespan() + heat / 256 * exponential(random_) / 256 +
            heat % 256 * exponential(random_) / 65536);
       if (now_.makespan() < least_) {

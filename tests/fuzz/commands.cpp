@@ -131,6 +131,7 @@ bool run_search(std::string_view bytes) {
       random.chance(30) ? test::strange_pipeline(random) : test::strange(random, 1 + random.below(5));
   if (random.chance(40)) test::add_choices(random, drawn);
   if (random.chance(10)) test::enlarge(drawn, options.micro_batches);
+  if (random.chance(10)) test::lengthen(drawn, options.micro_batches);
   const std::string text = format_placement(drawn);
   const Placement placement = parse_placement(text, "p.toml").placement;
   must(format_placement(placement) == text, "a placement is not what was written");

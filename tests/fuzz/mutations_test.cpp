@@ -136,8 +136,10 @@ TEST_P(MutationsTest, AreTakenOrRefused) {
   EXPECT_LT(taken, count);
 }
 
+class CorpusTest : public testing::TestWithParam<const char*> {};
+
 /// What libFuzzer found to take other ways through the reader.
-TEST_P(MutationsTest, OfTheCorpusAreTakenOrRefused) {
+TEST_P(CorpusTest, IsTakenOrRefused) {
   const Reader& reader = find_reader(GetParam());
   int read = 0;
   for (const auto& entry :
@@ -148,14 +150,18 @@ TEST_P(MutationsTest, OfTheCorpusAreTakenOrRefused) {
   EXPECT_GE(read, 10);
 }
 
-INSTANTIATE_TEST_SUITE_P(Readers, MutationsTest,
-                         testing::Values("toml", "json", "placement", "plan", "pair", "profile", "devices",
-                                         "graph", "graph-devices", "sizes", "bare-sizes", "options", "trace"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+std::string name_of(const testing::TestParamInfo<const char*>& test) {
+  std::string name = test.param;
+  std::erase(name, '-');
+  return name;
+}
+
+const auto kTexts = testing::Values("toml", "json", "placement", "plan", "pair", "profile", "devices",
+                                    "graph", "graph-devices", "sizes", "bare-sizes", "options", "trace");
+
+INSTANTIATE_TEST_SUITE_P(Readers, MutationsTest, kTexts, name_of);
+INSTANTIATE_TEST_SUITE_P(Readers, CorpusTest, kTexts, name_of);
+INSTANTIATE_TEST_SUITE_P(Bytes, CorpusTest, testing::Values("search"), name_of);
 
 }  // namespace
 }  // namespace ostinato::fuzz

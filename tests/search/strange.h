@@ -127,4 +127,25 @@ inline void enlarge(Placement& p, int micro_batches) {
   }
 }
 
+/// All times as many times as long as `micro_batches` allow (check_totals).
+inline void lengthen(Placement& p, int micro_batches) {
+  std::vector<Nanoseconds*> times = {&p.link.latency};
+  Nanoseconds total = 1;  // far below 2^60, as strange() draws it
+  for (std::size_t b = 0; b < p.blocks.size(); ++b) {
+    times.push_back(&p.blocks[b].time);
+    for (const Dependency& input : p.blocks[b].after)
+      total += p.transfer(input, static_cast<int>(b)) * micro_batches;
+  }
+  for (Choice& choice : p.choices) {
+    for (Mode& mode : choice.modes) {
+      for (BlockChange& change : mode.changes) {
+        if (change.time) times.push_back(&*change.time);
+      }
+    }
+  }
+  for (const Nanoseconds* time : times) total += *time * micro_batches;
+  const Nanoseconds factor = (Nanoseconds{1} << 60) / total;
+  for (Nanoseconds* time : times) *time *= factor;
+}
+
 }  // namespace ostinato::test
