@@ -76,6 +76,11 @@ std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds
   return std::nullopt;
 }
 
+/// Periods of `unroll` micro-batches below this are shorter for each than that of `best`.
+Nanoseconds below_rate_of(const Repetend& best, int unroll) {
+  return static_cast<Nanoseconds>((static_cast<__int128>(best.period) * unroll - 1) / best.unroll);
+}
+
 }  // namespace
 
 Repetend find_repetend(const Instance& in, const Bounds& bounds, int unroll, const RepetendOptions& options) {
@@ -94,7 +99,7 @@ std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds
                                                 RepetendOptions options) {
   std::vector<Repetend> found;
   for (int unroll = 1; unroll <= most_unroll && !(options.stop && options.stop()); ++unroll) {
-    if (!found.empty()) options.below = (found.back().period * unroll - 1) / found.back().unroll;
+    if (!found.empty()) options.below = below_rate_of(found.back(), unroll);
     Repetend next = find_repetend(in, bounds, unroll, options);
     if (next.period == 0) continue;
     found.push_back(std::move(next));
