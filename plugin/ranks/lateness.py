@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 _WAITING = re.compile(r"(?P<where>.*), waiting (?P<ms>\d+) ms for (?P<what>.*)", re.DOTALL)  # as executors say it
+LOOKS_S = 10.0  # a watch looks more often, also where the machine is busy
 QUIET_S = 3600.0  # at most, between lines that say nothing worse
 
 
@@ -32,7 +33,7 @@ class Lateness:
     def news(self) -> str:
         """What is to be said now; empty: nothing new. To be called again and again, by one thread."""
         now = self._clock()
-        stopped, self._asked = now - self._asked >= self._after_s, now
+        stopped, self._asked = now - self._asked >= max(self._after_s, LOOKS_S), now
         waits = _WAITING.fullmatch(self._position())
         if waits is None or stopped or int(waits["ms"]) < 1000 * self._after_s:
             return ""
