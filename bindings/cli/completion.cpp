@@ -20,6 +20,11 @@ using Words = std::vector<std::string>;
 
 const Words kShells = {"bash", "zsh"};
 
+/// zsh reads completions of bash, once its own are there: compinit takes long, and asks again what a user has
+/// answered.
+const std::string kZsh =
+    "autoload -Uz compinit bashcompinit\n(( $+functions[compdef] )) || compinit\nbashcompinit\n";
+
 /// Of a command of this half, whose two halves `partition` has, too.
 Words options_of(const Command& command) {
   std::set<std::string> names;
@@ -109,8 +114,7 @@ int completion_command(const std::vector<std::string>& args, Io& io) {
   line.text("shell", shell, "bash or zsh").required().type_name("SHELL");
   if (!line.parse(args, io)) return 0;
   check_choice("shell", shell, kShells);
-  const std::string text =
-      shell == "zsh" ? "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n" + bash() : bash();
+  const std::string text = (shell == "zsh" ? kZsh : "") + bash();
   if (line.json) {
     print_json({{"status", 0}, {"script", text}}, io);
   } else {

@@ -144,24 +144,6 @@ def test_numbers_of_profile_are_refused_with_their_range(number):
     assert f'--repeats: needs a whole number from 1 to 2147483647, got "{number}"' in result.stderr
 
 
-@pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="needs bash")
-def test_bash_completes_commands_options_and_choices(tmp_path):
-    script = tmp_path / "completion.bash"
-    script.write_text(ostinato("completion", "bash").stdout)
-
-    def completed(*words):
-        array = " ".join(f"'{word}'" for word in ("ostinato", *words))
-        ask = f"ostinato() {{ {sys.executable} -m ostinato \"$@\"; }}; source {script}; COMP_WORDS=({array}); COMP_CWORD={len(words)}; _ostinato; echo ${{COMPREPLY[*]}}"
-        return subprocess.run(["/bin/bash", "-c", ask], capture_output=True, text=True, timeout=300).stdout.split()
-
-    assert completed("pl") == ["placement", "plan"]
-    assert completed("search", "v.toml", "--ob") == ["--objective"]
-    assert completed("search", "v.toml", "--objective", "la") == ["latency"]
-    assert completed("placement", "wa") == ["wave"]
-    assert completed("search", "--strategy") == []
-    assert completed("doctor", "--req") == ["--require"]  # of the Python half, from its help
-
-
 def wait_until_searching(process, plan):
     """The search takes SIGINT once it runs: its handler shows in the process's caught signals."""
     for _ in range(2000):
