@@ -15,7 +15,7 @@ def make_layers(given, inputs, change, kind, dtype, untried: bool) -> list:
 
     from .parts import Block, Front, Logits, Tail, Words, as_head
 
-    source = source_of(given, kind, dtype)
+    source = source_of(given, kind, dtype, untried)
     source.change = change
     check_tried(source.config, untried)
     main = source.kind.main_input_name
@@ -44,7 +44,7 @@ def _frozen(kind, source: Source, inputs: tuple[str, ...]) -> bool:
 
 
 def make_loss(given, kind) -> Loss:
-    source = source_of(given, kind)
+    source = source_of(given, kind, untried=True)
     return Loss(source.kind, source.config)
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from ostinato.files import replaced, write_text
 
+from . import adapters
 from .errors import Refused
 from .sources import Source
 
@@ -42,13 +43,34 @@ def save_learned(engine, folder) -> None:
     """What requires gradients, gathered on rank 0: it is small, or save_model() is for it. All ranks must call it."""
     from safetensors.torch import save_file
 
-    mine = weights_of(getattr(engine, "module", engine))
-    everyones = _everyones({name: value.detach().cpu() for name, value in mine.items() if value.requires_grad})
-    if dist.get_rank() == 0:
+    module = getattr(engine, "module", engine)
+    source, mine = _source(module), weights_of(module)
+    if source.wrapped is not None:
+        return _save_adapters(source.wrapped, mine, folder)
+    if (made := _on_rank_0({name: value for name, value in mine.items() if value.requires_grad})) is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        made = {name: value.contiguous() for held in reversed(everyones) for name, value in held.items()}
         save_file(made, Path(folder) / LEARNED, metadata={"format": "pt"})
     dist.barrier()
+
+
+def _save_adapters(wrapped, mine: dict[str, torch.Tensor], folder) -> None:
+    """As PeftModel.save_pretrained() does. Raises Refused, on every rank, where something learns that peft would not save."""
+    kept = {name: value for name, value in mine.items() if value.requires_grad or not adapters.is_put_aside(name)}
+    of_all: dict[str, tuple] = {}
+    for held in _everyones({name: (tuple(value.shape), value.requires_grad) for name, value in kept.items()}):
+        of_all |= held
+    wanted = adapters.names_saved(wrapped, {name: shape for name, (shape, _) in of_all.items()})
+    if lost := sorted(name for name, (_, learns) in of_all.items() if learns and name not in wanted):
+        raise Refused(f'save(): "{lost[0]}" ({len(lost)} such) learns and is in no adapter, so peft would not save it: name it in modules_to_save')
+    if (made := _on_rank_0({name: value for name, value in kept.items() if name in wanted})) is not None:
+        wrapped.save_pretrained(folder, state_dict={adapters.PREFIX + name: value for name, value in made.items()})
+    dist.barrier()
+
+
+def _on_rank_0(mine: dict[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
+    """Everyone's, those of the lowest rank first; None elsewhere."""
+    everyones = _everyones({name: value.detach().cpu().contiguous() for name, value in mine.items()})
+    return {name: value for held in reversed(everyones) for name, value in held.items()} if dist.get_rank() == 0 else None
 
 
 def weights_of(module) -> dict[str, torch.Tensor]:
@@ -69,7 +91,7 @@ def _check(source: Source, names: set[str]) -> None:
     """Raises Refused where tensors have other names than the model's, or are missing."""
     expected = source.saved
     if more := sorted(names - expected):
-        raise Refused(f'save(): the layers hold "{more[0]}" ({len(more)} such), which {source} does not have: merge or take out adapters before')
+        raise Refused(f'save(): the layers hold "{more[0]}" ({len(more)} such), which {source} does not have: save(..., learned=True) writes adapters')
     if lost := sorted(expected - names):
         raise Refused(f'save(): no rank holds "{lost[0]}" ({len(lost)} such)')
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .adapters import check_adapters, unwrapped
 from .carving import Stub, carve, drop, shallow
 from .errors import Refused
 from .outline import check_untouched, outline_of
@@ -27,6 +28,7 @@ class Source:
     """
 
     in_memory = False
+    wrapped: Any = None  # peft's PeftModel around the model
     change: Callable | None = None  # what the script does to what a layer has of the model, in the layer's constructor
 
     def __init__(self, model):
@@ -59,10 +61,10 @@ class Source:
 class FromModel(Source):
     in_memory = True
 
-    def __init__(self, model):
+    def __init__(self, model, wrapped=None):
         super().__init__(model)
         check_untouched(model, self.outline)
-        self.model = model
+        self.model, self.wrapped = model, wrapped
 
     def _carved(self, stubs, keeps):
         made = shallow(self.model, leave=lambda name: name in stubs)
@@ -120,17 +122,19 @@ def _quiet(missing_too: bool) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def source_of(given, kind: type | None = None, dtype=None) -> Source:
+def source_of(given, kind: type | None = None, dtype=None, untried: bool = False) -> Source:
     from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
     from .refusals import check_config, check_shape
 
+    check_adapters(given, untried)
+    given, wrapped = unwrapped(given)
     if isinstance(given, PreTrainedModel):
         check_shape(given.config)
         check_config(given.config, type(given))
         if dtype is not None or kind is not None:
             raise Refused("layers(): `kind` and `dtype` are for configurations and checkpoints; a model in memory has its own")
-        return FromModel(given)
+        return FromModel(given, wrapped)
     folder = None
     if isinstance(given, (str, os.PathLike)):
         folder = str(given)

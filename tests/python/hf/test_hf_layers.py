@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 from ostinato import hf
-from support.hf_models import KINDS, Case, batch, built, gradients, own_loss, run
+from support.hf_models import KINDS, Case, batch, built, compare, own_loss, run
 
 MASKED = ("input_ids", "attention_mask")
 ROPE = {
@@ -37,34 +37,6 @@ STRANGE = {
 
 def inputs_of(model: str) -> tuple[str, ...]:
     return ("pixel_values",) if model == "vit" else MASKED
-
-
-def compare(case: Case, change=lambda model: None, mode=True) -> None:
-    model = case.make()
-    change(model)
-    layers = built(hf.layers(model, case.inputs))
-    model.train(mode)
-    for module, _ in layers:
-        module.train(mode)
-    loss_fn = hf.loss(model)
-    for seed in (1, 2):  # gradients add up
-        inputs, labels = batch(case, seed)
-        torch.manual_seed(seed)
-        expected = own_loss(model, inputs, labels)
-        expected.loss.backward()
-        torch.manual_seed(seed)
-        outputs = run(layers, inputs)
-        logits = outputs[0] if isinstance(outputs, tuple) else outputs
-        loss = loss_fn(outputs, labels)
-        loss.backward()
-        assert torch.equal(logits, expected.logits)
-        assert torch.equal(loss, expected.loss)
-    ours = gradients(layers)
-    for name, parameter in model.named_parameters():
-        if parameter.grad is None:
-            assert ours[name] is None or not ours[name].any(), name
-        else:
-            assert torch.equal(ours[name], parameter.grad), name
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["own head", "tied head"])

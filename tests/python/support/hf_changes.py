@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts do to a model before it trains: adapters, and parts that do not learn."""
+"""What scripts do to a model before it trains: adapters, of their own or of peft, and parts that do not learn."""
 
 from torch import nn
 
@@ -53,3 +53,35 @@ def each_adapt(model) -> None:
     model.requires_grad_(False)
     for attention in [module for module in model.modules() if isinstance(getattr(module, "q_proj", None), nn.Linear)]:
         attention.q_proj = Adapter(attention.q_proj)
+
+
+def peft_lora(model, target_modules=("q_proj", "down_proj"), **more):
+    """What peft makes of a model; the second matrix of each adapter, which begins with zeros, is drawn."""
+    import peft
+    import torch
+
+    made = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=list(target_modules), task_type="CAUSAL_LM", **more))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.requires_grad and not parameter.any():
+                parameter.normal_(0, 0.1)
+    return made
+
+
+def peft_dora(model):
+    return peft_lora(model, use_dora=True, modules_to_save=["lm_head"])
+
+
+def peft_dropout(model):
+    return peft_lora(model, lora_dropout=0.3, bias="all", trainable_token_indices=[3, 4])
+
+
+def peft_gpt2(model):
+    return peft_lora(model, ["c_attn", "c_proj"], use_rslora=True)
+
+
+def peft_loose(model):
+    """One parameter learns that belongs to no adapter."""
+    made = peft_lora(model)
+    made.base_model.model.model.norm.requires_grad_(True)
+    return made

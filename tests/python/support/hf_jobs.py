@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from ostinato.ranks.groups import everyones
 
-from .hf_models import BATCH, Case, batch, own_loss
+from .hf_models import BATCH, IN_PEFT, Case, batch, own_loss
 from .training import bytes_of
 
 MICRO_BATCHES, STEPS, RATE = 4, 3, 0.125
@@ -60,7 +60,7 @@ def engine_of(job: Job):
         with torch.random.fork_rng():
             source = job.case.make()
             if change and not job.change.startswith(("built", "each")):
-                change(source)
+                source = change(source) or source
     in_each = change if job.change.startswith("each") else None
     module = PipelineModule(
         hf.layers(source, job.case.inputs, change=in_each), num_stages=job.stages, loss_fn=hf.loss(source), partition_method="uniform", **job.pipeline
@@ -101,7 +101,7 @@ def train_alone(case: Case, change: str = "", clipping: float = 0.0) -> dict:
 
     model = case.make()
     if change:
-        getattr(hf_changes, change)(model)
+        model = getattr(hf_changes, change)(model) or model
     model.train()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], RATE, momentum=0.5)
     losses, seed = [], 0
@@ -118,7 +118,8 @@ def train_alone(case: Case, change: str = "", clipping: float = 0.0) -> dict:
         optimizer.step()
         optimizer.zero_grad()
     tied = set(model.all_tied_weights_keys)
-    return {"losses": losses, "weights": {n: bytes_of(v) for n, v in model.state_dict().items() if n not in tied}}
+    own = {name.removeprefix(IN_PEFT): value for name, value in model.state_dict().items()}
+    return {"losses": losses, "weights": {name: bytes_of(value) for name, value in own.items() if name not in tied}}
 
 
 def refused(job: Job) -> str:
@@ -174,3 +175,13 @@ def resumed(job: Job, folder: str) -> tuple[list[float], list[float]]:
     for _ in range(MICRO_BATCHES):
         next(again)
     return expected, [other.train_batch(again).item() for _ in range(2)]
+
+
+def refused_save(job: Job, learned: bool) -> str:
+    from ostinato import hf
+
+    try:
+        hf.save(engine_of(job), "/nowhere", learned=learned)
+    except hf.Refused as error:
+        return str(error)
+    return ""

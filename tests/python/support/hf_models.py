@@ -45,6 +45,9 @@ WITHOUT_DROPOUT = {
 }
 
 
+IN_PEFT = "base_model.model."  # what peft puts before a model's names
+
+
 @dataclass(frozen=True)
 class Case:
     """`more`: of the configuration; `inputs`: what a batch holds."""
@@ -121,3 +124,35 @@ def gradients(layers: list) -> dict[str, torch.Tensor | None]:
     """By the model's own names."""
     by_place = {p.data_ptr(): p.grad for module, _ in layers for p in module.parameters()}
     return {name: by_place[value.data_ptr()] for name, value in weights(layers).items() if value.data_ptr() in by_place}
+
+
+def compare(case: Case, change=lambda model: None, mode=True) -> None:
+    """The layers of a model, one after the other in one process, have its losses, logits and gradients. `change` may return another model."""
+    from ostinato import hf
+
+    model = case.make()
+    model = change(model) or model
+    layers = built(hf.layers(model, case.inputs))
+    model.train(mode)
+    for module, _ in layers:
+        module.train(mode)
+    loss_fn = hf.loss(model)
+    for seed in (1, 2):  # gradients add up
+        inputs, labels = batch(case, seed)
+        torch.manual_seed(seed)
+        expected = own_loss(model, inputs, labels)
+        expected.loss.backward()
+        torch.manual_seed(seed)
+        outputs = run(layers, inputs)
+        logits = outputs[0] if isinstance(outputs, tuple) else outputs
+        loss = loss_fn(outputs, labels)
+        loss.backward()
+        assert torch.equal(logits, expected.logits)
+        assert torch.equal(loss, expected.loss)
+    ours = gradients(layers)
+    for name, parameter in model.named_parameters():
+        name = name.removeprefix(IN_PEFT)
+        if parameter.grad is None:
+            assert ours[name] is None or not ours[name].any(), name
+        else:
+            assert torch.equal(ours[name], parameter.grad), name
