@@ -16,7 +16,7 @@ docs/profiler.md says what each figure means and how it is measured.
 
 import importlib
 
-_WHERE = {"main": "command", "ProfileError": "errors", "Job": "model.job", "profile_layers": "run"}  # imported when they are asked for
+_WHERE = {"ProfileError": "errors", "Job": "model.job", "profile_layers": "run"}  # imported when they are asked for
 
 __all__ = ["Job", "ProfileError", "main", "profile_layers"]
 
@@ -25,3 +25,11 @@ def __getattr__(name: str):
     if name in _WHERE:
         return getattr(importlib.import_module(f"ostinato.profile.{_WHERE[name]}"), name)
     raise AttributeError(f"module 'ostinato.profile' has no attribute {name!r}")
+
+
+def main(argv: list[str]) -> int:
+    """`ostinato profile`. `--help` and mistakes in options end it (SystemExit) before torch is imported."""
+    from ostinato.profile.options import arguments_of, split_arguments
+
+    arguments_of(split_arguments(argv)[0])
+    return importlib.import_module("ostinato.profile.command").main(argv)

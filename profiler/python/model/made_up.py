@@ -25,7 +25,6 @@ from ostinato.profile.model.tensors import tensors
 MOST = 2**40  # elements: rather a message than the whole memory
 TYPES = {str(dtype).removeprefix("torch."): dtype for dtype in
          (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)}  # fmt: skip
-LOSSES = ("sum", "mean", "mse", "cross-entropy")
 
 
 def sample_input(words: str) -> torch.Tensor:

@@ -63,6 +63,20 @@ def test_cpp_commands_do_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment).returncode == 0
 
 
+@pytest.mark.parametrize(("words", "status", "said"), [
+    (["profile", "--help"], 0, "usage: ostinato profile"),
+    (["profile", "--repeats=0", "train.py"], 2, "--repeats: needs a whole number"),
+    (["profile", "train.py"], 7, "torch"),
+    (["report", "folder"], 3, "folder"),
+    (["doctor"], 7, "torch"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else None)  # fmt: skip
+def test_without_torch_options_are_told_and_what_needs_torch_says_so(words, status, said, tmp_path):
+    code = f"import sys; sys.modules['torch'] = sys.modules['ostinato._profiler'] = None; from ostinato.cli import main; sys.exit(main({words}))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert (result.returncode, said in result.stdout + result.stderr) == (status, True), result
+    assert "Traceback" not in result.stderr
+
+
 def test_search_verify_show(tmp_path, placement):
     plan = tmp_path / "plan.json"
     result = ostinato("search", placement, "--micro-batches", 4, "--output", plan, "--json")

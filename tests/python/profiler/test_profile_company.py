@@ -16,7 +16,8 @@ from torch import nn
 
 from ostinato import _profiler
 from ostinato.profile import ProfileError
-from ostinato.profile.command import Work, parser
+from ostinato.profile.command import Work
+from ostinato.profile.options import parser
 from ostinato.profile.machine.launched import Part
 from ostinato.profile.measure.company import company, most_beside
 from ostinato.profile.model.job import Job
