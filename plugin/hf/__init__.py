@@ -18,7 +18,7 @@ __all__ = ["Refused", "layers", "loss", "save"]
 
 
 def layers(source, inputs=None, *, change=None, kind=None, dtype=None, untried=False) -> list:
-    """LayerSpecs of a model: a transformers model in memory, a configuration, or the folder of a checkpoint.
+    """LayerSpecs of a model: a transformers model in memory, also within peft's PeftModel, a configuration, or the folder of a checkpoint.
 
     `inputs`: what a batch holds beside labels, in order, by the names of the model's forward: `("input_ids",)` unless you say otherwise
     (`("pixel_values",)` of a model of pictures). Integers and booleans, pictures apart. `change`: is given what a layer has of the
@@ -42,8 +42,8 @@ def save(engine, folder, learned=False) -> None:
     """Writes the weights of an engine, or of its PipelineModule, as a checkpoint that from_pretrained() reads.
 
     Every rank must call it and write to the same folder. `learned`: only what learns (adapters), by the model's own names, into
-    learned.safetensors. Raises Refused, on every rank, where the layers hold other tensors than the model has and `learned` is not
-    asked for. A tokenizer is not the model's: save it beside.
+    learned.safetensors; of a PeftModel as its save_pretrained(). Raises Refused, on every rank, where the layers hold other tensors than
+    the model has and `learned` is not asked for. A tokenizer is not the model's: save it beside.
     """
     from .saving import save_learned, save_model
 
