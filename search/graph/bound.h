@@ -4,14 +4,15 @@
 // schedule.
 //
 // reach(v, d) is a lower bound on when v can start if it runs on device d, and rest(v, d) one on the time
-// from its start to the end of all that follows, both by dynamic programming over the graph. At each step the
-// neighbours of v are either on d too, and then one after the other, or elsewhere, and then behind a transfer
-// from the device that suits best; the split that is best for v counts (Colin and Chretienne, Operations
-// Research 39, 1991, for one rate). Then the same over several levels at once: what must gather on d because
-// it would come too late from elsewhere runs there one after the other (cone.h). From them, for each
-// group: on the device that is best for the group as a whole, the longest of these paths, and the group's own
-// vertices one after the other between the reach of the first and what follows the last (Jackson's bound for
-// one machine, over sets of latest vertices). The largest over all groups is the bound.
+// from its end to the end of all that follows, both by dynamic programming over the graph (reach.h). At each
+// step the neighbours of v are either on d too, and then one after the other, or elsewhere, and then behind a
+// transfer from the device that suits best; the split that is best for v counts (Colin and Chretienne,
+// Operations Research 39, 1991, for one rate). Then the same over several levels at once: what must gather on
+// d because it would come too late from elsewhere runs there one after the other (cone.h). Then what follows
+// a fork is reached anew, with the fork's vertex on one device (fork.h). From them, for each group: on the
+// device that is best for the group as a whole, the longest of these paths, and the group's own vertices one
+// after the other between the reach of the first and what follows the last (Jackson's bound for one machine,
+// over sets of latest vertices). The largest over all groups is the bound. The proofs: docs/bounds.md, G.
 
 #include "search/graph/graph.h"
 
@@ -19,7 +20,8 @@ namespace ostinato::graph {
 
 /// A proven lower bound. O((V + E) * devices^2) time, mostly a fraction of it (of the devices at the other
 /// end of an edge those that are ready last are not looked at), and O((V + E) * devices) memory; up to
-/// kMostForced times that for the levels, which are left out where (V + E) * devices^2 is above 4 * 10^8.
+/// kMostForced times that for the levels, which are left out where (V + E) * devices^2 is above 4 * 10^8;
+/// and kMostNear * devices times that for the forks, left out where (V + E) * devices is above 2 * 10^6 too.
 /// Where (V + E) * devices is above 2 * 10^7 only the longest path at the fastest allowed devices and all
 /// operations over all speeds count, O(V + E).
 Ticks graph_lower_bound(const GraphCosts& costs);

@@ -53,6 +53,7 @@ bool GraphCone::gather(int v, int device, Ticks time) {
 
 /// Earliest deadline first, interrupted whenever something more urgent is released.
 bool GraphCone::in_turn() {
+  if (jobs_.size() < 2) return true;
   std::sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) { return a.release < b.release; });
   ready_.clear();
   Ticks now = 0;
@@ -78,14 +79,15 @@ bool GraphCone::in_turn() {
 
 bool GraphCone::possible(int v, int device, Ticks time) { return gather(v, device, time) && in_turn(); }
 
-Ticks GraphCone::earliest(int v, int device, Ticks from) {
+Ticks GraphCone::earliest(int v, int device, Ticks from, bool exactly) {
   if (possible(v, device, from)) return from;
   Ticks low = from, step = std::max<Ticks>(1, from / 256);  // `low` is impossible
   while (step < kTicksPerUnit * kTicksPerUnit / 4 && !possible(v, device, low + step)) {
     low += step;
     step *= 2;
   }
-  for (Ticks high = low + step; high - low > 1;) {
+  const Ticks fine = exactly ? 1 : std::max<Ticks>(1, step / 1024);
+  for (Ticks high = low + step; high - low > fine;) {
     const Ticks middle = low + (high - low) / 2;
     (possible(v, device, middle) ? high : low) = middle;
   }

@@ -12,6 +12,9 @@ namespace {
 
 /// Groups that are asked to leave a device for what comes.
 constexpr int kMostLeaving = 6;
+/// Positions of a part that is searched by itself, of how many parts one is the whole, and the work on each
+/// in vertices looked at for each of the graph's.
+constexpr int kPart = 256, kWholes = 8, kWorkOfPart = 8;
 
 class LocalSearch {
  public:
@@ -27,11 +30,12 @@ class LocalSearch {
   }
 
   GraphSolution run() {
-    for (std::int64_t step = 0; sequence_.work() < options_.work && best_.makespan > options_.lower_bound;
-         ++step) {
-      if (step % 256 == 0 && options_.stop && options_.stop()) break;
-      sequence_.count_work(1);  // a proposal that comes to nothing is work as well
-      if (propose()) try_change();
+    while (sequence_.work() < options_.work && best_.makespan > options_.lower_bound) {
+      if (options_.stop && options_.stop()) break;
+      choose_scope();
+      search_scope();
+      sequence_.set_scope(0, graph_.size() - 1);
+      if (sequence_.makespan() < best_.makespan) keep();
     }
     best_.start = GraphSequence(costs_, best_.assignment, best_.order).starts();
     return std::move(best_);
@@ -62,13 +66,36 @@ class LocalSearch {
     best_.makespan = sequence_.makespan();
   }
 
-  void try_change() {
-    if (!make_room()) return;
+  /// A part of the sequence, at times all of it: groups may be wider than a part.
+  void choose_scope() {
+    const int size = graph_.size();
+    if (size > kPart && random_.below(kWholes) > 0) {
+      const int first = random_.below(size + kPart / 2) - kPart / 2;
+      sequence_.set_scope(std::max(0, first), std::min(size - 1, first + kPart));
+    }
+    path_ = sequence_.critical_path();
+  }
+
+  void search_scope() {
+    const std::int64_t until =
+        std::min(options_.work, sequence_.work() + std::int64_t{kWorkOfPart} * graph_.size());
+    const bool whole = sequence_.scope_first() == 0 && sequence_.scope_last() == graph_.size() - 1;
+    for (std::int64_t step = 1; sequence_.work() < until; ++step) {
+      if (step % 256 == 0 && options_.stop && options_.stop()) break;
+      sequence_.count_work(1);  // a proposal that comes to nothing is work as well
+      if (!propose() || !try_change()) continue;
+      if (whole && sequence_.makespan() < best_.makespan) keep();
+      if (best_.makespan <= options_.lower_bound) break;
+    }
+  }
+
+  bool try_change() {
+    if (!make_room() || !sequence_.in_scope(change_)) return false;
     const Ticks limit = sequence_.makespan() + threshold() - 1;
-    if (sequence_.longest_path(change_, limit) > limit) return;
+    if (sequence_.longest_path(change_, limit) > limit) return false;
     sequence_.apply(change_);
     path_ = sequence_.critical_path();
-    if (sequence_.makespan() < best_.makespan) keep();
+    return true;
   }
 
   bool in_change(int group) const {
@@ -184,7 +211,8 @@ class LocalSearch {
 
   bool propose_vertex(int v) {
     if (graph_.groups[graph_.group[v]].size() > 1) return false;
-    int first = sequence_.earliest_position(v), last = sequence_.latest_position(v);
+    int first = std::max(sequence_.earliest_position(v), sequence_.scope_first());
+    int last = std::min(sequence_.latest_position(v), sequence_.scope_last());
     if (random_.below(2) == 0) {
       first = std::max(first, sequence_.position(v) - 20);
       last = std::min(last, sequence_.position(v) + 20);

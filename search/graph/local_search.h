@@ -7,7 +7,8 @@
 // A change is one of: a group, or a stretch of the critical path, to a device of a neighbour; a vertex past
 // others on its device; a vertex to another device and position. Where the device has no memory for what
 // comes, other groups leave it: to where that came from, or to a third device. The effect of a change is
-// known from its window alone (sequence.h).
+// known from its window alone (sequence.h). Of a long sequence a part is searched for a while, with all
+// before and behind it as it is, then another: an accepted change costs what the part is long.
 
 #include <cstdint>
 #include <functional>

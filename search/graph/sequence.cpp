@@ -25,7 +25,9 @@ GraphSequence::GraphSequence(const GraphCosts& costs, Assignment assignment, std
       seen_(graph_.size(), 0),
       device_seen_(devices_, 0),
       available_(devices_, 0),
-      dirty_(graph_.size(), 0) {
+      scope_{0, graph_.size() - 1},
+      dirty_heads_(graph_.size(), 0),
+      dirty_tails_(graph_.size(), 0) {
   tabulate();
   for (int p = 0; p < graph_.size(); ++p) {
     const int v = order_[p], d = device_[v];
@@ -103,8 +105,20 @@ Ticks GraphSequence::tail_of(int v) const {
 
 void GraphSequence::update_makespan() {
   makespan_ = 0;
-  for (const std::vector<int>& list : lists_)
-    if (!list.empty()) makespan_ = std::max(makespan_, head_[list.back()] + duration_[list.back()]);
+  for (int p = scope_.first; p <= scope_.last; ++p)
+    makespan_ = std::max(makespan_, head_[order_[p]] + tail_[order_[p]]);
+}
+
+void GraphSequence::set_scope(int first, int last) {
+  update_heads(scope_.last + 1, graph_.size() - 1, -1);
+  update_tails(scope_.first - 1, 0, graph_.size());
+  scope_ = {first, last};
+  update_makespan();
+}
+
+bool GraphSequence::in_scope(const GraphChange& change) const {
+  const Window w = window(change);
+  return w.first >= scope_.first && w.last <= scope_.last;
 }
 
 GraphSequence::Window GraphSequence::window(const GraphChange& change) const {
@@ -215,48 +229,50 @@ void GraphSequence::apply(const GraphChange& change) {
     position_[order_[p]] = p;
   }
   for (const GraphMove& m : change.moves) link(m.vertex);
-  update_heads(w);
-  update_tails(w);
+  for (const int v : lost_previous_) mark(dirty_heads_, v);
+  for (const int v : lost_next_) mark(dirty_tails_, v);
+  lost_previous_.clear();
+  lost_next_.clear();
+  std::fill(dirty_heads_.begin() + w.first, dirty_heads_.begin() + w.last + 1, 1);
+  std::fill(dirty_tails_.begin() + w.first, dirty_tails_.begin() + w.last + 1, 1);
+  update_heads(w.first, scope_.last, w.last);
+  update_tails(w.last, scope_.first, w.first);
   update_makespan();
 }
 
-// Heads of the window, and behind it of what hangs on a head that has changed.
-void GraphSequence::update_heads(Window w) {
-  for (const int v : lost_previous_) mark(v);
-  lost_previous_.clear();
-  std::fill(dirty_.begin() + w.first, dirty_.begin() + w.last + 1, 1);
-  for (auto p = dirty_.begin() + w.first; (p = std::find(p, dirty_.end(), 1)) != dirty_.end(); *p = 0) {
-    const int position = static_cast<int>(p - dirty_.begin()), v = order_[position];
+// Heads of what was marked up to `to`, and of what hangs on a head that has changed; up to `last_changed`
+// all count as changed.
+void GraphSequence::update_heads(int from, int to, int last_changed) {
+  const auto end = dirty_heads_.begin() + to + 1;
+  for (auto p = dirty_heads_.begin() + std::min(from, to + 1); (p = std::find(p, end, 1)) != end; *p = 0) {
+    const int position = static_cast<int>(p - dirty_heads_.begin()), v = order_[position];
     const Ticks head = head_of(v);
     ++work_;
-    if (head == std::exchange(head_[v], head) && position > w.last) continue;
-    mark(next_[v]);
-    for (const int s : graph_.successors[v]) mark(s);
+    if (head == std::exchange(head_[v], head) && position > last_changed) continue;
+    mark(dirty_heads_, next_[v]);
+    for (const int s : graph_.successors[v]) mark(dirty_heads_, s);
   }
 }
 
-// Tails of the window, and before it of what leads to a tail that has changed.
-void GraphSequence::update_tails(Window w) {
-  for (const int v : lost_next_) mark(v);
-  lost_next_.clear();
-  std::fill(dirty_.begin() + w.first, dirty_.begin() + w.last + 1, 1);
-  const auto end = dirty_.rend();
-  for (auto p = end - (w.last + 1); (p = std::find(p, end, 1)) != end; *p = 0) {
-    const int position = static_cast<int>(end - p) - 1, v = order_[position];
+// Tails likewise, towards the front.
+void GraphSequence::update_tails(int from, int to, int first_changed) {
+  const auto end = dirty_tails_.rend() - to;
+  for (auto p = dirty_tails_.rend() - std::max(from + 1, to); (p = std::find(p, end, 1)) != end; *p = 0) {
+    const int position = static_cast<int>(dirty_tails_.rend() - p) - 1, v = order_[position];
     const Ticks tail = tail_of(v);
     ++work_;
-    if (tail == std::exchange(tail_[v], tail) && position < w.first) continue;
-    mark(previous_[v]);
-    for (const int u : graph_.predecessors[v]) mark(u);
+    if (tail == std::exchange(tail_[v], tail) && position < first_changed) continue;
+    mark(dirty_tails_, previous_[v]);
+    for (const int u : graph_.predecessors[v]) mark(dirty_tails_, u);
   }
 }
 
 std::vector<int> GraphSequence::critical_path() const {
   std::vector<int> path;
   int v = -1;
-  for (const std::vector<int>& list : lists_)
-    if (!list.empty() && head_[list.back()] + duration_[list.back()] == makespan_) v = list.back();
-  while (v >= 0) {
+  for (int p = scope_.last; v < 0 && p >= scope_.first; --p)
+    if (head_[order_[p]] + tail_[order_[p]] == makespan_) v = order_[p];
+  while (v >= 0 && position_[v] >= scope_.first) {
     path.push_back(v);
     int cause = -1;
     if (previous_[v] >= 0 && head_[previous_[v]] + duration_[previous_[v]] == head_[v]) cause = previous_[v];

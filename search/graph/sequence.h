@@ -35,6 +35,14 @@ class GraphSequence {
   /// `order` is a topological order. O((V + E) + V * devices) to build.
   GraphSequence(const GraphCosts& costs, Assignment assignment, std::vector<int> order);
 
+  /// Changes shall stay within these positions until the next call. Heads behind them and tails before them
+  /// wait till then, so a change costs what the scope is long, not the sequence. O(what changed + scope).
+  void set_scope(int first, int last);
+  bool in_scope(const GraphChange& change) const;
+  int scope_first() const { return scope_.first; }
+  int scope_last() const { return scope_.last; }
+
+  /// The longest path that touches the scope: the makespan where that is everything, as at first.
   Ticks makespan() const { return makespan_; }
   const Assignment& assignment() const { return device_; }
   const std::vector<int>& order() const { return order_; }
@@ -43,6 +51,7 @@ class GraphSequence {
   int device(int vertex) const { return device_[vertex]; }
   int device_previous(int vertex) const { return previous_[vertex]; }  ///< -1: first on its device
   int device_next(int vertex) const { return next_[vertex]; }
+
   bool critical(int vertex) const { return head_[vertex] + tail_[vertex] == makespan_; }
 
   /// First and last position where the vertex may stand, by its inputs and successors.
@@ -65,8 +74,8 @@ class GraphSequence {
   std::int64_t work() const { return work_; }
   void count_work(std::int64_t more) { work_ += more; }
 
-  /// A longest path, from its first vertex. Where both an input and the device hold a vertex up, the input
-  /// counts.
+  /// What lies in the scope of a longest path, from its first vertex. Where both an input and the device hold
+  /// a vertex up, the input counts.
   std::vector<int> critical_path() const;
 
  private:
@@ -94,11 +103,11 @@ class GraphSequence {
   std::vector<int>::iterator place(int device, int position);
   Ticks head_of(int v) const;
   Ticks tail_of(int v) const;
-  void mark(int vertex) {
-    if (vertex >= 0) dirty_[position_[vertex]] = 1;
+  void mark(std::vector<char>& dirty, int vertex) const {
+    if (vertex >= 0) dirty[position_[vertex]] = 1;
   }
-  void update_heads(Window window);
-  void update_tails(Window window);
+  void update_heads(int from, int to, int last_changed);
+  void update_tails(int from, int to, int first_changed);
   void update_makespan();
 
   const GraphCosts& costs_;
@@ -115,6 +124,7 @@ class GraphSequence {
   std::vector<std::vector<int>> lists_;  ///< vertices of each device by position
   std::vector<std::int64_t> used_;       ///< memory of each device
   std::vector<Ticks> head_, tail_;
+  Window scope_{0, 0};
   Ticks makespan_ = 0;
   std::int64_t work_ = 0;
   // Of one look at a change:
@@ -126,7 +136,7 @@ class GraphSequence {
   std::vector<GraphMove> undo_;
   int look_ = 0;
   // Of one change: positions to compute again, and who lost a neighbour on its device.
-  std::vector<char> dirty_;
+  std::vector<char> dirty_heads_, dirty_tails_;
   std::vector<int> lost_previous_, lost_next_;
 };
 

@@ -91,6 +91,38 @@ TEST(GraphSequenceTest, ChangesKeepItExact) {
   }
 }
 
+// A part changes by itself; seen as a whole again, the sequence is what a new one would be.
+TEST(GraphSequenceTest, AScopeLeavesTheRestForLater) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    const OperatorGraph g = random_graph(seed, {.vertices = 30, .edge_percent = 10, .group_percent = 8});
+    const GraphDevices d = random_devices(seed, 4);
+    const GraphCosts costs(g, d);
+    GraphSequence s(costs, first_allowed(costs), g.order);
+    Random random(seed);
+    int changed = 0;
+    for (int step = 0; step < 200; ++step) {
+      if (step % 20 == 0) {
+        const int first = random.below(g.size());
+        s.set_scope(first, std::min(g.size() - 1, first + 8));
+      }
+      const GraphChange change = random_change(costs, s, random);
+      if (change.moves.empty() || !s.in_scope(change)) continue;
+      const Ticks foretold = s.longest_path(change, kTicksPerUnit * 1'000'000);
+      s.apply(change);
+      ++changed;
+      ASSERT_GE(s.makespan(), foretold) << seed << " step " << step;
+      ASSERT_GE(GraphSequence(costs, s.assignment(), s.order()).makespan(), s.makespan());
+      for (const int v : s.critical_path()) ASSERT_TRUE(s.critical(v));
+    }
+    EXPECT_GT(changed, 5) << seed;
+    s.set_scope(0, g.size() - 1);
+    const GraphSequence fresh(costs, s.assignment(), s.order());
+    ASSERT_EQ(s.starts(), fresh.starts()) << seed;
+    ASSERT_EQ(s.makespan(), fresh.makespan());
+    ASSERT_EQ(s.critical_path(), fresh.critical_path());
+  }
+}
+
 TEST(GraphSequenceTest, TheCriticalPathHasTheLengthOfTheSchedule) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const OperatorGraph g = random_graph(seed, {.vertices = 30, .edge_percent = 14});

@@ -33,22 +33,26 @@ struct RandomGraphOptions {
   int edge_percent = 30;
   int group_percent = 20;  ///< of vertices that share a device with another one
   int gpu_percent = 10;
+  bool shuffled_ids = false;  ///< else edges go from lower to higher ids
 };
 
-/// Edges go from lower to higher ids; ids start at 1 and leave gaps.
+/// Ids start at 1 and leave gaps.
 inline OperatorGraph random_graph(std::uint64_t seed, const RandomGraphOptions& o = {}) {
   Random random(seed);
   std::vector<GraphVertex> rows;
+  std::vector<int> ids(o.vertices);
+  for (int v = 0; v < o.vertices; ++v) ids[v] = 2 * v + 1;
+  if (o.shuffled_ids) Random(seed + 1).shuffle(ids);
   for (int v = 0; v < o.vertices; ++v) {
     GraphVertex row;
-    row.id = 2 * v + 1;
+    row.id = ids[v];
     row.tensor = random.below(40);
     row.operations = random.below(60);
     row.memory = random.below(10);
     for (int u = 0; u < v; ++u)
-      if (random.below(100) < o.edge_percent) row.after.push_back(2 * u + 1);
+      if (random.below(100) < o.edge_percent) row.after.push_back(ids[u]);
     if (v > 0 && random.below(100) < o.group_percent)
-      row.together.push_back(2 * random.below(v) + 1);
+      row.together.push_back(ids[random.below(v)]);
     else if (random.below(100) < o.gpu_percent)
       row.kind = "GPU";
     rows.push_back(row);

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// When can each vertex start on each device, at the earliest, whatever the assignment and the schedule?
+// Private to graph_bound.
+//
+// Seen forwards, reach(v, d) is a lower bound on the start of v if it runs on d; seen backwards, on the time
+// from the end of v on d to the end of all. Either is a pass over the graph (docs/bounds.md, G1 to G3). A
+// pass only raises what is there.
+//
+//   GraphReach forwards(times, GraphReach::From::start, true), backwards(times, GraphReach::From::end, true);
+//   forwards.pass(), backwards.pass();
+//   forwards(v, d) + times.duration(v, d) + backwards(v, d)       // no schedule with v on d is shorter
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "search/graph/cone.h"
+#include "search/graph/graph.h"
+#include "search/graph/links.h"
+
+namespace ostinato::graph {
+
+/// What both ends share.
+struct GraphTimes {
+  explicit GraphTimes(const GraphCosts& costs);
+
+  Ticks duration(int vertex, int device) const {
+    return durations[static_cast<std::size_t>(vertex) * device_count + device];
+  }
+  const std::vector<int>& homes(int vertex) const { return domains[graph.group[vertex]]; }
+
+  const GraphCosts& costs;
+  const OperatorGraph& graph;
+  const int device_count;
+  std::vector<std::vector<int>> domains;  ///< devices that may hold each group, ascending
+  std::vector<Ticks> durations;           ///< [vertex][device]
+};
+
+class GraphReach {
+ public:
+  enum class From { start, end };
+
+  /// `cones`: look at several levels at once (cone.h). O((V + E) * devices) memory.
+  GraphReach(const GraphTimes& times, From from, bool cones);
+
+  /// Every vertex behind its inputs; `then` is called with each when it is done. O((V + E) * devices^2).
+  void pass(const std::function<void(int)>& then = {});
+
+  Ticks operator()(int vertex, int device) const { return release_[at(vertex, device)]; }
+
+  // For a look at some vertices under an assumption (fork.h):
+
+  /// What a pass does with one vertex; on devices other than `only` it is never reached (-1: on all it is).
+  void visit(int vertex, int only, bool exactly);
+  /// Sets the reach of a vertex on its devices, without what follows from it.
+  void set(int vertex, const Ticks* row);
+  const Ticks* row(int vertex) const { return &release_[at(vertex, 0)]; }
+  /// Entries of inputs() whose remote() a visit sets.
+  void touched(int vertex, std::vector<std::size_t>& entries) const;
+  Ticks* remote(std::size_t entry) { return &remote_[entry * devices_]; }
+  const Lists<int>& outputs() const { return outputs_; }
+  int rank(int vertex) const { return rank_[vertex]; }
+
+ private:
+  struct Neighbour {
+    Ticks remote;   ///< over a link, from the device that suits best
+    Ticks release;  ///< on the same device, before its own execution
+    Ticks duration;
+  };
+
+  std::size_t at(int v, int d) const { return static_cast<std::size_t>(v) * devices_ + d; }
+  Ticks earliest(int v, int d, bool exactly);
+  std::size_t entry(int v, int input) const;
+  void receive(int v);
+  void send(int v);
+  void sort_ends(int v);
+  std::span<const int> soonest(int v) const { return {&soonest_[at(v, 0)], times_.homes(v).size()}; }
+  Ticks join();
+  Ticks in_sequence(std::size_t count);
+
+  const GraphTimes& times_;
+  const OperatorGraph& graph_;
+  const int devices_;
+  const bool forwards_, cones_;
+  const Lists<int>&inputs_, &outputs_;
+  GraphLinks links_;
+  std::vector<int> rank_;       ///< larger than that of all inputs
+  std::vector<Ticks> release_;  ///< [vertex][device], kGraphNever outside the domains
+  std::vector<Ticks> remote_;   ///< [entry of inputs][device]: not earlier over a link
+  std::vector<Ticks> ends_;     ///< [vertex][device]: release and duration
+  std::vector<int> soonest_;    ///< [vertex]: its domain, what ends first before the others
+  std::vector<Ticks> row_;      ///< of one tensor: at each device
+  std::vector<Neighbour> neighbours_, sequence_;
+  GraphCone cone_;
+};
+
+}  // namespace ostinato::graph
