@@ -21,11 +21,11 @@ GraphSequence::GraphSequence(const GraphCosts& costs, Assignment assignment, std
       used_(devices_, 0),
       head_(graph_.size(), 0),
       tail_(graph_.size(), 0),
+      scope_{0, graph_.size() - 1},
       window_head_(graph_.size(), 0),
       seen_(graph_.size(), 0),
       device_seen_(devices_, 0),
       available_(devices_, 0),
-      scope_{0, graph_.size() - 1},
       dirty_heads_(graph_.size(), 0),
       dirty_tails_(graph_.size(), 0) {
   tabulate();

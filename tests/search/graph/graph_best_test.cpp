@@ -7,6 +7,7 @@
 
 #include "search/graph/bound.h"
 #include "search/graph/csv.h"
+#include "search/graph/exact.h"
 #include "search/graph/simulate.h"
 #include "search/graph/strategies.h"
 #include "tests/search/every_schedule.h"
@@ -144,17 +145,43 @@ TEST(GraphBoundTest, OfOneGroupWhatIsBeforeIsHere) {
   EXPECT_EQ(bound, 8 * kTicksPerUnit);
 }
 
+/// With transfers that pay, or nearly.
+GraphDevices quick_links(std::uint64_t seed, int count) {
+  GraphDevices d = random_devices(seed, count);
+  for (std::int64_t& rate : d.rates) rate *= seed % 2 == 0 ? 3 : 8;
+  return d;
+}
+
+OperatorGraph forked_graph(std::uint64_t seed, int vertices) {
+  return random_graph(seed, {.vertices = vertices,
+                             .edge_percent = static_cast<int>(20 + seed % 4 * 10),
+                             .group_percent = static_cast<int>(seed % 3 * 15)});
+}
+
+// Were the vertex of a fork on two devices at once, 5.350 units would be enough for one of these.
 TEST(GraphBoundTest, WhatForksIsOnOneDevice) {
-  // A fork of two branches of 3 units that join, and tensors that take 2: all on one device, 1 + 3 + 3 + 1.
-  // The branches apart take 1 + 2 + 3 + 2 + 1; only with the first vertex on both devices would it be 7.
-  const OperatorGraph g = build_graph({{.id = 1, .before = {2, 3}, .tensor = 20, .operations = 10},
-                                       {.id = 2, .before = {4}, .tensor = 20, .operations = 30},
-                                       {.id = 3, .before = {4}, .tensor = 20, .operations = 30},
-                                       {.id = 4, .operations = 10}},
-                                      "g");
-  const GraphDevices d = devices_of({10, 10, 10}, 10);
-  EXPECT_EQ(graph_lower_bound(GraphCosts(g, d)), 8 * kTicksPerUnit);
-  EXPECT_EQ(least_makespan(GraphCosts(g, d)), 8 * kTicksPerUnit);
+  const OperatorGraph g = forked_graph(265, 9);
+  const GraphDevices d = quick_links(265, 3);
+  const GraphCosts costs(g, d);
+  const ExactPartition exact = exact_partition(costs);
+  ASSERT_TRUE(exact.complete && exact.solution);
+  EXPECT_GE(graph_lower_bound(costs), 5'420'000'000);
+  EXPECT_LE(graph_lower_bound(costs), exact.solution->makespan);
+}
+
+// Larger than what every schedule can be tried of; graph_exact_test.cpp compares exhaustion with that.
+TEST(GraphBoundTest, IsBelowWhatExhaustionFinds) {
+  int compared = 0;
+  for (std::uint64_t seed = 1; seed <= static_cast<std::uint64_t>(test::rounds(60)); ++seed) {
+    const OperatorGraph g = forked_graph(seed, 8 + static_cast<int>(seed % 4));
+    const GraphDevices d = quick_links(seed, 2 + static_cast<int>(seed % 3));
+    const GraphCosts costs(g, d);
+    const ExactPartition exact = exact_partition(costs, {.nodes = 20'000});
+    if (!exact.complete) continue;
+    ++compared;
+    ASSERT_LE(graph_lower_bound(costs), exact.solution->makespan) << seed;
+  }
+  EXPECT_GE(compared, 30);
 }
 
 // Branches side by side, tensors large and small, and ids in any order.
