@@ -25,8 +25,9 @@ GraphForks::GraphForks(const GraphTimes& times, GraphReach& reach, const GraphRe
     }
     longest = std::max(longest, shortest[v]);
   }
+  const double least = times.graph.size() > kAllMatter ? kMatters * static_cast<double>(longest) : 0;
   for (int v = 0; v < times.graph.size(); ++v)
-    matters_[v] = static_cast<double>(shortest[v]) >= kMatters * static_cast<double>(longest) ? 1 : 0;
+    matters_[v] = static_cast<double>(shortest[v]) >= least ? 1 : 0;
 }
 
 void GraphForks::look(int v) {

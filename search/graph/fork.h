@@ -27,8 +27,9 @@ class GraphForks {
   void look(int v);
 
   static constexpr int kMostNear = 8;
-  /// Vertices whose longest path is below this share of the bound are not looked at.
-  static constexpr double kMatters = 0.95;
+  /// Of more vertices than so many, those whose longest path is below this share of the bound are left out.
+  static constexpr int kAllMatter = 1000;
+  static constexpr double kMatters = 0.98;
 
  private:
   void collect(int v);
