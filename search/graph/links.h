@@ -4,8 +4,8 @@
 //
 //   GraphLinks links(costs);
 //   links.tensor_of(v);
-//   Ticks t = links.hop(d, e);                                          // of v's tensor
-//   Ticks a = links.least(d, GraphLinks::Way::to, by_time, times);      // at d at the earliest, from elsewhere
+//   Ticks t = links.hop(d, e);                                      // of v's tensor
+//   Ticks a = links.least(d, GraphLinks::Way::to, by_time, times);  // at d at the earliest
 
 #include <limits>
 #include <span>
