@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+
 #include "search/files/error.h"
 #include "tests/support/refusal.h"
 
@@ -135,6 +138,17 @@ TEST(ProfileJsonTest, TheBackendOfATransferIsOptional) {
   const Profile read = parse_profile(text, "profile.json");
   EXPECT_EQ(read.transfers[0].backend, "nccl");
   EXPECT_EQ(format_profile(read), text);
+}
+
+TEST(ProfileJsonTest, AForwardThatRunsAgainMayTakeAnyTime) {
+  Profile given = profile();
+  given.layers[0].recompute = 0;  // given, and not as the first time
+  const Profile read = parse_profile(format_profile(given), "p.json");
+  EXPECT_EQ(read.layers[0].recompute, std::optional<Nanoseconds>(0));
+  EXPECT_FALSE(read.layers[1].recompute);
+  std::string wrong = kText;
+  wrong.replace(wrong.find("\"kept\":4096"), 0, "\"recompute\":-1,");
+  EXPECT_THROW(parse_profile(wrong, "p.json"), InputError);
 }
 
 TEST(ProfileJsonTest, AnEmptyProfileRoundTrips) {
