@@ -14,12 +14,26 @@ the first time in a later step.
 """
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from .crossings import stripped
 from .module import StagedLayers
 from .plans import Stage
+
+
+@dataclass
+class Place:
+    """Where a stage keeps what it runs as a layer, after which DeepSpeed cuts and the plan does not."""
+
+    functions: list
+    at: int
+    layer: int
+    hooked: Any = None  # the module that has the hook
+    looking: Any = None  # what stands here for a function, or in a module for its compiled call
 
 
 class Borders:
@@ -34,6 +48,7 @@ class Borders:
         self._strided: set[int] = set()  # or such as are not contiguous
         self._stripped: dict[int, str] = {}  # by layer: what 1F1B takes from what it hands on; "": told
         self._told: tuple[set[int], set[int]] = set(), set()
+        self._places: list[Place] = []
 
     def one_by_one(self, stage: Stage) -> bool:
         """Whether the stage's backward starts from one output after the other. Recomputing it several times is not possible."""
@@ -41,26 +56,37 @@ class Borders:
 
     def watch(self, model: StagedLayers, stages: list[Stage]) -> None:
         """Looks from here on at what the stages hand on, and at what crosses DeepSpeed's borders inside of them."""
-        for stage in stages:
-            for at, layer in enumerate(stage.layers[:-1]):
-                if layer + 1 in self._stock:
-                    self._watch_layer(model.functions_of(stage), at, layer)
+        inside = [(stage, at, layer) for stage in stages for at, layer in enumerate(stage.layers[:-1]) if layer + 1 in self._stock]
+        self._places = [Place(model.functions_of(stage), at, layer) for stage, at, layer in inside]
 
-    def _watch_layer(self, functions: list, at: int, layer: int) -> None:
-        function = functions[at]
-        if isinstance(function, torch.nn.Module):
-            function.register_forward_hook(lambda _m, _i, made: self._look(layer, made))
-            return
+    def follow(self) -> None:
+        """Before each step: layers may have been replaced since, or compiled."""
+        for place in self._places:
+            function = place.functions[place.at]
+            if not isinstance(function, torch.nn.Module):
+                if function is not place.looking:
+                    place.looking = place.functions[place.at] = self._looking(function, place.layer)
+                continue
+            if function is not place.hooked:
+                place.hooked = function
+                function.register_forward_hook(lambda _m, _i, made, layer=place.layer: self._look(layer, made))
+            compiled = function._compiled_call_impl
+            if compiled is not None and compiled is not place.looking:
+                place.looking = function._compiled_call_impl = self._looking(compiled, place.layer)
 
+    def _looking(self, function: Callable, layer: int) -> Callable:
         @functools.wraps(function)
-        def looked_at(*args):
-            made = function(*args)
+        def looked_at(*args, **kwargs):
+            made = function(*args, **kwargs)
             self._look(layer, made)
             return made
 
-        functions[at] = looked_at
+        vars(looked_at)["ostinato_given"] = function
+        return looked_at
 
     def _look(self, layer: int, made) -> None:
+        if torch.compiler.is_compiling():
+            return  # a compiled layer is looked at from outside
         if _gradients(made) > 1:
             self._several.add(layer)
         if layer not in self._stripped and (what := stripped(made)):

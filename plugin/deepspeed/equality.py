@@ -95,6 +95,8 @@ class Equality:
         `unlike`: why numbers are others than 1F1B's from here on, in words.
         """
         self._reasons += unlike
+        if self._borders is not None:
+            self._borders.follow()
         self._streams = self._of_evaluation() if evaluates else self._steps
 
     def begin(self, batches: int) -> None:

@@ -24,6 +24,7 @@ from .module import StagedLayers
 from .plans import Stage
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
+PIECE = 1 << 17  # elements
 STATISTICS = ("running_mean", "running_var")  # which kernels of torch change so, and no backward reads
 OTHERS = ("torch.", "deepspeed.", "ostinato.")  # modules whose autograd.Functions read nothing that forwards leave
 
@@ -133,6 +134,11 @@ def _summed(tensor: torch.Tensor) -> bool:
 
 
 def _sum(tensor: torch.Tensor) -> int:
-    """Of its bits, as integers."""
+    """Of its bits, as integers; piece by piece, for torch adds up in a copy of 8 bytes an element."""
     raw = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
-    return int(raw.view(INTEGERS[raw.element_size()]).sum(dtype=torch.int64))
+    values = raw.view(INTEGERS[raw.element_size()])
+    if values.numel() <= PIECE:
+        return int(values.sum(dtype=torch.int64))
+    longest = max(range(values.ndim), key=values.size)
+    rows = max(1, PIECE * values.size(longest) // values.numel())
+    return int(torch.stack([part.sum(dtype=torch.int64) for part in values.split(rows, longest)]).sum())

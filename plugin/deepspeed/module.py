@@ -138,7 +138,7 @@ class StagedLayers(Model):
         """`new` runs in the place of `old`, which forward_funcs held before a script changed it."""
         for stage in (c for c in self._stages if layer in c.layers):
             functions, at = self.functions_of(stage), list(stage.layers).index(layer)
-            if functions[at] is old:
+            if given(functions[at]) is old:
                 functions[at] = new
                 self._views[stage.index].state = ForwardState(dict(zip(stage.layers, functions, strict=True)))
         self._local_funcs[self._local_layers.index(layer)] = new
@@ -278,7 +278,7 @@ class StagedLayers(Model):
             elif layer is not None and not isinstance(layer, torch.nn.Module):
                 made[id(function)] = torch.compile(function, *args, **kwargs)
         for functions in (self._local_funcs, *(view.functions for view in self._views.values())):
-            functions[:] = [made.get(id(function), function) for function in functions]
+            functions[:] = [made.get(id(given(function)), function) for function in functions]
         self._one_backward = kwargs.get("backend") != "eager"
 
     def sharded_parameters(self) -> set[str]:
@@ -330,6 +330,11 @@ class StagedLayers(Model):
 
     def ckpt_layer_path_list(self, ckpt_dir, local_layer_idx):
         return super().ckpt_layer_path_list(ckpt_dir, self._local_layers[local_layer_idx] - self._local_start)
+
+
+def given(function: Any) -> Any:
+    """What the script gave for a function that borders look at."""
+    return getattr(function, "ostinato_given", function)
 
 
 def _learn(functions: Sequence[Any]) -> bool:

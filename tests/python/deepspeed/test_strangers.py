@@ -4,6 +4,7 @@
 import io
 import tempfile
 from contextlib import redirect_stdout
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +105,36 @@ def test_what_a_border_takes_from_tensors(world2, plans):
     ours = world2.run(trained, replace(BASE, section={"plan": plans["uneven"]}), [kept])[0][kept]
     assert not same(ours, theirs[0][kept])
     assert 'step 1 has shown: layer 3 hands on tensors with the attribute "gate"' in ours["said"][-1]
+
+
+def nothing(engine):
+    pass
+
+
+def compiled(engine):
+    engine.compile(backend="eager", compile_kwargs={"fullgraph": True})
+
+
+def compiled_by_the_layer(engine):
+    for layer in engine.module.forward_funcs:
+        if isinstance(layer, torch.nn.Module):
+            layer.compile(backend="eager", fullgraph=True)
+
+
+def replaced(engine):
+    for index, layer in enumerate(engine.module.forward_funcs):
+        if type(layer) is strangers.Turning:
+            engine.module.forward_funcs[index] = deepcopy(layer)
+
+
+@pytest.mark.parametrize("change", [nothing, compiled, compiled_by_the_layer, replaced])
+@pytest.mark.parametrize("of", ["", " of a function"])
+def test_what_crosses_deepspeeds_borders_is_seen_after_compile(world2, plans, change, of):
+    """Also where the layer was compiled, or replaced, after the engine was made."""
+    options = replace(BASE, change=f"strides{of} at DeepSpeed's border", section={"plan": plans["uneven"]})
+    rank0 = world2.run(after_initialize, options, change)[0]
+    said = rank0["said"][-1]
+    assert not rank0["error"] and "layer 3" in said and "not contiguous" in said and "bit for bit" not in said
 
 
 def halved(_module, _inputs, made):

@@ -98,7 +98,7 @@ def test_what_is_saved_is_read_back(model, world2, tmp_path):
 
 def test_what_could_not_be_read_back_is_refused(world2, tmp_path):
     for said in world2.run(saved, Job(Case(), change="adapt"), str(tmp_path / "end")):
-        assert 'the layers hold "model.layers.0.self_attn.q_proj.base.weight"' in said and "merge or take out adapters" in said
+        assert 'the layers hold "model.layers.0.self_attn.q_proj.base.weight"' in said and "save(..., learned=True) writes adapters" in said
     assert not (tmp_path / "end").exists()
 
 

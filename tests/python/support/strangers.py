@@ -60,6 +60,20 @@ class Shouting(Plain):
         return super().forward(hidden).as_subclass(Loud)
 
 
+def turned(hidden):
+    """The same numbers, laid out in columns."""
+    return hidden.t().contiguous().t()
+
+
+class Turning(Plain):
+    def forward(self, hidden):
+        return turned(super().forward(hidden))
+
+
+def turning():
+    return lambda hidden: turned(hidden * 2)
+
+
 # ---- what forwards change beside buffers, and what backwards read of it
 
 
@@ -197,6 +211,8 @@ CHANGES: dict[str, dict[int, Any]] = {
     "attribute": {1: Marking, 2: Marked},
     "class": {1: Shouting},
     "attribute at DeepSpeed's border": {3: Marking, 4: Marked},
+    "strides at DeepSpeed's border": {3: Turning},
+    "strides of a function at DeepSpeed's border": {3: turning},
     "teacher": {1: Teaching, 5: Teaching},
     "teacher and dropout": {1: Teaching, 2: Dropping, 5: Teaching},
     "renormed": {1: Renorming, 2: Dropping, 5: Renorming},
@@ -218,7 +234,7 @@ def layers_of(options) -> list:
     forget()
     shared = torch.Generator().manual_seed(3)
     kinds = [CHANGES[options.change].get(layer, Plain) for layer in range(LAYERS)]
-    return [kind() if kind in (Counter, closing) else LayerSpec(kind, *[shared] * (kind is Drawing)) for kind in kinds]
+    return [kind() if kind in (Counter, closing, turning) else LayerSpec(kind, *[shared] * (kind is Drawing)) for kind in kinds]
 
 
 loss = nn.functional.mse_loss
