@@ -117,6 +117,7 @@ void bind_profile(py::module_& m) {
       .def_readwrite("forward", &RankCost::forward)
       .def_readwrite("backward", &RankCost::backward)
       .def_readwrite("read", &RankCost::read)
+      .def_readwrite("step_time", &RankCost::step_time)
       .def_readwrite("computing", &RankCost::computing);
   py::class_<SizeCost>(m, "SizeCost",
                        "What the layers take for a micro-batch of another size: medians by layer.")

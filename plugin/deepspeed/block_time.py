@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a block costs beside its layers: the engine's own code, and sending what it made.
+"""What a block costs beside its layers: the engine's own code, and sending what it made. What a step costs beside its blocks: the
+loss's way to all ranks, and DeepSpeed's own code around the optimizer.
 
     python -m ostinato.deepspeed.block_time RANK RANKS FOLDER BYTES      # one rank; leaves FOLDER/RANK.json
 
@@ -72,7 +73,7 @@ def costs(instructions: list, records: list[tuple[int, int, int]]) -> Iterator[t
 
 
 def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
-    """Nanoseconds of a forward and of a backward block, medians over the steps. All ranks must call it."""
+    """Nanoseconds of a forward ("F") and of a backward block ("B"), and of a "step": medians over the steps. All ranks must call it."""
     import deepspeed
     from deepspeed.pipe import LayerSpec, PipelineModule
 
@@ -95,13 +96,20 @@ def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
     run = engine._ostinato
     instructions = list(run.program.instructions(engine.stage_id))
     found: dict[str, list[int]] = {"F": [], "B": []}
+    beside = []
     for step in range(WARM_UP + STEPS):
+        torch.distributed.barrier()
+        begin = time.perf_counter_ns()
         engine.train_batch(iter([(values, values)] * MICRO_BATCHES))
+        whole = time.perf_counter_ns() - begin
         if step >= WARM_UP:
-            for kind, cost in costs(instructions, run.executor.records()):
+            records = run.executor.records()
+            beside.append(whole - (max(end for _, _, end in records) - min(start for _, start, _ in records)))
+            for kind, cost in costs(instructions, records):
                 found[kind].append(cost)
     own = alone(values)
-    return {kind: max(0, int(statistics.median(times)) - own[kind]) for kind, times in found.items()}
+    blocks = {kind: max(0, int(statistics.median(times)) - own[kind]) for kind, times in found.items()}
+    return blocks | {"step": int(statistics.median(beside))}
 
 
 def main() -> None:

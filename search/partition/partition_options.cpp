@@ -54,7 +54,7 @@ void check_sums(const Profile& profile, int micro_batches) {
       bytes += part;
     bytes += static_cast<__int128>(profile.rank.buffers) * (layer.input_bytes + layer.output_bytes);
   }
-  time += static_cast<__int128>(2) * profile.rank.read;
+  time += static_cast<__int128>(2) * profile.rank.read + profile.rank.step_time;
   bytes += static_cast<__int128>(profile.rank.held) + profile.rank.step;
   if (time > most) refuse("the times of all layers together are beyond int64 nanoseconds");
   if (bytes > most) refuse("the memory of all layers and micro-batches together is beyond int64 bytes");

@@ -205,6 +205,7 @@ void add_end_of_step(ModelFacts& facts, const Model& model, const std::vector<St
   for (int d = 0; d < model.devices(); ++d)
     facts.step_memory.push_back(model.end_of_step(together[d], alone[d]));
   if (std::ranges::all_of(facts.step_time, [](Nanoseconds time) { return time == 0; })) facts.step_time = {};
+  for (Nanoseconds& time : facts.step_time) time += model.rank.step_time;
 }
 
 }  // namespace

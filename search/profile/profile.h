@@ -104,6 +104,7 @@ struct RankCost {
   Nanoseconds forward = 0;     ///< of each forward block: the engine's own code, and sending what it made
   Nanoseconds backward = 0;    ///< of each backward block, or half of one
   Nanoseconds read = 0;        ///< for a batch, on the ranks with the first and the last layer
+  Nanoseconds step_time = 0;   ///< of a step beside blocks and the optimizer's: the loss's way to all ranks
   std::int64_t computing = 0;  ///< millionths of its time in which a layer computes on a CPU, and does not
                                ///< wait, sleep or read; 0: not known, and taken to be all
 

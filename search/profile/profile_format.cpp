@@ -88,6 +88,7 @@ Json json(const RankCost& rank) {
   for (const auto& [key, value] : {std::pair{"forward", rank.forward},
                                    {"backward", rank.backward},
                                    {"read", rank.read},
+                                   {"step_time", rank.step_time},
                                    {"computing", rank.computing}})
     if (value > 0) object[key] = value;
   return object;

@@ -104,7 +104,7 @@ void ProfileReader::completeness(const Value& value) {
 
 void ProfileReader::rank(const Value& value) {
   const Fields fields(value, file_, "'rank'",
-                      {"held", "step", "buffers", "forward", "backward", "read", "computing"});
+                      {"held", "step", "buffers", "forward", "backward", "read", "step_time", "computing"});
   const auto time = [&](const char* key) { return fields.find(key) != nullptr ? fields.integer(key, 0) : 0; };
   profile_.rank = {
       .held = fields.integer("held", 0),
@@ -113,6 +113,7 @@ void ProfileReader::rank(const Value& value) {
       .forward = time("forward"),
       .backward = time("backward"),
       .read = time("read"),
+      .step_time = time("step_time"),
       .computing = fields.find("computing") == nullptr ? 0 : fields.integer("computing", 0, 1'000'000)};
 }
 

@@ -82,16 +82,23 @@ def one_f_one_b(forward: Sequence[int], backward: Sequence[int], micro_batches: 
 
 
 def best_chain(profiled: dict, ranks: int, micro_batches: int) -> tuple[tuple[int, ...], float]:
-    """Of all partitions into one chunk a rank that on which 1F1B is quickest: its cuts, and the seconds of a step."""
+    """Of all partitions into one chunk a rank that on which 1F1B is quickest: its cuts, and the seconds of a step, with what blocks cost
+    beside their layers, and the optimizer of rank 0, which ends last.
+    """
     times = [[layer[kind]["median"] for layer in profiled["layers"]] for kind in ("forward", "backward")]
+    steps, rank = [layer.get("step_time", 0) for layer in profiled["layers"]], profiled.get("rank", {})
+    for end in (0, -1):
+        times[0][end] += rank.get("read", 0)
+    of_block = [rank.get(kind, 0) for kind in ("forward", "backward")]
     best = None
     for middle in itertools.combinations(range(1, len(times[0])), ranks - 1):
         cuts = (0, *middle, len(times[0]))
-        stages = [[sum(of_kind[a:b]) for a, b in itertools.pairwise(cuts)] for of_kind in times]
+        stages = [[sum(of_kind[a:b]) + block for a, b in itertools.pairwise(cuts)] for of_kind, block in zip(times, of_block, strict=True)]
         if best is None or micro_batches * max(map(sum, zip(*stages, strict=True))) < best[1]:
             makespan = one_f_one_b(*stages, micro_batches)
             best = min(best or (cuts, makespan), (cuts, makespan), key=lambda found: found[1])
-    return best[0], best[1] / 1e9
+    cuts, makespan = best
+    return cuts, (makespan + sum(steps[: cuts[1]]) + rank.get("step_time", 0)) / 1e9
 
 
 # ---- on every rank

@@ -44,8 +44,8 @@ def compare(world: World, folder: Path, name: str, args) -> None:
         Entry(f"DeepSpeed 1F1B, best chain {list(parts)}", parts),
         Entry(f"ostinato: {chosen['chosen']}", parts, str(folder / "plan.json")),
     ]
-    makespan = json.loads((folder / "plan.json").read_text())["makespan"] / 1e9
-    rows = rows_of(entries, [expected, makespan], world.run(trainings, name, unit, count, args.steps, entries))
+    step = chosen.get("whole_step", chosen["makespan"]) / 1e9
+    rows = rows_of(entries, [expected, step], world.run(trainings, name, unit, count, args.steps, entries))
     print(f"\n{TITLES[name]}: costs {MODELS[name].costs}, unit {args.unit:g} ms, {count} micro-batches on {RANKS} ranks")
     show(rows, rows[0])
 

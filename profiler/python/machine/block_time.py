@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forward and a backward block cost on this machine beside their layers, in DeepSpeed's engine under a plan.
+"""What a forward and a backward block cost on this machine beside their layers, and a step beside its blocks, in DeepSpeed's engine
+under a plan.
 
-    count_blocks(profile.rank, profile.layers, device)      # where that can be measured: rank.forward, rank.backward
-    forward, backward = measure_blocks(196608)              # ns; messages of so many bytes
+    count_blocks(profile.rank, profile.layers, device)      # where that can be measured: rank.forward, .backward, .step_time
+    cost = measure_blocks(196608)                           # Cost(forward=..., backward=..., step=...), ns; messages of so many bytes
 
 Two ranks train layers that hardly compute (ostinato.deepspeed.block_time, known here by its name only: the plugin is built
 on the profiler). On an accelerator nothing is measured: the host runs ahead of the device there, which hides it.
@@ -17,7 +18,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ostinato.profile.machine.device import Cpu
 from ostinato.profile.machine.transfers import processes, wait_for
@@ -41,15 +42,25 @@ def count_blocks(rank: Any, rows: Sequence[Any], device: Any) -> None:
     """Puts what blocks cost into a profile's `rank`, with messages of the size that most borders between its `rows` have; nothing where
     that cannot be measured. As measure_blocks()."""
     if can_measure(device):
-        rank.forward, rank.backward = measure_blocks(border_bytes(rows))
+        rank.forward, rank.backward, rank.step_time = measure_blocks(border_bytes(rows))
 
 
-def measure_blocks(size: int) -> tuple[int, int]:
-    """Nanoseconds; medians of the ranks, and their mean. Takes some seconds. Raises ProfileError where a rank fails."""
+class Cost(NamedTuple):
+    """Nanoseconds: of a forward block, of a backward block, and of what a step does beside its blocks."""
+
+    forward: int
+    backward: int
+    step: int
+
+
+def measure_blocks(size: int) -> Cost:
+    """Medians of the ranks, and of blocks their mean; a step's is that of the rank that waits least for others. Takes some seconds. Raises
+    ProfileError where a rank fails.
+    """
     with tempfile.TemporaryDirectory(prefix="ostinato-blocks-") as name:
         folder = Path(name)
         with processes(RANKS, folder, Cpu(), PROGRAM, str(min(size, LARGEST))) as started:
             wait_for(started, folder, "the measurement of blocks")
         found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
     forward, backward = (sum(of_rank[kind] for of_rank in found) // RANKS for kind in "FB")
-    return forward, backward
+    return Cost(forward, backward, min(of_rank["step"] for of_rank in found))

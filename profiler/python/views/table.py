@@ -131,6 +131,8 @@ def block_lines(profile: Any) -> list[str]:
         lines.append(f"a batch takes {rank.read / 1e3:.0f} us to read")
     if step := sum(row.step_time for row in profile.layers):
         lines.append(f"the optimizer's step takes {step / 1e6:.2f} ms for all layers")
+    if rank.step_time:
+        lines.append(f"a step takes {rank.step_time / 1e6:.2f} ms beside blocks and optimizer")
     return lines
 
 
@@ -233,6 +235,7 @@ def summary(profile: Any, path: str) -> dict[str, Any]:
         "block_backward_ns": profile.rank.backward,
         "read_ns": profile.rank.read,
         "step_ns": sum(row.step_time for row in profile.layers),
+        "beside_step_ns": profile.rank.step_time,
         "sizes": [{"size": row.size, "forward_ns": sum(row.forward), "backward_ns": sum(row.backward)} for row in profile.sizes],
         "sizes_error": worst_between(profile.sizes),
         "timer": profile.timer,

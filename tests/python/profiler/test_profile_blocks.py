@@ -28,8 +28,8 @@ def test_a_block_costs_until_what_it_made_is_sent():
 
 @NEEDS_CORES
 def test_blocks_are_measured_in_a_training_of_two_ranks():
-    forward, backward = block_time.measure_blocks(4096)
-    assert 0 < forward < 10**9 and 0 <= backward < 10**9
+    forward, backward, step = block_time.measure_blocks(4096)
+    assert 0 < forward < 10**9 and 0 <= backward < 10**9 and 0 < step < 10**9
 
 
 @NEEDS_CORES
@@ -75,6 +75,6 @@ def test_a_profile_keeps_them(tmp_path):
 
     profile = _profiler.Profile()
     rank = profile.rank
-    rank.forward, rank.backward, rank.read = 200, 100, 300
+    rank.forward, rank.backward, rank.read, rank.step_time = 200, 100, 300, 400
     profile.rank = rank
-    assert json.loads(profile.json())["rank"] == {"held": 0, "step": 0, "buffers": 0, "forward": 200, "backward": 100, "read": 300}
+    assert json.loads(profile.json())["rank"] == {"held": 0, "step": 0, "buffers": 0, "forward": 200, "backward": 100, "read": 300, "step_time": 400}

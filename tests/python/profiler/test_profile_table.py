@@ -57,10 +57,11 @@ def test_what_is_beside_the_layers_is_said():
     result = profile()
     assert block_lines(result) == []
     rank = result.rank
-    rank.forward, rank.backward, rank.read = 201_000, 114_000, 3_000
+    rank.forward, rank.backward, rank.read, rank.step_time = 201_000, 114_000, 3_000, 4_120_000
     result.rank = rank
     assert block_lines(result) == [
         "a block takes 201 us forward and 114 us backward beside its layers", "a batch takes 3 us to read",
+        "a step takes 4.12 ms beside blocks and optimizer",
     ]  # fmt: skip
     assert summary(result, "p.json")["block_forward_ns"] == 201_000
 

@@ -341,6 +341,9 @@ TEST(PartitionChain, TheOptimizersStepTakesTime) {
   PartitionOptions options{.devices = 2};
   const auto facts = [&] { return facts_of(profile, options, cut_chain(profile, options).stages); };
   EXPECT_EQ(facts().step_time, (std::vector<Nanoseconds>{21, 49}));
+  profile.rank.step_time = 100;  // the engine's, on every rank
+  EXPECT_EQ(facts().step_time, (std::vector<Nanoseconds>{121, 149}));
+  profile.rank.step_time = 0;
   const std::string text = format_placement(partition_chain(profile, options)) + format_model(facts());
   EXPECT_EQ(parse_placement(text, "p.toml").model.step_time, facts().step_time);
   for (const char* wrong : {"[21]", "[21, -1]", "[21, 49, 0]", "[21, 9223372036854775807]"}) {

@@ -108,7 +108,7 @@ TEST(ProfileJsonTest, WhatARankSpendsIsOptional) {
   Profile p = profile();
   p.rank = {.held = 1, .step = 2, .buffers = 3};
   EXPECT_NE(format_profile(p).find(R"("rank": {"held":1,"step":2,"buffers":3})"), std::string::npos);
-  p.rank.forward = 4, p.rank.backward = 5, p.rank.read = 6;
+  p.rank.forward = 4, p.rank.backward = 5, p.rank.read = 6, p.rank.step_time = 7;
   EXPECT_EQ(parse_profile(format_profile(p), "profile.json").rank, p.rank);
 }
 
