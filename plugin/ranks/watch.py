@@ -68,7 +68,7 @@ class Watch:
         self._failed, self._spoken = f"ostinato/watch/{name}/failed", f"ostinato/watch/{name}/spoken"
         self._position, self._period_s = position, period_s
         self._presence, self._launcher, self._lateness = presence, Launcher(), Lateness(position, late_s)
-        self._over = threading.Event()
+        self._over, self._leaves = threading.Event(), False
         self._deadline: Deadline | None = None
         self._reaches = True  # the process with the store is there, and has not said that it leaves
         _watches.append(self)
@@ -94,7 +94,9 @@ class Watch:
         if asking.is_alive():
             say(NO_STORE)
 
-    def close(self) -> None:
+    def close(self, leaves: bool = False) -> None:
+        """`leaves`: the process ends in good order, and the watch's thread tells the others: another one may not start then."""
+        self._leaves = leaves
         self._over.set()
         if self._deadline is not None:
             self._deadline.close()
@@ -141,6 +143,8 @@ class Watch:
                 break
         while not self._over.wait(self._period_s):  # the launcher may have had it
             self._end_without_launcher()
+        if self._leaves and self._reaches:
+            self.leave()
 
     def _end_without_launcher(self) -> None:
         if self._launcher.gone():
@@ -148,8 +152,8 @@ class Watch:
             os._exit(1)
 
     def may_leave(self) -> bool:
-        """The thread is over, and the store can be told that this process ends."""
-        return self._reaches and not self._thread.is_alive()
+        """The store can be told that this process ends."""
+        return self._reaches and self._thread.is_alive()
 
     def leave(self) -> None:
         """This process ends in good order: the one with the store waits for the others to stop asking it. Once a process."""
@@ -170,15 +174,13 @@ class Watch:
 
 @atexit.register
 def _end() -> None:
-    watches = list(_watches)
-    for watch in watches:
-        watch.close()
     failed = getattr(sys, "last_value", None) is not None  # the others are to say where they are
+    tells = not failed and not agent_has_the_store()
+    for watch in list(_watches):
+        leaves = tells and watch.may_leave()
+        watch.close(leaves)
+        tells = tells and not leaves  # one of them does
     threads.join(PATIENCE_AFTER_FAILURE_S if failed else PATIENCE_S)
-    leaving = [watch for watch in watches if watch.may_leave()]
-    if leaving and not failed and not agent_has_the_store():
-        with suppress(RuntimeError):  # an interpreter may start no thread when it ends
-            threads.start(leaving[0].leave).join(PATIENCE_S)
 
 
 os.register_at_fork(after_in_child=_watches.clear)  # they are the parent's, and so is what is said of leaving
