@@ -14,6 +14,7 @@ from itertools import chain, count
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
+from ostinato.profile.machine import freed_memory
 from ostinato.ranks.groups import link_groups
 from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch, late_after
@@ -63,6 +64,8 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         run.executor = self._training_executor() if run.trains else None
+        if run.trains and self.device.type == "cpu":
+            freed_memory.keep()
         if run.plans_steps:
             self._plan_steps()
         run.late_changes = LateChanges(self)

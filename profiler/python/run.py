@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
+from ostinato.profile.machine import freed_memory
 from ostinato.profile.measure.by_size import measure_sizes, tokens_of
 from ostinato.profile.measure.company import company
 from ostinato.profile.measure.device_times import measure_on_device
@@ -82,6 +83,7 @@ def noted(beside: int) -> str:
 def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress) -> Measured:
     clock = StepClock.of(job.config, job.optimizer, settings, job.device)
     if not job.device.own_clock:
+        freed_memory.keep()  # as the engine does under a plan
         with company(chain.layers, job.beside):
             samples, operators = in_turns(chain.layers, job, progress=progress), record_operators(job, chain, progress)
             steps = measure_steps(job, chain, clock)

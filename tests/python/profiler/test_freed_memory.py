@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is freed stays with the process, in the profiler and under a plan on a CPU."""
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+from support.plans import Layout, make_plan
+from support.training import MICRO_BATCHES, Options, make_engine
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone can keep it")
+ROUND = 64  # tensors of a MiB, 256 pages each
+
+
+def faults() -> int:
+    """Page faults of taking and freeing them once more."""
+    before = 0
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        taken = [torch.zeros(1 << 18) for _ in range(ROUND)]
+        del taken
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def in_a_process(code: str, **environment: str) -> str:
+    kept_out = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    program = "from ostinato.profile.machine import freed_memory; from test_freed_memory import faults; "
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    made = subprocess.run([sys.executable, "-c", program + code], env=kept_out | environment | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
+
+
+def test_it_is_kept():
+    assert int(in_a_process("print(faults())")) > ROUND * 128
+    assert int(in_a_process("assert freed_memory.keep(); print(faults())")) < ROUND
+
+
+@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_whoever_has_said_how_is_left_alone(name):
+    value = "131072" if name.startswith("MALLOC") else "glibc.malloc.trim_threshold=131072"
+    assert in_a_process("print(freed_memory.keep())", **{name: value}) == "False"
+
+
+def test_a_plan_keeps_it(world2, tmp_path):
+    plan = make_plan(tmp_path, Layout("looped", (2, 4, 6), (0, 1, 0, 1)), 8, MICRO_BATCHES)
+    assert max(world2.run(faults_under, Options(section={"plan": str(plan)}))) < ROUND
+
+
+def faults_under(options: Options) -> int:
+    make_engine(options)
+    return faults()
