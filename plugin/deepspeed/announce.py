@@ -45,6 +45,7 @@ def measuring_left(rank: int, places: list[str]) -> str:
     return f"ostinato: rank {rank}: measuring ran forwards, and these are not what they were before it: {'; '.join(places)}"
 
 
+NORM = "ostinato: get_global_grad_norm() sums rank by rank, and layers have moved: it equals 1F1B's up to rounding"
 STEPS_OF_THEIR_OWN = f"every step has an order of its own, in which gradients and losses are added: {ROUNDED}"
 
 

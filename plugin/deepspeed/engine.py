@@ -148,13 +148,13 @@ class PlanEngine(StagePasses, PlanCheckpoints):
 
     def is_first_stage(self):
         run = self._ostinato
-        if not run.ready:
+        if not run.ready or run.equality.asks_as_1f1b:
             return super().is_first_stage()
         return any(stage.reads and stage.rank == self.stage_id for stage in run.stages)
 
     def is_last_stage(self):
         run = self._ostinato
-        if not run.ready:  # __init__ tries its neighbours out, in the order of the ranks
+        if not run.ready or run.equality.asks_as_1f1b:  # __init__ tries its neighbours out, in the order of the ranks
             return super().is_last_stage()
         if run.active is not None:
             return run.active.ends
@@ -172,11 +172,15 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         if self._reads_data():
             self.training_dataloader = loader
             self.data_iterator = iter(loader)
+        elif self.stage_id in (0, self.num_stages - 1):  # it reads under 1F1B, and DataLoader draws where it begins
+            self.set_dataiterator(iter(loader))
 
     def set_dataiterator(self, iterator):
         if self._reads_data():
             self.training_dataloader = None
             self.data_iterator = iterator
+        elif not self._steps_here:
+            self._ostinato.offered = iterator
 
     def _reads_data(self) -> bool:
         return any(c.rank == self.stage_id and (c.reads or c.ends) for c in self._ostinato.stages)
@@ -189,6 +193,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
                 "train_batch(): the plan holds forwards only, for eval_batch(); to train, search one for a placement with "
                 "backward blocks"
             )
+        self.check_size()
         begin = time.perf_counter()
         run = self._ostinato
         if not self._steps_here:
@@ -291,8 +296,10 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         return seen_by(size_function(run.section.sizes), items)
 
     def _next_batch(self):
-        ahead = self._ostinato.ahead
-        return ahead.popleft() if ahead else self._next_unread()
+        run = self._ostinato
+        item = run.ahead.popleft() if run.ahead else self._next_unread()
+        run.equality.note_item(item)
+        return item
 
     def _next_unread(self):
         """By DeepSpeed's code. What was read of the iterator before its turn comes first."""

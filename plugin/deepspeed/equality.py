@@ -29,6 +29,7 @@ from .draws import BATCH, LAYERS, TORCHS, Draws
 from .interleaved import Before, Interleaved, as_1f1b
 from .plans import Stage
 from .random_state import KINDS, random_state_kept, same, states
+from .readers import Readers
 from .shared_state import SharedState
 from .streams import Learning, Streams, layers_kept, may_draw
 
@@ -55,6 +56,7 @@ class Equality:
         self._watcher: Draws | Streams | Learning | None = None  # is told of each layer before it runs
         moves = engine._ostinato.plans_steps or not as_1f1b(engine._ostinato.program, stages, engine._ostinato.stock_parts)
         self._interleaved = Interleaved(self._module) if moves else None
+        self._readers = Readers(engine, stages)
         self._shared: SharedState | None = None  # in the first step
         self._before: Before | None = None  # the forward or backward that runs
         self._note_backward = None  # after the backward that runs: notes what of its layers it changed
@@ -70,6 +72,11 @@ class Equality:
         """Layers may draw what they would under 1F1B: then the loader must be read where 1F1B reads it."""
         return self.claim.draws and self._may_draw
 
+    @property
+    def asks_as_1f1b(self) -> bool:
+        """A loader is asked what it gives under 1F1B: the first rank reads inputs, and the last one labels."""
+        return self._readers.looking
+
     def one_by_one(self, stage: Stage) -> bool:
         """Whether the stage's backward starts from one output after the other, as DeepSpeed's do."""
         return self._borders is not None and self._borders.one_by_one(stage)
@@ -78,6 +85,7 @@ class Equality:
 
     def before_step(self, data_iter):
         """Before the first one. Returns the iterator that train_batch() is still to be given. All ranks must call it."""
+        self._readers.begin(data_iter)
         if not self.claim.draws:
             return data_iter
         if self._may_draw:
@@ -140,6 +148,7 @@ class Equality:
         """Rank 0 says what the first step has shown; what comes later is said by the rank that sees it. All ranks must call it."""
         if number == 1:
             self._watcher = None
+            self._reasons += self._readers.end()
         if self._interleaved is not None:
             self._reasons += self._interleaved.new()
         if self.claim.open or self._reasons:
@@ -190,6 +199,10 @@ class Equality:
             self._streams.note_batch(before)
         if self._draws is not None:
             self._draws.enter(LAYERS)
+
+    def note_item(self, item: Any) -> None:
+        """As the loader gives it, and batch_fn makes it."""
+        self._readers.note(item)
 
     def read_ahead(self, read: Callable[[], None], count: int) -> None:
         """All batches of a step, before begin(): `read` reads the next. A loader that begins anew draws at the first."""

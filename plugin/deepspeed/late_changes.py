@@ -14,6 +14,7 @@ from deepspeed.runtime.pipe import schedule
 
 from .errors import OstinatoError, Unsupported
 from .moved_state import RUN_HOOKS
+from .optimizers import beside_updates
 from .packing import words_of
 from .upstream import Engine, Model
 
@@ -28,6 +29,7 @@ EXECUTED = (
     schedule.RecvGrad,
 )
 
+FORWARD = "forward"
 # Methods of PipelineEngine in whose place the executor runs, or PlanEngine's own.
 REPLACED = ("_exec_schedule", "_exec_backward_pass", "_exec_send_activations", "_exec_recv_activations", "_exec_send_grads", "_exec_recv_grads")
 
@@ -39,20 +41,40 @@ class LateChanges:
         self._engine, self._module = engine, engine.module
         self._functions = list(self._module._local_funcs)
         self._hooks = {key for key, _ in _hooks(self._module)}
+        self._optimizer = engine.optimizer
+        self._optimizers: set[tuple] = set()  # of whose hooks and steps it has been said
 
     def follow(self) -> list[str]:
         if names := [name for name in REPLACED if name in vars(self._engine)]:
             raise OstinatoError(
                 f"the script has replaced engine.{names[0]}, which a plan does not call: it runs forwards, backwards and transfers by itself"
             )
+        check_passes(type(self._engine).__bases__[1], OstinatoError)
         self._follow_functions()
+        return self._follow_hooks() + self._follow_optimizer()
+
+    def _follow_hooks(self) -> list[str]:
         found = {key: hook for key, hook in _hooks(self._module) if key not in self._hooks}
         self._hooks |= set(found)
         return [
-            f"{words_of(hook)} is a hook on the PipelineModule, which runs once for each of a rank's stages, and in 1F1B once for all of its "
-            "layers: what it changes has other numbers there; register it on layers"
-            for hook in found.values()
+            f"{words_of(hook)} is {'the forward()' if key[0] == FORWARD else 'a hook'} on the PipelineModule, which runs once for each of a rank's stages, and in "
+            "1F1B once for all of its layers: what it changes has other numbers there; register it on layers"
+            for key, hook in found.items()
             if len(self._module._stages) > 1 or not self._is_stock()
+        ]
+
+    def _follow_optimizer(self) -> list[str]:
+        if self._engine._ostinato.stock_names is None or self._engine.optimizer is None:
+            return []
+        functions = beside_updates(self._engine)
+        if self._engine.optimizer is not self._optimizer:  # one of the script's
+            functions["step", id(self._engine.optimizer)] = type(self._engine.optimizer).step
+        found = {key: function for key, function in functions.items() if key not in self._optimizers}
+        self._optimizers |= set(found)
+        return [
+            f"{words_of(function)} runs with the optimizer's step and may see the parameters of a rank together, which are others than in 1F1B, for layers "
+            "have moved: what it computes of several of them has other numbers"
+            for function in found.values()
         ]
 
     def _is_stock(self) -> bool:
@@ -81,14 +103,19 @@ def check_classes(model: Model, engine: Any) -> None:
             f"{type(model).__name__} has a forward() of its own, which in 1F1B runs once for all layers of a rank, and under a plan once for each "
             "stage: put what it does into layers"
         )
+    check_passes(engine, Unsupported)
+
+
+def check_passes(engine: Any, error: type[OstinatoError]) -> None:
+    """Of a class of engines. Raises `error` where passes are not DeepSpeed's own."""
     for name in REPLACED:
         if not _is_deepspeeds(getattr(engine, name)):
-            raise Unsupported(f"{engine.__name__}.{name}() is not DeepSpeed's own, and a plan runs forwards, backwards and transfers without it")
+            raise error(f"{engine.__name__}.{name}() is not DeepSpeed's own, and a plan runs forwards, backwards and transfers without it")
     for command in EXECUTED:
         function = engine._INSTRUCTION_MAP[command]
         if not _is_deepspeeds(function):
             name = f"{engine.__name__}._INSTRUCTION_MAP[{command.__name__}]"
-            raise Unsupported(f"{name} is {words_of(function)}, not DeepSpeed's own, and a plan does not call it")
+            raise error(f"{name} is {words_of(function)}, not DeepSpeed's own, and a plan does not call it")
 
 
 def _is_deepspeeds(function: Any) -> bool:
@@ -96,4 +123,6 @@ def _is_deepspeeds(function: Any) -> bool:
 
 
 def _hooks(module: Model) -> list[tuple[tuple[str, int], Any]]:
-    return [((name, key), hook) for name in RUN_HOOKS for key, hook in vars(module).get(name, {}).items()]
+    """And forward(), which a script may replace, too."""
+    forward = getattr(module.forward, "__func__", module.forward)
+    return [((FORWARD, id(forward)), forward)] + [((name, key), hook) for name in RUN_HOOKS for key, hook in vars(module).get(name, {}).items()]

@@ -7,11 +7,17 @@ the options that it had: the one at the same position, else the first that has t
 nothing: it is read after the move.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from ostinato.ranks.groups import everyones
 
 from .errors import OstinatoError
 from .upstream import Engine, Model
+
+
+NAMES = "param_names"  # of a group, where an optimizer was given named parameters
 
 
 class GroupMap:
@@ -47,12 +53,14 @@ class GroupMap:
             return
         self._refuse_state()
         self._refuse_held()
-        local = list(model.parameters())
-        here = set(local)
+        names = {p: name for name, p in model.named_parameters()}
         owner = {**self._of, **self._put}
         for index, group in enumerate(self._groups):
-            others = [p for p in group["params"] if p not in here and p not in lost]
-            group["params"][:] = [p for p in local if owner.get(p) == index] + others
+            others = [p for p in group["params"] if p not in names and p not in lost]
+            theirs = dict(zip(group["params"], group.get(NAMES, ()), strict=False))
+            group["params"][:] = [p for p in names if owner.get(p) == index] + others
+            if NAMES in group:
+                group[NAMES] = [names.get(p, theirs.get(p)) for p in group["params"]]
 
     def _refuse_state(self) -> None:
         if self._optimizer is not None and any(self._optimizer.state.values()):
@@ -93,6 +101,24 @@ class Snapshot:
             self._optimizer.state.clear()
 
 
+def mark_left(parameters: Iterable[torch.Tensor]) -> None:
+    """They were this rank's, and are another's now. DeepSpeed's tensors have marks likewise."""
+    for parameter in parameters:
+        parameter.ostinato_left = True  # type: ignore[attr-defined]
+
+
+def refuse_left(optimizer: Any) -> None:
+    """Of an optimizer before DeepSpeed wraps it, however it came to its parameters. All ranks must call it."""
+    left = [p for group in optimizer.param_groups for p in group["params"] if hasattr(p, "ostinato_left")]
+    found = everyones(len(left))
+    if any(found):
+        rank = next(rank for rank, count in enumerate(found) if count)
+        raise OstinatoError(
+            f"the {type(optimizer).__name__} of rank {rank} holds {found[rank]} parameters of layers that the placement has moved to other ranks, which would learn "
+            "nothing there: give deepspeed.initialize() a list as model_parameters, and a function that makes an optimizer of what it is given, or the optimizer itself"
+        )
+
+
 def refuse_uneven(engine: Engine) -> None:
     """ZeRO sums the norms of gradients over the ranks of a pipeline group by group, and DeepSpeed drops groups without parameters: where
     ranks have different numbers of them, the step would never end. All ranks must call it.
@@ -110,7 +136,7 @@ def refuse_uneven(engine: Engine) -> None:
 
 def comparable(group: dict) -> str:
     """What is set beside its parameters, comparable between ranks."""
-    return repr(sorted((key, value) for key, value in group.items() if key != "params"))
+    return repr(sorted((key, value) for key, value in group.items() if key not in ("params", NAMES)))
 
 
 def position(options: str, index: int, have: list[str]) -> int | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from deepspeed import comm
 
-from . import checkpoint, universal
+from . import announce, checkpoint, universal
 from .errors import OstinatoError
+from .parameter_groups import refuse_left
+from .plans import copies_of
 from .run import Run
 from .upstream import Engine
 
@@ -23,6 +25,26 @@ class PlanCheckpoints(Engine):
                 f"set_train_batch_size({train_batch_size}): the plan is for {self.micro_batches} micro-batches a step "
                 f"({before} samples): search a plan for the other size and make a new engine"
             )
+
+    def check_size(self) -> None:
+        """Raises OstinatoError where the script has written to engine.micro_batches."""
+        run = self._ostinato
+        if self.micro_batches != (planned := run.program.micro_batches * copies_of(run.stages)):
+            raise OstinatoError(f"engine.micro_batches is {self.micro_batches}, and the plan is for {planned}: search a plan for {self.micro_batches}")
+
+    def _check_for_duplicates(self, optimizer):
+        """Asked once the optimizer is there, and before ZeRO or half precision flatten its parameters."""
+        refuse_left(optimizer)
+        super()._check_for_duplicates(optimizer)
+
+    def get_global_grad_norm(self):
+        """Summed rank by rank where ZeRO or half precision computes it: rounded otherwise than in 1F1B where layers have moved."""
+        norm, run = super().get_global_grad_norm(), self._ostinato
+        if norm is not None and run.stock_names is not None and not run.norm_told:
+            run.norm_told = True
+            if self.global_rank == 0:
+                print(announce.NORM, flush=True)
+        return norm
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, *args, **kwargs):
         """DeepSpeed's rank 0 would write `latest` while others still write what it leads to: here it waits for them."""

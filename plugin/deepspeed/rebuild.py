@@ -27,7 +27,7 @@ from .layer_state import Described, Marks, describe
 from .module import adopt
 from .moved_state import MovedState, functions_changed
 from .packing import digest
-from .parameter_groups import GroupMap
+from .parameter_groups import GroupMap, mark_left
 from .plans import Stage, copies_of, of_copy
 from .random_state import random_state_kept
 from .tied import beside, built_alike, only_tied, tied_tensors
@@ -178,6 +178,7 @@ class _Mover:
         lost: set[torch.Tensor] = {p for unit in self.old[self.rank] if unit not in stay for p in kept[unit].parameters()}
         self._register(kept | built)
         self.groups.apply(self.model, lost)
+        mark_left(lost - set(self.model.parameters()))
         return [held.names for held in holdings]
 
     def _parts_of(self, unit: str, module: torch.nn.Module, holdings: list[Holdings]) -> list[Part]:

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people's scripts do around a training: equal bits, or a difference that was announced, or a refusal by name."""
+
+import io
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+
+import pytest
+import torch
+from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from ostinato.deepspeed.readers import digest
+from support.plans import make_plan
+from support.strangers import LAYERS, WIDTH
+from support.training import MICRO_BATCHES, MODELS, data_of, make_model, weights
+from test_strangers import BASE, LAYOUTS, after_initialize, nothing, same
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, TensorDataset
+
+
+@pytest.fixture(scope="module")
+def wave(tmp_path_factory):
+    return {"plan": str(make_plan(tmp_path_factory.mktemp("plan") / "wave", LAYOUTS["wave"], LAYERS, MICRO_BATCHES)), "timeout_s": 20}
+
+
+def listed(model):
+    return {"model_parameters": list(model.parameters())}
+
+
+def trained(options, give=listed, feed=data_of, then=nothing) -> dict:
+    """Losses, weights, what this rank said, and the error that ended it. `then`: between steps."""
+    import deepspeed
+
+    printed, losses, error = io.StringIO(), [], ""
+    with redirect_stdout(printed):
+        try:
+            model = make_model(options)
+            engine, *_ = deepspeed.initialize(model=model, config=options.configuration(), **give(model))
+            engine.batches = MODELS[options.model].micro_batches
+            data = feed(engine)
+            for _ in range(options.steps):
+                losses.append(engine.train_batch(data).item())
+                then(engine)
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+    said = [line for line in printed.getvalue().splitlines() if line.startswith("ostinato:")]
+    return {"losses": losses, "weights": {} if error else weights(engine), "said": said, "error": error}
+
+
+# ---- optimizers
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def decayed(model):
+    return [p for p in model.parameters() if p.dim() > 1], [p for p in model.parameters() if p.dim() <= 1]
+
+
+def named(model):
+    return {"optimizer": adam(model.named_parameters())}
+
+
+def named_groups(model):
+    groups = [{"params": [(n, p) for n, p in model.named_parameters() if (p.dim() > 1) == many], "weight_decay": 0.1 * many} for many in (True, False)]
+    return {"optimizer": adam(groups)}
+
+
+def called(model):
+    return {"optimizer": adam, "model_parameters": filter(lambda p: p.requires_grad, model.parameters())}
+
+
+def of_the_model(model):
+    return {"optimizer": lambda _: adam(model.parameters())}
+
+
+def closed_over(model):
+    held = list(model.parameters())
+    return {"optimizer": lambda _: adam(held)}
+
+
+def in_a_tuple(model):
+    return {"model_parameters": tuple(model.parameters())}
+
+
+def once_only(model):
+    return {"model_parameters": iter(list(model.parameters()))}
+
+
+def tuples_in_groups(model):
+    return {"model_parameters": [{"params": tuple(part)} for part in decayed(model)]}
+
+
+@pytest.mark.parametrize("give", [named, named_groups, called, of_the_model])
+def test_an_optimizer_however_it_is_made(world2, wave, give):
+    options = replace(BASE, optimizer=None)
+    theirs, ours = world2.run(trained, options, give), world2.run(trained, replace(options, section=wave), give)
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"] and "bit for bit" in ours[0]["said"][-1]
+
+
+@pytest.mark.parametrize("give", [closed_over, in_a_tuple, once_only, tuples_in_groups])
+@pytest.mark.parametrize("config", [{}, {"zero_optimization": {"stage": 1}}], ids=["zero0", "zero1"])
+def test_parameters_that_have_left_are_refused(world2, wave, give, config):
+    """They were read before layers moved, where nobody saw it: those that came would not learn."""
+    options = replace(BASE, optimizer=None if give is closed_over else "SGD", config=config, section=wave)
+    for rank in world2.run(trained, options, give):
+        assert rank["error"].startswith("OstinatoError: the ") and "parameters of layers that the placement has moved to other ranks" in rank["error"]
+
+
+def clip(optimizer, *_):
+    torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 0.1)
+
+
+def hooked(engine):
+    engine.optimizer.register_step_pre_hook(clip)
+
+
+def hooked_for_all(engine):
+    register_optimizer_step_pre_hook(clip)
+
+
+def stepped(engine):
+    step = engine.optimizer.step
+    engine.optimizer.step = lambda: (clip(engine.optimizer), step())[1]
+
+
+class Clipping:
+    def __init__(self, optimizer):
+        self.__dict__["inner"] = optimizer
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def step(self):
+        clip(self.inner)
+        self.inner.step()
+
+
+def wrapped(engine):
+    engine.optimizer = Clipping(engine.optimizer)
+
+
+def alone(options, change):
+    """after_initialize(), and no hook of all optimizers is left behind."""
+    from torch.optim import optimizer
+
+    try:
+        return after_initialize(options, change)
+    finally:
+        optimizer._global_optimizer_pre_hooks.clear()
+
+
+@pytest.mark.parametrize("change", [hooked, hooked_for_all, stepped, wrapped])
+def test_what_sees_the_gradients_of_a_rank_together_is_said(world2, wave, change):
+    theirs, ours = world2.run(alone, BASE, change), world2.run(alone, replace(BASE, section=wave), change)
+    assert not same(ours[0], theirs[0]) and "bit for bit" not in ours[0]["said"][-1]
+    assert "may see the parameters of a rank together" in ours[0]["said"][-1] and "test_strangers_training.py:" in ours[0]["said"][-1]
+
+
+def scheduled(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)}
+
+
+def test_a_schedulers_counter_of_steps_is_none_of_them(world2, wave):
+    options = replace(BASE, optimizer=None)
+    theirs, ours = world2.run(trained, options, scheduled), world2.run(trained, replace(options, section=wave), scheduled)
+    assert same(ours[0], theirs[0]) and "bit for bit" in ours[0]["said"][-1]
+
+
+def asks_for_the_norm(engine):
+    print(f"norm {engine.get_global_grad_norm()}")
+
+
+@pytest.mark.parametrize(("config", "times"), [({"zero_optimization": {"stage": 1}}, 1), ({}, 0)])
+def test_the_norm_of_gradients_is_summed_rank_by_rank(world2, wave, config, times):
+    """What a script may ask for. DeepSpeed has none in fp32 without ZeRO."""
+    options = replace(BASE, config=config, section=wave)
+    ours = world2.run(trained, options, listed, data_of, asks_for_the_norm)
+    assert [sum("get_global_grad_norm() sums rank by rank" in line for line in rank["said"]) for rank in ours] == [times, 0]
+
+
+# ---- passes
+
+
+def halved(engine):
+    forward = engine.module.forward
+    engine.module.forward = lambda hidden: forward(hidden) / 2
+
+
+def test_a_forward_that_is_replaced_after_initialize(world2, wave):
+    theirs, ours = world2.run(after_initialize, BASE, halved), world2.run(after_initialize, replace(BASE, section=wave), halved)
+    assert not same(ours[0], theirs[0]) and "halved.<lambda>() (test_strangers_training.py:" in ours[0]["said"][-1]
+    assert "is the forward() on the PipelineModule" in ours[0]["said"][-1]
+
+
+@contextmanager
+def patched(name, value):
+    before = getattr(PipelineEngine, name)
+    setattr(PipelineEngine, name, value(before))
+    try:
+        yield
+    finally:
+        setattr(PipelineEngine, name, before)
+
+
+def patched_later(options, name) -> dict:
+    def counted(function):
+        return lambda self, *args, **kwargs: function(self, *args, **kwargs)
+
+    def in_the_map(commands):
+        return {**commands, schedule.BackwardPass: counted(commands[schedule.BackwardPass])}
+
+    context = patched(name, in_the_map if name == "_INSTRUCTION_MAP" else counted)
+    result = after_initialize(options, lambda engine: context.__enter__())
+    context.__exit__(None, None, None)
+    return result
+
+
+@pytest.mark.parametrize("name", ["_exec_backward_pass", "_INSTRUCTION_MAP"])
+def test_passes_that_are_patched_after_initialize_are_refused(world2, wave, name):
+    for rank in world2.run(patched_later, replace(BASE, section=wave), name):
+        assert rank["error"].startswith("OstinatoError") and name in rank["error"] and not rank["losses"]
+
+
+def doubled(engine):
+    engine.micro_batches = 2 * MICRO_BATCHES
+
+
+def test_another_number_of_micro_batches_is_refused(world2, wave):
+    for rank in world2.run(trained, replace(BASE, section=wave), listed, data_of, doubled):
+        assert "engine.micro_batches is 8, and the plan is for 4" in rank["error"] and len(rank["losses"]) == 1
+
+
+# ---- data
+
+
+def its_own(engine):
+    """Each rank has what DeepSpeed's schedule needs of it."""
+    first = engine.global_rank == 0
+    return ((x if first else 0 * x, 0 * y if first else y) for x, y in engine.batches(7))
+
+
+def as_asked(engine):
+    return ((x if engine.is_first_stage() else 0 * x, y if engine.is_last_stage() else 0 * y) for x, y in engine.batches(7))
+
+
+def everywhere(engine):
+    return engine.batches(7)
+
+
+def other_labels(engine):
+    """By set_dataloader()."""
+    generator = torch.Generator().manual_seed(engine.global_rank)
+    made = [torch.randn(3 * MICRO_BATCHES * BASE.steps, WIDTH, generator=generator) for _ in range(2)]
+    engine.set_dataloader(DataLoader(TensorDataset(*made), batch_size=3))
+
+
+@pytest.mark.parametrize("feed", [its_own, other_labels])
+def test_labels_of_another_rank_are_said(world2, wave, feed):
+    theirs, ours = world2.run(trained, BASE, listed, feed), world2.run(trained, replace(BASE, section=wave), listed, feed)
+    assert not same(ours[0], theirs[0]) and "bit for bit" not in ours[0]["said"][-1]
+    assert "takes labels from the data iterator of rank 0, and 1F1B from that of rank 1" in ours[0]["said"][-1]
+
+
+def drawn_where_it_begins(engine):
+    torch.manual_seed(4)
+    made = [torch.randn(3 * MICRO_BATCHES * 2, WIDTH) for _ in range(2)]
+    engine.set_dataloader(DataLoader(TensorDataset(*made), batch_size=3, shuffle=True))
+
+
+@pytest.mark.parametrize(("feed", "steps"), [(as_asked, 3), (everywhere, 3), (drawn_where_it_begins, 2)])
+@pytest.mark.parametrize("change", ["", "dropout"])
+def test_data_that_are_those_of_1f1b(world2, wave, feed, steps, change):
+    options = replace(BASE, change=change, steps=steps)
+    theirs, ours = world2.run(trained, options, listed, feed), world2.run(trained, replace(options, section=wave), listed, feed)
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"] and "bit for bit" in ours[0]["said"][-1]
+
+
+def test_digests_of_what_loaders_give():
+    made = {"ids": torch.arange(6).reshape(2, 3), "rest": [torch.zeros(()), None, (torch.ones(2, dtype=torch.bool),)]}
+    assert digest(made) == digest({**made, "ids": made["ids"].t().contiguous().t()})
+    others = [{**made, "ids": made["ids"] + 1}, {**made, "ids": made["ids"].reshape(3, 2)}, {**made, "rest": made["rest"][:2]}, {"other": made["ids"]}, made["ids"]]
+    assert len({digest(value) for value in (made, *others)}) == 6
