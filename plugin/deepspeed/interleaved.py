@@ -62,6 +62,8 @@ class Interleaved:
     def __init__(self, model: StagedLayers):
         self._model = model
         self._found: dict[str, bool] = {}  # in words: whether it has been said
+        if layers := [str(layer) for layer, function in zip(model._local_layers, model._local_funcs, strict=True) if _is_scripted(function)]:
+            self._note(f"layers {', '.join(layers)} are TorchScript, which torch compiles by what has run before")
 
     @staticmethod
     def looks(step: int, micro_batch: int, of: int) -> bool:
@@ -98,6 +100,10 @@ class Interleaved:
     def _runs_python(self, stage: Stage, outputs: Any) -> bool:
         modules = (m for f in self._model.functions_of(stage) if isinstance(f, torch.nn.Module) for m in f.modules())
         return any(m._backward_hooks or m._backward_pre_hooks for m in modules) or any(map(_is_the_scripts, _graph(outputs)))
+
+
+def _is_scripted(function: Any) -> bool:
+    return isinstance(function, torch.nn.Module) and any(isinstance(module, torch.jit.ScriptModule) for module in function.modules())
 
 
 def _is_the_scripts(node: Any) -> bool:

@@ -19,6 +19,7 @@ where such draws left off.
 Training and evaluation have streams of their own, for layers draw otherwise in them; "step" stands for either.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -189,7 +190,7 @@ def layers_kept(model: StagedLayers) -> Iterator[None]:
 
 NAMES = {"dropout", "dropout_", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "bernoulli", "bernoulli_"}
 NAMES |= {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "normal_", "uniform_", "random_"}
-NAMES |= {"multinomial", "gumbel_softmax", "rrelu", "poisson", "exponential_", "rsample", "sample"}
+NAMES |= {"multinomial", "gumbel_softmax", "rrelu", "poisson", "exponential_", "rsample", "sample", "scaled_dot_product_attention"}
 
 
 def may_draw(functions: list) -> bool:
@@ -213,8 +214,10 @@ def _module_draws(module: torch.nn.Module) -> bool:
     if isinstance(module, torch.nn.RReLU):
         return True
     chances = (value for name, value in vars(module).items() if "drop" in name.lower() and isinstance(value, float))
-    own = not type(module).__module__.startswith("torch.nn")
-    return any(value > 0 for value in chances) or (own and _calls(type(module).forward))
+    if isinstance(module, torch.jit.ScriptModule):
+        return hasattr(module, "forward") and bool(NAMES & set(re.findall(r"\w+", module.code)))
+    forwards = (vars(kind)["forward"] for kind in type(module).__mro__ if "forward" in vars(kind) and not kind.__module__.startswith("torch.nn"))
+    return any(value > 0 for value in chances) or any(map(_calls, forwards))
 
 
 def _calls(function) -> bool:

@@ -181,6 +181,25 @@ def test_the_norm_of_gradients_is_summed_rank_by_rank(world2, wave, config, time
     assert [sum("get_global_grad_norm() sums rank by rank" in line for line in rank["said"]) for rank in ours] == [times, 0]
 
 
+# ---- layers
+
+
+@pytest.mark.parametrize("change", ["attention", "checkpoint"])
+def test_dropout_that_no_name_says_is_that_of_1f1b(world2, wave, change):
+    options = replace(BASE, change=change)
+    theirs, ours = world2.run(trained, options), world2.run(trained, replace(options, section=wave))
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+    assert ours[0]["said"][-1].endswith("equal to 1F1B bit for bit; layers 1, 5 draw the random numbers that they draw there")
+
+
+@pytest.mark.parametrize("change", ["script", "script with dropout"])
+def test_torchscript_is_said_to_be_compiled_otherwise(world2, wave, change):
+    options = replace(BASE, change=change)
+    theirs, ours = world2.run(trained, options), world2.run(trained, replace(options, section=wave))
+    said = ours[0]["said"][-1]
+    assert ours[0]["losses"] == pytest.approx(theirs[0]["losses"], rel=1e-5) and "layers 1 are TorchScript" in said and "layers 5 are" in said
+
+
 # ---- passes
 
 

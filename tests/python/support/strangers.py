@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 LAYERS, WIDTH, BATCH = 8, 6, 3
 
@@ -129,6 +130,35 @@ class Dropping(Plain):
         return nn.functional.dropout(super().forward(hidden), 0.3, self.training)
 
 
+class Scripted(Plain):
+    def __init__(self, chance=0.0):
+        super().__init__()
+        self.inner = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(chance)))
+
+    def forward(self, hidden):
+        return super().forward(hidden) + self.inner(hidden)
+
+
+class ScriptedDropping(Scripted):
+    def __init__(self):
+        super().__init__(0.3)
+
+
+class Attending(Plain):
+    """Dropout that no name says."""
+
+    def forward(self, hidden):
+        made = super().forward(hidden)[None]
+        return nn.functional.scaled_dot_product_attention(made, made, made, dropout_p=0.3 * self.training)[0]
+
+
+class Rerunning(Dropping):
+    """A layer that checkpoints what it has of its class."""
+
+    def forward(self, hidden):
+        return checkpoint(super().forward, hidden, use_reentrant=False)
+
+
 class Norming(Plain):
     def __init__(self):
         super().__init__()
@@ -224,6 +254,10 @@ CHANGES: dict[str, dict[int, Any]] = {
     "context": {0: Putting, 3: Getting, 4: Putting, 7: Getting},
     "context of a stage": {0: Putting, 1: Getting, 4: Putting, 5: Getting},
     "generator": {1: Drawing, 2: Drawing, 5: Drawing, 6: Drawing},
+    "attention": {1: Attending, 5: Attending},
+    "checkpoint": {1: Rerunning, 5: Rerunning},
+    "script": {1: Scripted, 5: Scripted},
+    "script with dropout": {1: ScriptedDropping, 5: ScriptedDropping},
     "statistics": {1: Norming, 5: Norming},
 }
 
