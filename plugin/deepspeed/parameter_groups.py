@@ -104,7 +104,7 @@ class Snapshot:
 def mark_left(parameters: Iterable[torch.Tensor]) -> None:
     """They were this rank's, and are another's now. DeepSpeed's tensors have marks likewise."""
     for parameter in parameters:
-        parameter.ostinato_left = True  # type: ignore[attr-defined]
+        parameter.ostinato_left = True  # type: ignore[attr-defined]  # a mark of our own
 
 
 def refuse_left(optimizer: Any) -> None:
