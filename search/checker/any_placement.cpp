@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 namespace ostinato {
@@ -22,6 +23,8 @@ struct Layer {
   Wide kept = 0;    ///< bytes, from its forward to its backward
   Wide there = 0;   ///< its forward and what a gradient needs to pass back through it
   Wide behind = 0;  ///< the same of the layers that stand between the two
+  Wide back = 0;    ///< of `there`, without the forward
+  Wide input = 0;   ///< bytes that it reads
 
   Wide holds() const { return kept * (there + behind); }  ///< bytes times nanoseconds
 };
@@ -64,6 +67,27 @@ class Proof {
     return static_cast<Nanoseconds>(std::min<Wide>(best, std::numeric_limits<Nanoseconds>::max()));
   }
 
+  /// D4: as D2, of a chain whose stages keep what they read as well. Stages that end before a layer are known
+  /// when those that begin there are added.
+  Nanoseconds by_stages() const {
+    const Wide free = free_memory();
+    const std::size_t n = layers_.size();
+    if (!trains_ || plan_.objective != Objective::makespan || free < 0 || n > 4096) return 0;
+    if (!chain() || !plan_.any_placement->sharded.empty()) return 0;
+    Wide most = 0, unit = 1, idle = 0, best = 0;
+    for (const Layer& layer : layers_) most = std::max(most, layer.holds());
+    while (most / unit > Wide{1} << 50) unit *= 2;
+    for (const Wide wait : waits()) idle += wait;
+    for (std::size_t k = 0; k < n; k += 1 + n * n / 4096) {
+      const Wide memory = layers_[k].holds() / unit, time = layers_[k].again;
+      if (memory == 0) continue;
+      const Wide needed = plan_.micro_batches * divided_at(time, memory, unit) + memory * idle;
+      const Wide offered = memory * count() + time * ((free + unit - 1) / unit);
+      best = std::max(best, (needed + offered - 1) / offered);
+    }
+    return static_cast<Nanoseconds>(std::min<Wide>(best, std::numeric_limits<Nanoseconds>::max()));
+  }
+
   /// Whether a step of `length` is impossible; false, too, where the work does not suffice.
   bool refutes(Nanoseconds length, std::int64_t work) const {
     const std::vector<Wide> rooms = rooms_within(length);
@@ -74,6 +98,32 @@ class Proof {
   }
 
  private:
+  /// The least of all divisions into stages, where a nanosecond costs `memory` and a unit held costs `time`.
+  Wide divided_at(Wide time, Wide memory, Wide unit) const {
+    std::vector<std::optional<Wide>> ending(layers_.size() + 1);
+    ending.front() = 0;
+    for (std::size_t begin = 0; begin < layers_.size(); ++begin) {
+      const Layer& reads = layers_[begin];
+      Layer stage;  // sums
+      stage.work = Wide{profile_.rank.forward} + profile_.rank.backward;
+      for (std::size_t end = begin; end < layers_.size();) {
+        const Layer& layer = layers_[end++];
+        stage.work += layer.work;
+        stage.again += layer.again;
+        stage.kept += layer.kept;
+        stage.back += layer.back;
+        const Wide way = reads.there + reads.behind;
+        const Wide keeping = memory * stage.work + time * (way * (reads.input + stage.kept) / unit);
+        const Wide byte_times =
+            reads.input * (way + stage.again) + stage.kept * (stage.again + stage.back);
+        const Wide running_again = memory * (stage.work + stage.again) + time * (byte_times / unit);
+        const Wide all = *ending[begin] + std::min(keeping, running_again);
+        ending[end] = ending[end] ? std::min(*ending[end], all) : all;
+      }
+    }
+    return *ending.back();
+  }
+
   bool chain() const {
     for (std::size_t l = 1; l < layers_.size(); ++l) {
       const auto& after = profile_.layers[l].after;
@@ -116,6 +166,7 @@ class Proof {
         back = std::min(back, cost.backward_input.median);
       const Wide forward = cost.forward.median, kept = cost.kept + cost.labels;
       const Wide again = *cost.recompute;
+      layer.back = k == 0 ? Wide{back} : std::min<Wide>(layer.back, back);
       layer.again = k == 0 ? again : std::min(layer.again, again);
       layer.there = k == 0 ? forward + back : std::min(layer.there, forward + back);
       layer.kept = k == 0 ? kept : std::min(layer.kept, kept);
@@ -127,6 +178,7 @@ class Proof {
           if (part.layer == static_cast<int>(l)) given_back = std::max<Wide>(given_back, part.bytes);
     }
     layer.kept = std::max<Wide>(0, layer.kept - given_back);
+    layer.input = profile_.layers[l].input_bytes;
     if (!layer.whole) layer.there = (layer.there + count() - 1) / count();
     for (const int from : read_by(l)) {
       Wide& behind = layers_[from].behind;
@@ -165,16 +217,25 @@ class Proof {
 
   Wide count() const { return static_cast<Wide>(cluster_.devices.size()); }
 
-  /// What each device has for one micro-batch, in time of the quickest kind; falling.
-  std::vector<Wide> rooms_within(Nanoseconds length) const {
+  /// Of each device, the least that it is idle at the ends of a step; rising.
+  std::vector<Wide> waits() const {
+    const std::size_t devices = cluster_.devices.size();
+    if (plan_.objective != Objective::makespan || cluster_.kinds.size() > 1)
+      return std::vector<Wide>(devices, 0);
     std::vector<Wide> waits;
     for (const Layer& layer : layers_)
       for (Wide i = 0; i < (layer.whole ? 1 : count()); ++i) waits.push_back(layer.before);
     std::sort(waits.begin(), waits.end());
-    const bool begins = plan_.objective == Objective::makespan && cluster_.kinds.size() == 1;
+    waits.resize(devices, waits.back());
+    return waits;
+  }
+
+  /// What each device has for one micro-batch, in time of the quickest kind; falling.
+  std::vector<Wide> rooms_within(Nanoseconds length) const {
+    const std::vector<Wide> idle = waits();
     std::vector<Wide> rooms;
     for (std::size_t d = 0; d < cluster_.devices.size(); ++d) {
-      const Wide wait = begins ? waits[std::min(d, waits.size() - 1)] : 0;
+      const Wide wait = idle[d];
       const Wide blocks = Wide{profile_.rank.forward} + (trains_ ? profile_.rank.backward : 0);
       const Wide time = std::max<Wide>(0, std::max<Wide>(0, length - wait) / plan_.micro_batches - blocks);
       rooms.push_back(in_quickest_time(time, cluster_.devices[d].kind));
@@ -304,6 +365,7 @@ std::string statement(const Proof& proof, Nanoseconds claim, std::int64_t most_w
   if (claim == 0) return "nothing";
   if (proof.path() >= claim) return "D3";
   if (proof.by_memory() >= claim) return "D2";
+  if (proof.by_stages() >= claim) return "D4";
   return proof.refutes(claim - 1, most_work) ? "D1" : "";
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "search/partition/joint_candidates.h"
 #include "search/partition/packing.h"
@@ -15,6 +16,8 @@ namespace {
 constexpr long kWorkOfOne = 200'000, kWork = 3'000'000;
 /// Of memory times time: rounding to less keeps products within 128 bits.
 constexpr __int128 kMostHeld = __int128{1} << 50;
+/// Layers of D4; it tries so many prices times the square of the number of layers.
+constexpr std::size_t kMostStaged = 4096;
 
 class AnyPlacementBound {
  public:
@@ -44,7 +47,8 @@ class AnyPlacementBound {
       (impossible(packing, length, work) ? refuted : open) = length;
       left += work;
     }
-    any_.lower_bound = std::max({refuted + 1, std::min(by_memory(), reached), path_});
+    any_.lower_bound =
+        std::max({refuted + 1, std::min(by_memory(), reached), std::min(by_stages(), reached), path_});
     return any_;
   }
 
@@ -124,14 +128,16 @@ class AnyPlacementBound {
   /// and those that read from them, run both.
   void add_held() {
     if (options_.search.objective != Objective::makespan) return;
-    const std::vector<Bytes> kept = least_kept();
+    const std::vector<Bytes>& kept = kept_ = least_kept();
     std::vector<Nanoseconds> behind(works_.size(), 0);
     held_.resize(works_.size());
+    paths_.resize(works_.size());
     for (std::size_t l = works_.size(); l-- > 0;) {
       for (const int reader : model_.graph.readers(static_cast<int>(l)))
         behind[l] = std::max(behind[l], behind[reader] + there_and_back(reader));
       const Nanoseconds path = behind[l] + there_and_back(l);
       path_ = std::max(path_, path);
+      paths_[l] = path;
       held_[l] = static_cast<__int128>(kept[l]) * path;
     }
     const __int128 most = *std::max_element(held_.begin(), held_.end());
@@ -141,11 +147,15 @@ class AnyPlacementBound {
 
   Nanoseconds there_and_back(std::size_t layer) const {
     const Nanoseconds time = least_over_kinds([&](std::size_t kind) {
-      const LayerCost& cost = model_.on_kind[kind][layer];
-      const Nanoseconds whole = cost.backward.median;
-      return cost.forward.median + (model_.split ? std::min(whole, cost.backward_input.median) : whole);
+      return model_.on_kind[kind][layer].forward.median + back(kind, layer);
     });
     return divided_[layer] ? chain::share(time, devices_) : time;
+  }
+
+  /// Until a gradient has passed through it.
+  Nanoseconds back(std::size_t kind, std::size_t layer) const {
+    const LayerCost& cost = model_.on_kind[kind][layer];
+    return model_.split ? std::min(cost.backward.median, cost.backward_input.median) : cost.backward.median;
   }
 
   /// Without what the last layer of a stage gives back of it.
@@ -184,9 +194,7 @@ class AnyPlacementBound {
     const __int128 free = room();
     if (model_.inference || held_.empty() || free < 0) return 0;
     const __int128 steps = options_.search.micro_batches, capacity = (free + unit_ - 1) / unit_;
-    std::vector<__int128> again;  // of each layer, where that is least
-    for (std::size_t l = 0; l < held_.size(); ++l)
-      again.push_back(least_over_kinds([&](std::size_t kind) { return *model_.on_kind[kind][l].recompute; }));
+    const std::vector<Nanoseconds> again = least_again();
     __int128 best = 0;
     for (std::size_t price = 0; price < held_.size(); ++price) {
       const __int128 time = again[price], memory = held_[price];
@@ -197,6 +205,57 @@ class AnyPlacementBound {
       best = std::max(best, (steps * needed + offered - 1) / offered);
     }
     return static_cast<Nanoseconds>(std::min<__int128>(best, std::numeric_limits<Nanoseconds>::max()));
+  }
+
+  /// Of each layer, where its forward runs again the quickest.
+  std::vector<Nanoseconds> least_again() const {
+    std::vector<Nanoseconds> again;
+    for (std::size_t l = 0; l < held_.size(); ++l)
+      again.push_back(least_over_kinds([&](std::size_t kind) { return *model_.on_kind[kind][l].recompute; }));
+    return again;
+  }
+
+  /// D4: of a chain, the cheapest stages at a price of memory: each holds what it reads, and keeps the rest or
+  /// runs its forward again. O(layers²) a price, of which there are fewer the more layers there are.
+  Nanoseconds by_stages() const {
+    const __int128 free = room();
+    const std::size_t layers = held_.size();
+    if (model_.inference || held_.empty() || layers > kMostStaged || free < 0) return 0;
+    if (!model_.graph.is_chain() || !options_.shardable.empty()) return 0;
+    const __int128 steps = options_.search.micro_batches, capacity = (free + unit_ - 1) / unit_;
+    const std::vector<Nanoseconds> again = least_again();
+    const __int128 idle = std::accumulate(idle_.begin(), idle_.end(), __int128{0});
+    __int128 best = 0;
+    for (std::size_t price = 0; price < layers; price += 1 + layers * layers / kMostStaged) {
+      const __int128 time = again[price], memory = held_[price];
+      if (memory == 0) continue;
+      const __int128 needed = steps * cheapest_stages(again, time, memory) + idle * memory;
+      const __int128 offered = devices_ * memory + time * capacity;
+      best = std::max(best, (needed + offered - 1) / offered);
+    }
+    return static_cast<Nanoseconds>(std::min<__int128>(best, std::numeric_limits<Nanoseconds>::max()));
+  }
+
+  /// Of one micro-batch: `memory` for a nanosecond of a device, `time` for a unit that is held.
+  __int128 cheapest_stages(const std::vector<Nanoseconds>& again, __int128 time, __int128 memory) const {
+    const std::size_t layers = held_.size();
+    const __int128 blocks = model_.rank.forward + model_.rank.backward;
+    std::vector<__int128> best(layers + 1, 0);  // of the layers from one on
+    for (std::size_t first = layers; first-- > 0;) {
+      const __int128 path = paths_[first], input = model_.profile.layers[first].input_bytes;
+      __int128 work = blocks, kept = 0, twice = 0, backwards = 0;
+      for (std::size_t last = first; last < layers; ++last) {
+        work += works_[last];
+        kept += kept_[last];
+        twice += again[last];
+        backwards += least_over_kinds([&](std::size_t kind) { return back(kind, last); });
+        const __int128 keeps = work * memory + time * ((input + kept) * path / unit_);
+        const __int128 held_twice = (input * (path + twice) + kept * (twice + backwards)) / unit_;
+        const __int128 stage = std::min(keeps, (work + twice) * memory + time * held_twice);
+        if (last == first || stage + best[last + 1] < best[first]) best[first] = stage + best[last + 1];
+      }
+    }
+    return best.front();
   }
 
   /// No step of this length.
@@ -232,6 +291,8 @@ class AnyPlacementBound {
   std::vector<Nanoseconds> idle_;   ///< rising
   std::vector<__int128> held_;      ///< by layer: bytes times nanoseconds of a micro-batch, in unit_
   __int128 unit_ = 1;
+  std::vector<Bytes> kept_;         ///< by layer, as the next
+  std::vector<Nanoseconds> paths_;  ///< there and back, from the layer to the end
   Nanoseconds path_ = 0;  ///< of one micro-batch
   AnyPlacement any_;
 };

@@ -39,6 +39,9 @@ constexpr int kShortEffort = 5;
 constexpr std::size_t kSearchedWhole = 4;
 /// Percent above the shortest plan, beyond which a candidate is not searched again with all the work.
 constexpr Nanoseconds kWorthAll = 5;
+/// Candidates short of memory that are cut again for these percentages of it.
+constexpr std::size_t kCutForLess = 2;
+constexpr int kLessMemory[] = {75, 50, 25};
 /// Candidates that move, by the steps (blocks times micro-batches) of a schedule.
 constexpr std::size_t kFewestMoved = 3, kMostMoved = 5, kMovedSteps = 2'000;
 
@@ -60,6 +63,7 @@ class Chooser {
     if (!choice_.all_devices) add_fewer();
     search_shortly();
     choice_.any_placement = bound_any_placement(profile_, options_, std::min(found_, upper_));
+    cut_for_less();
     if (!sharing_) move_best();  // moves are judged as if every device had a processor of its own
     search_all();
     choice_.winner = best();
@@ -167,17 +171,56 @@ class Chooser {
     return true;
   }
 
+  /// A schedule may hold more in flight than a cut for all of the memory leaves room for: what is best in less
+  /// memory is tried in all of it.
+  void cut_for_less() {
+    std::vector<std::size_t> order =
+        sorted([&](const Candidate& c) { return c.plan && is_cut(c) && lacks_memory(c); },
+               [](const Candidate& c) { return c.value(); });
+    if (order.size() > kCutForLess) order.resize(kCutForLess);
+    for (const std::size_t i : order) {
+      for (const int percent : kLessMemory) {
+        if (stopped() || late(0.5) || nothing_left()) return;
+        cut_for_less(i, percent);
+      }
+    }
+  }
+
+  void cut_for_less(std::size_t index, int percent) {
+    Candidate tighter = joint::recomputing(list()[index], list()[index].options.recompute);
+    tighter.name = fmt::format("{}, cut for {} % of the memory", list()[index].name, percent);
+    add(std::move(tighter));
+    place(list().size() - 1, percent);
+    if (!list().back().placement) return list().pop_back();
+    SearchOptions quick = within_a_part(2 * kCutForLess * std::size(kLessMemory));
+    quick.effort = kShortEffort;
+    if (!drop_by(list().back(), list().back().bound, "proven bound")) search_one(list().back(), quick);
+  }
+
+  /// By memory, neither evenly nor for the latency.
+  static bool is_cut(const Candidate& c) { return !c.even && !c.quick && c.cuts; }
+
+  bool lacks_memory(const Candidate& c) const {
+    return c.options.recompute != Recompute::never || short_of_memory(c);
+  }
+
+  /// The candidate's stages, cut for so much of every device's memory.
+  StageCuts cut(const Candidate& candidate, int percent) const {
+    const PartitionOptions options = joint::in_part_of_memory(candidate.options, percent);
+    if (candidate.even) return cut_evenly(profile_, options);
+    if (candidate.graph) return cut_graph(profile_, options);
+    if (candidate.quick)
+      return cut_for_latency(profile_, options, options_.fewer_devices != FewerDevices::every);
+    return cut_chain(profile_, options);
+  }
+
   /// Partitions, and bounds from both sides.
-  void place(std::size_t index) {
+  void place(std::size_t index, int percent = 100) {
     Candidate& candidate = list()[index];
     const std::string missing = joint::too_few_layers(profile_, candidate);
     if (!missing.empty()) return refuse(candidate, missing, true);
     try {
-      candidate.cuts = candidate.even    ? cut_evenly(profile_, candidate.options)
-                       : candidate.graph ? cut_graph(profile_, candidate.options)
-                       : candidate.quick ? cut_for_latency(profile_, candidate.options,
-                                                           options_.fewer_devices != FewerDevices::every)
-                                         : cut_chain(profile_, candidate.options);
+      candidate.cuts = cut(candidate, percent);
     } catch (const InfeasibleError& error) {
       return refuse(candidate, error.what(), true);
     } catch (const InputError& error) {

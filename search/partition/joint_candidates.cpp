@@ -132,6 +132,17 @@ Candidate recomputing(const Candidate& candidate, Recompute how) {
   return again;
 }
 
+PartitionOptions in_part_of_memory(PartitionOptions options, int percent) {
+  if (percent == 100) return options;
+  const auto part = [&](Bytes memory) {
+    return memory == kUnlimited ? kUnlimited : memory / 100 * percent + memory % 100 * percent / 100;
+  };
+  options.device_memory = part(options.device_memory);
+  if (options.cluster)
+    for (DeviceKind& kind : options.cluster->kinds) kind.memory = part(kind.memory);
+  return options;
+}
+
 std::vector<int> fewer_counts(const Profile& profile, const JointOptions& options) {
   const Cluster cluster = cluster_of(options.partition);
   const int all = static_cast<int>(cluster.devices.size());

@@ -12,6 +12,9 @@ std::vector<Candidate> list_candidates(const Profile& profile, const JointOption
 /// The same shape with recomputation where it is needed; `how`: needed or partly.
 Candidate recomputing(const Candidate& candidate, Recompute how);
 
+/// The same with so many percent of the memory of every device.
+PartitionOptions in_part_of_memory(PartitionOptions options, int percent);
+
 /// Numbers of devices, fewer than all, on which one chunk each is tried; falling.
 std::vector<int> fewer_counts(const Profile& profile, const JointOptions& options);
 

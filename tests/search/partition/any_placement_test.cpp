@@ -146,6 +146,85 @@ TEST(AnyPlacement, IsBelowEveryPlacementAndOftenTheBestOfThem) {
   EXPECT_GE(tight, 4);
 }
 
+/// The shortest schedule of any division into stages on any devices, of which each may recompute.
+class ShortestRecomputing {
+ public:
+  ShortestRecomputing(const Profile& profile, const JointOptions& options)
+      : profile_(profile), options_(options) {}
+
+  /// The largest value of a time where there is none.
+  Nanoseconds find() {
+    begin_stage(0);
+    return best_;
+  }
+
+ private:
+  void begin_stage(int layer) {
+    if (layer == static_cast<int>(profile_.layers.size())) return search_one();
+    for (int device = 0; device < options_.partition.devices; ++device) {
+      for (const bool recompute : {false, true}) {
+        stages_.push_back({.layers = {layer}, .devices = {device}, .recompute = recompute});
+        end_stage(layer + 1);
+        stages_.pop_back();
+      }
+    }
+  }
+
+  void end_stage(int layer) {
+    begin_stage(layer);
+    if (layer == static_cast<int>(profile_.layers.size())) return;
+    Layers& layers = stages_.back().layers;
+    layers.push_back(layer);
+    end_stage(layer + 1);
+    stages_.back().layers.split(stages_.back().layers.size() - 1);
+  }
+
+  void search_one() {
+    try {
+      best_ = std::min(
+          best_, search(place_stages(profile_, options_.partition, stages_), options_.search).makespan);
+    } catch (const std::runtime_error&) {
+      // No order of it fits the memory.
+    }
+  }
+
+  const Profile& profile_;
+  const JointOptions& options_;
+  std::vector<Stage> stages_;
+  Nanoseconds best_ = std::numeric_limits<Nanoseconds>::max();
+};
+
+TEST(AnyPlacement, IsBelowEveryPlacementThatRecomputesWhereMemoryIsShort) {
+  std::mt19937 random(11);
+  int binding = 0, close = 0;
+  for (int round = 0; round < 24; ++round) {
+    Profile profile = random_profile(random, 3);
+    if (round % 3 == 0) profile.rank = some_block_times(random);
+    Bytes fixed = 0, kept = 0;
+    for (LayerCost& cost : profile.layers) {
+      cost.kept = 20 + static_cast<Bytes>(random() % 40);
+      cost.input_bytes = static_cast<Bytes>(random() % 20);
+      cost.parameters = cost.gradients = cost.optimizer_state = 0;
+      if (round % 2) cost.backward_input = cost.backward_weight = {2, 2, 2, 3};
+      fixed = std::max(fixed, cost.kept + cost.input_bytes + 10);
+      kept += cost.kept + cost.input_bytes;
+    }
+    JointOptions options = joint_options(2, 4 + static_cast<int>(random() % 5));
+    options.partition.split_backward = round % 4 == 1;
+    const Nanoseconds free =
+        bound_any_placement(profile, options, std::numeric_limits<Nanoseconds>::max()).lower_bound;
+    options.partition.device_memory = std::max(fixed, kept * 2 / 3);
+    const Nanoseconds best = ShortestRecomputing(profile, options).find();
+    if (best == std::numeric_limits<Nanoseconds>::max()) continue;
+    const AnyPlacement any = bound_any_placement(profile, options, std::numeric_limits<Nanoseconds>::max());
+    EXPECT_LE(any.lower_bound, best) << "round " << round;
+    binding += any.lower_bound > free;
+    close += 4 * any.lower_bound >= 3 * best;
+  }
+  EXPECT_GE(binding, 3);
+  EXPECT_GE(close, 5);
+}
+
 /// A plan that claims this bound, and the placement that it is of.
 struct Claimed {
   Plan plan;
@@ -186,6 +265,30 @@ TEST(AnyPlacement, IsProvedAgainByTheChecker) {
     ++plan.any_placement->lower_bound;
     EXPECT_FALSE(check_any_placement(plan, file, profile, cluster).ok());
   }
+}
+
+TEST(AnyPlacement, IsProvedByStagesWhereInputsTakeTheMemory) {
+  std::mt19937 random(12);
+  int by_stages = 0;
+  for (int round = 0; round < 12; ++round) {
+    Profile profile = random_profile(random, 8);
+    if (round % 2) profile.rank = some_block_times(random);
+    for (LayerCost& cost : profile.layers) {
+      cost.kept = 30;
+      cost.input_bytes = 10;
+      cost.parameters = cost.gradients = cost.optimizer_state = 0;
+    }
+    JointOptions options = joint_options(4, 24);
+    options.partition.device_memory = 95 + static_cast<Bytes>(random() % 30);
+    auto [plan, file] = claimed(profile, options);
+    const Cluster cluster = alike(4, options.partition.device_memory);
+    const CheckResult result = check_any_placement(plan, file, profile, cluster);
+    EXPECT_EQ(result.failures, std::vector<std::string>{}) << "round " << round;
+    by_stages += result.ok() && result.passed.front().find("(D4)") != std::string::npos;
+    ++plan.any_placement->lower_bound;
+    EXPECT_FALSE(check_any_placement(plan, file, profile, cluster).ok());
+  }
+  EXPECT_GE(by_stages, 4);
 }
 
 TEST(AnyPlacement, IsRefusedWithFilesOfAnother) {

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the joint choice finds never gets longer where it may choose among more: memory, devices, options.
+
+#include <gtest/gtest.h>
+
+#include "search/files/error.h"
+#include "search/partition/joint.h"
+#include "tests/search/partition/joint_options.h"
+#include "tests/search/partition/partition_profiles.h"
+
+namespace ostinato {
+namespace {
+
+using test::joint_options;
+using test::random_profile;
+
+constexpr Nanoseconds kNone = std::numeric_limits<Nanoseconds>::max();
+
+Nanoseconds shortest(const Profile& profile, const JointOptions& options) {
+  try {
+    const JointChoice choice = choose_plan(profile, options);
+    return choice.candidates[choice.winner].value();
+  } catch (const InfeasibleError&) {
+    return kNone;
+  }
+}
+
+/// Whose activations and inputs need room, and whose backwards have halves.
+Profile large_activations(std::mt19937& random, int layers) {
+  Profile profile = random_profile(random, layers);
+  for (LayerCost& cost : profile.layers) {
+    cost.kept = 5 + static_cast<Bytes>(random() % 60);
+    cost.input_bytes = static_cast<Bytes>(random() % 10);
+    const Nanoseconds input = 1 + static_cast<Nanoseconds>(random() % 9);
+    const Nanoseconds weight = 1 + static_cast<Nanoseconds>(random() % 9);
+    cost.backward_input = {input, input, input, 3};
+    cost.backward_weight = {weight, weight, weight, 3};
+    cost.backward = {input + weight, input + weight, input + weight, 3};
+  }
+  return profile;
+}
+
+/// In which each layer can lie on a device of its own, one micro-batch at a time.
+Bytes some_memory(const Profile& profile, int devices) {
+  Bytes fixed = 0, largest = 0;
+  for (const LayerCost& cost : profile.layers) {
+    const Bytes own = cost.parameters + cost.gradients + cost.optimizer_state;
+    fixed += own;
+    largest = std::max(largest, own + cost.kept + cost.input_bytes + 10);
+  }
+  return fixed / devices + largest;
+}
+
+class JointOrder : public testing::TestWithParam<int> {
+ protected:
+  std::mt19937 random_{static_cast<unsigned>(GetParam())};
+  const int layers_ = 4 + static_cast<int>(random_() % 5);
+  const int devices_ = 2 + static_cast<int>(random_() % 3);
+  const Profile profile_ = large_activations(random_, layers_);
+  JointOptions options_ = joint_options(devices_, 2 + static_cast<int>(random_() % 7));
+};
+
+TEST_P(JointOrder, MoreMemoryIsNeverLonger) {
+  const Bytes some = some_memory(profile_, devices_);
+  Nanoseconds least = kNone;
+  for (const Bytes percent : {90, 100, 115, 140, 180, 250, 400}) {
+    options_.partition.device_memory = some * percent / 100;
+    const Nanoseconds found = shortest(profile_, options_);
+    EXPECT_LE(found, least) << percent << " %";
+    least = std::min(least, found);
+  }
+  EXPECT_LT(least, kNone);
+}
+
+TEST_P(JointOrder, MoreDevicesAreNeverLonger) {
+  options_.partition.device_memory = some_memory(profile_, 2) * 3 / 2;
+  Nanoseconds least = kNone;
+  for (int devices = 1; devices <= 5; ++devices) {
+    options_.partition.devices = devices;
+    const Nanoseconds found = shortest(profile_, options_);
+    EXPECT_LE(found, least) << devices << " devices";
+    least = std::min(least, found);
+  }
+}
+
+TEST_P(JointOrder, MoreToChooseFromIsNeverLonger) {
+  options_.partition.device_memory = some_memory(profile_, devices_) * 6 / 5;
+  const Nanoseconds all = shortest(profile_, options_);
+  const auto without = [&](auto change) {
+    JointOptions fewer = options_;
+    change(fewer);
+    return shortest(profile_, fewer);
+  };
+  EXPECT_LE(all, without([](JointOptions& o) { o.split = false; }));
+  EXPECT_LE(all, without([](JointOptions& o) { o.recompute = false; }));
+  EXPECT_LE(all, without([](JointOptions& o) { o.max_chunks = 1; }));
+  EXPECT_LE(all, without([](JointOptions& o) { o.fewer_devices = FewerDevices::none; }));
+  EXPECT_LE(all, without([](JointOptions& o) { o.moves = false; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(RandomProfiles, JointOrder, testing::Range(0, 12));
+
+}  // namespace
+}  // namespace ostinato
