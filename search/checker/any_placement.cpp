@@ -114,8 +114,7 @@ class Proof {
         stage.back += layer.back;
         const Wide way = reads.there + reads.behind;
         const Wide keeping = memory * stage.work + time * (way * (reads.input + stage.kept) / unit);
-        const Wide byte_times =
-            reads.input * (way + stage.again) + stage.kept * (stage.again + stage.back);
+        const Wide byte_times = reads.input * (way + stage.again) + stage.kept * (stage.again + stage.back);
         const Wide running_again = memory * (stage.work + stage.again) + time * (byte_times / unit);
         const Wide all = *ending[begin] + std::min(keeping, running_again);
         ending[end] = ending[end] ? std::min(*ending[end], all) : all;

@@ -146,9 +146,8 @@ class AnyPlacementBound {
   }
 
   Nanoseconds there_and_back(std::size_t layer) const {
-    const Nanoseconds time = least_over_kinds([&](std::size_t kind) {
-      return model_.on_kind[kind][layer].forward.median + back(kind, layer);
-    });
+    const Nanoseconds time = least_over_kinds(
+        [&](std::size_t kind) { return model_.on_kind[kind][layer].forward.median + back(kind, layer); });
     return divided_[layer] ? chain::share(time, devices_) : time;
   }
 
@@ -215,8 +214,8 @@ class AnyPlacementBound {
     return again;
   }
 
-  /// D4: of a chain, the cheapest stages at a price of memory: each holds what it reads, and keeps the rest or
-  /// runs its forward again. O(layers²) a price, of which there are fewer the more layers there are.
+  /// D4: of a chain, the cheapest stages at a price of memory: each holds what it reads, and keeps the rest
+  /// or runs its forward again. O(layers²) a price, of which there are fewer the more layers there are.
   Nanoseconds by_stages() const {
     const __int128 free = room();
     const std::size_t layers = held_.size();
@@ -293,7 +292,7 @@ class AnyPlacementBound {
   __int128 unit_ = 1;
   std::vector<Bytes> kept_;         ///< by layer, as the next
   std::vector<Nanoseconds> paths_;  ///< there and back, from the layer to the end
-  Nanoseconds path_ = 0;  ///< of one micro-batch
+  Nanoseconds path_ = 0;            ///< of one micro-batch
   AnyPlacement any_;
 };
 

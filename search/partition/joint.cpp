@@ -39,10 +39,9 @@ constexpr int kShortEffort = 5;
 constexpr std::size_t kSearchedWhole = 4;
 /// Percent above the shortest plan, beyond which a candidate is not searched again with all the work.
 constexpr Nanoseconds kWorthAll = 5;
-/// Candidates short of memory that are cut again for these percentages of it.
-constexpr std::size_t kCutForLess = 2;
-constexpr int kLessMemory[] = {75, 50, 25};
-/// Candidates that move, by the steps (blocks times micro-batches) of a schedule.
+/// Percentages of the memory, for which candidates that are short of it are cut again.
+constexpr int kLessMemory[] = {90, 75, 60, 50, 35, 25};
+/// Candidates that move, or are cut again, by the steps (blocks times micro-batches) of a schedule.
 constexpr std::size_t kFewestMoved = 3, kMostMoved = 5, kMovedSteps = 2'000;
 
 double seconds_since(std::chrono::steady_clock::time_point began) {
@@ -171,13 +170,13 @@ class Chooser {
     return true;
   }
 
-  /// A schedule may hold more in flight than a cut for all of the memory leaves room for: what is best in less
-  /// memory is tried in all of it.
+  /// A schedule may hold more in flight than a cut for all of the memory leaves room for: what is best in
+  /// less memory is tried in all of it.
   void cut_for_less() {
     std::vector<std::size_t> order =
         sorted([&](const Candidate& c) { return c.plan && is_cut(c) && lacks_memory(c); },
                [](const Candidate& c) { return c.value(); });
-    if (order.size() > kCutForLess) order.resize(kCutForLess);
+    if (order.size() > starts(order)) order.resize(starts(order));
     for (const std::size_t i : order) {
       for (const int percent : kLessMemory) {
         if (stopped() || late(0.5) || nothing_left()) return;
@@ -192,7 +191,7 @@ class Chooser {
     add(std::move(tighter));
     place(list().size() - 1, percent);
     if (!list().back().placement) return list().pop_back();
-    SearchOptions quick = within_a_part(2 * kCutForLess * std::size(kLessMemory));
+    SearchOptions quick = within_a_part(2 * kMostMoved * std::size(kLessMemory));
     quick.effort = kShortEffort;
     if (!drop_by(list().back(), list().back().bound, "proven bound")) search_one(list().back(), quick);
   }
