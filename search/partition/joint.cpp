@@ -368,7 +368,7 @@ class Chooser {
 
   void add_moved(Candidate moved) {
     for (const Candidate& other : list()) {
-      if (other.moved && other.cuts->stages == moved.cuts->stages) return;
+      if (other.moved && other.cuts->stages == moved.cuts->stages && other.value() <= moved.value()) return;
     }
     moved.moved = true;
     moved.name += ", moved";
