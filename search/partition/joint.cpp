@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "search/bounds/bounds.h"
@@ -326,7 +327,7 @@ class Chooser {
     if (!options_.moves || objective() == Objective::latency || nothing_left()) return;
     std::vector<std::size_t> order = sorted([](const Candidate& c) { return c.plan && !c.graph; },
                                             [](const Candidate& c) { return c.value(); });
-    if (order.size() > starts(order)) order.resize(starts(order));
+    keep_starts(order);
     std::optional<std::chrono::steady_clock::time_point> until;
     if (const double limit = options_.search.time_limit_seconds; limit > 0)
       until = began_ + std::chrono::milliseconds(static_cast<long>(limit * 750));
@@ -356,6 +357,21 @@ class Chooser {
     start.no_shorter = false;
     std::optional<Candidate> moved = joint::climb(profile_, options_, start, until);
     if (moved && moved->value() <= found_) add_moved(std::move(*moved));
+  }
+
+  /// The first few, and of each kind the first: what may be chosen beside it must not take its place.
+  void keep_starts(std::vector<std::size_t>& order) {
+    std::set<std::tuple<bool, bool, bool>> kinds;
+    const std::size_t most = starts(order);
+    std::size_t place = 0;
+    std::erase_if(order, [&](std::size_t i) {
+      const Candidate& c = list()[i];
+      const bool first = kinds
+                             .emplace(c.options.split_backward, c.devices() == choice_.devices,
+                                      c.options.recompute != Recompute::never)
+                             .second;
+      return place++ >= most && !first;
+    });
   }
 
   /// More where a search takes no time.
