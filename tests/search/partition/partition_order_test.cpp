@@ -100,6 +100,18 @@ TEST_P(JointOrder, MoreToChooseFromIsNeverLonger) {
   EXPECT_LE(all, without([](JointOptions& o) { o.moves = false; }));
 }
 
+TEST(JointMoves, OfWholeBackwardsDoNotHideThoseOfHalves) {
+  Profile profile = test::profile_of({6, 1, 1, 4});
+  const Nanoseconds input[] = {1, 1, 5, 2}, weight[] = {7, 3, 9, 5};
+  for (LayerCost& cost : profile.layers) {
+    const Nanoseconds i = input[cost.index], w = weight[cost.index];
+    cost.backward_input = {i, i, i, 3};
+    cost.backward_weight = {w, w, w, 3};
+    cost.backward = {i + w, i + w, i + w, 3};
+  }
+  EXPECT_EQ(shortest(profile, joint_options(3, 8)), 135);
+}
+
 INSTANTIATE_TEST_SUITE_P(RandomProfiles, JointOrder, testing::Range(4, 8));
 
 }  // namespace
