@@ -51,12 +51,13 @@ def costs_of(placement: str, profile: str = "", size: float = 0.0) -> Costs:
         return Costs(reference)
     written = Placement.from_text(placement)
     table, planned = written.to_dict(), written.times
+    again = [_share_again(layer) for layer in measured.get("layers", [])]
     curves, times = {}, {}
     for block in table["blocks"]:
         stages = [stage for stage in table.get("stages", ()) if stage["name"] == block.get("stage", block["name"])]
         layers = [i for stage in stages for run in _runs(stage["layers"]) for i in range(*run)]
         recomputes = any(stage.get("recompute") for stage in stages)
-        points = [(row["size"], _taken(row, block.get("kind", "other"), layers, recomputes)) for row in rows]
+        points = [(row["size"], _taken(row, block.get("kind", "other"), layers, again if recomputes else None)) for row in rows]
         if at(points, reference) > 0:
             curves[block["name"]], times[block["name"]] = points, planned[block["name"]]
     return Costs(reference, curves, times)
@@ -66,6 +67,15 @@ def _runs(layers: list) -> list:
     return layers if isinstance(layers[0], list) else [layers]
 
 
-def _taken(row: dict, kind: str, layers: list[int], recomputes: bool) -> int:
+def _share_again(layer: dict) -> float:
+    """Of a layer's first forward, what it takes to run it again for a backward."""
+    first = layer["forward"]["median"]
+    return layer["recompute"] / first if "recompute" in layer and first else 1.0
+
+
+def _taken(row: dict, kind: str, layers: list[int], again: list[float] | None) -> float:
+    """`again`: None where the stage keeps; by layer, the share of its forward that its backward runs again; too short: all of it."""
     forward, backward = (sum(row[phase][i] for i in layers) for phase in ("forward", "backward"))
-    return forward if kind == "forward" else backward + forward * recomputes
+    if kind == "forward" or again is None:
+        return forward if kind == "forward" else backward
+    return backward + sum(row["forward"][i] * (again[i] if i < len(again) else 1.0) for i in layers)

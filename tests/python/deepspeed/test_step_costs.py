@@ -46,6 +46,18 @@ def test_a_stage_that_recomputes_runs_its_forward_in_its_backward():
     assert half["times"]["s1.B"] == pytest.approx(200_000 * 40 / 60, abs=1)
 
 
+def test_a_forward_that_runs_again_takes_what_the_profile_says():
+    text = PLACEMENT.replace('name = "s1"\nlayers = [1, 2]', 'name = "s1"\nlayers = [1, 2]\nrecompute = true')
+    measured = rows((50, 10, 30), (100, 20, 40))
+    whole = {"tokens": 100, "sizes": measured}
+    layers = [{"forward": {"median": row}} for row in measured[1]["forward"]]
+    half = [{**layer, "recompute": layer["forward"]["median"] / 2} for layer in layers]
+    points = [costs_of(text, json.dumps({**whole, "layers": these})).curves["s1.B"] for these in ([], layers, half)]
+    assert points[0] == points[1]
+    for (size, all_of_it), (_, half_of_it), row in zip(points[0], points[2], measured, strict=True):
+        assert row["size"] == size and all_of_it - half_of_it == row["forward"][1] / 2
+
+
 def test_a_plan_of_such_costs_is_proved_and_never_worse_than_1f1b():
     profile = json.dumps({"tokens": 100, "sizes": rows((50, 10, 30), (100, 20, 40), (200, 80, 120))})
     batches, size = costs_of(PLACEMENT, profile).micro_batches([200, 40, 90, 170, 60, 50])
