@@ -7,6 +7,7 @@
 
 #include "search/graph/fork.h"
 #include "search/graph/reach.h"
+#include "search/graph/windows.h"
 
 namespace ostinato::graph {
 namespace {
@@ -18,6 +19,10 @@ constexpr double kMostLevelRows = 4e8;
 /// (Edges + vertices) * devices up to which forks are: a few seconds.
 constexpr double kMostForkRows = 2e6;
 
+/// Of more vertices than so many, those on paths below this share of the bound are not looked at further.
+constexpr int kAllMatter = 1000;
+constexpr double kMatters = 0.98;
+
 /// The longest path, and the vertices of every group one after the other, on the device that is best for it.
 class PathBounds {
  public:
@@ -28,8 +33,9 @@ class PathBounds {
     forwards_.pass();
     backwards_.pass();
     if (!levels || !forks) return;
-    pass_forks(forwards_, backwards_);
-    pass_forks(backwards_, forwards_);
+    find_long_paths();
+    pass_forks(backwards_);
+    pass_windows();
   }
 
   Ticks bound() {
@@ -43,9 +49,34 @@ class PathBounds {
   }
 
  private:
-  void pass_forks(GraphReach& reach, const GraphReach& other) {
-    GraphForks forks(times_, reach, other);
+  /// Vertices whose longest path is no shorter than a share of the bound; of few vertices all.
+  void find_long_paths() {
+    const OperatorGraph& graph = times_.graph;
+    std::vector<Ticks> shortest(graph.size(), kGraphNever);
+    Ticks longest = 0;
+    for (int v = 0; v < graph.size(); ++v) {
+      for (const int d : times_.homes(v))
+        shortest[v] = std::min(shortest[v], forwards_(v, d) + times_.duration(v, d) + backwards_(v, d));
+      longest = std::max(longest, shortest[v]);
+    }
+    const double least = graph.size() > kAllMatter ? kMatters * static_cast<double>(longest) : 0;
+    for (int v = 0; v < graph.size(); ++v)
+      matters_.push_back(static_cast<double>(shortest[v]) >= least ? 1 : 0);
+  }
+
+  void pass_forks(GraphReach& reach) {
+    GraphForks forks(times_, reach, matters_);
     reach.pass([&](int v) { forks.look(v); });
+  }
+
+  /// Joins behind windows, and what forks from them, on the way from the start.
+  void pass_windows() {
+    GraphForks forks(times_, forwards_, matters_);
+    GraphWindows windows(times_, forwards_, backwards_, matters_);
+    forwards_.pass([&](int v) {
+      windows.look(v);
+      forks.look(v);
+    });
   }
 
   Ticks group_bound(int group, int d) {
@@ -70,6 +101,7 @@ class PathBounds {
 
   const GraphTimes times_;
   GraphReach forwards_, backwards_;
+  std::vector<char> matters_;
   std::vector<std::tuple<Ticks, Ticks, Ticks>> releases_;
 };
 

@@ -9,25 +9,15 @@
 
 namespace ostinato::graph {
 
-GraphForks::GraphForks(const GraphTimes& times, GraphReach& reach, const GraphReach& other)
+GraphForks::GraphForks(const GraphTimes& times, GraphReach& reach, const std::vector<char>& matters)
     : times_(times),
       reach_(reach),
       devices_(times.device_count),
-      matters_(times.graph.size(), 0),
+      matters_(matters),
       soonest_(times.graph.size(), kGraphNever),
       local_(times.graph.size(), -1) {
-  std::vector<Ticks> shortest(times.graph.size(), kGraphNever);
-  Ticks longest = 0;
-  for (int v = 0; v < times.graph.size(); ++v) {
-    for (const int d : times.homes(v)) {
-      shortest[v] = std::min(shortest[v], reach(v, d) + times.duration(v, d) + other(v, d));
-      soonest_[v] = std::min(soonest_[v], reach(v, d));
-    }
-    longest = std::max(longest, shortest[v]);
-  }
-  const double least = times.graph.size() > kAllMatter ? kMatters * static_cast<double>(longest) : 0;
   for (int v = 0; v < times.graph.size(); ++v)
-    matters_[v] = static_cast<double>(shortest[v]) >= least ? 1 : 0;
+    for (const int d : times.homes(v)) soonest_[v] = std::min(soonest_[v], reach(v, d));
 }
 
 void GraphForks::look(int v) {

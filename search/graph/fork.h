@@ -7,7 +7,7 @@
 // is assumed on one device after the other, with its group, and what is near is reached anew from there:
 // every schedule has v on some device, so the least over the devices is a bound (docs/bounds.md, G4).
 //
-//   GraphForks forks(times, reach, other_end);
+//   GraphForks forks(times, reach, matters);
 //   reach.pass([&](int v) { forks.look(v); });         // reach has risen where forks make it later
 
 #include <vector>
@@ -19,17 +19,14 @@ namespace ostinato::graph {
 
 class GraphForks {
  public:
-  /// Both ends have had a pass. `other` is only read, here.
-  GraphForks(const GraphTimes& times, GraphReach& reach, const GraphReach& other);
+  /// The reach has had a pass. `matters` says of each vertex whether to look at it.
+  GraphForks(const GraphTimes& times, GraphReach& reach, const std::vector<char>& matters);
 
   /// Raises the reach of up to kMostNear vertices that follow v, where v is on a path that is long enough to
   /// matter. O(kMostNear * edges * devices^2), times devices, mostly a fraction of it.
   void look(int v);
 
   static constexpr int kMostNear = 8;
-  /// Of more vertices than so many, those whose longest path is below this share of the bound are left out.
-  static constexpr int kAllMatter = 1000;
-  static constexpr double kMatters = 0.98;
 
  private:
   void collect(int v);
@@ -42,7 +39,7 @@ class GraphForks {
   const GraphTimes& times_;
   GraphReach& reach_;
   const int devices_;
-  std::vector<char> matters_;   ///< [vertex]
+  const std::vector<char>& matters_;
   std::vector<Ticks> soonest_;  ///< [vertex]: its reach where that is least
   std::vector<int> local_;      ///< [vertex]: index into near_; -1: not there
   // Of one look:

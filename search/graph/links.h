@@ -28,8 +28,14 @@ class GraphLinks {
   /// Whose tensor the two below are about. O(distinct rates).
   void tensor_of(int vertex);
   Ticks hop(int from, int to) const {
-    return class_time_[rate_class_[static_cast<std::size_t>(from) * devices_ + to]];
+    return class_time_[rate_class(from, to)];
   }
+
+  /// The same as a number for each pair, the transfer for each number: for several tensors at once.
+  int rate_class(int from, int to) const {
+    return rate_class_[static_cast<std::size_t>(from) * devices_ + to];
+  }
+  const std::vector<Ticks>& class_times() const { return class_time_; }
 
   /// The least times[e] + (transfer from e to `device`, or from `device` to e) over the devices e other than
   /// it. `by_time` has the devices where times[e] is finite, the least first. From both ends at once, until

@@ -76,12 +76,12 @@ std::size_t GraphReach::entry(int v, int input) const {
 }
 
 Ticks GraphReach::earliest(int v, int d, bool exactly) {
-  neighbours_.clear();
+  join_.clear();
   const auto inputs = inputs_[v];
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    neighbours_.push_back({remote_[(inputs_.begin(v) + i) * devices_ + d], release_[at(inputs[i], d)],
-                           times_.duration(inputs[i], d)});
-  const Ticks joined = join();
+    join_.add({remote_[(inputs_.begin(v) + i) * devices_ + d], release_[at(inputs[i], d)],
+               times_.duration(inputs[i], d)});
+  const Ticks joined = join_.earliest();
   // What one input alone forces here, it was behind already.
   const bool several = inputs.size() > 1 || graph_.groups[graph_.group[v]].size() > 1;
   return cones_ && several && joined < kGraphNever ? cone_.earliest(v, d, joined, exactly) : joined;
@@ -113,33 +113,6 @@ void GraphReach::receive(int v) {
       remote_[entry * devices_ + d] = links_.least(d, GraphLinks::Way::from, soonest(w), &ends_[at(w, 0)]);
     ++entry;
   }
-}
-
-/// Some neighbours are on the same device, one after the other, the others come over links: the least of
-/// the latest. The best set to have here is, for some k, the k whose transfers end last.
-Ticks GraphReach::join() {
-  if (neighbours_.size() > 1)
-    std::sort(neighbours_.begin(), neighbours_.end(),
-              [](const Neighbour& a, const Neighbour& b) { return a.remote > b.remote; });
-  Ticks best = kGraphNever;
-  for (std::size_t here = 0; here <= neighbours_.size(); ++here) {
-    const Ticks away = here < neighbours_.size() ? neighbours_[here].remote : 0;
-    const Ticks together = in_sequence(here);
-    best = std::min(best, std::max(away, together));
-    if (together >= away || together >= kGraphNever) break;  // more here only takes longer
-  }
-  return best;
-}
-
-Ticks GraphReach::in_sequence(std::size_t count) {
-  if (count == 0) return 0;
-  if (count == 1) return neighbours_[0].release + neighbours_[0].duration;
-  sequence_.assign(neighbours_.begin(), neighbours_.begin() + static_cast<std::ptrdiff_t>(count));
-  std::sort(sequence_.begin(), sequence_.end(),
-            [](const Neighbour& a, const Neighbour& b) { return a.release < b.release; });
-  Ticks end = 0;
-  for (const Neighbour& n : sequence_) end = std::max(end, n.release) + n.duration;
-  return end;
 }
 
 }  // namespace ostinato::graph

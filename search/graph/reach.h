@@ -17,6 +17,7 @@
 
 #include "search/graph/cone.h"
 #include "search/graph/graph.h"
+#include "search/graph/join.h"
 #include "search/graph/links.h"
 
 namespace ostinato::graph {
@@ -59,16 +60,17 @@ class GraphReach {
   /// Entries of inputs() whose remote() a visit sets.
   void touched(int vertex, std::vector<std::size_t>& entries) const;
   Ticks* remote(std::size_t entry) { return &remote_[entry * devices_]; }
+  /// As set(), and for what follows.
+  void raise(int vertex, const Ticks* row) {
+    set(vertex, row);
+    if (forwards_) send(vertex);
+  }
+  bool forwards() const { return forwards_; }
+  const Lists<int>& inputs() const { return inputs_; }
   const Lists<int>& outputs() const { return outputs_; }
   int rank(int vertex) const { return rank_[vertex]; }
 
  private:
-  struct Neighbour {
-    Ticks remote;   ///< over a link, from the device that suits best
-    Ticks release;  ///< on the same device, before its own execution
-    Ticks duration;
-  };
-
   std::size_t at(int v, int d) const { return static_cast<std::size_t>(v) * devices_ + d; }
   Ticks earliest(int v, int d, bool exactly);
   std::size_t entry(int v, int input) const;
@@ -76,8 +78,6 @@ class GraphReach {
   void send(int v);
   void sort_ends(int v);
   std::span<const int> soonest(int v) const { return {&soonest_[at(v, 0)], times_.homes(v).size()}; }
-  Ticks join();
-  Ticks in_sequence(std::size_t count);
 
   const GraphTimes& times_;
   const OperatorGraph& graph_;
@@ -91,7 +91,7 @@ class GraphReach {
   std::vector<Ticks> ends_;     ///< [vertex][device]: release and duration
   std::vector<int> soonest_;    ///< [vertex]: its domain, what ends first before the others
   std::vector<Ticks> row_;      ///< of one tensor: at each device
-  std::vector<Neighbour> neighbours_, sequence_;
+  GraphJoin join_;
   GraphCone cone_;
 };
 
