@@ -19,7 +19,8 @@ constexpr double kMostLevelRows = 4e8;
 /// (Edges + vertices) * devices up to which forks are: a few seconds.
 constexpr double kMostForkRows = 2e6;
 
-/// Of more vertices than so many, those on paths below this share of the bound are not looked at further.
+/// Of more vertices than so many, those on paths below this share of the bound are not looked at further, and
+/// windows only on the way from the start.
 constexpr int kAllMatter = 1000;
 constexpr double kMatters = 0.98;
 
@@ -34,8 +35,11 @@ class PathBounds {
     backwards_.pass();
     if (!levels || !forks) return;
     find_long_paths();
-    pass_forks(backwards_);
-    pass_windows();
+    if (times_.graph.size() <= kAllMatter)
+      pass_windows(backwards_, forwards_);
+    else
+      pass_forks(backwards_);
+    pass_windows(forwards_, backwards_);
   }
 
   Ticks bound() {
@@ -69,11 +73,11 @@ class PathBounds {
     reach.pass([&](int v) { forks.look(v); });
   }
 
-  /// Joins behind windows, and what forks from them, on the way from the start.
-  void pass_windows() {
-    GraphForks forks(times_, forwards_, matters_);
-    GraphWindows windows(times_, forwards_, backwards_, matters_);
-    forwards_.pass([&](int v) {
+  /// Joins behind windows, and what forks from them.
+  void pass_windows(GraphReach& reach, const GraphReach& other) {
+    GraphForks forks(times_, reach, matters_);
+    GraphWindows windows(times_, reach, other, matters_);
+    reach.pass([&](int v) {
       windows.look(v);
       forks.look(v);
     });

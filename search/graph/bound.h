@@ -9,8 +9,8 @@
 // transfer from the device that suits best; the split that is best for v counts (Colin and Chretienne,
 // Operations Research 39, 1991, for one rate). Then the same over several levels at once: what must gather on
 // d because it would come too late from elsewhere runs there one after the other (cone.h). Then what follows
-// a fork is reached anew, with the fork's vertex on one device (fork.h). From them, for each group: on the
-// device that is best for the group as a whole, the longest of these paths, and the group's own vertices one
+// a fork is reached anew, with the fork's vertex on one device (fork.h), and what precedes a join is seen
+// together, every vertex of it on one device (window.h). From them, for each group: on the device that is best for the group as a whole, the longest of these paths, and the group's own vertices one
 // after the other between the reach of the first and what follows the last (Jackson's bound for one machine,
 // over sets of latest vertices). The largest over all groups is the bound. The proofs: docs/bounds.md, G.
 

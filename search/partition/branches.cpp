@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "search/files/error.h"
+#include "search/partition/chain.h"
 #include "search/partition/contraction.h"
 #include "search/partition/downsets.h"
 #include "search/partition/stage_cost.h"
@@ -98,6 +99,10 @@ class GraphCutter {
   }
 
   StageCuts best();
+  /// Layers are joined that could be on different devices.
+  bool joined() const { return sets_.groups().size() != groups_of(model_, options_.sharded).size(); }
+  /// Whatever the stages are: all layers over all devices, and the longest layer.
+  Nanoseconds least_busiest() const;
 
  private:
   /// The best way to run what is not in a downset on the last `k` devices.
@@ -117,8 +122,6 @@ class GraphCutter {
     return std::binary_search(options_.sharded.begin(), options_.sharded.end(),
                               sets_.groups()[group].front());
   }
-  /// Layers are joined that could be on different devices.
-  bool joined() const { return sets_.groups().size() != groups_of(model_, options_.sharded).size(); }
   Nanoseconds time_of(const StageCost& cost) const {
     return cost.forward + (model_.split ? cost.backward_input + cost.backward_weight : cost.backward);
   }
@@ -126,7 +129,6 @@ class GraphCutter {
   bool connected(const std::vector<int>& layers) const;
   Nanoseconds first_limit() const;
   Nanoseconds critical_path() const;
-  Nanoseconds least_busiest() const;
   void find_stage_sets(Nanoseconds limit);
   void grow(int from, Nanoseconds limit);
   std::optional<Fit> fitting(const StageSet& set, int behind, int cap) const;
@@ -195,7 +197,6 @@ Nanoseconds GraphCutter::critical_path() const {
   return longest;
 }
 
-/// Whatever the stages are: all layers over all devices, and the longest layer.
 Nanoseconds GraphCutter::least_busiest() const {
   Nanoseconds total = 0, longest = 0, shards = 0;
   for (const StageCost& shard : shards_) shards += shard.forward + shard.backward;
@@ -352,14 +353,36 @@ StageCuts GraphCutter::best() {
   return best;
 }
 
+/// Runs of layers in their order, whole stages; nothing where there are none that fit.
+std::optional<StageCuts> whole_chain(const Profile& profile, PartitionOptions options) {
+  options.chunks = 1;
+  options.layout = ChunkLayout::looped;
+  if (options.recompute == Recompute::partly) options.recompute = Recompute::needed;
+  try {
+    return cut_chain(profile, options);
+  } catch (const InfeasibleError&) {
+    return std::nullopt;
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 StageCuts cut_graph(const Profile& profile, const PartitionOptions& options) {
   check_partition(profile, options);
   const Model model(profile, options);
-  StageCuts cuts = GraphCutter(model, options).best();
+  GraphCutter cutter(model, options);
+  StageCuts cuts = cutter.best();
   if (cuts.stages.empty())
     refuse("no partition into connected stages was found that fits the memory of the devices");
+  if (cutter.joined()) {  // a run of layers may end between two that are joined
+    std::optional<StageCuts> chain = whole_chain(profile, options);
+    if (chain && chain->busiest < cuts.busiest && chain->in_flight >= cuts.in_flight) {
+      cuts = *std::move(chain);
+      cuts.lower_bound = std::min(cuts.busiest, cutter.least_busiest());
+    }
+  }
   return cuts;
 }
 

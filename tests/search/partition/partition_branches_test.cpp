@@ -185,6 +185,30 @@ TEST(PartitionBranches, SmallLayersOfManyBranchesAreJoined) {
   test::expect_holds(test::searched(placement, 2), placement);
 }
 
+/// What is joined ends up on one device, but a run of layers may end within it.
+TEST(PartitionBranches, WhereLayersAreJoinedTheyAreNoWorseThanTheChain) {
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    std::mt19937 random(seed);
+    constexpr int kBranches = 6, kLong = 12;
+    std::vector<Nanoseconds> times(kBranches * kLong + 2);
+    for (Nanoseconds& time : times) time = 1 + random() % 100;
+    Profile profile = test::profile_of(times);
+    const int last = kBranches * kLong + 1;
+    profile.layers[last].after.emplace();
+    for (int l = 1; l < last; ++l) {
+      profile.layers[l].after = {{l % kLong == 1 ? 0 : l - 1, 1}};
+      if (l % kLong == 0) profile.layers[last].after->push_back({l, 1});
+    }
+    const PartitionOptions options{.devices = 6, .micro_batches = 8};
+    const StageCuts cuts = cut_graph(profile, options);
+    EXPECT_LE(cuts.busiest, cut_chain(profile, options).busiest) << seed;
+    EXPECT_LE(cuts.lower_bound, cuts.busiest) << seed;
+    if (seed > 2) continue;
+    const Placement placement = place_stages(profile, options, cuts.stages);
+    test::expect_holds(test::searched(placement, 2), placement);
+  }
+}
+
 TEST(PartitionBranches, TooManyBranchesAreRefused) {
   Profile profile = test::profile_of(std::vector<Nanoseconds>(20, 1));
   for (LayerCost& cost : profile.layers) cost.after.emplace();  // 2^20 sets
