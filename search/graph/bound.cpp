@@ -37,8 +37,6 @@ class PathBounds {
     find_long_paths();
     if (times_.graph.size() <= kAllMatter)
       pass_windows(backwards_, forwards_);
-    else
-      pass_forks(backwards_);
     pass_windows(forwards_, backwards_);
   }
 

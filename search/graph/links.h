@@ -28,13 +28,12 @@ class GraphLinks {
   /// Whose tensor the two below are about. O(distinct rates).
   void tensor_of(int vertex);
   Ticks hop(int from, int to) const {
-    return class_time_[rate_class(from, to)];
+    return class_time_[rate_class_[index(from, to)]];
   }
 
-  /// The same as a number for each pair, the transfer for each number: for several tensors at once.
-  int rate_class(int from, int to) const {
-    return rate_class_[static_cast<std::size_t>(from) * devices_ + to];
-  }
+  /// The same as a number for each pair, and the transfer for each number: for several tensors at once.
+  const int* classes_from(int device) const { return &rate_class_[index(device, 0)]; }  ///< [to]
+  const int* classes_to(int device) const { return &class_to_[index(device, 0)]; }      ///< [from]
   const std::vector<Ticks>& class_times() const { return class_time_; }
 
   /// The least times[e] + (transfer from e to `device`, or from `device` to e) over the devices e other than
@@ -43,6 +42,7 @@ class GraphLinks {
   Ticks least(int device, Way way, std::span<const int> by_time, const Ticks* times) const;
 
  private:
+  std::size_t index(int a, int b) const { return static_cast<std::size_t>(a) * devices_ + b; }
   void sort_links();
 
   const GraphCosts& costs_;

@@ -28,8 +28,10 @@ void GraphWindow::set_jobs(const std::vector<int>& vertices) {
   for (int i = 0; i < count; ++i) local_[vertices[i]] = i;
   groups_.clear();
   hop_times_.clear();
-  before_.assign(count, {});
-  after_.assign(count, {});
+  for (const From from : {start, end}) {
+    edges_[from].assign(count, {});
+    beside_[from].assign(count, 0);
+  }
   duration_.assign(static_cast<std::size_t>(count) * device_count_, 0);
   first_.head.assign(duration_.size(), kGraphNever);
   for (int i = 0; i < count; ++i) {
@@ -40,8 +42,10 @@ void GraphWindow::set_jobs(const std::vector<int>& vertices) {
     for (const int u : reach_.inputs()[v]) {
       if (local_[u] < 0) continue;
       const int sender = reach_.forwards() ? local_[u] : i;
-      before_[i].push_back({local_[u], sender});
-      after_[local_[u]].push_back({i, sender});
+      edges_[start][i].push_back({local_[u], sender});
+      edges_[end][local_[u]].push_back({i, sender});
+      beside_[start][i] |= Jobs{1} << local_[u];
+      beside_[end][local_[u]] |= Jobs{1} << i;
     }
     for (const int e : times_.homes(v)) {
       first_.head[at(i, e)] = reach_(v, e);
@@ -49,32 +53,43 @@ void GraphWindow::set_jobs(const std::vector<int>& vertices) {
     }
   }
   for (const int v : vertices) local_[v] = -1;
+  find_paths();
+}
+
+/// The longest way from the end of each job to the last, every job as fast as it can be.
+void GraphWindow::find_paths() {
+  const int count = static_cast<int>(groups_.size());
+  path_.assign(count, 0);
+  for (int i = count - 1; i >= 0; --i) {
+    Ticks fastest = kGraphNever;
+    for (const int e : times_.domains[groups_[i]]) fastest = std::min(fastest, duration_[at(i, e)]);
+    for (const Edge& edge : edges_[start][i]) path_[edge.job] = std::max(path_[edge.job], path_[i] + fastest);
+  }
 }
 
 void GraphWindow::set_device(int device, Ticks latest) {
   const int count = static_cast<int>(groups_.size());
-  first_.tail.assign(duration_.size(), 0);
+  first_.tail.clear();
   first_.devices.assign(count, 0);
   for (int i = 0; i < count; ++i) {
-    if (groups_[i] == groups_.back())
-      first_.devices[i] = only(device);
-    else
-      for (const int e : times_.domains[groups_[i]]) first_.devices[i] |= only(e);
+    first_.tail.insert(first_.tail.end(), device_count_, path_[i]);
+    for (const int e : times_.domains[groups_[i]]) first_.devices[i] |= only(e);
   }
-  sweep(first_, latest, From::end);
-}
-
-/// Of the edge's tensor, between the device of a job and that of the job at the edge's other end.
-Ticks GraphWindow::hop(const Edge& edge, From from, int device, int other) const {
-  const bool arrives = (from == From::start) == reach_.forwards();
-  const int rate = arrives ? links_.rate_class(other, device) : links_.rate_class(device, other);
-  return hop_times_[static_cast<std::size_t>(edge.sender) * links_.class_times().size() + rate];
+  // With all devices the heads are behind what is before them already.
+  first_.stale[start] = 0;
+  first_.stale[end] = (Jobs{1} << count) - 1;
+  for (int i = 0; i < count; ++i)
+    if (groups_[i] == groups_.back()) keep(first_, i, only(device));
+  sweep(first_, latest, end);
 }
 
 Ticks GraphWindow::join(const State& s, int job, int device, From from) {
-  const std::vector<Ticks>& release = from == From::start ? s.head : s.tail;
+  const std::vector<Ticks>& release = from == start ? s.head : s.tail;
+  const bool arrives = (from == start) == reach_.forwards();
+  const int* rates = arrives ? links_.classes_to(device) : links_.classes_from(device);
   join_.clear();
-  for (const Edge& edge : from == From::start ? before_[job] : after_[job]) {
+  for (const Edge& edge : edges_[from][job]) {
+    const Ticks* hops = &hop_times_[static_cast<std::size_t>(edge.sender) * links_.class_times().size()];
     GraphJoin::Input input{kGraphNever, kGraphNever, 0};
     each(s.devices[edge.job], [&](int e) {
       const std::size_t i = at(edge.job, e);
@@ -82,7 +97,7 @@ Ticks GraphWindow::join(const State& s, int job, int device, From from) {
         input.release = release[i];
         input.duration = duration_[i];
       } else {
-        input.remote = std::min(input.remote, release[i] + duration_[i] + hop(edge, from, device, e));
+        input.remote = std::min(input.remote, release[i] + duration_[i] + hops[rates[e]]);
       }
     });
     join_.add(input);
@@ -90,29 +105,41 @@ Ticks GraphWindow::join(const State& s, int job, int device, From from) {
   return join_.earliest();
 }
 
+void GraphWindow::keep(State& s, int job, Devices devices) const {
+  s.devices[job] = devices;
+  rose(s, job, start);
+  rose(s, job, end);
+}
+
 GraphWindow::Outcome GraphWindow::drop_late(State& s, int job, Ticks time) const {
-  const Devices before = s.devices[job];
-  each(before, [&](int e) {
-    if (through(s, job, e) > time) s.devices[job] &= ~only(e);
+  Devices left = s.devices[job];
+  each(left, [&](int e) {
+    if (through(s, job, e) > time) left &= ~only(e);
   });
-  if (s.devices[job] == 0) return Outcome::refuted;
-  return s.devices[job] == before ? Outcome::same : Outcome::narrower;
+  if (left == s.devices[job]) return Outcome::same;
+  keep(s, job, left);
+  return left == 0 ? Outcome::refuted : Outcome::narrower;
 }
 
 /// Every job behind those before it, or before those behind it.
 GraphWindow::Outcome GraphWindow::sweep(State& s, Ticks time, From from) {
   Outcome outcome = Outcome::same;
   const int count = static_cast<int>(groups_.size());
+  std::vector<Ticks>& release = from == start ? s.head : s.tail;
   for (int k = 0; k < count; ++k) {
-    const int i = from == From::start ? k : count - 1 - k;
-    std::vector<Ticks>& release = from == From::start ? s.head : s.tail;
-    Outcome one = drop_late(s, i, time);
-    if (one == Outcome::refuted) return one;
-    outcome = std::max(outcome, one);
-    each(s.devices[i], [&](int e) { release[at(i, e)] = std::max(release[at(i, e)], join(s, i, e, from)); });
-    one = drop_late(s, i, time);
-    if (one == Outcome::refuted) return one;
-    outcome = std::max(outcome, one);
+    const int i = from == start ? k : count - 1 - k;
+    outcome = std::max(outcome, drop_late(s, i, time));
+    if (outcome == Outcome::refuted) return outcome;
+    if ((s.stale[from] >> i & 1) == 0) continue;
+    s.stale[from] &= ~(Jobs{1} << i);
+    each(s.devices[i], [&](int e) {
+      const Ticks joined = join(s, i, e, from);
+      if (joined <= release[at(i, e)]) return;
+      release[at(i, e)] = joined;
+      rose(s, i, from);
+    });
+    outcome = std::max(outcome, drop_late(s, i, time));
+    if (outcome == Outcome::refuted) return outcome;
   }
   return outcome;
 }
@@ -122,8 +149,10 @@ GraphWindow::Outcome GraphWindow::share_groups(State& s) const {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (groups_[i] != groups_[j] || s.devices[i] == s.devices[j]) continue;
-      s.devices[i] = s.devices[j] = s.devices[i] & s.devices[j];
-      if (s.devices[i] == 0) return Outcome::refuted;
+      const Devices both = s.devices[i] & s.devices[j];
+      if (both == 0) return Outcome::refuted;
+      keep(s, static_cast<int>(i), both);
+      keep(s, static_cast<int>(j), both);
       outcome = Outcome::narrower;
     }
   }
@@ -156,8 +185,12 @@ GraphWindow::Outcome GraphWindow::order_pairs(State& s, int device, Ticks time) 
       if (a == b || s.head[x] + duration_[x] + duration_[y] + s.tail[y] <= time) continue;
       const Ticks head = std::max(s.head[x], s.head[y] + duration_[y]);
       const Ticks tail = std::max(s.tail[y], s.tail[x] + duration_[x]);
-      if (head != std::exchange(s.head[x], head) || tail != std::exchange(s.tail[y], tail))
-        outcome = Outcome::narrower;
+      if (head == s.head[x] && tail == s.tail[y]) continue;
+      s.head[x] = head;
+      s.tail[y] = tail;
+      rose(s, a, start);
+      rose(s, b, end);
+      outcome = Outcome::narrower;
       if (through(s, a, device) > time || through(s, b, device) > time) return Outcome::refuted;
     }
   }
@@ -172,7 +205,7 @@ GraphWindow::Outcome GraphWindow::add_to(State& s, int device, Ticks time) {
     if ((s.devices[i] & only(device)) == 0 || s.devices[i] == only(device)) continue;
     fixed_.push_back(static_cast<int>(i));
     if (!in_turn(s, device, time)) {
-      s.devices[i] &= ~only(device);
+      keep(s, static_cast<int>(i), s.devices[i] & ~only(device));
       outcome = Outcome::narrower;
     }
     fixed_.pop_back();
@@ -202,7 +235,7 @@ bool GraphWindow::in_turn(const State& s, int device, Ticks time) {
 bool GraphWindow::narrow(State& s, Ticks time) {
   for (Outcome all = Outcome::narrower; all == Outcome::narrower;) {
     all = share_groups(s);
-    for (const From from : {From::end, From::start})
+    for (const From from : {start, end})
       if (all != Outcome::refuted) all = std::max(all, sweep(s, time, from));
     if (all != Outcome::refuted) all = std::max(all, share_devices(s, time));
     if (all == Outcome::refuted) return false;
@@ -233,7 +266,7 @@ bool GraphWindow::impossible(State& s, Ticks time) {
   for (Devices left = s.devices[job]; left != 0; left &= left - 1) {
     if (++assumptions_ > kMostAssumptions) return false;
     State next = s;
-    next.devices[job] = left & -left;
+    keep(next, job, left & -left);
     if (!impossible(next, time)) return false;
   }
   return true;

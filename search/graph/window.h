@@ -42,6 +42,7 @@ class GraphWindow {
 
  private:
   using Devices = std::uint64_t;
+  using Jobs = std::uint64_t;
   struct Edge {
     int job;     ///< at the other end
     int sender;  ///< job whose tensor it is
@@ -49,8 +50,9 @@ class GraphWindow {
   struct State {
     std::vector<Ticks> head, tail;  ///< [job][device]: until its start; from its end to the start of the last
     std::vector<Devices> devices;   ///< [job]
+    Jobs stale[2] = {0, 0};         ///< [From]: whose head, tail may rise by what has changed beside them
   };
-  enum class From { start, end };
+  enum From { start, end };
   enum class Outcome { same, narrower, refuted };
 
   static Devices only(int device) { return Devices{1} << device; }
@@ -59,9 +61,11 @@ class GraphWindow {
     const std::size_t i = at(job, device);
     return s.head[i] + duration_[i] + s.tail[i];
   }
-  void add_edges(int job);
-  Ticks hop(const Edge& edge, From from, int device, int other) const;
+  void find_paths();
   Ticks join(const State& s, int job, int device, From from);
+  /// What follows from a head or a tail, or from fewer devices.
+  void rose(State& s, int job, From from) const { s.stale[from] |= beside_[1 - from][job]; }
+  void keep(State& s, int job, Devices devices) const;
   Outcome drop_late(State& s, int job, Ticks time) const;
   bool impossible(State& s, Ticks time);
   bool narrow(State& s, Ticks time);
@@ -79,9 +83,11 @@ class GraphWindow {
   GraphLinks links_;
   std::vector<int> local_;   ///< [vertex]: its job; -1: none
   std::vector<int> groups_;  ///< [job]
-  std::vector<std::vector<Edge>> before_, after_;
+  std::vector<std::vector<Edge>> edges_[2];  ///< [From][job]: to what is before it, seen from there
+  std::vector<Jobs> beside_[2];              ///< [From][job]: the same as a set
   std::vector<Ticks> duration_;   ///< [job][device], 0 for the last
   std::vector<Ticks> hop_times_;  ///< [job][class]: of its tensor
+  std::vector<Ticks> path_;       ///< [job]
   State first_;
   int assumptions_ = 0;
   GraphJoin join_;
