@@ -20,7 +20,7 @@ constexpr double kMostLevelRows = 4e8;
 constexpr double kMostForkRows = 2e6;
 
 /// Of more vertices than so many, those on paths below this share of the bound are not looked at further, and
-/// windows only on the way from the start.
+/// what forks and joins is only seen on the way from the start.
 constexpr int kAllMatter = 1000;
 constexpr double kMatters = 0.98;
 
@@ -35,8 +35,7 @@ class PathBounds {
     backwards_.pass();
     if (!levels || !forks) return;
     find_long_paths();
-    if (times_.graph.size() <= kAllMatter)
-      pass_windows(backwards_, forwards_);
+    if (times_.graph.size() <= kAllMatter) pass_windows(backwards_, forwards_);
     pass_windows(forwards_, backwards_);
   }
 
@@ -64,11 +63,6 @@ class PathBounds {
     const double least = graph.size() > kAllMatter ? kMatters * static_cast<double>(longest) : 0;
     for (int v = 0; v < graph.size(); ++v)
       matters_.push_back(static_cast<double>(shortest[v]) >= least ? 1 : 0);
-  }
-
-  void pass_forks(GraphReach& reach) {
-    GraphForks forks(times_, reach, matters_);
-    reach.pass([&](int v) { forks.look(v); });
   }
 
   /// Joins behind windows, and what forks from them.

@@ -27,9 +27,7 @@ class GraphLinks {
 
   /// Whose tensor the two below are about. O(distinct rates).
   void tensor_of(int vertex);
-  Ticks hop(int from, int to) const {
-    return class_time_[rate_class_[index(from, to)]];
-  }
+  Ticks hop(int from, int to) const { return class_time_[rate_class_[index(from, to)]]; }
 
   /// The same as a number for each pair, and the transfer for each number: for several tensors at once.
   const int* classes_from(int device) const { return &rate_class_[index(device, 0)]; }  ///< [to]

@@ -251,8 +251,7 @@ int GraphWindow::widest(const State& s) const {
     const int count = std::popcount(s.devices[i]);
     if (count == 1) continue;
     Ticks shortest = kGraphNever;
-    each(s.devices[i],
-         [&](int e) { shortest = std::min(shortest, through(s, static_cast<int>(i), e)); });
+    each(s.devices[i], [&](int e) { shortest = std::min(shortest, through(s, static_cast<int>(i), e)); });
     const std::pair<int, Ticks> key{count, -shortest};
     if (chosen < 0 || key < least) chosen = static_cast<int>(i), least = key;
   }

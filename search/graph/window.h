@@ -81,13 +81,13 @@ class GraphWindow {
   const GraphReach& reach_;
   const int device_count_;
   GraphLinks links_;
-  std::vector<int> local_;   ///< [vertex]: its job; -1: none
-  std::vector<int> groups_;  ///< [job]
+  std::vector<int> local_;                   ///< [vertex]: its job; -1: none
+  std::vector<int> groups_;                  ///< [job]
   std::vector<std::vector<Edge>> edges_[2];  ///< [From][job]: to what is before it, seen from there
   std::vector<Jobs> beside_[2];              ///< [From][job]: the same as a set
-  std::vector<Ticks> duration_;   ///< [job][device], 0 for the last
-  std::vector<Ticks> hop_times_;  ///< [job][class]: of its tensor
-  std::vector<Ticks> path_;       ///< [job]
+  std::vector<Ticks> duration_;              ///< [job][device], 0 for the last
+  std::vector<Ticks> hop_times_;             ///< [job][class]: of its tensor
+  std::vector<Ticks> path_;                  ///< [job]
   State first_;
   int assumptions_ = 0;
   GraphJoin join_;
