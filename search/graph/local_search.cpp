@@ -25,7 +25,7 @@ class LocalSearch {
         random_(options.seed),
         sequence_(costs, start.assignment, start.order),
         path_(sequence_.critical_path()),
-        threshold_start_(mean_step() / 2) {
+        threshold_start_(mean_step()) {
     keep();
   }
 
@@ -143,24 +143,31 @@ class LocalSearch {
     change_.moves.clear();
     change_.position = -1;
     const int at = random_.below(static_cast<int>(path_.size()));
-    const int kind = random_.below(18);
-    if (kind < 3) return propose_order(path_[at]);
-    if (kind < 6) return propose_group(path_[at]);
-    if (kind < 10) return propose_stretch(at);
-    return propose_vertex(path_[at]);
-  }
-
-  /// Any device, the faster the likelier.
-  int any_device() {
-    const int slowest = random_.below(costs_.device_count());
-    return costs_.by_speed()[random_.below(slowest + 1)];
+    switch (random_.below(16)) {
+      case 0:
+        return propose_order(path_[at]);
+      case 1:
+      case 2:
+      case 3:
+      case 4:
+      case 5:
+        return propose_group(path_[at]);
+      case 6:
+      case 7:
+      case 8:
+      case 9:
+      case 10:
+        return propose_stretch(at);
+      default:
+        return propose_vertex(path_[at]);
+    }
   }
 
   /// Mostly a device that a neighbour in the graph uses.
   int other_device(int v) {
     const auto before = graph_.predecessors[v], after = graph_.successors[v];
     const int neighbours = static_cast<int>(before.size() + after.size());
-    if (neighbours == 0 || random_.below(8) == 0) return any_device();
+    if (neighbours == 0 || random_.below(8) == 0) return random_.below(costs_.device_count());
     const int n = random_.below(neighbours), inputs = static_cast<int>(before.size());
     return sequence_.device(n < inputs ? before[n] : after[n - inputs]);
   }
