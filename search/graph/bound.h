@@ -22,10 +22,10 @@ namespace ostinato::graph {
 /// A proven lower bound. O((V + E) * devices^2) time, mostly a fraction of it (of the devices at the other
 /// end of an edge those that are ready last are not looked at), and O((V + E) * devices) memory; up to
 /// kMostForced times that for the levels, which are left out where (V + E) * devices^2 is above 4 * 10^8;
-/// and kMostNear * devices times that for the forks, and some devices * kMostAssumptions * kMostJobs times for
-/// the windows, both left out where (V + E) * devices is above 2 * 10^6 too.
-/// Where (V + E) * devices is above 2 * 10^7 only the longest path at the fastest allowed devices and all
-/// operations over all speeds count, O(V + E).
+/// and kMostNear * devices times that for the forks, and some devices * kMostAssumptions * kMostJobs times
+/// for the windows, both left out where (V + E) * devices is above 2 * 10^6 too. Where (V + E) * devices is
+/// above 2 * 10^7 only the longest path at the fastest allowed devices and all operations over all speeds
+/// count, O(V + E).
 Ticks graph_lower_bound(const GraphCosts& costs);
 
 /// The latter alone.
