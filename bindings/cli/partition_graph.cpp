@@ -41,7 +41,7 @@ struct Arguments {
     line.whole_number("--runs", request.runs, {1, 10'000},
                       "best: local searches side by side (2); else: seeds, for the mean and the spread (1)");
     line.decimal("--time-limit", request.time_limit, {0, 100'000'000},
-                 "Seconds after which best stops with what it has");
+                 "Seconds after which best stops with what it has; beyond 10 it is let search longer");
     line.flag("--published-program", request.published,
               "Strategies and transfers as the authors' program has them, instead of as the paper says");
     add_strict(line, strict);

@@ -44,6 +44,9 @@ class Limit {
   std::atomic<bool> reached_ = false;
 };
 
+/// Seconds, and vertices of a graph whose bound is there before a search has begun.
+constexpr double kUsualLimit = 10;
+constexpr int kQuicklyBound = 1'000;
 /// Orders of the groups that are tried where memory is short.
 constexpr std::uint64_t kMostPackings = 32;
 
@@ -141,8 +144,13 @@ class Portfolio {
 };
 
 /// Longer graphs get no more: the time of a run stays at some seconds.
+/// In proportion to a limit above the usual one, so that a longer limit finds more and no machine's speed
+/// counts.
 std::int64_t work_of(const GraphBestOptions& options, const OperatorGraph& graph) {
-  return options.work >= 0 ? options.work : std::min<std::int64_t>(200'000'000, 200'000LL * graph.size());
+  if (options.work >= 0) return options.work;
+  const std::int64_t usual = std::min<std::int64_t>(200'000'000, 200'000LL * graph.size());
+  const double limits = std::min(options.time_limit / kUsualLimit, 1e6);
+  return limits > 1 ? static_cast<std::int64_t>(static_cast<double>(usual) * limits) : usual;
 }
 
 /// A partial schedule is about as much work as this many vertices of the local search.
@@ -172,7 +180,16 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
   Portfolio portfolio(costs, limit, options.seed);
   portfolio.fill();
   GraphBest best;
-  best.lower_bound = graph_lower_bound(costs);
+  const int machine = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : machine;
+  // A large graph's takes seconds of the limit, and a search without it finds the same.
+  const bool beside = costs.graph().size() > kQuicklyBound && threads > 1;
+  Ticks lower_bound = 0;
+  std::jthread bounding;
+  if (beside)
+    bounding = std::jthread([&] { lower_bound = graph_lower_bound(costs); });
+  else
+    best.lower_bound = graph_lower_bound(costs);
   if (portfolio.empty()) {
     best.reason = portfolio.reason();
   } else {
@@ -182,7 +199,12 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
   const std::int64_t counted = work_of(options, costs.graph());
   const bool settled = options.exhaust && counted > 0 && exhausted(costs, counted, limit, best);
   best.cut_by_limit = !settled && limit.reached();
-  if (settled || !best.reason.empty()) return best;
+  if (!best.reason.empty()) return best;
+  const auto bound = [&] {
+    if (beside) bounding.join();
+    best.lower_bound = std::max(best.lower_bound, lower_bound);
+  };
+  if (settled) return bound(), best;
 
   const int runs = counted > 0 ? std::max(1, options.runs) : 0;
   const GraphSolution first = best.solution;
@@ -192,17 +214,17 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
     for (int run = next++; run < runs; run = next++)
       results[run] = improve(
           costs, run == 0 || portfolio.empty() ? first : portfolio[run % std::min(4, portfolio.size())],
-          {.seed = options.seed * 1000 + static_cast<std::uint64_t>(run) + 1,
+          {.moves = run % 2 == 0 ? GraphMoves::groups : GraphMoves::vertices,
+           .seed = options.seed * 1000 + static_cast<std::uint64_t>(run) + 1,
            .work = counted,
            .lower_bound = best.lower_bound,
            .stop = [&] { return limit.reached(); }});
   };
-  const int machine = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   std::vector<std::jthread> helpers;
-  for (int t = 1; t < std::min(runs, options.threads > 0 ? options.threads : machine); ++t)
-    helpers.emplace_back(work);
+  for (int t = 1; t < std::min(runs, threads); ++t) helpers.emplace_back(work);
   work();
   helpers.clear();  // joins
+  bound();
   for (GraphSolution& result : results)
     if (result.makespan < best.solution.makespan) best.solution = std::move(result);
   best.cut_by_limit = limit.reached() && best.solution.makespan > best.lower_bound;

@@ -16,6 +16,12 @@ constexpr int kMostLeaving = 6;
 /// in vertices looked at for each of the graph's.
 constexpr int kPart = 256, kWholes = 8, kWorkOfPart = 8;
 
+/// Of changes by kind: a vertex past others, a group, a stretch of the critical path, a vertex to a position.
+struct Shares {
+  int order, group, stretch, vertex;
+};
+constexpr Shares kGroups = {1, 5, 5, 5}, kVertices = {3, 3, 4, 8};
+
 class LocalSearch {
  public:
   LocalSearch(const GraphCosts& costs, const GraphSolution& start, const GraphSearchOptions& options)
@@ -143,31 +149,25 @@ class LocalSearch {
     change_.moves.clear();
     change_.position = -1;
     const int at = random_.below(static_cast<int>(path_.size()));
-    switch (random_.below(16)) {
-      case 0:
-        return propose_order(path_[at]);
-      case 1:
-      case 2:
-      case 3:
-      case 4:
-      case 5:
-        return propose_group(path_[at]);
-      case 6:
-      case 7:
-      case 8:
-      case 9:
-      case 10:
-        return propose_stretch(at);
-      default:
-        return propose_vertex(path_[at]);
-    }
+    const Shares& of = options_.moves == GraphMoves::groups ? kGroups : kVertices;
+    const int kind = random_.below(of.order + of.group + of.stretch + of.vertex);
+    if (kind < of.order) return propose_order(path_[at]);
+    if (kind < of.order + of.group) return propose_group(path_[at]);
+    if (kind < of.order + of.group + of.stretch) return propose_stretch(at);
+    return propose_vertex(path_[at]);
+  }
+
+  int any_device() {
+    const int count = costs_.device_count();
+    if (options_.moves == GraphMoves::groups) return random_.below(count);
+    return costs_.by_speed()[random_.below(1 + random_.below(count))];  // the faster the likelier
   }
 
   /// Mostly a device that a neighbour in the graph uses.
   int other_device(int v) {
     const auto before = graph_.predecessors[v], after = graph_.successors[v];
     const int neighbours = static_cast<int>(before.size() + after.size());
-    if (neighbours == 0 || random_.below(8) == 0) return random_.below(costs_.device_count());
+    if (neighbours == 0 || random_.below(8) == 0) return any_device();
     const int n = random_.below(neighbours), inputs = static_cast<int>(before.size());
     return sequence_.device(n < inputs ? before[n] : after[n - inputs]);
   }

@@ -26,7 +26,12 @@ struct GraphSolution {
   Ticks makespan = 0;
 };
 
+/// How often which kind of change is tried: stretches and groups help where devices are crowded, single
+/// vertices and fast devices where the critical path is long.
+enum class GraphMoves { groups, vertices };
+
 struct GraphSearchOptions {
+  GraphMoves moves = GraphMoves::groups;
   std::uint64_t seed = 0;
   std::int64_t work = 0;            ///< vertices looked at until the search ends
   Ticks lower_bound = 0;            ///< where it is met the search ends
