@@ -22,8 +22,8 @@ def demo(job, out):
 def check_result(result, folder):
     assert result["losses"]["ostinato"] == result["losses"]["deepspeed_1f1b"]
     assert len(result["losses"]["ostinato"]) == 3
-    predicted = result["makespan_seconds"]
-    assert predicted["lower_bound"] <= predicted["ostinato"] == result["step_seconds"]["predicted"]
+    makespan = result["makespan_seconds"]
+    assert makespan["lower_bound"] <= makespan["ostinato"] < result["step_seconds"]["predicted"]  # with the optimizer's
     assert result["step_seconds"]["measured"] > 0
     for name in ("profile.json", "placement.toml", "plan.json", "plan.html", "programs.txt", "trace.json"):
         assert (folder / name).stat().st_size > 0, name
@@ -42,8 +42,8 @@ def test_emulated_stages_run_several_chunks_a_rank_as_planned(tmp_path):
     check_result(summary["emulated"], tmp_path / "emulated")
     assert "DeepSpeed 1F1B takes" in out
     # Ranks sleep, so no step can be shorter than the plan; and the plan is shorter than 1F1B's best.
-    predicted = summary["emulated"]["makespan_seconds"]
-    assert predicted["ostinato"] < predicted["1f1b"]
+    predicted = summary["emulated"]["step_seconds"]
+    assert predicted["predicted"] < predicted["1f1b"]
     chunks = (tmp_path / "emulated" / "placement.toml").read_text().count("[[stages]]")
     assert chunks > 4  # on 4 ranks; how many are shortest is as measured
 
