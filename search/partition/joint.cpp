@@ -339,14 +339,16 @@ class Chooser {
     for (const bool split : joint::splits(profile_, options_)) move_coarsest(split, until);
   }
 
-  /// A placement with few blocks is often ruled out as it stands, and yet a few moves from the best: those
-  /// from many chunks make blocks shorter, and none makes them fewer at the same time.
+  /// A placement with few blocks on all devices is often ruled out as it stands, and yet a few moves from the
+  /// best: those from many chunks make blocks shorter, and none makes them fewer at the same time.
   void move_coarsest(bool split, std::optional<std::chrono::steady_clock::time_point> until) {
     const Candidate* coarsest = nullptr;
     for (const Candidate& c : list()) {
       if (!c.placement || c.graph || c.options.split_backward != split) continue;
-      const auto blocks = [](const Candidate& of) { return of.placement->blocks.size(); };
-      if (coarsest == nullptr || blocks(c) < blocks(*coarsest)) coarsest = &c;
+      const auto order = [](const Candidate& of) {
+        return std::pair(-of.devices(), of.placement->blocks.size());
+      };
+      if (coarsest == nullptr || order(c) < order(*coarsest)) coarsest = &c;
     }
     if (coarsest == nullptr || coarsest->plan || stopped() || nothing_left()) return;
     Candidate start = *coarsest;

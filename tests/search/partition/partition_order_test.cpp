@@ -98,6 +98,7 @@ TEST_P(JointOrder, MoreToChooseFromIsNeverLonger) {
   EXPECT_LE(all, without([](JointOptions& o) { o.max_chunks = 1; }));
   EXPECT_LE(all, without([](JointOptions& o) { o.fewer_devices = FewerDevices::none; }));
   EXPECT_LE(all, without([](JointOptions& o) { o.moves = false; }));
+  EXPECT_LE(all, without([](JointOptions& o) { o.split = false; }));
 }
 
 TEST(JointMoves, OfWholeBackwardsDoNotHideThoseOfHalves) {
@@ -112,7 +113,7 @@ TEST(JointMoves, OfWholeBackwardsDoNotHideThoseOfHalves) {
   EXPECT_EQ(shortest(profile, joint_options(3, 8)), 135);
 }
 
-INSTANTIATE_TEST_SUITE_P(RandomProfiles, JointOrder, testing::Range(4, 8));
+INSTANTIATE_TEST_SUITE_P(RandomProfiles, JointOrder, testing::Range(3, 8));
 
 }  // namespace
 }  // namespace ostinato
