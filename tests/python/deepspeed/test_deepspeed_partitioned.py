@@ -66,7 +66,7 @@ def test_recomputation_is_enforced(world2, stock, tmp_path, capfd, layers_kept, 
     write_profile(tmp_path / "profile.json", [USUAL] * LAYERS, kept=1 << 20)
     memory = f"{layers_kept * 2**20 + 8192}B"
     chosen, section = plan(tmp_path, capfd, "--device-memory", memory, "--without", "chunks,moves")
-    assert chosen == f"1 chunk per device, {how}"
+    assert chosen.split(", cut for")[0] == f"1 chunk per device, {how}"
     stages = tomllib.loads((tmp_path / "placement.toml").read_text())["stages"]
     again = [layer for stage in stages if stage.get("recompute") for layer in range(*stage["layers"])]
     assert 0 < len(again) < LAYERS
