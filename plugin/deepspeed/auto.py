@@ -69,6 +69,7 @@ class Auto:
     timeout_s: float  # of the section
     size_of: Callable[[Any], Any] | None = None  # the section's "sizes"
     loaded: tuple | None = None  # arguments of load_checkpoint()
+    offered: tuple[str, Any] | None = None  # "set_dataiterator" or "set_dataloader", and what the script gave this rank
 
 
 def begin(
@@ -112,9 +113,19 @@ def _hooks(model: Model) -> tuple[dict, dict]:
 class AutoEngine(Engine):
     """Mixed in before PipelineEngine until the plan is there."""
 
+    def set_dataiterator(self, iterator):
+        """DeepSpeed keeps it on the first and the last rank alone, and under the plan others may read."""
+        self._ostinato_auto.offered = "set_dataiterator", iterator
+        super().set_dataiterator(iterator)
+
+    def set_dataloader(self, loader):
+        self._ostinato_auto.offered = "set_dataloader", loader
+        super().set_dataloader(loader)
+
     def train_batch(self, data_iter=None):
         if data_iter is not None:
             self.set_dataiterator(data_iter)
+        offered = self._ostinato_auto.offered
         loader, iterator = self.training_dataloader, self.data_iterator
         batches, read, why = _read(iterator, self.micro_batches) if iterator is not None else ([], 0, None)
         sizes = _sizes(self, batches, why)
@@ -124,7 +135,17 @@ class AutoEngine(Engine):
             _switch(self, profile)
         if iterator is not None:
             self.training_dataloader, self.data_iterator = loader, _again(self, batches, iterator)
+        elif offered is not None:
+            method, given = offered
+            getattr(self, method)(given)
         return self.train_batch()
+
+    def eval_batch(self, *args, **kwargs):
+        offered = self._ostinato_auto.offered
+        try:
+            return super().eval_batch(*args, **kwargs)
+        finally:
+            self._ostinato_auto.offered = offered  # its iterator was for this evaluation
 
     def load_checkpoint(self, *args, **kwargs):
         """Repeated after the switch, under the plan's placement."""

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 from ostinato.profile.machine import freed_memory
-from ostinato.ranks.groups import link_groups
-from ostinato.ranks.presence import Presence
+from ostinato.ranks.groups import everyones, link_groups
+from ostinato.ranks.presence import Presence, ranks_in_words
 from ostinato.ranks.watch import Watch, late_after
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -185,6 +185,15 @@ class PlanEngine(StagePasses, PlanCheckpoints):
     def _reads_data(self) -> bool:
         return any(c.rank == self.stage_id and (c.reads or c.ends) for c in self._ostinato.stages)
 
+    def _refuse_without_data(self, data_iter) -> None:
+        """All ranks must call it, and raise the same."""
+        lacks = everyones(self._reads_data() and data_iter is None and self.data_iterator is None)
+        if ranks := [rank for rank, without in enumerate(lacks) if without]:
+            raise OstinatoError(
+                f"train_batch() was given no data on {ranks_in_words(ranks)}, where the plan reads it: give every rank the data iterator. (The ranks of "
+                'engine.is_first_stage() and engine.is_last_stage() are enough for a plan from a file; "auto" has none yet when the script asks)'
+            )
+
     # ---- a step
 
     def train_batch(self, data_iter=None):
@@ -197,6 +206,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         begin = time.perf_counter()
         run = self._ostinato
         if not self._steps_here:
+            self._refuse_without_data(data_iter)
             data_iter = run.equality.before_step(data_iter)
         with run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
             loss = super().train_batch(data_iter)

@@ -3,11 +3,27 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from ostinato.deepspeed import search
+from ostinato.deepspeed.errors import OstinatoError
 from support.models import LAYERS
+from support.plans import Layout, make_plan
 from support.profiles import write_profile
-from support.training import Options, refusal, resumed, train, train_enabled, train_unsupported, train_with_costs
+from support.training import (
+    MICRO_BATCHES,
+    Options,
+    data_of,
+    make_engine,
+    refusal,
+    resumed,
+    train,
+    train_enabled,
+    train_unsupported,
+    train_with_costs,
+    weights,
+)
 
 BASE = Options(stages=2, steps=6)
 
@@ -91,6 +107,30 @@ def test_auto_is_as_if_the_plan_had_been_there(world2, profile, tmp_path, case):
     assert {result["kind"] for result in measured} == {"PlanEngine"}
     assert "layers = [0, 4]" not in (tmp_path / "placement.toml").read_text()  # layers have moved
     same_numbers(measured, world2.run(train, replace(options, section={"plan": str(tmp_path / "plan.json")})))
+
+
+def fed(options: Options, folder: str, everywhere: bool) -> tuple:
+    """Losses and last weights where "auto" finds the plan of a folder; or the error."""
+    answer, texts = search._answer, {name: (Path(folder) / name).read_text() for name in search.FILES}
+    search._answer = lambda section, paths, size: {} if paths.profile is None else search._packed(texts)
+    try:
+        engine = make_engine(options)
+        data = engine.batches(7) if everywhere else data_of(engine)
+        return [engine.train_batch(data).item() for _ in range(options.steps)], weights(engine)
+    except OstinatoError as error:
+        return (str(error),)
+    finally:
+        search._answer = answer
+
+
+def test_auto_where_other_ranks_read_than_under_1f1b(world4, tmp_path):
+    """DeepSpeed's own engine, which measures, drops what the script gives to ranks in the middle."""
+    options = replace(BASE, stages=4, steps=3)
+    plan = make_plan(tmp_path, Layout("turned", (2, 4, 6), (1, 0, 3, 2)), LAYERS, MICRO_BATCHES)
+    measured = world4.run(fed, replace(options, section={"auto": True}), str(plan.parent), True)
+    assert len(measured[0]) == 2 and measured == world4.run(fed, replace(options, section={"plan": str(plan)}), str(plan.parent), True)
+    for (said,) in world4.run(fed, replace(options, section={"auto": True}), str(plan.parent), False):
+        assert said.startswith("train_batch() was given no data on ranks 1, 2, where the plan reads it")
 
 
 def test_auto_after_loading_weights(world2, tmp_path):

@@ -133,7 +133,8 @@ class Dropping(Plain):
 class Scripted(Plain):
     def __init__(self, chance=0.0):
         super().__init__()
-        self.inner = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(chance)))
+        dropping = [nn.Dropout(chance)] * (chance > 0)  # compiled, one of 0 draws as well, after some runs
+        self.inner = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), *dropping))
 
     def forward(self, hidden):
         return super().forward(hidden) + self.inner(hidden)
