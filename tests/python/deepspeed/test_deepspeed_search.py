@@ -172,8 +172,8 @@ def test_wrong_section(world2, section, words):
 def test_what_the_search_refuses(world2, profile):
     """Its words reach every rank."""
     cases = [({"method": "1g1b"}, "1f1b"), ({"device_memory": "1KiB"}, "no partition fits")]
-    for search, word in cases:
-        for message in world2.run(refusal, replace(BASE, section={"profile": str(profile), "search": search})):
+    for wanted, word in cases:
+        for message in world2.run(refusal, replace(BASE, section={"profile": str(profile), "search": wanted})):
             assert "found no plan" in message and word in message, message
 
 
