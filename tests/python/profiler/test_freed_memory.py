@@ -37,8 +37,8 @@ def in_a_process(code: str, **environment: str) -> str:
 
 
 def test_it_is_kept():
-    assert int(in_a_process("print(faults())")) > ROUND * 128
-    assert int(in_a_process("assert freed_memory.keep(); print(faults())")) < ROUND
+    given_back = int(in_a_process("print(faults())"))  # some for each page, which may be a huge one
+    assert int(in_a_process("assert freed_memory.keep(); print(faults())")) < min(ROUND, given_back)
 
 
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
