@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -173,39 +174,10 @@ bool exhausted(const GraphCosts& costs, std::int64_t work, Limit& limit, GraphBe
   return true;
 }
 
-}  // namespace
-
-GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& options) {
-  Limit limit(options);
-  Portfolio portfolio(costs, limit, options.seed);
-  portfolio.fill();
-  GraphBest best;
-  const int machine = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const int threads = options.threads > 0 ? options.threads : machine;
-  // A large graph's takes seconds of the limit, and a search without it finds the same.
-  const bool beside = costs.graph().size() > kQuicklyBound && threads > 1;
-  Ticks lower_bound = 0;
-  std::jthread bounding;
-  if (beside)
-    bounding = std::jthread([&] { lower_bound = graph_lower_bound(costs); });
-  else
-    best.lower_bound = graph_lower_bound(costs);
-  if (portfolio.empty()) {
-    best.reason = portfolio.reason();
-  } else {
-    best.candidates = portfolio.candidates();
-    best.solution = portfolio[0];
-  }
+/// Runs of the local search from the best starts, side by side.
+void search_locally(const GraphCosts& costs, const GraphBestOptions& options, const Portfolio& portfolio,
+                    Limit& limit, int threads, GraphBest& best) {
   const std::int64_t counted = work_of(options, costs.graph());
-  const bool settled = options.exhaust && counted > 0 && exhausted(costs, counted, limit, best);
-  best.cut_by_limit = !settled && limit.reached();
-  if (!best.reason.empty()) return best;
-  const auto bound = [&] {
-    if (beside) bounding.join();
-    best.lower_bound = std::max(best.lower_bound, lower_bound);
-  };
-  if (settled) return bound(), best;
-
   const int runs = counted > 0 ? std::max(1, options.runs) : 0;
   const GraphSolution first = best.solution;
   std::vector<GraphSolution> results(runs);
@@ -224,10 +196,37 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
   for (int t = 1; t < std::min(runs, threads); ++t) helpers.emplace_back(work);
   work();
   helpers.clear();  // joins
-  bound();
   for (GraphSolution& result : results)
     if (result.makespan < best.solution.makespan) best.solution = std::move(result);
-  best.cut_by_limit = limit.reached() && best.solution.makespan > best.lower_bound;
+}
+
+}  // namespace
+
+GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& options) {
+  Limit limit(options);
+  Portfolio portfolio(costs, limit, options.seed);
+  portfolio.fill();
+  GraphBest best;
+  const int machine = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : machine;
+  // A large graph's takes seconds of the limit, and a search without it finds the same.
+  const bool beside = costs.graph().size() > kQuicklyBound && threads > 1;
+  std::future<Ticks> bound = std::async(beside ? std::launch::async : std::launch::deferred,
+                                        [&] { return graph_lower_bound(costs); });
+  if (!beside) best.lower_bound = bound.get();
+  if (portfolio.empty()) {
+    best.reason = portfolio.reason();
+  } else {
+    best.candidates = portfolio.candidates();
+    best.solution = portfolio[0];
+  }
+  const std::int64_t counted = work_of(options, costs.graph());
+  const bool settled = options.exhaust && counted > 0 && exhausted(costs, counted, limit, best);
+  const bool searches = !settled && best.reason.empty();
+  if (searches) search_locally(costs, options, portfolio, limit, threads, best);
+  const bool cut = !settled && limit.reached();  // before the bound, which does not heed the limit
+  if (beside) best.lower_bound = std::max(best.lower_bound, bound.get());
+  best.cut_by_limit = cut && (!searches || best.solution.makespan > best.lower_bound);
   return best;
 }
 
