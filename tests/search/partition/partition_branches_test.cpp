@@ -163,16 +163,24 @@ TEST(PartitionBranches, LayersThatTakeNoTimeAreJoined) {
   EXPECT_LE(cuts.lower_bound, cuts.busiest);
 }
 
-/// Eight branches of twelve layers between two layers: 13^8 downsets.
-TEST(PartitionBranches, SmallLayersOfManyBranchesAreJoined) {
-  constexpr int kBranches = 8, kLong = 12;
-  Profile profile = test::profile_of(std::vector<Nanoseconds>(kBranches * kLong + 2, 10));
-  const int last = kBranches * kLong + 1;
+constexpr int kLong = 12;
+
+/// Branches of twelve layers between two layers.
+Profile branches_of(const std::vector<Nanoseconds>& times) {
+  Profile profile = test::profile_of(times);
+  const int last = static_cast<int>(times.size()) - 1;
   profile.layers[last].after.emplace();
   for (int l = 1; l < last; ++l) {
     profile.layers[l].after = {{l % kLong == 1 ? 0 : l - 1, 1}};
     if (l % kLong == 0) profile.layers[last].after->push_back({l, 1});
   }
+  return profile;
+}
+
+/// Eight branches: 13^8 downsets.
+TEST(PartitionBranches, SmallLayersOfManyBranchesAreJoined) {
+  const int last = 8 * kLong + 1;
+  const Profile profile = branches_of(std::vector<Nanoseconds>(last + 1, 10));
   const PartitionOptions options{.devices = 2, .micro_batches = 8};
   const StageCuts cuts = cut_graph(profile, options);
   std::vector<int> seen(profile.layers.size(), 0);
@@ -189,16 +197,9 @@ TEST(PartitionBranches, SmallLayersOfManyBranchesAreJoined) {
 TEST(PartitionBranches, WhereLayersAreJoinedTheyAreNoWorseThanTheChain) {
   for (unsigned seed = 1; seed <= 12; ++seed) {
     std::mt19937 random(seed);
-    constexpr int kBranches = 6, kLong = 12;
-    std::vector<Nanoseconds> times(kBranches * kLong + 2);
+    std::vector<Nanoseconds> times(6 * kLong + 2);
     for (Nanoseconds& time : times) time = 1 + random() % 100;
-    Profile profile = test::profile_of(times);
-    const int last = kBranches * kLong + 1;
-    profile.layers[last].after.emplace();
-    for (int l = 1; l < last; ++l) {
-      profile.layers[l].after = {{l % kLong == 1 ? 0 : l - 1, 1}};
-      if (l % kLong == 0) profile.layers[last].after->push_back({l, 1});
-    }
+    const Profile profile = branches_of(times);
     const PartitionOptions options{.devices = 6, .micro_batches = 8};
     const StageCuts cuts = cut_graph(profile, options);
     EXPECT_LE(cuts.busiest, cut_chain(profile, options).busiest) << seed;
