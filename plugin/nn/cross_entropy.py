@@ -53,14 +53,18 @@ class _CrossEntropy(torch.autograd.Function):
         elsewhere = (target < begin) | (target >= end)
         column = (target - begin).masked_fill(elsewhere, 0).unsqueeze(1)
         of_target = logits.gather(1, column).squeeze(1).masked_fill(elsewhere, 0)
-        own_peak = logits.amax(dim=1).clamp(min=torch.finfo(logits.dtype).min)  # classes may be masked with -inf
-        exponentials = (logits - own_peak.unsqueeze(1)).exp_()  # one tensor of this size in all: fresh memory takes time
-        figures = [own_peak, exponentials.sum(dim=1), of_target] + ([logits.sum(dim=1)] if smoothing else [])
+        own_peak = logits.amax(dim=1)
+        masked = (own_peak == -torch.inf).unsqueeze(1)  # all classes of this rank
+        own_peak = own_peak.clamp(min=torch.finfo(logits.dtype).min)
+        # softmax's exponentials are 3 times as fast as exp()'s on a CPU, and the largest of a row is 1, so its quotient is 1 / sum.
+        probabilities = logits.softmax(dim=1).masked_fill_(masked, 0)
+        own_sum = probabilities.amax(dim=1).reciprocal().masked_fill_(masked.squeeze(1), 0)
+        figures = [own_peak, own_sum, of_target] + ([logits.sum(dim=1)] if smoothing else [])
         peaks, sums, *others = shard.collect(torch.stack(figures)).unbind(dim=1)  # each (ranks, rows)
         peak = peaks.amax(dim=0)
         total = (sums * (peaks - peak).exp()).sum(dim=0)
         log_total = total.log() + peak
-        probabilities = exponentials.mul_(((own_peak - peak).exp() / total).unsqueeze(1))
+        probabilities.mul_((own_sum * (own_peak - peak).exp() / total).unsqueeze(1))
         ctx.save_for_backward(probabilities, column, elsewhere)
         ctx.smoothing, ctx.classes, ctx.dtype = smoothing, classes, part.dtype
         losses = log_total - others[0].sum(dim=0)
