@@ -15,6 +15,8 @@ Nanoseconds exponential(Random& random) {
   return static_cast<Nanoseconds>(zeros + 1) * 256 - static_cast<Nanoseconds>(fraction);
 }
 
+__extension__ using Wide = __int128;
+
 /// `of_1024` 1024ths of it, rounded down: a heat may be as large as 2^62.
 Nanoseconds share_of(Nanoseconds heat, std::int64_t of_1024) {
   return heat / 1024 * of_1024 + heat % 1024 * of_1024 / 1024;
@@ -35,8 +37,7 @@ class Walk {
       const std::int64_t left = (end - now_.work()) * 1024 / effort_.work;
       // Heat falls with the square of what is left.
       const Nanoseconds heat = share_of(share_of(effort_.heat, left), left);
-      step(now_.makespan() + heat / 256 * exponential(random_) / 256 +
-           heat % 256 * exponential(random_) / 65536);
+      step(now_.makespan() + excess(heat));
       if (now_.makespan() < least_) {
         least_ = now_.makespan();
         best_ = now_.order();
@@ -46,6 +47,13 @@ class Walk {
   }
 
  private:
+  /// About `heat`, which may be as large as 2^62.
+  Nanoseconds excess(Nanoseconds heat) {
+    const Wide coarse = Wide{heat / 256} * exponential(random_) / 256;
+    const Nanoseconds fine = heat % 256 * exponential(random_) / 65536;
+    return static_cast<Nanoseconds>(std::min<Wide>(coarse + fine, kNever / 2));
+  }
+
   bool finish(bool stopped) {
     if (now_.makespan() > least_) now_.load(best_);
     return stopped;
