@@ -9,7 +9,9 @@
 #include "search/bounds/bounds.h"
 #include "search/bounds/mode_bounds.h"
 #include "search/files/error.h"
+#include "search/leaner.h"
 #include "search/plan/orders.h"
+#include "search/shortest.h"
 
 namespace ostinato {
 namespace {
@@ -37,7 +39,8 @@ class ModeSearch {
       searches_ = bounds_ = 0;
       try_one(Assignment(best_modes_), 100);
     }
-    Plan plan = std::move(*best_);
+    Plan plan = in_less_memory(with_modes(placement_, best_modes_),
+                               left_after(options_, Clock::now() - began_), std::move(*best_));
     plan.modes = {taken_modes(placement_, best_modes_), makespan_bound()};
     plan.search.cut_by_limit = cut_ && best_value_ > bound_.value;
     return plan;
@@ -129,7 +132,7 @@ class ModeSearch {
     if (best_ && share < 100 && bound_with(chosen) >= best_value_) return false;
     ++searches_;
     try {
-      Plan plan = search(chosen, share_of_options(share));
+      Plan plan = shortest_plan(chosen, share_of_options(share));
       cut_ = cut_ || plan.search.cut_by_limit;
       const Nanoseconds value = objective_value(options_.objective, chosen, plan.schedule);
       if (best_ && value >= best_value_) return false;
@@ -152,11 +155,8 @@ class ModeSearch {
   }
 
   SearchOptions share_of_options(int share) {
-    SearchOptions options = options_;
+    SearchOptions options = left_after(options_, Clock::now() - began_);
     options.effort = std::max(1, options_.effort * share / 100);
-    if (options_.time_limit_seconds > 0) {
-      options.time_limit_seconds = std::max(1e-3, options_.time_limit_seconds - seconds());
-    }
     if (options_.progress) {
       options.progress = [this](const Progress& p) {
         const Nanoseconds best = best_ ? std::min(best_value_, p.best) : p.best;

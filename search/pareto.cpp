@@ -11,9 +11,12 @@
 #include "search/bounds/mode_bounds.h"
 #include "search/bounds/statements.h"
 #include "search/files/error.h"
+#include "search/leaner.h"
 #include "search/mode_search.h"
+#include "search/placement/capacity.h"
 #include "search/plan/orders.h"
 #include "search/plan/proved.h"
+#include "search/shortest.h"
 
 namespace ostinato {
 namespace {
@@ -81,11 +84,9 @@ class Curve {
 
  private:
   Plan find(const Placement& placement, int share) const {
-    SearchOptions options = options_;
+    SearchOptions options = left_after(options_, Clock::now() - began_);
     options.effort = std::max(1, options_.effort * share / 100);
-    if (options_.time_limit_seconds > 0)
-      options.time_limit_seconds = std::max(1e-3, options_.time_limit_seconds - seconds());
-    return choose_ ? search_modes(placement, options) : search(placement, options);
+    return choose_ ? search_modes(placement, options) : shortest_plan(placement, options);
   }
 
   void offer(Plan plan) { curve_.plans.push_back(std::move(plan)); }
@@ -215,22 +216,15 @@ class Curve {
 
   void claim_of_placement(Plan& plan, const Plan& first) const {
     const Placement whole = of(plan);
+    if (!choose_) return claim_as(whole, first, plan);
+    Plan proved = first;  // of other modes, so of another placement
     const Instance in(whole);
     const Bounds bounds(in);
-    plan.lower_bound = {bounds.makespan(options_.micro_batches), bounds.period(plan.steady_state.unroll),
-                        bounds.of(plan.objective, options_.micro_batches)};
-    plan.by_exhaustion = {};
-    if (!choose_) {  // else it is another placement
-      plan.lower_bound.makespan = first.lower_bound.makespan;
-      plan.lower_bound.objective = first.lower_bound.objective;
-      plan.by_exhaustion = first.by_exhaustion;
-    }
-    if (plan.steady_state.count == 0) plan.lower_bound.period = 0;
-    if (plan.objective == Objective::makespan) plan.lower_bound.objective = 0;
-    plan.optimal.makespan = plan.lower_bound.makespan == plan.makespan;
-    plan.optimal.period = plan.steady_state.count > 0 && plan.lower_bound.period == plan.steady_state.period;
-    plan.optimal.objective =
-        plan.objective != Objective::makespan && plan.lower_bound.objective == value(plan);
+    proved.lower_bound = {
+        bounds.makespan(options_.micro_batches), 0,
+        plan.objective == Objective::makespan ? 0 : bounds.of(plan.objective, options_.micro_batches)};
+    proved.by_exhaustion = {};
+    claim_as(whole, proved, plan);
   }
 
   Nanoseconds with_any_modes(const Placement& placement, Objective objective) const {
@@ -252,12 +246,6 @@ class Curve {
 };
 
 }  // namespace
-
-Placement within_capacity(const Placement& placement, Bytes capacity) {
-  Placement result = placement;
-  for (Device& device : result.devices) device.memory = std::min(device.memory, capacity);
-  return result;
-}
 
 ParetoCurve pareto_memory(const Placement& placement, const SearchOptions& options, int points, bool choose) {
   return Curve(placement, options, points, choose).run();

@@ -13,7 +13,9 @@
 #include <optional>
 #include <vector>
 
-#include "search/search.h"
+#include "search/placement/placement.h"
+#include "search/plan/plan.h"
+#include "search/portfolio/search_options.h"
 
 namespace ostinato {
 
@@ -37,8 +39,5 @@ struct ParetoCurve {
 /// searches after the first share four times the usual work. `choose`: also search the modes of each point.
 /// Throws what search() throws where not even the first plan exists.
 ParetoCurve pareto_memory(const Placement& placement, const SearchOptions& options, int points, bool choose);
-
-/// The placement with no device above `capacity`.
-Placement within_capacity(const Placement& placement, Bytes capacity);
 
 }  // namespace ostinato

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The schedule search: the repetend, its warm-up and its cool-down, together, with proven bounds.
+// The schedule search: the repetend, its warm-up and its cool-down, together, with proven bounds; then as
+// short a plan in less memory.
 //
 //   SearchOptions options{.micro_batches = 32, .time_limit_seconds = 10};
 //   Plan plan = search(placement, options);       // throws InfeasibleError with the proof
-//
-// Source: Tessel (arXiv 2311.15269), sections 4 and 5. docs/search.md says how it works and what is proved.
 
 #include "search/placement/placement.h"
 #include "search/plan/plan.h"
@@ -13,10 +12,7 @@
 
 namespace ostinato {
 
-/// The best plan found. Never worse than any named schedule that the placement admits under its memory.
-/// Throws InfeasibleError (with the proof) where no order fits, UndecidedError where neither an order nor a
-/// proof was found, InputError where the options contradict the placement. `placement_sha256` of the result
-/// is left empty: the caller knows the file.
+/// shortest_plan(), or one as short that in_less_memory() finds. Throws as the first.
 Plan search(const Placement& placement, const SearchOptions& options);
 
 }  // namespace ostinato

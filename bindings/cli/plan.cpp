@@ -90,7 +90,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   wanted.search.stop = guard.flag();
   const Searcher searcher = [&](const Placement& placement, const SearchOptions& search,
                                 const std::string& name) {
-    return run_search(placement, search, guard, name, io).plan;
+    return run_shortest(placement, search, guard, name, io);
   };
   SearchOptions for_sizes = wanted.search;
   if (sizes.effort > 0) for_sizes.effort = sizes.effort;

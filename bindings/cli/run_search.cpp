@@ -6,6 +6,8 @@
 #include "bindings/cli/progress.h"
 #include "bindings/core/requests.h"
 #include "search/mode_search.h"
+#include "search/search.h"
+#include "search/shortest.h"
 #include "search/unequal/unequal.h"
 
 namespace ostinato::cli {
@@ -33,6 +35,13 @@ Searched run_search(const Placement& placement, SearchOptions options, const Int
   searched.plan = timed(placement, options, guard, label, io, searched.seconds,
                         [&] { return search(placement, options); });
   return searched;
+}
+
+Plan run_shortest(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
+                  const std::string& label, Io& io) {
+  double seconds = 0;
+  return timed(placement, options, guard, label, io, seconds,
+               [&] { return shortest_plan(placement, options); });
 }
 
 Searched run_search_modes(const Placement& placement, SearchOptions options, const InterruptGuard& guard,

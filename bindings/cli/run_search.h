@@ -28,7 +28,11 @@ struct SearchedCurve {
 Searched run_search(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
                     const std::string& label, Io& io);
 
-/// The same over the modes of the placement too (Plan::modes).
+/// The same for the shortest plan alone, whatever memory it takes: one of many, of which one is chosen.
+Plan run_shortest(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
+                  const std::string& label, Io& io);
+
+/// As run_search(), over the modes of the placement too (Plan::modes).
 Searched run_search_modes(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
                           Io& io);
 

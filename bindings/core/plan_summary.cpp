@@ -8,7 +8,7 @@
 #include "search/bounds/bounds.h"
 #include "search/files/printable.h"
 #include "search/files/wrapped.h"
-#include "search/pareto.h"
+#include "search/placement/capacity.h"
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
 #include "search/plan/one_batch.h"

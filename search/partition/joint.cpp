@@ -11,6 +11,7 @@
 
 #include "search/bounds/bounds.h"
 #include "search/files/error.h"
+#include "search/leaner.h"
 #include "search/named/references.h"
 #include "search/partition/any_placement.h"
 #include "search/partition/branches.h"
@@ -22,6 +23,7 @@
 #include "search/partition/stages.h"
 #include "search/placement/quantity.h"
 #include "search/plan/proved.h"
+#include "search/shortest.h"
 #include "search/simulate/simulate.h"
 
 namespace ostinato {
@@ -67,6 +69,7 @@ class Chooser {
     if (!sharing_) move_best();  // moves are judged as if every device had a processor of its own
     search_all();
     choice_.winner = best();
+    hold_less(list()[choice_.winner]);
     list()[choice_.winner].plan->any_placement = choice_.any_placement;
     return std::move(choice_);
   }
@@ -408,7 +411,7 @@ class Chooser {
     };
     try {
       consider(candidate, searcher_ ? searcher_(*candidate.placement, options, candidate.name)
-                                    : search(*candidate.placement, options));
+                                    : shortest_plan(*candidate.placement, options));
       if (sharing_) consider_1f1b(candidate, options);
       candidate.why_not.clear();
       found_ = std::min(found_, candidate.value());
@@ -435,7 +438,7 @@ class Chooser {
   void consider_1f1b(Candidate& candidate, SearchOptions options) const {
     options.method = "1f1b";
     try {
-      consider(candidate, search(*candidate.placement, options));
+      consider(candidate, shortest_plan(*candidate.placement, options));
     } catch (const std::runtime_error&) {  // these stages have none, or it does not fit the memory
       return;
     }
@@ -470,6 +473,15 @@ class Chooser {
       return whole_step(*c.placement, micro_batches(), c.plan->schedule, of);
     };
     return step(times) - step({});
+  }
+
+  /// As short a step in less memory.
+  void hold_less(Candidate& candidate) const {
+    const Candidate before = candidate;
+    candidate.plan = in_less_memory(*candidate.placement, within_a_part(1), *candidate.plan);
+    if (sharing_)
+      candidate.shared = replayed_makespan(*candidate.placement, micro_batches(), candidate.plan->schedule);
+    if (candidate.value() + after_it(candidate) > before.value() + after_it(before)) candidate = before;
   }
 
   /// The shortest with its optimizer's step; of several, one with fewest blocks. On shared processors one

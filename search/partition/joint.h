@@ -25,7 +25,7 @@
 // ends the search where it is reached.
 //
 // Then the best candidates move: joint_climb.h changes cuts, devices and recomputation of their stages while
-// that makes the step shorter.
+// that makes the step shorter. Last, the winner holds less memory where that makes no step longer (leaner.h).
 
 #include <functional>
 #include <optional>
@@ -34,7 +34,7 @@
 
 #include "search/partition/partition_options.h"
 #include "search/plan/plan.h"
-#include "search/search.h"
+#include "search/portfolio/search_options.h"
 
 namespace ostinato {
 
@@ -92,7 +92,7 @@ struct JointChoice {
   AnyPlacement any_placement;  ///< what no placement of these layers goes below
 };
 
-/// Searches one placement; what search() is, with whatever the caller shows meanwhile.
+/// Searches one placement; what shortest_plan() is, with whatever the caller shows meanwhile.
 using Searcher = std::function<Plan(const Placement&, const SearchOptions&, const std::string& name)>;
 
 /// Throws InputError where the profile or the options allow no partition at all, or nothing was found; and

@@ -13,7 +13,7 @@
 #include "search/partition/joint_moves.h"
 #include "search/partition/stage_cost.h"
 #include "search/partition/stages.h"
-#include "search/search.h"
+#include "search/shortest.h"
 
 namespace ostinato::joint {
 namespace {
@@ -178,7 +178,7 @@ class Climb {
     quick.contributions = nullptr;
     searches_ -= cost_;
     try {
-      Plan plan = search(*next.placement, quick);
+      Plan plan = shortest_plan(*next.placement, quick);
       const Nanoseconds value = objective_value(plan, *next.placement);
       if (value >= value_) return false;
       take(next, std::move(plan), value);

@@ -2,7 +2,9 @@
 #pragma once
 // What a search is asked for, and what it says while it runs.
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <stdexcept>
@@ -43,6 +45,13 @@ struct SearchOptions {
   const std::atomic<bool>* stop = nullptr;  ///< set it (Ctrl-C) and search returns the best plan so far
   std::vector<Contribution>* contributions = nullptr;  ///< filled where it is there
 };
+
+/// The same once `spent` of the time limit is over; a millisecond is always left.
+inline SearchOptions left_after(SearchOptions options, std::chrono::duration<double> spent) {
+  if (options.time_limit_seconds > 0)
+    options.time_limit_seconds = std::max(1e-3, options.time_limit_seconds - spent.count());
+  return options;
+}
 
 /// No order that fits the memory was found within the work or the time allowed, and no proof that there is
 /// none: unlike InfeasibleError, it says nothing about the placement. `what()` says what was tried.

@@ -17,6 +17,7 @@
 #include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
+#include "search/search.h"
 #include "search/show/show.h"
 #include "search/simulate/simulate.h"
 #include "search/unequal/unequal.h"

@@ -9,6 +9,7 @@
 #include "search/partition/any_placement.h"
 #include "search/partition/packing.h"
 #include "search/partition/stages.h"
+#include "search/search.h"
 #include "tests/search/partition/joint_options.h"
 #include "tests/search/partition/partition_profiles.h"
 

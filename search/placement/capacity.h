@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A placement with less memory.
+//
+//   const Placement smaller = within_capacity(placement, Bytes{1} << 30);
+
+#include <algorithm>
+
+#include "search/placement/placement.h"
+
+namespace ostinato {
+
+/// The placement whose devices have this much memory at most.
+inline Placement within_capacity(Placement placement, Bytes capacity) {
+  for (Device& device : placement.devices) device.memory = std::min(device.memory, capacity);
+  return placement;
+}
+
+}  // namespace ostinato
