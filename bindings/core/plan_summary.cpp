@@ -78,7 +78,7 @@ std::string end_of_step_line(const Plan& plan, const Placement& placement, const
 
 /// "40 MiB on each device", or one figure a device.
 std::string memory_line(const Plan& plan, const Placement& placement, const std::vector<Bytes>& step_memory) {
-  const std::vector<Bytes> peaks = peaks_with_step(plan, placement, step_memory);
+  const std::vector<Bytes> peaks = peaks_with_step(plan.peak_memory, placement, step_memory);
   const auto text = [&](std::size_t d) {
     const Bytes capacity = placement.devices[d].memory;
     return format_memory(peaks[d]) + (capacity == kUnlimited ? "" : " of " + format_memory(capacity));
@@ -167,9 +167,8 @@ std::optional<Nanoseconds> step_with_optimizer(const Plan& plan, const Placement
   return whole_step(plan, placement, facts.step_time);
 }
 
-std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
+std::vector<Bytes> peaks_with_step(std::vector<Bytes> peaks, const Placement& placement,
                                    const std::vector<Bytes>& step_memory) {
-  std::vector<Bytes> peaks = plan.peak_memory;
   for (std::size_t d = 0; d < step_memory.size(); ++d)
     peaks[d] = std::max(peaks[d], placement.devices[d].static_memory + step_memory[d]);
   return peaks;
@@ -236,7 +235,7 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds, 
   if (const std::int64_t requests = requests_in_flight(plan, placement); requests > 0)
     json["requests_in_flight"] = requests;
   if (!facts.step_memory.empty())
-    json["peak_with_step"] = peaks_with_step(plan, placement, facts.step_memory);
+    json["peak_with_step"] = peaks_with_step(plan.peak_memory, placement, facts.step_memory);
   if (const auto step = step_with_optimizer(plan, placement, facts)) json["whole_step"] = *step;
   if (seconds >= 0) json["seconds"] = seconds;
   return json;

@@ -27,8 +27,8 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds, 
 std::optional<Nanoseconds> step_with_optimizer(const Plan& plan, const Placement& placement,
                                                const ModelFacts& facts);
 
-/// By device, what it holds at most: in the schedule, or at the end of a training step.
-std::vector<Bytes> peaks_with_step(const Plan& plan, const Placement& placement,
+/// By device, what it holds at most: `peaks` of a schedule, or what is there at the end of a training step.
+std::vector<Bytes> peaks_with_step(std::vector<Bytes> peaks, const Placement& placement,
                                    const std::vector<Bytes>& step_memory);
 
 /// What holds up the makespan, a sentence a line (simulate.h); of a plan with sizes, too.

@@ -22,16 +22,20 @@ namespace ostinato::core {
 namespace {
 
 /// By 1F1B; of forwards alone, one micro-batch after the other.
-std::optional<Baseline> in_usual_order(const Placement& placement, const PartitionOptions& options,
-                                       Objective objective, const std::string& suffix) {
-  for (const Reference& r : references(placement, options.micro_batches, objective)) {
+std::optional<UsualOrder> in_usual_order(const Profile& profile, const PartitionOptions& options,
+                                         const std::vector<Stage>& stages, Objective objective,
+                                         const std::string& suffix) {
+  const Placement placement = place_stages(profile, options, stages);
+  const int count = options.micro_batches;
+  for (const Reference& r : references(placement, count, objective)) {
     if (r.name != (options.inference ? "gpipe" : "1f1b")) continue;
-    Baseline found{r.name + suffix, r.makespan, r.value, r.fits};
-    if (objective == Objective::makespan && !placement.hosts.empty()) {
-      const auto orders = named_schedule(r.name, placement, options.micro_batches).orders;
-      const auto schedule = earliest_starts(placement, options.micro_batches, *orders);
-      found.shared = replayed_makespan(placement, options.micro_batches, *schedule);
-    }
+    const auto schedule = earliest_starts(placement, count, *named_schedule(r.name, placement, count).orders);
+    UsualOrder found{{r.name + suffix, r.makespan, r.value, r.fits}};
+    if (objective == Objective::makespan && !placement.hosts.empty())
+      found.shared = replayed_makespan(placement, count, *schedule);
+    const std::vector<Bytes> peaks = peaks_with_step(peak_memory(placement, *schedule), placement,
+                                                     facts_of(profile, options, stages).step_memory);
+    found.peak_memory = *std::max_element(peaks.begin(), peaks.end());
     return found;
   }
   return std::nullopt;
@@ -100,7 +104,7 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
   row.value = format_time(candidate.value());
   row.ratio = ratio(candidate.value(), best);
   const auto step = facts_of(profile, candidate.options, candidate.cuts->stages).step_memory;
-  const std::vector<Bytes> peaks = peaks_with_step(plan, *candidate.placement, step);
+  const std::vector<Bytes> peaks = peaks_with_step(plan.peak_memory, *candidate.placement, step);
   row.memory = format_memory(*std::max_element(peaks.begin(), peaks.end()));
   if (!notes) return row;
   if (candidate.shared > 0) {
@@ -170,11 +174,11 @@ std::string others_text(const JointChoice& choice, bool every) {
   return text;
 }
 
-void add_baseline(std::vector<Row>& rows, const std::string& name, const std::optional<Baseline>& baseline,
+void add_baseline(std::vector<Row>& rows, const std::string& name, const std::optional<UsualOrder>& baseline,
                   Nanoseconds best) {
   if (!baseline) return;
   rows.push_back({"", name, "", format_time(value_of(*baseline)), ratio(value_of(*baseline), best),
-                  baseline->fits ? "" : "does not fit"});
+                  format_memory(baseline->peak_memory) + (baseline->fits ? "" : ", does not fit")});
 }
 
 /// As in_usual_order().
@@ -262,10 +266,12 @@ std::string reason(const JointChoice& choice, const Baselines& base) {
   return text + ".\n" + sharing_text(best) + cut_text(choice) + idle_text(choice);
 }
 
-Json baseline_json(const std::optional<Baseline>& baseline) {
+Json baseline_json(const std::optional<UsualOrder>& baseline) {
   if (!baseline) return nullptr;
-  Json json = {
-      {"makespan", baseline->makespan}, {"objective_value", baseline->value}, {"fits", baseline->fits}};
+  Json json = {{"makespan", baseline->makespan},
+               {"objective_value", baseline->value},
+               {"fits", baseline->fits},
+               {"peak_memory", baseline->peak_memory}};
   if (baseline->shared > 0) json["shared_makespan"] = baseline->shared;
   return json;
 }
@@ -301,9 +307,10 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
   Baselines result;
   const std::size_t devices = cluster_of(one_chunk).devices.size();
   if (profile.layers.size() < devices) return result;
-  result.even = in_usual_order(even_split(profile, one_chunk), one_chunk, objective, "_even_split");
+  result.even =
+      in_usual_order(profile, one_chunk, cut_evenly(profile, one_chunk).stages, objective, "_even_split");
   try {
-    result.balanced = in_usual_order(partition_chain(profile, one_chunk), one_chunk, objective, "");
+    result.balanced = in_usual_order(profile, one_chunk, cut_chain(profile, one_chunk).stages, objective, "");
   } catch (const InfeasibleError&) {
     // Then there is nothing to compare with, and the candidates say why.
   }
@@ -312,7 +319,7 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
 
 std::vector<Baseline> kept(const Baselines& base) {
   std::vector<Baseline> list;
-  for (const std::optional<Baseline>& one : {base.balanced, base.even})
+  for (const std::optional<UsualOrder>& one : {base.balanced, base.even})
     if (one) list.push_back(*one);
   return list;
 }

@@ -13,11 +13,15 @@
 
 namespace ostinato::core {
 
-/// 1F1B (of forwards alone: one micro-batch after the other, "gpipe") on placements that were not chosen for
+/// 1F1B (of forwards alone: one micro-batch after the other, "gpipe") on a placement that was not chosen for
 /// it.
+struct UsualOrder : Baseline {
+  Bytes peak_memory = 0;  ///< of the device that needs most, the optimizer's step included
+};
+
 struct Baselines {
-  std::optional<Baseline> even;      ///< as many layers on every device; absent: fewer layers than devices
-  std::optional<Baseline> balanced;  ///< the best partition into one chunk per device; absent: none fits
+  std::optional<UsualOrder> even;      ///< as many layers on every device; absent: fewer layers than devices
+  std::optional<UsualOrder> balanced;  ///< the best partition into one chunk per device; absent: none fits
 };
 
 /// Those that are there, as a plan keeps them.
