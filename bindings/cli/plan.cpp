@@ -83,6 +83,9 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   const PartitionOptions on = arguments.on(options, io);
   const Profile profile = read_times(arguments.profile, io);
   JointOptions wanted = joint_options(options, on, arguments.micro_batches, profile);
+  check_times(profile, wanted.partition, arguments.profile);
+  check_apart({{"--output", outputs.plan}, {"--placement-output", outputs.placement}},
+              {arguments.profile, arguments.devices, sizes.file});
   check_can_write(outputs.plan);
   check_can_write(outputs.placement);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/cli/plan_files.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,6 +55,32 @@ void check_can_write(const fs::path& path) {
     throw InputError(path.string(), 0, "the folder does not exist; make it first");
   if (access(folder.c_str(), W_OK) != 0)
     throw InputError(path.string(), 0, "the folder cannot be written to");
+}
+
+namespace {
+
+/// Not so for what is no file on a disk: /dev/null may be named twice.
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  if (a.empty() || b.empty()) return false;
+  if (fs::exists(a, error) && !fs::is_regular_file(a, error)) return false;
+  return fs::equivalent(a, b, error) || fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error);
+}
+
+}  // namespace
+
+void check_apart(const std::vector<Written>& outputs, const std::vector<std::string>& inputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [option, path] = outputs[i];
+    for (std::size_t j = 0; j < i; ++j)
+      if (same_file(path, outputs[j].second))
+        throw UsageError(fmt::format("{} and {} are both \"{}\": each needs a file of its own",
+                                     outputs[j].first, option, path));
+    for (const std::string& input : inputs)
+      if (same_file(path, input))
+        throw UsageError(
+            fmt::format("{} \"{}\" would overwrite what is read: give it another name", option, path));
+  }
 }
 
 void save_plan(const fs::path& path, const Plan& plan, const Placement& placement, Io& io) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/cli/command_line.h"
@@ -28,6 +29,12 @@ std::filesystem::path placement_of(const std::filesystem::path& plan, const std:
 
 /// Throws InputError where a file could not be written there: told before an hour of search, not after it.
 void check_can_write(const std::filesystem::path& path);
+
+/// What an option names, to be written: {"--output", "plan.json"}; an empty path is none.
+using Written = std::pair<std::string, std::string>;
+
+/// Throws UsageError where two of `outputs` are one file, or one of them is a file that the command reads.
+void check_apart(const std::vector<Written>& outputs, const std::vector<std::string>& inputs);
 
 /// Writes the plan; where that fails (a full disk, say), writes it to the folder for temporary files, or
 /// prints it, and throws InputError that says where it is.

@@ -9,6 +9,7 @@
 
 #include "bindings/core/numbers.h"
 #include "bindings/core/requests.h"
+#include "search/files/error.h"
 #include "search/profile/cluster_toml.h"
 #include "search/profile/profile_json.h"
 #include "search/profile/profile_noise.h"
@@ -62,6 +63,14 @@ Profile read_times(const std::string& path, Io& io) {
   const std::string warning = noise_warning(profile);
   if (!warning.empty()) io.err << fmt::format("warning: {}: {}\n", path, warning);
   return profile;
+}
+
+void check_times(const Profile& profile, const PartitionOptions& options, const std::string& path) {
+  try {
+    check_partition(profile, options);
+  } catch (const InputError& error) {
+    throw InputError(path, 0, error.what());
+  }
 }
 
 }  // namespace ostinato::cli

@@ -99,6 +99,7 @@ Searched search_plan(const Wanted& wanted, const SearchOptions& options, const P
 }
 
 int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
+  check_apart({{"--output", wanted.output}}, {wanted.placement, wanted.sizes.file});
   check_can_write(wanted.output);
   const InterruptGuard guard;
   std::vector<Contribution> contributions;

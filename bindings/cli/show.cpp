@@ -164,6 +164,8 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   declare(line, asked);
   if (!line.parse(args, io)) return 0;
   refuse_what_needs_the_page(line, asked);
+  check_apart({{"--html", asked.page.file}, {"--svg", asked.svg}, {"--perfetto", asked.perfetto}},
+              {files.plan, files.placement});
   const PlanAndPlacement read = files.read_checked();
   if (!read.plan.sizes.empty()) refuse_named(asked.page.against);
   const auto [placement, plan] = as_drawn(read.plan, read.placement);

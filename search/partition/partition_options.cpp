@@ -56,8 +56,16 @@ void check_sums(const Profile& profile, int micro_batches) {
   }
   time += static_cast<__int128>(2) * profile.rank.read + profile.rank.step_time;
   bytes += static_cast<__int128>(profile.rank.held) + profile.rank.step;
-  if (time > most) refuse("the times of all layers together are beyond int64 nanoseconds");
-  if (bytes > most) refuse("the memory of all layers and micro-batches together is beyond int64 bytes");
+  if (time > most)
+    refuse(
+        fmt::format("the times of all layers together reach {:.1e} ns, and at most {:.1e} are planned: are "
+                    "they nanoseconds?",
+                    static_cast<double>(time), static_cast<double>(most)));
+  if (bytes > most)
+    refuse(
+        fmt::format("the memory of all layers in {} micro-batches reaches {:.1e} bytes, and at most {:.1e} "
+                    "are planned: is it in bytes?",
+                    micro_batches, static_cast<double>(bytes), static_cast<double>(most)));
 }
 
 }  // namespace
@@ -70,9 +78,11 @@ void check_partition(const Profile& profile, const PartitionOptions& options) {
   check_ranges(options);
   if (!profile.completeness.complete && !options.allow_incomplete) {
     refuse(
-        fmt::format("the profile of {} is not complete ({}): measure again, or allow an incomplete profile",
+        fmt::format("the profile of {} is not complete ({}): measure again, or allow an incomplete profile "
+                    "(--allow-incomplete)",
                     profile.model, profile.completeness.reason));
   }
+  if (profile.layers.empty()) refuse("the profile has no layers; there must be one at least");
   const int layers = static_cast<int>(profile.layers.size());
   for (const int l : options.sharded) {
     if (l < 0 || l >= layers) refuse(fmt::format("no layer {}: the model has {}", l, layers));

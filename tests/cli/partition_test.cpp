@@ -42,6 +42,30 @@ TEST(PartitionCommand, WarnsOfTimesThatSayNothing) {
   }
 }
 
+TEST(PartitionCommand, NamesTheProfileThatCannotBePlanned) {
+  const TemporaryFolder folder;
+  const auto expect_refused = [&](auto change, const std::string& message) {
+    Profile profile = parse_profile(profile_text({1000, 1000}), "p.json");
+    change(profile);
+    const std::string path = folder.write("profile.json", format_profile(profile));
+    for (const std::string command : {"partition", "plan"}) {
+      std::vector<std::string> words = {command,           path, "--devices", "2",
+                                        "--micro-batches", "2",  "--output",  folder / "p.out"};
+      if (command == "plan") words.insert(words.end(), {"--placement-output", folder / "p.toml"});
+      const Result result = ostinato_run(words);
+      EXPECT_EQ(result.status, 3);
+      EXPECT_NE(result.err.find(path + ": " + message), std::string::npos) << result.err;
+    }
+  };
+  expect_refused([](Profile& p) { p.layers.clear(); }, "the profile has no layers");
+  expect_refused([](Profile& p) { p.layers[1].forward.repeats = 0; }, "the forward of layer 1:");
+  expect_refused([](Profile& p) { p.completeness.complete = false; }, "the profile of");
+  expect_refused([](Profile& p) { p.layers[0].forward.median = p.layers[0].forward.high = 1L << 62; },
+                 "the times of all layers together reach 4.6e+18 ns");
+  expect_refused([](Profile& p) { p.layers[0].kept = 1L << 62; },
+                 "the memory of all layers in 2 micro-batches");
+}
+
 TEST(PartitionCommand, PutsSeveralChunksOnADevice) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text(std::vector<long>(8, 1000)));
