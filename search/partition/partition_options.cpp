@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "search/files/error.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato {
 namespace {
@@ -33,6 +34,12 @@ void check_layer(const LayerCost& layer, bool split, bool inference) {
   if (inference) return;
   if (layer.backward.repeats == 0 && !(split && layer.halves()))
     refuse(fmt::format("the backward of layer {} was not measured", layer.name));
+  if (layer.halves() && layer.backward_input.median == 0 && layer.backward_weight.median == 0 &&
+      layer.backward.median > 0)
+    refuse(fmt::format(
+        "the halves of the backward of layer {} take no time, and the whole takes {}; where halves "
+        "were not measured, their 'repeats' is 0",
+        layer.name, format_time(layer.backward.median)));
 }
 
 /// Every sum that a partition makes stays within int64.
