@@ -104,8 +104,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   const Candidate& best = planned.best();
   save(planned, outputs, io);
   if (!io.quiet) io.err << whole_backward_lines(profile, best.options, best.cuts->stages);
-  const bool cut = planned.choice.interrupted || cut_candidates(planned.choice) > 0;
-  const int status = to_int(status_of_cut(cut, strict, guard));
+  const int status = to_int(status_of_cut(planned.cut, strict, guard));
   print(planned, profile, outputs, status, line.json, io);
   return status;
 }

@@ -28,6 +28,7 @@ struct Planned {
   std::string placement_text;  ///< with its model
   ModelFacts facts;
   double seconds = 0;  ///< of all searches
+  bool cut = false;    ///< a time limit or a stop ended one of them, and more time may find a shorter plan
   /// Where the step has sizes of its own (plan_sizes()): candidates, and what the plan of each takes.
   std::vector<std::pair<std::size_t, Nanoseconds>> of_sizes;
 

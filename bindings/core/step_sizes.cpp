@@ -74,12 +74,29 @@ void check(const JointOptions& options) {
     throw UsageError("--sizes searches the makespan of one step: leave --method and --objective out");
 }
 
+/// The order that was found for micro-batches of one size, where it is shorter and the memory holds it.
+void try_order_of(const Plan& alike, const Placement& placement, Plan& plan) {
+  try {
+    Plan other = with_sizes(alike, placement, plan.sizes);
+    if (other.makespan >= plan.makespan) return;
+    plan.schedule = std::move(other.schedule);
+    plan.makespan = other.makespan;
+    plan.span = other.span;
+    plan.peak_memory = std::move(other.peak_memory);
+    plan.optimal.makespan = plan.makespan == plan.lower_bound.makespan;
+    plan.search.method = alike.search.method;
+  } catch (const InputError&) {  // too much memory
+  }
+}
+
 /// The plan of a candidate's placement; nullopt where no order was found.
 std::optional<Plan> plan_of(const Candidate& candidate, const Profile& profile, const BareSizes& sizes,
                             const UnequalOptions& unequal, std::string& why_not) {
   try {
     const Placement& placement = *candidate.placement;
-    return search_unequal(placement, sized(profile, placement, sizes.sizes, sizes.of), unequal);
+    Plan plan = search_unequal(placement, sized(profile, placement, sizes.sizes, sizes.of), unequal);
+    if (candidate.plan && !unequal.keep_order) try_order_of(*candidate.plan, placement, plan);
+    return plan;
   } catch (const InfeasibleError& error) {
     why_not = error.what();
   } catch (const UndecidedError& error) {
@@ -137,7 +154,7 @@ Planned plan_sizes(const Profile& profile, const JointOptions& options, const Ba
     if (c != usual) consider(c);
   if (!best)
     throw UndecidedError("no placement that was tried holds micro-batches of these sizes: " + why_not);
-  planned.choice.winner = *best;
+  planned.choice.winner = *best;  // which may have no plan but that for these sizes
   describe(planned, profile);
   return planned;
 }

@@ -64,6 +64,15 @@ def test_no_placement_that_was_tried_is_better(profile):
     assert makespans == sorted(makespans) and makespans[0] == found.makespan and len(makespans) > 3
 
 
+@pytest.mark.parametrize("times", [[38, 38, 18, 14, 20, 2, 18], [22, 26, 29, 35, 5]])
+def test_equal_sizes_are_no_worse_than_none(times, tmp_path):
+    profile = ostinato.Profile.from_file(write_profile(tmp_path / "profile.json", times))
+    alike = ostinato.plan(profile, devices=3, micro_batches=5)
+    found = ostinato.plan(profile, devices=3, sizes=[10] * 5, size=10)
+    assert found.makespan <= alike.makespan
+    assert ostinato.verify(found), ostinato.verify(found).failures
+
+
 @pytest.mark.parametrize("square", [False, True])
 def test_times_follow_what_the_profile_measured(profile, square):
     measured = ostinato.Profile.from_file(with_sizes(profile, square))
