@@ -42,6 +42,8 @@ constexpr int kShortEffort = 5;
 constexpr std::size_t kSearchedWhole = 4;
 /// Percent above the shortest plan, beyond which a candidate is not searched again with all the work.
 constexpr Nanoseconds kWorthAll = 5;
+/// Percent above the shortest plan, within which the bound of a placement on fewer devices lets it move.
+constexpr Nanoseconds kNearest = 25;
 /// Percentages of the memory, for which candidates that are short of it are cut again.
 constexpr int kLessMemory[] = {90, 75, 60, 50, 35, 25};
 /// Candidates that move, or are cut again, by the steps (blocks times micro-batches) of a schedule.
@@ -339,8 +341,13 @@ class Chooser {
       if (std::optional<Candidate> moved = joint::climb(profile_, options_, list()[i], until))
         add_moved(std::move(*moved));
     }
-    for (const bool split : joint::splits(profile_, options_)) move_coarsest(split, until);
+    for (const bool split : joint::splits(profile_, options_)) {
+      move_coarsest(split, until);
+      if (!free_transfers()) move_on_fewer(split, until);
+    }
   }
+
+  bool free_transfers() const { return LinkTable(profile_, cluster_of(options_.partition)).free(); }
 
   /// A placement with few blocks on all devices is often ruled out as it stands, and yet a few moves from the
   /// best: those from many chunks make blocks shorter, and none makes them fewer at the same time.
@@ -353,8 +360,30 @@ class Chooser {
       };
       if (coarsest == nullptr || order(c) < order(*coarsest)) coarsest = &c;
     }
-    if (coarsest == nullptr || coarsest->plan || stopped() || nothing_left()) return;
-    Candidate start = *coarsest;
+    if (coarsest != nullptr && coarsest->plan == std::nullopt) move_ruled_out(*coarsest, until);
+  }
+
+  /// So is one on fewer devices, where transfers take time: of each number the nearest, unless one has a
+  /// plan.
+  void move_on_fewer(bool split, std::optional<std::chrono::steady_clock::time_point> until) {
+    const auto eligible = [&](const Candidate& c) {
+      return c.placement && !c.graph && c.options.split_backward == split && c.devices() < choice_.devices;
+    };
+    std::set<int> known;  // numbers of devices that a plan has
+    for (const Candidate& c : list())
+      if (eligible(c) && c.plan) known.insert(c.devices());
+    std::vector<Candidate> starts;
+    for (const std::size_t i : sorted(eligible, [](const Candidate& c) { return c.bound; })) {
+      const Candidate& c = list()[i];
+      if (starts.size() < kFewestMoved && c.bound - found_ <= found_ / 100 * kNearest &&
+          known.insert(c.devices()).second)
+        starts.push_back(c);
+    }
+    for (Candidate& start : starts) move_ruled_out(std::move(start), until);
+  }
+
+  void move_ruled_out(Candidate start, std::optional<std::chrono::steady_clock::time_point> until) {
+    if (stopped() || nothing_left()) return;
     SearchOptions quick = within_a_part(4);
     quick.effort = kShortEffort;
     search_one(start, quick);

@@ -113,6 +113,21 @@ TEST(JointMoves, OfWholeBackwardsDoNotHideThoseOfHalves) {
   EXPECT_EQ(shortest(profile, joint_options(3, 8)), 135);
 }
 
+TEST(JointMoves, OfWhatIsRuledOutOnFewerDevicesWhereTransfersTakeLong) {
+  Profile profile = test::profile_of({300, 200, 700, 600, 1000, 100});
+  const Bytes output[] = {2304, 1536, 2304, 512, 2048, 0};
+  for (LayerCost& cost : profile.layers) cost.output_bytes = output[cost.index];
+  const auto with = [&](int devices) {
+    JointOptions options = joint_options(devices, 3);
+    options.partition.inference = true;
+    options.partition.cluster = alike(devices, kUnlimited);
+    options.partition.cluster->within = {.latency = 100, .bytes_per_second = 1'000'000'000};
+    return shortest(profile, options);
+  };
+  EXPECT_EQ(with(2), 7112);
+  EXPECT_EQ(with(3), 7112);
+}
+
 INSTANTIATE_TEST_SUITE_P(RandomProfiles, JointOrder, testing::Range(3, 8));
 
 }  // namespace
