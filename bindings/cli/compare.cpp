@@ -15,7 +15,9 @@
 #include "bindings/core/usage_error.h"
 #include "search/checker/checker.h"
 #include "search/files/printable.h"
+#include "search/files/value.h"
 #include "search/files/wrapped.h"
+#include "search/named/named.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/plan_json.h"
@@ -55,8 +57,8 @@ Side read_side(const std::string& path, const std::vector<std::string>& placemen
 /// A known schedule of the placement of `first`.
 Side known_side(const std::string& name, const Side& first) {
   if (!is_schedule(name))
-    throw UsageError(fmt::format("--against {}: no schedule ({}); name a plan's file without --against",
-                                 printable(name), schedule_names()));
+    throw UsageError(fmt::format("--against {}: no schedule ({}); name a plan's file without --against{}",
+                                 printable(name), schedule_names(), did_you_mean(name, named_schedules())));
   if (!first.plan.sizes.empty())
     throw UsageError(
         fmt::format("--against {}: the first plan's micro-batches have sizes of their own", name));

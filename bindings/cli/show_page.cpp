@@ -15,6 +15,8 @@
 #include "search/files/file.h"
 #include "search/files/printable.h"
 #include "search/files/sha256.h"
+#include "search/files/value.h"
+#include "search/named/named.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/plan_json.h"
@@ -37,8 +39,8 @@ Beside beside(const std::string& what, const PageRequest& asked, const Plan& pla
     return {known.name, std::move(known.plan), placement};
   }
   if (std::error_code error; !std::filesystem::exists(what, error))
-    throw UsageError(fmt::format("--against {}: neither a plan's file nor a schedule ({})", printable(what),
-                                 schedule_names()));
+    throw UsageError(fmt::format("--against {}: neither a plan's file nor a schedule ({}){}", printable(what),
+                                 schedule_names(), did_you_mean(what, named_schedules())));
   const std::string file = placement_of(what, asked.placements).string();
   auto [written, other, as_planned] = read_plan_and_placement(what, file);
   refuse_unless_it_runs(other, written.placement, what, file);

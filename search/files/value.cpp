@@ -172,8 +172,11 @@ void check_format(const Value& root, const std::string& file, std::string_view e
   }
   const Value& format = root.items[key - root.keys.begin()];
   if (format.kind == ValueKind::text && format.text == expected) return;
-  throw InputError(file, format.line,
-                   "'format' is " + shown(format) + "; this version reads " + in_quotes(expected));
+  const std::string is = "'format' is " + shown(format), wanted = in_quotes(expected);
+  const bool same_kind = format.text.starts_with(expected.substr(0, expected.find('/') + 1));
+  if (format.kind != ValueKind::text || same_kind)
+    throw InputError(file, format.line, is + "; this version reads " + wanted);
+  throw InputError(file, format.line, is + "; " + wanted + " is needed here: is this the right file?");
 }
 
 Fields::Fields(const Value& object, const std::string& file, std::string_view what,

@@ -65,6 +65,7 @@ TEST(CompareCommand, PutsKnownSchedulesBeside) {
   EXPECT_EQ(plans[1], with("interleaved-1f1b").json()["plans"][1]);
   EXPECT_LE(plans[0]["makespan_ns"], plans[1]["makespan_ns"]);
   EXPECT_NE(with("zb-v").err.find("--against zb-v: this placement has none: "), std::string::npos);
+  EXPECT_NE(with("1F1B").err.find("; did you mean '1f1b'?"), std::string::npos);
   EXPECT_NE(with("2f2b").err.find("--against 2f2b: no schedule (gpipe, 1f1b, "), std::string::npos);
 }
 

@@ -170,8 +170,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Refusal{"version", replaced("profile/1", "profile/9"),
                 "2: 'format' is 'ostinato-profile/9'; this version reads 'ostinato-profile/1'"},
-        Refusal{"another_file", replaced("profile/1", "plan/1"),
-                "2: 'format' is 'ostinato-plan/1'; this version reads 'ostinato-profile/1'"},
+        Refusal{
+            "another_file", replaced("profile/1", "plan/1"),
+            "2: 'format' is 'ostinato-plan/1'; 'ostinato-profile/1' is needed here: is this the right file?"},
         Refusal{"unknown_key", replaced("\"warm_up\"", "\"warmup\""),
                 "6: unknown key 'warmup' in a profile; did you mean 'warm_up'?"},
         Refusal{"unknown_in_layer", replaced("\"kept\"", "\"keept\""),
