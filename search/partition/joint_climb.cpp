@@ -127,15 +127,11 @@ class Climb {
     return list;
   }
 
-  std::vector<Stages> around(const Stages& stages) const {
-    return neighbours(stages, model_.devices(), options_.recompute && !options_.partition.inference);
-  }
-
   /// Their neighbours that were not met before.
-  std::vector<Stages> ring_around(const std::vector<Stages>& ring, std::set<Key>& met) const {
+  std::vector<Stages> ring_around(const std::vector<Stages>& ring, bool recompute, std::set<Key>& met) const {
     std::vector<Stages> next;
     for (const Stages& stages : ring)
-      for (Stages& neighbour : around(stages))
+      for (Stages& neighbour : neighbours(stages, model_.devices(), recompute))
         if (met.insert(key_of(neighbour)).second) next.push_back(std::move(neighbour));
     return next;
   }
@@ -153,13 +149,19 @@ class Climb {
   }
 
   /// Goes to the first neighbour that is shorter; where there is none, and neighbours are few, to one of
-  /// theirs, and so on: to any division of a small model. False where none is shorter.
+  /// theirs, and so on: to any division of a small model. False where none is shorter. What may recompute has
+  /// more neighbours, and so fewer rings of them: those that do not are tried again, further out.
   bool step() {
+    const bool recompute = options_.recompute && !options_.partition.inference;
+    return step(recompute) || (recompute && step(false));
+  }
+
+  bool step(bool recompute) {
     std::vector<Stages> ring = {best_.cuts->stages};
     std::set<Key> met = {key_of(ring.front())};
     for (std::size_t near = 0; !ring.empty() && !ended(); near = std::max(near, ring.size())) {
       if (ring.size() * near > kTried) return false;
-      ring = ring_around(ring, met);
+      ring = ring_around(ring, recompute, met);
       if (try_all(promising(ring))) return true;
     }
     return false;

@@ -128,6 +128,31 @@ TEST(JointMoves, OfWhatIsRuledOutOnFewerDevicesWhereTransfersTakeLong) {
   EXPECT_EQ(with(3), 7112);
 }
 
+TEST(JointMoves, ThatRecomputeDoNotHideOthersFurtherOut) {
+  Profile profile = test::profile_of({16, 4, 16, 4, 4, 4, 4});
+  const Nanoseconds input[] = {8, 4, 4, 4, 7, 3, 3}, weight[] = {11, 4, 6, 4, 2, 9, 2};
+  const Bytes kept[] = {120, 88, 8, 212, 172, 240, 208}, read[] = {1, 9, 7, 8, 1, 3, 8},
+              parameters[] = {92, 28, 8, 112, 144, 160, 104};
+  for (LayerCost& cost : profile.layers) {
+    const Nanoseconds i = input[cost.index], w = weight[cost.index];
+    cost.backward_input = {i, i, i, 3};
+    cost.backward_weight = {w, w, w, 3};
+    cost.backward = {i + w, i + w, i + w, 3};
+    cost.kept = kept[cost.index];
+    cost.input_bytes = read[cost.index];
+    cost.parameters = cost.gradients = parameters[cost.index];
+    cost.optimizer_state = 2 * cost.parameters;
+  }
+  JointOptions options = joint_options(2, 6);
+  options.partition.cluster = alike(2, 3037);
+  options.partition.cluster->kinds.push_back(options.partition.cluster->kinds.front());
+  options.partition.cluster->kinds.front().speed = kUsualSpeed / 4;
+  options.partition.cluster->devices.back().kind = 1;
+  const Nanoseconds found = shortest(profile, options);
+  options.recompute = false;
+  EXPECT_LE(found, shortest(profile, options));
+}
+
 INSTANTIATE_TEST_SUITE_P(RandomProfiles, JointOrder, testing::Range(3, 8));
 
 }  // namespace
