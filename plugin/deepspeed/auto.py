@@ -37,7 +37,7 @@ from .config import Section
 from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import is_graph, layers_read
-from .items import own
+from .items import Made, made_once, own
 from .layer_clock import LayerClock, Measured, cost_of
 from .layer_state import Marks, describe
 from .parameter_groups import Snapshot
@@ -122,12 +122,22 @@ class AutoEngine(Engine):
         self._ostinato_auto.offered = "set_dataloader", loader
         super().set_dataloader(loader)
 
+    def _next_batch(self):
+        batch_fn = self.batch_fn
+        self.batch_fn = made_once(batch_fn)
+        try:
+            return super()._next_batch()
+        finally:
+            self.batch_fn = batch_fn
+
     def train_batch(self, data_iter=None):
+        if not torch.is_grad_enabled():
+            return super().train_batch(data_iter)  # which DeepSpeed refuses before it reads anything
         if data_iter is not None:
             self.set_dataiterator(data_iter)
         offered = self._ostinato_auto.offered
         loader, iterator = self.training_dataloader, self.data_iterator
-        batches, read, why = _read(iterator, self.micro_batches) if iterator is not None else ([], 0, None)
+        batches, read, why = _read(iterator, self.micro_batches, made_once(self.batch_fn)) if iterator is not None else ([], 0, None)
         sizes = _sizes(self, batches, why)
         self._ostinato_auto.changes.note()
         with random_state_kept(), starting("measuring, and then making its engine anew", self._ostinato_auto.timeout_s):
@@ -162,7 +172,7 @@ def _again(engine: Engine, batches: list, iterator) -> Any:
     return iterator
 
 
-def _read(iterator, count: int) -> tuple[list, int, Exception | None]:
+def _read(iterator, count: int, batch_fn: Callable[[Any], Any]) -> tuple[list[Made], int, Exception | None]:
     """The batches of a step, the nanoseconds that one of them takes, and the error that ended the reading."""
     batches: list = []
     times = [0]
@@ -170,7 +180,7 @@ def _read(iterator, count: int) -> tuple[list, int, Exception | None]:
     try:
         for batch in islice(iterator, count):
             times.append(time.perf_counter_ns() - begin)
-            batches.append(own(batch))
+            batches.append(Made(own(batch_fn(batch))))
             begin = time.perf_counter_ns()
     except Exception as error:  # of the user's loader
         return batches, 0, error
@@ -188,8 +198,7 @@ def _sizes(engine: Engine, batches: list, why: Exception | None) -> tuple[float,
     if engine.data_iterator is not None:
         short = len(batches) < engine.micro_batches
         why = why or (StopIteration() if short else None)
-        items = map(engine.batch_fn, batches) if engine.batch_fn else batches
-        seen = seen_by(function, list(items)) if why is None else Seen(error=f"reading micro-batch {len(batches)}: {type(why).__name__}: {why}")
+        seen = seen_by(function, [batch.value for batch in batches]) if why is None else Seen(error=f"reading micro-batch {len(batches)}: {type(why).__name__}: {why}")
     everyone = everyones(seen)
     of_pipelines = {tuple(ranks): agreed([everyone[rank] for rank in ranks]) for ranks in engine.grid.pipe_groups}
     return next(sizes for ranks, sizes in of_pipelines.items() if dist.get_rank() in ranks)
@@ -207,7 +216,7 @@ def _measure(engine: Engine, batches: list, read: int, sizes: tuple[float, ...])
     with clock:
         for repeat in rounds(WARM_UP, PASSES):
             clock.counts = repeat >= 0
-            engine.data_iterator = iter(batches)
+            engine.data_iterator = map(own, batches)  # a loss may write to its labels
             _run_step(engine, clock)
     state.restore(before)
     if lost := state.lost(before):

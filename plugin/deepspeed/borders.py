@@ -107,13 +107,13 @@ class Borders:
 
     def _look_at_strides(self, layer: int, values) -> None:
         for tensor in values if isinstance(values, tuple) else (values,):
-            if torch.is_tensor(tensor) and tensor.is_floating_point() and layer not in self._strided:
+            if torch.is_tensor(tensor) and (tensor.is_floating_point() or tensor.is_complex()) and layer not in self._strided:
                 self._note_strides(layer, tensor)
                 if tensor.requires_grad:
                     tensor.register_hook(functools.partial(self._note_strides, layer))
 
     def _note_strides(self, layer: int, tensor: torch.Tensor) -> None:
-        if not tensor.is_contiguous():
+        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             self._strided.add(layer)
 
     def new(self) -> tuple[list[int], list[int]]:

@@ -29,7 +29,7 @@ from .costs import costs_of
 from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
-from .items import own
+from .items import made_once, own
 from .late_changes import EXECUTED, LateChanges
 from .next_step import NextStep
 from .outside import Outside
@@ -203,6 +203,8 @@ class PlanEngine(StagePasses, PlanCheckpoints):
                 "backward blocks"
             )
         self.check_size()
+        if not torch.is_grad_enabled():
+            return super().train_batch(data_iter)  # which DeepSpeed refuses before it reads anything
         begin = time.perf_counter()
         run = self._ostinato
         if not self._steps_here:
@@ -313,14 +315,12 @@ class PlanEngine(StagePasses, PlanCheckpoints):
 
     def _next_unread(self):
         """By DeepSpeed's code. What was read of the iterator before its turn comes first."""
-        next_step, iterator = self._ostinato.next_step, self.data_iterator
-        if next_step is None:
-            return super()._next_batch()
-        self.data_iterator = next_step.before(iterator)
+        next_step, iterator, batch_fn = self._ostinato.next_step, self.data_iterator, self.batch_fn
+        self.data_iterator, self.batch_fn = iterator if next_step is None else next_step.before(iterator), made_once(batch_fn)
         try:
             return super()._next_batch()
         finally:
-            self.data_iterator = iterator
+            self.data_iterator, self.batch_fn = iterator, batch_fn
 
     def read_first_batch(self) -> None:
         """Of the step or evaluation that begins."""

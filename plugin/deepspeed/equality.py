@@ -27,6 +27,7 @@ from .borders import Borders
 from .claims import Claim, Seen, drawn_in_update, lost_in_1f1b, merged
 from .draws import BATCH, LAYERS, TORCHS, Draws
 from .interleaved import Before, Interleaved, as_1f1b
+from .items import Made, made_once
 from .plans import Stage
 from .random_state import KINDS, random_state_kept, same, states
 from .readers import Readers
@@ -81,6 +82,10 @@ class Equality:
         """Whether the stage's backward starts from one output after the other, as DeepSpeed's do."""
         return self._borders is not None and self._borders.one_by_one(stage)
 
+    def doubt(self, reasons: list[str]) -> None:
+        """Why numbers are others than 1F1B's, in words: what the next step has shown."""
+        self._reasons += reasons
+
     # ---- a step, an evaluation
 
     def before_step(self, data_iter):
@@ -102,7 +107,7 @@ class Equality:
         """Before anything of a step or evaluation, for the first evaluation learns what layers draw in it. All ranks must call it.
         `unlike`: why numbers are others than 1F1B's from here on, in words.
         """
-        self._reasons += unlike
+        self.doubt(unlike)
         if self._borders is not None:
             self._borders.follow()
         self._streams = self._of_evaluation() if evaluates else self._steps
@@ -329,7 +334,7 @@ class Equality:
         engine, run = self._engine, self._engine._ostinato
         batches_before, loader, iterator = run.batches_before, engine.training_dataloader, engine.data_iterator
         self._unread = generators.current()
-        first = list(islice(iterator, 1)) if iterator is not None else []
+        first = [Made(made_once(engine.batch_fn)(item)) for item in islice(iterator, 1)] if iterator is not None else []
         if iterator is not None:
             engine.data_iterator = iter(first)
         self._watcher, self._learning = (learning := Learning()), True

@@ -9,7 +9,8 @@
     watched.new()                                     # in words, once
 
 A tensor that a forward changes through `.data` is another one for the backward of an earlier micro-batch, and autograd does not see it. So is
-an attribute that a hook or an autograd.Function reads. A weight that a backward changes is another one for the forwards that come.
+an attribute, or a global, that a hook or an autograd.Function reads. A weight, a global or a gradient that a backward changes is another one
+for the forwards that come.
 """
 
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ from deepspeed.runtime.pipe import schedule
 from .forward_state import ForwardState, Moment
 from .module import StagedLayers
 from .plans import Stage
+from .reads import asks_for_rank, reads_gradients
+from .script_state import Place as ScriptPlace
+from .script_state import ScriptState
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
 PIECE = 1 << 17  # elements
@@ -54,6 +58,7 @@ class Before:
     tensors: dict[str, tuple[torch.Tensor, int, int]]
     state: ForwardState
     moment: Moment
+    script: list[tuple[ScriptPlace, Any]]  # what the layers use beside themselves
 
 
 class Interleaved:
@@ -62,8 +67,15 @@ class Interleaved:
     def __init__(self, model: StagedLayers):
         self._model = model
         self._found: dict[str, bool] = {}  # in words: whether it has been said
-        if layers := [str(layer) for layer, function in zip(model._local_layers, model._local_funcs, strict=True) if _is_scripted(function)]:
+        self._scripts: dict[int, ScriptState] = {}  # by stage
+        mine = list(zip(model._local_layers, model._local_funcs, strict=True))
+        if layers := [str(layer) for layer, function in mine if _is_scripted(function)]:
             self._note(f"layers {', '.join(layers)} are TorchScript, which torch compiles by what has run before")
+        if layers := [str(layer) for layer, function in mine if reads_gradients(function)]:
+            self._note(f"forwards of layers {', '.join(layers)} read .grad, which backwards add to")
+        own = range(*model.parts[model.stage_id : model.stage_id + 2])  # in DeepSpeed's partition
+        if layers := [str(layer) for layer, function in mine if layer not in own and asks_for_rank(function)]:
+            self._note(f"forwards of layers {', '.join(layers)} ask for the rank, which is another one there")
 
     @staticmethod
     def looks(step: int, micro_batch: int, of: int) -> bool:
@@ -74,20 +86,23 @@ class Interleaved:
         layers = dict(zip(stage.layers, self._model.functions_of(stage), strict=True))
         state = ForwardState(layers, whole=False).without_tensors()
         tensors = {name: (tensor, _sum(tensor), tensor._version) for name, tensor in _tensors(layers)}
-        return Before(stage, tensors, state, state.now())
+        script = self._scripts.setdefault(stage.index, ScriptState(layers))
+        return Before(stage, tensors, state, state.now(), script.now())
 
     def forward(self, seen: Before, outputs: Any) -> None:
         for name, (tensor, was, version) in seen.tensors.items():
             if tensor._version == version and _sum(tensor) != was:
                 self._note(f"forwards change {name} where autograd does not see it (.data), and backwards read it")
         if self._runs_python(seen.stage, outputs):
-            for name in seen.state.changed_attributes(seen.moment):
+            for name in (*seen.state.changed_attributes(seen.moment), *_changed(seen.script)):
                 self._note(f"forwards change {name}, and backwards run Python that may read it (hooks, autograd.Functions)")
 
     def backward(self, seen: Before) -> None:
         for name, (tensor, was, _) in seen.tensors.items():
             if _sum(tensor) != was:
                 self._note(f"backwards change {name}, and forwards read it")
+        for name in _changed(seen.script):
+            self._note(f"backwards change {name}, and forwards may read it")
 
     def new(self) -> list[str]:
         found = [words for words, said in self._found.items() if not said]
@@ -100,6 +115,11 @@ class Interleaved:
     def _runs_python(self, stage: Stage, outputs: Any) -> bool:
         modules = (m for f in self._model.functions_of(stage) if isinstance(f, torch.nn.Module) for m in f.modules())
         return any(m._backward_hooks or m._backward_pre_hooks for m in modules) or any(map(_is_the_scripts, _graph(outputs)))
+
+
+def _changed(script: list[tuple[ScriptPlace, Any]]) -> list[str]:
+    """In words, of what one layer uses: what several share is said once for all (shared_state)."""
+    return [place.words or "an object" for place in ScriptState.changed(script)]
 
 
 def _is_scripted(function: Any) -> bool:

@@ -7,9 +7,22 @@ DeepSpeed under 1F1B is done with an item when it reads the next. A plan reads o
 """
 
 import copy
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+
+
+class Made(NamedTuple):
+    """What the script's batch_fn has made of an item: it is called once for each, as in 1F1B, however often the item is used."""
+
+    value: Any
+
+
+def made_once(batch_fn: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """In its place."""
+    return lambda item: item.value if isinstance(item, Made) else batch_fn(item) if batch_fn else item
+
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 GAPS = 16  # memory that a copy may take, in multiples of its numbers, so that it lies as its original does

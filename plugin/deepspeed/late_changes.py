@@ -10,6 +10,7 @@ each of a rank's stages, where 1F1B runs them once for all of its layers.
 
 from typing import Any
 
+import torch
 from deepspeed.runtime.pipe import schedule
 
 from .errors import OstinatoError, Unsupported
@@ -30,6 +31,10 @@ EXECUTED = (
 )
 
 FORWARD = "forward"
+OF_ALL_MODULES: dict[str, dict] = {  # register_module_forward_hook() and its like: on the PipelineModule, too
+    "all_" + name: getattr(torch.nn.modules.module, name)
+    for name in ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks", "_global_backward_hooks")
+}
 # Methods of PipelineEngine in whose place the executor runs, or PlanEngine's own.
 REPLACED = ("_exec_schedule", "_exec_backward_pass", "_exec_send_activations", "_exec_recv_activations", "_exec_send_grads", "_exec_recv_grads")
 
@@ -40,7 +45,7 @@ class LateChanges:
     def __init__(self, engine: Engine):
         self._engine, self._module = engine, engine.module
         self._functions = list(self._module._local_funcs)
-        self._hooks = {key for key, _ in _hooks(self._module)}
+        self._hooks = {key for key, _ in _hooks(self._module) if key[0] not in OF_ALL_MODULES}
         self._optimizer = engine.optimizer
         self._optimizers: set[tuple] = set()  # of whose hooks and steps it has been said
 
@@ -122,7 +127,13 @@ def _is_deepspeeds(function: Any) -> bool:
     return (getattr(function, "__module__", None) or "").startswith(("deepspeed.", "ostinato."))
 
 
+def _is_torchs(hook: Any) -> bool:
+    """It counts, and changes nothing (a FlopCounterMode's)."""
+    return (getattr(hook, "__module__", None) or "").startswith("torch.")
+
+
 def _hooks(module: Model) -> list[tuple[tuple[str, int], Any]]:
     """And forward(), which a script may replace, too."""
     forward = getattr(module.forward, "__func__", module.forward)
-    return [((FORWARD, id(forward)), forward)] + [((name, key), hook) for name in RUN_HOOKS for key, hook in vars(module).get(name, {}).items()]
+    of_all = [((name, key), hook) for name, hooks in OF_ALL_MODULES.items() for key, hook in hooks.items() if not _is_torchs(hook)]
+    return [((FORWARD, id(forward)), forward), *of_all] + [((name, key), hook) for name in RUN_HOOKS for key, hook in vars(module).get(name, {}).items()]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn.modules.module import _WrappedHook
 from torch.utils.hooks import RemovableHandle
 
@@ -35,6 +36,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
 TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 MEMBERS = ("_parameters", "_buffers", "_modules")
 NO_ATTRIBUTES = {*HOOKS, *(flag for flags in HOOKS.values() for flag in flags), *MEMBERS}
+COMPILED = "_compiled_call_impl"  # Module.compile() sets it: two compiled calls are equal, though what torch keeps in them is not
 DEEPSPEEDS = {"ds_pipe_replicated"}  # on parameters; PipelineModule sets it
 
 
@@ -65,8 +67,8 @@ def describe(layer: torch.nn.Module) -> Facts:
         for name, value in _make_up(module).items():
             facts[Place(where, "make-up", name)] = value
         for name, value in vars(module).items():
-            if name not in NO_ATTRIBUTES:
-                facts[Place(where, "attribute", name)] = digest(pack(value, own))
+            if name not in NO_ATTRIBUTES and not isinstance(module, OptimizedModule):  # whose attributes are torch's
+                facts[Place(where, "attribute", name)] = digest("compiled" if name == COMPILED and value else pack(value, own))
         for name in HOOKS:
             if vars(module).get(name):
                 facts[Place(where, "hooks", name)] = digest(_pack_hooks(module, name, own, strict=False))

@@ -56,6 +56,7 @@ class StagedLayers(Model):
 
     def forward(self, forward_input):
         """DeepSpeed's, in which each run of layers that is checkpointed knows which one it is, when it is recomputed, too."""
+        self._refuse_gaps()
         self._given_alone = isinstance(forward_input, tuple) and len(forward_input) == 1
         own, self._run = self.activation_checkpoint_func, -1
 
@@ -78,6 +79,15 @@ class StagedLayers(Model):
         if self.watcher is not None:
             self.watcher.enter(LOSS)
         return made.whole() if self.whole_logits and isinstance(made, ShardedLogits) else made
+
+    def _refuse_gaps(self) -> None:
+        """The script calls the model, and what this rank has is no piece of it."""
+        layers = self._local_layers
+        if self._shown is None and layers != list(range(layers[0], layers[-1] + 1)):
+            raise OstinatoError(
+                f"engine.module was called by itself, and this rank has layers {', '.join(map(str, layers))} under the plan, which hand nothing on to each "
+                "other: use engine.eval_batch(), or call the layers in engine.module.forward_funcs"
+            )
 
     def _check_learns(self, checkpoint, run: int, inputs: tuple) -> None:
         """A re-entrant checkpoint whose inputs need no gradient gives none to what learns inside of it, and says nothing: DeepSpeed alone

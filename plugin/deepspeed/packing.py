@@ -38,6 +38,7 @@ VALUES = (  # never change
     fractions.Fraction, pathlib.PosixPath, datetime.date, datetime.time, datetime.datetime, datetime.timedelta,
 )  # fmt: skip
 STATES = ("random", "numpy", "types", "collections")  # of random.Random, arrays, namespaces, counters
+ORIGINAL = "_torchdynamo_orig_callable"  # of a compiled function: the script's
 DEEPEST = 8  # objects and containers in each other
 CONTAINERS = (list, dict, OrderedDict, set, deque)
 NUMBERED_DEVICE = re.compile(r"([a-z]+):\d+")  # "cuda:1": another one on another rank
@@ -144,6 +145,8 @@ class _Packer:
             return ("partial", self.pack(value.func), tuple(map(self._held, value.args)), self._options(value.keywords))
         if isinstance(value, types.FunctionType | types.BuiltinFunctionType) and _importable(value):
             return ("import", *_name_of(value))
+        if hasattr(value, ORIGINAL):
+            return self._no(("compiled", self._held(getattr(value, ORIGINAL))), "a function that torch has compiled")
         if isinstance(value, types.FunctionType):
             return self._local_function(value)
         return None

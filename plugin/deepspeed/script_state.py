@@ -129,7 +129,7 @@ class _Search:
             self._note(("generator", id(value)), Place(words, read, lambda was: set_generator(value, was), lambda was, now: not same(was, now)))
         elif isinstance(value, torch.Tensor):
             self._tensor(value, words)
-        elif not isinstance(value, torch.nn.Module) and _is_the_scripts(type(value).__module__):
+        elif not isinstance(value, torch.nn.Module) and is_the_scripts(type(value).__module__):
             self.look(type(value), "")
             for name, held in list(getattr(value, "__dict__", {}).items()):
                 self._attribute(vars(value), name, held, f'"{name}" of {words or "a " + type(value).__name__}')
@@ -139,7 +139,7 @@ class _Search:
             self.look(value, words)
 
     def _function(self, function: types.FunctionType) -> None:
-        if not _is_the_scripts(function.__module__):
+        if not is_the_scripts(function.__module__):
             return
         for name in dict.fromkeys(_names(function.__code__)):
             self._global(function.__globals__, name)
@@ -149,7 +149,7 @@ class _Search:
 
     def _global(self, table: dict, name: str) -> None:
         value = table.get(name, _NOTHING)
-        if isinstance(value, types.ModuleType) and _is_the_scripts(value.__name__):
+        if isinstance(value, types.ModuleType) and is_the_scripts(value.__name__):
             return  # a name of its own may be used of it; which one, code does not say
         if value is not _NOTHING and not isinstance(value, types.ModuleType):
             self._attribute(table, name, value, f'the global "{name}"')
@@ -169,7 +169,7 @@ class _Search:
         self.look(value, words)
 
     def _class(self, kind: type) -> None:
-        for base in (base for base in kind.__mro__ if _is_the_scripts(base.__module__)):
+        for base in (base for base in kind.__mro__ if is_the_scripts(base.__module__)):
             for name, value in list(vars(base).items()):
                 if isinstance(value, _CODE) or name.startswith("__"):
                     self.look(value, "")
@@ -205,7 +205,7 @@ def _is_another(was: Any, now: Any) -> bool:
     return is_another(was, now, {})
 
 
-def _is_the_scripts(module: Any) -> bool:
+def is_the_scripts(module: Any) -> bool:
     return isinstance(module, str) and module.split(".")[0] not in NOT_ITS_OWN
 
 

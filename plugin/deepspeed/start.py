@@ -159,6 +159,7 @@ def _install(engine: Engine, original_init, prepared: Prepared, args: tuple, kwa
     claim = _claim(program, stages, stock, differs, model, moves=asked.sizes is not None)
     claim = replace(claim, coupling=coupling(engine) if rebuilt.moved and plans.trains(program) else "")
     claim = engine.ostinato_begin(claim)  # type: ignore[attr-defined]  # it has become a PlanEngine
+    run.equality.doubt([f"{note}: what reads it has other numbers" for note in rebuilt.notes])
     if dist.get_rank() == 0:
         for said in (*map("ostinato: {}".format, rebuilt.notes), line(program, claim.before(), run.plans_steps)):
             print(printable(said), flush=True)

@@ -31,6 +31,16 @@ std::string seconds(std::chrono::nanoseconds time) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
+/// Its bytes are its numbers: a conjugate, or a negative, may be a mark on a tensor whose bytes are those of
+/// another.
+bool is_laid_out(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+at::Tensor laid_out(const at::Tensor& tensor) {
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
+}
+
 }  // namespace
 
 Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono::nanoseconds timeout,
@@ -269,11 +279,11 @@ Traffic::Payload Traffic::payload(const MessageSpec& spec, const std::vector<at:
   Payload payload;
   for (std::size_t t = 0; t < spec.size(); ++t) {
     if (spec[t].bytes() == 0) continue;
-    payload.as_made = payload.as_made && tensors[t].defined() && tensors[t].is_contiguous();
+    payload.as_made = payload.as_made && tensors[t].defined() && is_laid_out(tensors[t]);
     // A stage that does not use an input has no gradient for it; its peer waits for one all the same.
     payload.tensors.push_back(
         tensors[t].defined()
-            ? tensors[t].detach().contiguous()
+            ? laid_out(tensors[t])
             : at::zeros(spec[t].sizes, at::TensorOptions().dtype(spec[t].dtype).device(channel_.device())));
     payload.bytes += spec[t].bytes();
   }
