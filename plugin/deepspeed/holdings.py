@@ -36,6 +36,7 @@ class Holdings:
     error: str
     left: dict[str, str]  # digests by unit
     arrived: dict[str, str]
+    beside: dict[int, tuple[str, str]]  # by layer: of tensors that it uses and that are no layer's (held)
 
 
 def check_transfer(unit: str, source: Holdings, target: Holdings, rank: int, shard: Shard | None) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn.modules.module import _WrappedHook
 from torch.utils.hooks import RemovableHandle
 
@@ -67,7 +66,7 @@ def describe(layer: torch.nn.Module) -> Facts:
         for name, value in _make_up(module).items():
             facts[Place(where, "make-up", name)] = value
         for name, value in vars(module).items():
-            if name not in NO_ATTRIBUTES and not isinstance(module, OptimizedModule):  # whose attributes are torch's
+            if name not in NO_ATTRIBUTES and not _is_compiled(module):
                 facts[Place(where, "attribute", name)] = digest("compiled" if name == COMPILED and value else pack(value, own))
         for name in HOOKS:
             if vars(module).get(name):
@@ -82,6 +81,11 @@ def describe(layer: torch.nn.Module) -> Facts:
         if tensor.is_leaf and tensor.grad is not None:
             facts[Place(where, "make-up", "gradient")] = "there"
     return facts
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    """By torch.compile(): its attributes are torch's, and what the script gives it goes to the module in it."""
+    return (type(module).__module__, type(module).__name__) == ("torch._dynamo.eval_frame", "OptimizedModule")
 
 
 def _make_up(module: torch.nn.Module) -> dict[str, str]:

@@ -22,6 +22,7 @@ from ostinato.ranks.groups import everyones
 from .copies import Copies, Holders, shared_by
 from .errors import OstinatoError
 from .graph_model import Again, Node, Wires, stage_wires
+from .held import apart, differing, values_of
 from .holdings import Holdings, TensorFacts, as_bytes, check_transfer, laid_out, tensors_of
 from .layer_state import Described, Marks, describe
 from .module import adopt
@@ -159,9 +160,12 @@ class _Mover:
         with random_state_kept():
             built, error = self._build_all(kept)
         error = error or functions_changed(self.model, self.names) or self._shared(kept, built) or self._tied_apart(kept)
+        error = error or apart(self.model._layer_specs, self.before, self.owners, self.stages)
         leaving = {unit: describe(kept[unit]) for unit, source, _ in transfers if source == self.rank and not error}
         leaving = {unit: engines[unit].without(facts) if unit in engines else facts for unit, facts in leaving.items()}
         holdings = self._exchange_facts(kept, built, error, leaving)
+        if other := differing([held.beside for held in holdings], self.before, self.owners, self.ranks):
+            raise OstinatoError(other)
         state = MovedState(self.group, self.ranks, self.rank, transfers, (leaving, self.fresh))
         state.compare([(held.left, held.arrived) for held in holdings])
         self.notes = state.exchange(self.model._layer_specs, self.names, kept, built, self.shards, self._build)
@@ -322,7 +326,8 @@ class _Mover:
         kept, built = ({unit: self._facts(m) for unit, m in modules.items()} for modules in (kept, built))
         names = [name for name, _ in self.model.named_parameters()]
         left, arrived = ({unit: digest(sorted(facts.items())) for unit, facts in d.items()} for d in (leaving, self.fresh))
-        everyone = everyones(Holdings(kept, built, self.groups.options(), names, error, left, arrived), self.group)
+        beside = values_of(self.model._layer_specs)
+        everyone = everyones(Holdings(kept, built, self.groups.options(), names, error, left, arrived, beside), self.group)
         errors = [held.error for held in everyone if held.error]
         if errors:
             raise OstinatoError(errors[0])

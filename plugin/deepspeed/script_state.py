@@ -46,7 +46,7 @@ class ScriptState:
     def __init__(self, layers: Mapping[Any, Any]):
         self._places: dict[tuple, Place] = {}
         for number, layer in layers.items():
-            _Search(self._places, number).layer(layer)
+            Search(self._places, number).layer(layer)
         self._kept: list[Any] = list(layers.values())
 
     def now(self) -> list[tuple[Place, Any]]:
@@ -67,7 +67,7 @@ class ScriptState:
         self._places = {key: place for key, place in self._places.items() if place in places}
 
 
-class _Search:
+class Search:
     """From one layer. Places that others have found are the same."""
 
     def __init__(self, places: dict[tuple, Place], layer: Any):
