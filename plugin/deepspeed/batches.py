@@ -3,7 +3,6 @@
 
 from typing import Any
 
-from .items import own
 from .plans import Stage
 from .upstream import Engine
 
@@ -43,5 +42,6 @@ class Batches:
         for name, takers in self._takers[index % self._copies].items():
             if takers:
                 value = buffers[name][index]  # DeepSpeed copies inputs
-                self._held[index, name] = (takers, value if kept or name == "inputs" else own(value))
+                labels = self._engine._ostinato.labels
+                self._held[index, name] = (takers, value if kept or name == "inputs" else labels.copy(index, value))
             buffers[name][index] = None

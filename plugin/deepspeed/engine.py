@@ -30,6 +30,7 @@ from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
 from .items import made_once, own
+from .labels import Labels
 from .late_changes import EXECUTED, LateChanges
 from .next_step import NextStep
 from .outside import Outside
@@ -61,6 +62,7 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         run = self._ostinato
         run.group, run.links = self._own_groups()
         run.equality = Equality(self, claim, run.stages)
+        run.labels = Labels(lambda words: run.equality.doubt([words] * run.trains))
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         run.executor = self._training_executor() if run.trains else None
@@ -248,6 +250,8 @@ class PlanEngine(StagePasses, PlanCheckpoints):
         self._steps_here += not evaluates
         if run.steps is not None and not evaluates:
             self._plan_step(batches)
+        if evaluates:
+            run.forwards.refuse_without_data()
         run.equality.begin(batches)
         whole = False
         try:

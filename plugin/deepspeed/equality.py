@@ -209,6 +209,11 @@ class Equality:
         """As the loader gives it, and batch_fn makes it."""
         self._readers.note(item)
 
+    def read_early(self) -> None:
+        """The first batch of what is to begin."""
+        self._unread = self._unread or (generators.current() if self._streams is not None else None)
+        self._engine.read_first_batch()
+
     def read_ahead(self, read: Callable[[], None], count: int) -> None:
         """All batches of a step, before begin(): `read` reads the next. A loader that begins anew draws at the first."""
         if self._streams is None:
@@ -341,6 +346,7 @@ class Equality:
         with torch.set_grad_enabled(self._module.training), random_state_kept(), layers_kept(self._module):
             engine._exec_schedule(schedule.InferenceSchedule(1, engine.num_stages, engine.stage_id))
         self._watcher, self._learning, run.batches_before = None, False, batches_before
+        run.labels.forget()
         assert self._draws is not None
         self._draws.new()
         if iterator is not None:

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from ostinato.ranks.groups import everyones
 
 from .plans import copies_of
@@ -38,6 +39,20 @@ class Forwards:
         self._engine.fwd_outputs = [made for _, (made, _) in sorted(self._ended.items(), key=itemgetter(0))]
         if self._ended and self._engine.eval_return_logits:
             self._engine.outputs = self._ended[max(self._ended)][1]
+
+    def refuse_without_data(self) -> None:
+        """All ranks raise StopIteration where the iterator of one has ended: in 1F1B the ranks that read it find that out by themselves, and
+        here others would wait for what they compute of it.
+        """
+        engine, ended = self._engine, torch.zeros(1, dtype=torch.int32, device=self._engine.device)
+        if engine._reads_data():
+            try:
+                self._run.equality.read_early()
+            except StopIteration:
+                ended += 1
+        dist.all_reduce(ended, group=self._run.group)
+        if ended.item():
+            raise StopIteration
 
     @property
     def whole(self):

@@ -51,11 +51,12 @@ def held_by(specs: Sequence[Any], layer: int) -> dict[str, torch.Tensor]:
     if hasattr(spec, "module_args"):  # a LayerSpec: its arguments make attributes
         search.look(spec.typename, "")
         search.look(getattr(spec, "forward_fn", None), "")
-    else:
+    elif isinstance(spec, torch.nn.Module):
         search.layer(spec)
+    else:
+        search.look(spec, words_of(spec))
     own = set(map(id, _tensors(spec)))
-    of = f"{words_of(spec)}" if callable(spec) and not isinstance(spec, torch.nn.Module) else f"a {type(spec).__name__}"
-    return {f"{words or of}, {number}": tensor for number, (words, tensor) in enumerate(search.found.values()) if id(tensor) not in own}
+    return {f"{words}, {number}": tensor for number, (words, tensor) in enumerate(search.found.values()) if id(tensor) not in own}
 
 
 def values_of(specs: Sequence[Any]) -> dict[int, tuple[str, str]]:

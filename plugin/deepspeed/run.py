@@ -19,6 +19,7 @@ from .config import Paths, Section
 from .copies import Copies
 from .equality import Equality
 from .evaluation import Forwards
+from .labels import Labels
 from .late_changes import LateChanges
 from .next_step import NextStep
 from .outside import Outside
@@ -55,6 +56,7 @@ class Run:
     trace: Trace | None = None
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs
+    labels: Labels = field(init=False)  # of steps and evaluations
     batches_before: int = 0  # this step: of all steps and evaluations
     loading: bool = False  # a batch is being read
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1

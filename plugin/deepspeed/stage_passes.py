@@ -103,6 +103,8 @@ class StagePasses(Engine):
         self.module.micro_offset = run.batches_before + batch  # it seeds the layers of a micro-batch where seed_layers is on
         with run.equality.forward(batch):
             self._exec_forward_pass(batch)
+        if stage.ends:
+            run.labels.ran(batch)
         run.active = None
         outputs = buffers["outputs"][batch]
         if isinstance(outputs, ShardedLogits):
@@ -128,9 +130,11 @@ class StagePasses(Engine):
         """Around what DeepSpeed's code reads; what a loader draws there is no layer's."""
         run = self._ostinato
         run.loading = True
-        with run.equality.reading():
-            yield
-        run.loading = False
+        try:
+            with run.equality.reading():
+                yield
+        finally:
+            run.loading = False
 
     def _reentrant_activation_checkpointing(self):
         """Asked while a batch is read, with the stage that ran last still shown."""
