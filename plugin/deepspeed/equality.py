@@ -230,16 +230,16 @@ class Equality:
 
     def before_forward(self, stage: Stage, micro_batch: int) -> None:
         """Of a training step."""
-        self._look(stage, micro_batch)
+        self._look(stage, micro_batch, forward=True)
 
     def after_forward(self, outputs) -> None:
         if self._interleaved is not None and self._before is not None:
             self._interleaved.forward(self._before, outputs)
 
-    def _look(self, stage: Stage, micro_batch: int) -> None:
+    def _look(self, stage: Stage, micro_batch: int, forward: bool) -> None:
         watched, self._before = self._interleaved, None
         if watched is not None and watched.looks(self._engine._steps_here, micro_batch, self._engine._ostinato.program.micro_batches):
-            self._before = watched.before(stage)
+            self._before = watched.before(stage, forward)
 
     def received(self, stage: Stage, inputs: tuple | None) -> None:
         """What the stage before sent; None where there is none."""
@@ -252,7 +252,7 @@ class Equality:
 
     def before_backward(self, stage: Stage, batch: int, micro_batch: int, first: bool) -> None:
         """`first`: of its stage, and no half that computes gradients of weights alone."""
-        self._look(stage, micro_batch)
+        self._look(stage, micro_batch, forward=False)
         if self._streams is not None:
             self._module.watcher = self._streams
             self._streams.begin(batch, recomputed=True)

@@ -3,7 +3,7 @@
 
     watched = Interleaved(model)
     if watched.looks(step, micro_batch, of):          # now and then: at steps 1, 2, 4, 8, ...
-        seen = watched.before(stage)
+        seen = watched.before(stage, forward=True)
         ...                                           # the stage's forward, or its backward
         watched.forward(seen, outputs)                # or watched.backward(seen)
     watched.new()                                     # in words, once
@@ -67,7 +67,7 @@ class Interleaved:
     def __init__(self, model: StagedLayers):
         self._model = model
         self._found: dict[str, bool] = {}  # in words: whether it has been said
-        self._scripts: dict[int, ScriptState] = {}  # by stage
+        self._scripts: dict[tuple[int, bool], ScriptState] = {}  # by stage, and whether what its hooks on backwards use counts
         mine = list(zip(model._local_layers, model._local_funcs, strict=True))
         if layers := [str(layer) for layer, function in mine if _is_scripted(function)]:
             self._note(f"layers {', '.join(layers)} are TorchScript, which torch compiles by what has run before")
@@ -82,12 +82,14 @@ class Interleaved:
         """By their last micro-batch layers have made what they make once."""
         return micro_batch == of - 1 and step & (step - 1) == 0
 
-    def before(self, stage: Stage) -> Before:
+    def before(self, stage: Stage, forward: bool) -> Before:
         layers = dict(zip(stage.layers, self._model.functions_of(stage), strict=True))
         state = ForwardState(layers, whole=False).without_tensors()
         tensors = {name: (tensor, _sum(tensor), tensor._version) for name, tensor in _tensors(layers)}
-        script = self._scripts.setdefault(stage.index, ScriptState(layers))
-        return Before(stage, tensors, state, state.now(), script.now())
+        key = stage.index, forward
+        if key not in self._scripts:
+            self._scripts[key] = ScriptState(layers, backwards=forward)
+        return Before(stage, tensors, state, state.now(), self._scripts[key].now())
 
     def forward(self, seen: Before, outputs: Any) -> None:
         for name, (tensor, was, version) in seen.tensors.items():

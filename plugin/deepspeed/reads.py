@@ -36,7 +36,7 @@ def _forwards(layer: Any) -> Iterator[tuple[Any, types.FunctionType]]:
             yield from _forwards(part)
     elif isinstance(layer, torch.nn.Module):
         for module in layer.modules():
-            forward = module.__dict__.get("forward", type(module).forward)
+            forward = module.__dict__.get("forward", getattr(type(module), "forward", None))
             yield from ((type(module), f) for f in _functions(forward))
     else:
         call = layer if isinstance(layer, types.FunctionType | types.MethodType) else type(layer).__call__ if callable(layer) else None

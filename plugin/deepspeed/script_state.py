@@ -43,10 +43,11 @@ class Place:
 class ScriptState:
     """Of some layers."""
 
-    def __init__(self, layers: Mapping[Any, Any]):
+    def __init__(self, layers: Mapping[Any, Any], backwards: bool = True):
+        """`backwards`: what only their hooks on backwards use counts, too."""
         self._places: dict[tuple, Place] = {}
         for number, layer in layers.items():
-            Search(self._places, number).layer(layer)
+            Search(self._places, number, backwards).layer(layer)
         self._kept: list[Any] = list(layers.values())
 
     def now(self) -> list[tuple[Place, Any]]:
@@ -70,8 +71,8 @@ class ScriptState:
 class Search:
     """From one layer. Places that others have found are the same."""
 
-    def __init__(self, places: dict[tuple, Place], layer: Any):
-        self._places, self._layer, self._seen, self._depth = places, layer, set[int](), 0
+    def __init__(self, places: dict[tuple, Place], layer: Any, backwards: bool = True):
+        self._places, self._layer, self._seen, self._depth, self._backwards = places, layer, set[int](), 0, backwards
         self._parts: set[int] = set()  # modules of the layer, which see to themselves
         self._alive: list[Any] = []  # whose ids count
 
@@ -90,10 +91,10 @@ class Search:
             self.look(type(module), "")
             for name, value in vars(module).items():
                 if name in HOOKS:
-                    self._all(value.values(), "")
+                    self._all(value.values() if self._backwards or "backward" not in name else (), "")
                 elif name not in NO_ATTRIBUTES:
                     self.look(value, f'the attribute "{name}" of a {type(module).__name__}')
-        for parameter in layer.parameters():
+        for parameter in layer.parameters() if self._backwards else ():
             for name in TENSOR_HOOKS:
                 self._all((getattr(parameter, name, None) or {}).values(), "")
 

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What else people's repositories have: equal bits, or a difference that was announced, or a refusal by name."""
+
+import functools
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ostinato.deepspeed.crossings import crossing
+from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.items import Made, made_once
+from ostinato.deepspeed.labels import WORDS, Labels
+from ostinato.deepspeed.plans import Stage
+from ostinato.deepspeed.reads import asks_for_rank, reads_gradients
+from support import strangers
+from support.plans import make_plan
+from support.strangers import LAYERS, WIDTH, Dropping, Plain
+from support.training import MICRO_BATCHES, MODELS, data_of, train_with_costs
+from test_strangers import BASE, LAYOUTS, same, write_profile_text
+from test_strangers_training import listed, nothing, trained
+from torch import nn
+
+# ---- layers
+
+
+class Conjugating(Plain):
+    """Hands on a conjugate, which for torch is a mark on the numbers that are not conjugated."""
+
+    def forward(self, hidden):
+        made = super().forward(hidden)
+        return torch.complex(made, made * 0.5).conj()
+
+
+class Negating(Plain):
+    def forward(self, hidden):
+        return torch._neg_view(super().forward(hidden))
+
+
+class FromConjugate(Plain):
+    """Its gradient is a conjugate, too."""
+
+    def forward(self, hidden):
+        hidden = hidden.conj()
+        return super().forward(hidden.real + 0.3 * hidden.imag)
+
+
+class ReadsGradients(Plain):
+    def forward(self, hidden):
+        gradient = self.lin.weight.grad
+        return super().forward(hidden) * (1.0 if gradient is None else 1.0 + float(gradient.abs().mean()))
+
+
+class Retaining(Plain):
+    """Reads the gradient of what it made for the micro-batch before."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def factor(self):
+        return 1.0 if self.last is None or self.last.grad is None else 1.0 + float(self.last.grad.abs().mean())
+
+    def forward(self, hidden):
+        made = super().forward(hidden) * self.factor()
+        if made.requires_grad:
+            made.retain_grad()
+            self.last = made
+        return made
+
+
+NORMS = {"last": 1.0}
+
+
+class SetsAGlobal(Plain):
+    """In its backward, for the forwards that come."""
+
+    def forward(self, hidden):
+        made = super().forward(hidden) * NORMS["last"]
+        if made.requires_grad:
+            made.register_hook(lambda gradient: NORMS.update(last=1.0 + float(gradient.abs().mean())))
+        return made
+
+
+class ByRank(Plain):
+    def forward(self, hidden):
+        return super().forward(hidden) * (1 + 0.1 * dist.get_rank())
+
+
+class BuiltByRank(Plain):
+    def __init__(self):
+        super().__init__()
+        self.rank = dist.get_rank()
+
+    def forward(self, hidden):
+        return super().forward(hidden) * (1 + 0.1 * self.rank)
+
+
+class CompiledInside(Plain):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.compile(self.lin, backend="eager")
+
+
+class CompiledMethod(Plain):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.compile(lambda hidden: torch.tanh(self.lin(hidden)), backend="eager")
+
+    def forward(self, hidden):
+        return hidden + self.inner(hidden)
+
+
+class CompiledInPlace(Plain):
+    def __init__(self):
+        super().__init__()
+        self.lin.compile(backend="eager")
+
+
+class Referring(Plain):
+    """Uses the weights of another module, which its list hides."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.other = [other]
+
+    def forward(self, hidden):
+        return super().forward(hidden) @ self.other[0].lin.weight
+
+
+def over_a_module():
+    hidden_linear = nn.Linear(WIDTH, WIDTH)  # each rank draws other numbers
+    return lambda hidden: hidden_linear(hidden)
+
+
+def over_equal_modules():
+    torch.manual_seed(3)
+    return over_a_module()
+
+
+def with_a_tensor():
+    return functools.partial(torch.add, torch.randn(WIDTH))
+
+
+CHANGES: dict[str, dict[int, Any]] = {
+    "plain": {},
+    "dropout": {1: Dropping, 5: Dropping},
+    "conjugate": {1: Conjugating, 2: FromConjugate, 5: Conjugating, 6: FromConjugate},
+    "negative": {1: Negating, 5: Negating},
+    "gradients": {1: ReadsGradients, 5: ReadsGradients},
+    "retained": {1: Retaining, 5: Retaining},
+    "global by a backward": {1: SetsAGlobal},
+    "by rank": {layer: ByRank for layer in range(LAYERS)},
+    "built by rank": {layer: BuiltByRank for layer in range(LAYERS)},
+    "compiled inside": {layer: CompiledInside for layer in range(LAYERS)},
+    "compiled method": {layer: CompiledMethod for layer in range(LAYERS)},
+    "compiled in place": {layer: CompiledInPlace for layer in range(LAYERS)},
+    "over a module": {5: over_a_module},
+    "over equal modules": {1: over_equal_modules, 5: over_equal_modules},
+    "with a tensor": {5: with_a_tensor},
+    "hidden": {3: lambda: Referring(Plain())},
+}
+
+
+class More:
+    micro_batches, loss = staticmethod(strangers.micro_batches), staticmethod(strangers.loss)
+
+    @staticmethod
+    def layers_of(options) -> list:
+        from deepspeed.pipe import LayerSpec
+
+        NORMS["last"] = 1.0
+        if options.change in TIED:
+            return TIED[options.change]([LayerSpec(Plain) for _ in range(LAYERS)])
+        kinds = [CHANGES[options.change].get(layer, Plain) for layer in range(LAYERS)]
+        return [LayerSpec(kind) if isinstance(kind, type) else kind() for kind in kinds]
+
+
+def closes_over_weights(layers: list, user: int) -> list:
+    torch.manual_seed(1)  # the same on every rank
+    layers[4] = used = Plain()
+    layers[user] = lambda hidden: hidden @ used.lin.weight
+    return layers
+
+
+def refers_to_weights(layers: list) -> list:
+    torch.manual_seed(1)
+    layers[4] = Plain()
+    layers[6] = Referring(layers[4])
+    return layers
+
+
+TIED = {
+    "closed over": functools.partial(closes_over_weights, user=6),
+    "closed over in a stage": functools.partial(closes_over_weights, user=5),
+    "referred to": refers_to_weights,
+}
+
+
+def writes_to_labels(hidden, labels):
+    labels.mul_(0.9).add_(0.01)
+    return nn.functional.mse_loss(hidden, labels)
+
+
+class Writing(More):
+    loss = staticmethod(writes_to_labels)
+
+
+MODELS |= {"more": More(), "writing": Writing()}
+MORE = replace(BASE, model="more", change="plain")
+
+
+@pytest.fixture(scope="module")
+def sections(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plans")
+    return {name: {"plan": str(make_plan(folder / name, LAYOUTS[name], LAYERS, MICRO_BATCHES)), "timeout_s": 20} for name in ("wave", "split")}
+
+
+@pytest.mark.parametrize("plan", ["wave", "split"])
+@pytest.mark.parametrize("change", ["conjugate", "negative"])
+def test_a_conjugate_arrives_as_its_numbers(world2, sections, plan, change):
+    options = replace(MORE, change=change)
+    theirs, ours = world2.run(trained, options), world2.run(trained, replace(options, section=sections[plan]))
+    assert ours[0]["losses"] == pytest.approx(theirs[0]["losses"], rel=1e-6) and not theirs[0]["error"]
+    assert "that are not contiguous" in ours[0]["said"][-1]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "what"),
+    [(torch.eye(2).to_sparse(), "sparse_coo"), (torch.eye(2, device="meta"), "on no device"), (torch.quantize_per_tensor(torch.eye(2), 0.1, 0, torch.qint8), "quantized")],
+)
+def test_tensors_whose_bytes_are_not_their_numbers_are_named(tensor, what):
+    with pytest.raises(OstinatoError, match=f"hands on tensors that are {what}"):
+        crossing(Stage(0, ranks=(0,), layers=(0, 1), outputs=(1,)), (torch.ones(2), tensor), [0, 4, 8])
+
+
+SAID = {
+    "gradients": "read .grad, which backwards add to",
+    "retained": "read .grad, which backwards add to",
+    "global by a backward": 'backwards change the global "NORMS", and forwards may read it',
+    "by rank": "ask for the rank",
+    "built by rank": 'its attribute "rank" is what its constructor makes on its new rank',
+}
+
+
+@pytest.mark.parametrize("change", SAID)
+def test_what_has_other_numbers_elsewhere_is_said(world2, sections, change):
+    options = replace(MORE, change=change)
+    theirs, ours = world2.run(trained, options), world2.run(trained, replace(options, section=sections["wave"]))
+    assert not same(ours[0], theirs[0]) and not ours[0]["error"]
+    assert SAID[change] in ours[0]["said"][-1] and "bit for bit" not in ours[0]["said"][-1]
+
+
+def logs_gradients(engine):
+    """Of one parameter, for the script alone."""
+    seen: list = []
+    next(engine.module.parameters()).register_hook(lambda gradient: seen.append(float(gradient.sum())))
+
+
+def test_what_only_hooks_on_backwards_use_is_not_said(world2, sections):
+    theirs, ours = world2.run(trained, MORE, listed, data_of, logs_gradients), world2.run(trained, replace(MORE, section=sections["wave"]), listed, data_of, logs_gradients)
+    assert same(ours[0], theirs[0]) and "equal to 1F1B bit for bit" in ours[0]["said"][-1] and len(ours[0]["said"]) == 2
+
+
+def test_what_forwards_read_is_found_in_their_code():
+    assert all(map(reads_gradients, (ReadsGradients(), Retaining(), lambda hidden: hidden.grad)))
+    assert not any(map(reads_gradients, (Plain(), lambda hidden: torch.autograd.grad(hidden, hidden), nn.Linear(2, 2), torch.relu)))
+    assert asks_for_rank(ByRank()) and not asks_for_rank(BuiltByRank()) and not asks_for_rank(None)
+
+
+@pytest.mark.parametrize("change", ["compiled inside", "compiled method", "compiled in place", "over equal modules", "closed over in a stage"])
+def test_layers_that_move_as_they_were_built(world2, sections, change):
+    options = replace(MORE, change=change)
+    theirs, ours = world2.run(trained, options), world2.run(trained, replace(options, section=sections["split"]))
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"] and "bit for bit" in ours[0]["said"][-1]
+
+
+BESIDE = {
+    "over a module": r'layer 5 moves from rank 1 to rank 0, and tensors that it uses and that are no layer\'s \("hidden_linear" of over_a_module\(\)\)',
+    "with a tensor": "layer 5 moves from rank 1 to rank 0, and tensors that it uses",
+    "hidden": r'layer 3 moves from rank 0 to rank 1, .* \(the attribute "other" of a Referring\)',
+    "closed over": r'layer 6 uses the weights of layer 4 without TiedLayerSpec \("used" of closes_over_weights\(\)\)',
+    "referred to": r'layer 6 uses the weights of layer 4 without TiedLayerSpec \(the attribute "other" of a Referring\)',
+}
+
+
+@pytest.mark.parametrize("change", BESIDE)
+def test_tensors_that_are_no_layers_are_the_same_or_refused(world2, sections, change):
+    for rank in world2.run(refused, replace(MORE, change=change, section=sections["split"])):
+        with pytest.raises(OstinatoError, match=BESIDE[change]):
+            raise OstinatoError(rank)
+
+
+def refused(options) -> str:
+    return trained(options)["error"]
+
+
+# ---- data
+
+
+def pops(engine):
+    engine.set_batch_fn(lambda item: (item.pop("x"), item.pop("y")))
+    return ({"x": x, "y": y} for x, y in engine.batches(7))
+
+
+def counts(engine):
+    calls = itertools.count(1)
+    engine.set_batch_fn(lambda item: tuple(part * (1 + 0.01 * next(calls)) for part in item))
+    return engine.batches(7)
+
+
+def writes(engine):
+    engine.set_batch_fn(lambda item: (item[0].mul_(1.5), item[1].add_(0.5)))
+    return itertools.cycle(list(itertools.islice(engine.batches(7), MICRO_BATCHES)))
+
+
+@pytest.mark.parametrize("feed", [pops, counts, writes])
+def test_a_batch_fn_is_called_once_an_item(world2, sections, feed):
+    """Also where the first item runs twice, to learn what layers draw."""
+    options = replace(MORE, change="dropout")
+    theirs, ours = world2.run(trained, options, listed, feed), world2.run(trained, replace(options, section=sections["wave"]), listed, feed)
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"] and "bit for bit" in ours[0]["said"][-1]
+
+
+def again(engine):
+    return itertools.cycle(list(itertools.islice(engine.batches(7), 2 * MICRO_BATCHES)))
+
+
+@pytest.mark.parametrize(("model", "feed"), [("more", pops), ("more", counts), ("writing", data_of)])
+def test_what_auto_measures_with_is_not_used_up(world2, model, feed):
+    options = replace(MORE, model=model)
+    job = functools.partial(trained, give=listed, feed=feed)
+    theirs, ours = world2.run(job, options), world2.run(train_with_costs, replace(options, section={"auto": True, "search": {"time_limit": 1}}), write_profile_text(), job)
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+
+
+def test_what_batch_fn_has_made():
+    assert made_once(None)(3) == 3 and made_once(str)(3) == "3" and made_once(str)(Made(3)) == 3
+
+
+def test_a_loss_that_writes_to_labels_that_come_again_is_said(world2, sections):
+    options = replace(MORE, model="writing")
+    for feed, alike in ((data_of, True), (again, False)):
+        theirs, ours = world2.run(trained, options, listed, feed), world2.run(trained, replace(options, section=sections["wave"]), listed, feed)
+        said = " ".join(ours[0]["said"])
+        assert same(ours[0], theirs[0]) is alike and (WORDS in said) is not alike and ours[0]["losses"][:2] == theirs[0]["losses"][:2]
+
+
+def test_labels_that_were_written_to():
+    said: list[str] = []
+    labels, given = Labels(said.append), {"ids": torch.zeros(2), "more": (torch.ones(2), None)}
+    for batch in range(3):
+        mine = labels.copy(batch, given)
+        labels.ran(batch)
+        assert mine["ids"] is not given["ids"] and not said
+    labels.copy(3, given)["more"][0].add_(1)
+    labels.ran(3)
+    labels.copy(4, {"ids": torch.zeros(2)})
+    assert not said and bool((given["more"][0] == 1).all())
+    labels.copy(5, given["more"][0][:1])  # a view of it
+    labels.copy(6, given)
+    assert said == [WORDS]
+
+
+# ---- scripts
+
+
+def evaluates_to_the_end(engine):
+    held_out, losses = itertools.islice(engine.batches(9), 2 * MICRO_BATCHES), []
+    try:
+        while True:
+            losses.append(engine.eval_batch(held_out).item())
+    except StopIteration:
+        engine.seen = [*getattr(engine, "seen", []), *losses]
+    assert len(losses) == 2
+
+
+@pytest.mark.parametrize("change", ["plain", "dropout"])
+def test_an_evaluation_that_finds_no_more_data_ends_on_all_ranks(world2, sections, change):
+    options = replace(MORE, change=change)
+    theirs, ours = (world2.run(trained, o, listed, data_of, evaluates_to_the_end) for o in (options, replace(options, section=sections["wave"])))
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"] and not ours[1]["error"]
+
+
+def without_gradients(engine):
+    """A step that DeepSpeed refuses, before the first."""
+    data = data_of(engine)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="requires gradients"):
+        engine.train_batch(data)
+    return data
+
+
+def test_a_step_that_is_refused_reads_nothing(world2, sections):
+    options = replace(MORE, change="dropout")
+    theirs, ours = (world2.run(trained, o, listed, without_gradients) for o in (options, replace(options, section=sections["wave"])))
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+
+
+def smaller(_module, _inputs, made):
+    return made * 0.9 if torch.is_tensor(made) else None
+
+
+def hooked_everywhere(options) -> dict:
+    handle = nn.modules.module.register_module_forward_hook(smaller)
+    try:
+        return trained(options)
+    finally:
+        handle.remove()
+
+
+def test_a_hook_on_all_modules_is_said(world2, sections):
+    theirs, ours = world2.run(hooked_everywhere, MORE), world2.run(hooked_everywhere, replace(MORE, section=sections["wave"]))
+    assert not same(ours[0], theirs[0]) and "smaller() (test_strangers_more.py:" in ours[0]["said"][-1] and "bit for bit" not in ours[0]["said"][-1]
+
+
+def calls_the_model(engine):
+    if engine.global_rank == 0:
+        with pytest.raises(OstinatoError, match="this rank has layers 0, 1, 6, 7 under the plan"):
+            engine.module(torch.ones(3, WIDTH))
+
+
+def test_a_model_whose_layers_are_not_together_is_not_called(world2, sections):
+    theirs, ours = world2.run(trained, MORE, listed, data_of, nothing), world2.run(trained, replace(MORE, section=sections["wave"]), listed, data_of, calls_the_model)
+    assert same(ours[0], theirs[0]) and not ours[0]["error"]
