@@ -28,14 +28,14 @@ class _Held(Search):
 
     def _into(self, value: Any, words: str) -> None:
         if not isinstance(value, torch.nn.Module):
-            return super()._into(value, words)
+            return Search._into(self, value, words)
         if id(value) not in self._parts and not hasattr(value, "_layer_specs") and not type(value).__module__.startswith("deepspeed."):
             for tensor in (*value.parameters(), *value.buffers()):
                 self.found.setdefault(id(tensor), (words, tensor))
 
     def _module(self, layer: torch.nn.Module) -> None:
         self._described = True
-        super()._module(layer)
+        Search._module(self, layer)
         self._described = False
 
     def _tensor(self, tensor: torch.Tensor, words: str) -> None:
