@@ -253,11 +253,11 @@ class Equality:
     def before_backward(self, stage: Stage, batch: int, micro_batch: int, first: bool) -> None:
         """`first`: of its stage, and no half that computes gradients of weights alone."""
         self._look(stage, micro_batch, forward=False)
+        if first:
+            self._note_backward = self._module.watch_backward(stage)
         if self._streams is not None:
             self._module.watcher = self._streams
             self._streams.begin(batch, recomputed=True)
-        if first:
-            self._note_backward = self._module.watch_backward(stage)
 
     def after_backward(self) -> None:
         if self._streams is not None:

@@ -11,7 +11,7 @@ The stage must be shown during its backward too: activation checkpointing recomp
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,13 @@ from .graph_model import Wires, wired
 from .plans import Stage
 from .random_state import KINDS, foreign, foreign_again, same, states
 from .upstream import Model
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """What wants to know of layers that draw other numbers when they run once more."""
+
+    def drawn_anew(self) -> None: ...
 
 
 class StagedLayers(Model):
@@ -61,11 +68,12 @@ class StagedLayers(Model):
         own, self._run = self.activation_checkpoint_func, -1
 
         def numbered(function, *inputs):
-            before = self._run
+            before, first = self._run, []
             self._check_learns(own, before + 1, inputs)
 
             def run(*values):
                 self._run = before
+                self._look_where_draws_begin(first)
                 with self._own_seeds():
                     return function(*values)
 
@@ -79,6 +87,15 @@ class StagedLayers(Model):
         if self.watcher is not None:
             self.watcher.enter(LOSS)
         return made.whole() if self.whole_logits and isinstance(made, ShardedLogits) else made
+
+    def _look_where_draws_begin(self, first: list) -> None:
+        """Of layers that are checkpointed: once more where they began the first time, unless preserve_rng_state is off."""
+        if not isinstance(self.watcher, Watcher):
+            return
+        now = states()
+        if first and not all(map(same, first[0], now)):
+            self.watcher.drawn_anew()
+        first[:] = [now]
 
     def _refuse_gaps(self) -> None:
         """The script calls the model, and what this rank has is no piece of it."""

@@ -79,6 +79,7 @@ class Streams:
         self._beside: State | None = None  # where what is drawn in backwards goes on; None until something is
         self._own = self._expected = generators.current()
         self._now: int | str | None = None
+        self._anew = False
         self._new: dict[int | str, list[str]] = {}
 
     def begin_step(self, batches: int, before: State | None) -> None:
@@ -102,12 +103,20 @@ class Streams:
     def begin(self, batch: int, recomputed: bool = False) -> None:
         """`recomputed`: by what puts the generators somewhere itself, so that nothing is checked."""
         self._batch, self._now, self._checks, self._entered = batch, None, not recomputed, False
+        self._anew = False
         self._own = self._expected = generators.current()
-        if recomputed and self._beside is not None:
+        if recomputed:  # not where forwards begin: what is put there has been kept from a forward
+            self._beside = self._beside or generators.advanced(self._own, tuple(4 for _ in self._own))
             generators.become(self._beside)
+
+    def drawn_anew(self) -> None:
+        """In 1F1B, what runs next draws other numbers than in its forward."""
+        self._anew = True
 
     def enter(self, what: int | str) -> None:
         self._check()
+        if self._anew and what in self._of:
+            self._new[BACKWARD] = ["torch"]
         self._now, self._entered = what, True
         if what in self._of:
             stream = self._of[what]
@@ -125,7 +134,7 @@ class Streams:
 
     def _note_beside(self) -> None:
         now = generators.current()
-        if not generators.same(now, self._own if self._beside is None else self._beside):
+        if self._beside is not None and not generators.same(now, self._beside):
             self._beside, self._new[BACKWARD] = now, ["torch"]
 
     def _check(self) -> None:

@@ -7,7 +7,7 @@ import numpy
 import pytest
 import torch
 from ostinato.deepspeed import auto
-from ostinato.deepspeed.items import own
+from ostinato.deepspeed.items import made_once, own
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, make_engine, weights
@@ -50,8 +50,8 @@ def test_items_stay_what_they_were(world2, stock, plan, section):
 
 
 def test_what_auto_measures_is_the_step_too():
-    batches, _, error = auto._read(rewritten((torch.full((2,), float(n)), torch.full((1,), -n)) for n in range(9)), 3)
-    assert error is None and [(inputs.tolist(), label.item()) for inputs, label in batches] == [([n, n], -n) for n in (0.0, 1.0, 2.0)]
+    batches, _, error = auto._read(rewritten((torch.full((2,), float(n)), torch.full((1,), -n)) for n in range(9)), 3, made_once(None))
+    assert error is None and [(inputs.tolist(), label.item()) for (inputs, label), in batches] == [([n, n], -n) for n in (0.0, 1.0, 2.0)]
 
 
 class Holder:

@@ -22,6 +22,7 @@ from support.training import MICRO_BATCHES, MODELS, data_of, train_with_costs
 from test_strangers import BASE, LAYOUTS, same, write_profile_text
 from test_strangers_training import listed, nothing, trained
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 # ---- layers
 
@@ -308,6 +309,25 @@ def test_tensors_that_are_no_layers_are_the_same_or_refused(world2, sections, ch
 
 def refused(options) -> str:
     return trained(options)["error"]
+
+
+def kept(model, preserved=True):
+    model.activation_checkpoint_interval = 1
+    model.activation_checkpoint_func = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=preserved)
+    return listed(model)
+
+
+def anew(model):
+    return kept(model, preserved=False)
+
+
+@pytest.mark.parametrize(("give", "alike"), [(kept, True), (anew, False)])
+def test_what_recomputation_draws_anew_is_said(world2, sections, give, alike):
+    options = replace(MORE, change="dropout")
+    theirs, ours = world2.run(trains, options, give), world2.run(trains, replace(options, section=sections["wave"]), give)
+    said = ours[0]["said"][-1]
+    assert same(ours[0], theirs[0]) is alike and not theirs[0]["error"]
+    assert ("bit for bit" in said) is alike and ("backwards draw random numbers" in said) is not alike
 
 
 # ---- data
