@@ -163,9 +163,13 @@ class AutoEngine(Engine):
         return super().load_checkpoint(*args, **kwargs)
 
 
-def _again(engine: Engine, batches: list, iterator) -> Any:
+def _again(engine: Engine, batches: list[Made], iterator) -> Any:
     """What gives `batches`, and then what `iterator` still has."""
     run = getattr(engine, "_ostinato", None)
+    if run is None:  # DeepSpeed's own engine goes on
+        if engine.batch_fn is None:
+            return chain((batch.value for batch in batches), iterator)
+        engine.batch_fn = made_once(engine.batch_fn)
     if run is None or run.next_step is None:
         return chain(batches, iterator)
     run.next_step.put_back(iterator, batches)  # which knows it by what the script gives every step
