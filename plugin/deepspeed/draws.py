@@ -11,10 +11,19 @@ A layer draws where the state of a generator is another one after it: module kin
 layers of its own partition and in the order of micro-batches; with layers elsewhere, the same layers draw other numbers.
 """
 
+from typing import Protocol, runtime_checkable
+
 from .random_state import KINDS, same, states
 
 TORCHS = set(KINDS[:2])  # what a generator of torch's draws from
 BATCH, LOSS, LAYERS, BACKWARD = "the batch", "the loss", "layers", "backwards"  # what may draw beside single layers; `LAYERS`: some of them
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """What wants to know of layers that draw other numbers when they run once more."""
+
+    def drawn_anew(self) -> None: ...
 
 
 class Draws:

@@ -11,7 +11,7 @@ The stage must be shown during its backward too: activation checkpointing recomp
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,20 +19,13 @@ from deepspeed.runtime.activation_checkpointing import checkpointing
 from ostinato.nn import Shard, ShardedLogits, cut_state, whole_state
 from ostinato.nn.layers import split_of
 
-from .draws import LOSS
+from .draws import LOSS, Watcher
 from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import Wires, wired
 from .plans import Stage
 from .random_state import KINDS, foreign, foreign_again, same, states
 from .upstream import Model
-
-
-@runtime_checkable
-class Watcher(Protocol):
-    """What wants to know of layers that draw other numbers when they run once more."""
-
-    def drawn_anew(self) -> None: ...
 
 
 class StagedLayers(Model):
@@ -68,7 +61,8 @@ class StagedLayers(Model):
         own, self._run = self.activation_checkpoint_func, -1
 
         def numbered(function, *inputs):
-            before, first = self._run, []
+            before = self._run
+            first: list = []  # states of generators, where it began
             self._check_learns(own, before + 1, inputs)
 
             def run(*values):
