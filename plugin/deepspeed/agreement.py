@@ -89,14 +89,16 @@ def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
     """Every rank's statement, by rank."""
     store, world = _get_default_store(), dist.get_world_size()
     prefix = f"ostinato/{next(_rounds)}"
-    store.set(f"{prefix}/{dist.get_rank()}", json.dumps(asdict(mine)))
     keys = [f"{prefix}/{rank}" for rank in range(world)]
     try:
+        store.set(keys[dist.get_rank()], json.dumps(asdict(mine)))
         store.wait(keys, timedelta(seconds=timeout_s))
+        everyone = [_read(store.get(key)) for key in keys]
+        _leave_together(store, prefix, world)
+    except dist.DistNetworkError:
+        raise OstinatoError(f"before the ranks had agreed {NO_STORE}") from None
     except dist.DistError:
         raise OstinatoError(_missing(store, keys, timeout_s)) from None
-    everyone = [_read(store.get(key)) for key in keys]
-    _leave_together(store, prefix, world)
     return everyone
 
 
