@@ -15,6 +15,7 @@ from ostinato.deepspeed.checkpoint import layers_of_ranks
 from ostinato.deepspeed.claims import Claim, Seen
 from ostinato.deepspeed.config import parse_section, resolve
 from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.labels import Labels
 from ostinato.deepspeed.parameter_groups import GroupMap, position
 from ostinato.deepspeed.plans import Stage
 from ostinato.deepspeed.trace import Trace
@@ -140,7 +141,8 @@ def test_what_step_1_has_shown():
 
 def test_inputs_of_a_batch_do_not_wait_for_its_labels():
     """The rank of a V reads both, and takes the labels much later."""
-    engine = SimpleNamespace(pipe_buffers={name: [None, None] for name in ("inputs", "labels")}, _ostinato=SimpleNamespace(ahead=[]))
+    buffers = {name: [None, None] for name in ("inputs", "labels")}
+    engine = SimpleNamespace(pipe_buffers=buffers, _ostinato=SimpleNamespace(ahead=[], labels=Labels(pytest.fail)))
 
     def load(index):
         for name in ("inputs", "labels"):
