@@ -10,6 +10,7 @@
 #include "search/bounds/bounds.h"
 #include "search/files/error.h"
 #include "search/placement/capacity.h"
+#include "search/plan/memory.h"
 #include "search/plan/orders.h"
 #include "search/plan/proved.h"
 #include "search/shortest.h"
@@ -20,8 +21,6 @@ namespace {
 /// Percent of a search's usual work, and blocks times micro-batches beyond which it is not done.
 constexpr int kEffort = 5;
 constexpr std::size_t kMostSteps = 200'000;
-
-Bytes most(const Plan& plan) { return *std::max_element(plan.peak_memory.begin(), plan.peak_memory.end()); }
 
 __int128 total(const Plan& plan) {
   return std::accumulate(plan.peak_memory.begin(), plan.peak_memory.end(), __int128{0});
@@ -35,8 +34,8 @@ class Leaner {
   Plan run() {
     Bytes below = 0;  // in which nothing so short was found
     for (const Device& device : placement_.devices) below = std::max(below, device.static_memory);
-    for (int in_vain = 0; in_vain < kLeanerInVain && !stopped() && most(plan_) - below > 1;) {
-      const Bytes capacity = below + (most(plan_) - below) / 2;
+    for (int in_vain = 0; in_vain < kLeanerInVain && !stopped() && most_memory(plan_) - below > 1;) {
+      const Bytes capacity = below + (most_memory(plan_) - below) / 2;
       std::optional<Plan> found = within(capacity);
       if (found) {
         claim_as(placement_, plan_, *found);
@@ -72,11 +71,7 @@ class Leaner {
     return objective_value(plan.objective, placement_, plan.schedule);
   }
 
-  bool stopped() const {
-    return (options_.stop && options_.stop->load(std::memory_order_relaxed)) ||
-           (options_.time_limit_seconds > 0 &&
-            Clock::now() - began_ > std::chrono::duration<double>(options_.time_limit_seconds));
-  }
+  bool stopped() const { return is_over(options_, Clock::now() - began_); }
 
   using Clock = std::chrono::steady_clock;
 

@@ -52,8 +52,7 @@ class ModeSearch {
   bool done() { return proved() || stopped() || searches_ >= kMostSearches || bounds_ >= kMostBounds; }
   /// Once there is a plan: before that, the first search ends by itself as soon as it has one.
   bool stopped() {
-    cut_ = cut_ || (best_ && ((options_.stop && options_.stop->load(std::memory_order_relaxed)) ||
-                              (options_.time_limit_seconds > 0 && seconds() > options_.time_limit_seconds)));
+    cut_ = cut_ || (best_ && is_over(options_, Clock::now() - began_));
     return cut_;
   }
 

@@ -14,6 +14,7 @@
 #include "search/leaner.h"
 #include "search/mode_search.h"
 #include "search/placement/capacity.h"
+#include "search/plan/memory.h"
 #include "search/plan/orders.h"
 #include "search/plan/proved.h"
 #include "search/shortest.h"
@@ -27,10 +28,6 @@ constexpr int kLeastWork = 10;
 /// Work of the trial of all schedules (Trial::work) for a point, half a second, and of S4 (Windows::work).
 constexpr std::int64_t kCertifyingWork = 10'000'000;
 constexpr std::int64_t kSpanWork = 8'000'000;
-
-Bytes most_memory(const Plan& plan) {
-  return *std::max_element(plan.peak_memory.begin(), plan.peak_memory.end());
-}
 
 /// The largest amount of which all amounts of memory are multiples: peaks differ by at least this.
 Bytes grain_of(const Placement& placement) {
@@ -91,10 +88,7 @@ class Curve {
 
   void offer(Plan plan) { curve_.plans.push_back(std::move(plan)); }
 
-  bool stopped() const {
-    return (options_.stop && options_.stop->load(std::memory_order_relaxed)) ||
-           (options_.time_limit_seconds > 0 && seconds() > options_.time_limit_seconds);
-  }
+  bool stopped() const { return is_over(options_, Clock::now() - began_); }
 
   /// Whether some order of one micro-batch fits; nothing where that is not known.
   std::optional<bool> fits(Bytes capacity) const {
@@ -230,8 +224,6 @@ class Curve {
   Nanoseconds with_any_modes(const Placement& placement, Objective objective) const {
     return bound_over_modes(placement, objective, options_.micro_batches).value;
   }
-
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
 
   using Clock = std::chrono::steady_clock;
 

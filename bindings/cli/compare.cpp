@@ -19,6 +19,7 @@
 #include "search/files/wrapped.h"
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
+#include "search/plan/memory.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/plan_json.h"
 
@@ -140,9 +141,7 @@ void add_figures(Table& table, const std::vector<Side>& sides) {
   table.add("proven bound", bound_text);
   table.add("period per micro-batch", period_text);
   table.add("bubble", [](const Side& s) { return fmt::format("{:.1f} %", 100 * s.bubble()); });
-  table.add("peak memory", [](const Side& s) {
-    return format_memory(*std::max_element(s.plan.peak_memory.begin(), s.plan.peak_memory.end()));
-  });
+  table.add("peak memory", [](const Side& s) { return format_memory(most_memory(s.plan)); });
   std::size_t devices = 0;
   for (const Side& side : sides) devices = std::max(devices, side.placement.devices.size());
   for (std::size_t d = 0; d < devices && devices <= kMostDeviceRows; ++d)

@@ -9,11 +9,11 @@
 #include "search/files/error.h"
 #include "search/files/wrapped.h"
 #include "search/named/named.h"
-#include "search/named/references.h"
 #include "search/partition/chain.h"
 #include "search/partition/even_split.h"
 #include "search/partition/stages.h"
 #include "search/placement/quantity.h"
+#include "search/plan/memory.h"
 #include "search/plan/orders.h"
 #include "search/plan/proved.h"
 #include "search/simulate/simulate.h"
@@ -27,18 +27,19 @@ std::optional<UsualOrder> in_usual_order(const Profile& profile, const Partition
                                          const std::string& suffix) {
   const Placement placement = place_stages(profile, options, stages);
   const int count = options.micro_batches;
-  for (const Reference& r : references(placement, count, objective)) {
-    if (r.name != (options.inference ? "gpipe" : "1f1b")) continue;
-    const auto schedule = earliest_starts(placement, count, *named_schedule(r.name, placement, count).orders);
-    UsualOrder found{{r.name + suffix, r.makespan, r.value, r.fits}};
-    if (objective == Objective::makespan && !placement.hosts.empty())
-      found.shared = replayed_makespan(placement, count, *schedule);
-    const std::vector<Bytes> peaks = peaks_with_step(peak_memory(placement, *schedule), placement,
-                                                     facts_of(profile, options, stages).step_memory);
-    found.peak_memory = *std::max_element(peaks.begin(), peaks.end());
-    return found;
-  }
-  return std::nullopt;
+  const std::string name = options.inference ? "gpipe" : "1f1b";
+  const std::optional<Orders> orders = named_schedule(name, placement, count).orders;
+  if (!orders) return std::nullopt;
+  const auto schedule = earliest_starts(placement, count, *orders);
+  if (!schedule) return std::nullopt;
+  const std::vector<Bytes> peaks = peak_memory(placement, *schedule);
+  UsualOrder found{{name + suffix, makespan_of(placement, *schedule),
+                    objective_value(objective, placement, *schedule), fits_memory(placement, peaks)}};
+  if (objective == Objective::makespan && !placement.hosts.empty())
+    found.shared = replayed_makespan(placement, count, *schedule);
+  found.peak_memory =
+      most_memory(peaks_with_step(peaks, placement, facts_of(profile, options, stages).step_memory));
+  return found;
 }
 
 /// As Candidate::value().
@@ -104,8 +105,7 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
   row.value = format_time(candidate.value());
   row.ratio = ratio(candidate.value(), best);
   const auto step = facts_of(profile, candidate.options, candidate.cuts->stages).step_memory;
-  const std::vector<Bytes> peaks = peaks_with_step(plan.peak_memory, *candidate.placement, step);
-  row.memory = format_memory(*std::max_element(peaks.begin(), peaks.end()));
+  row.memory = format_memory(most_memory(peaks_with_step(plan.peak_memory, *candidate.placement, step)));
   if (!notes) return row;
   if (candidate.shared > 0) {
     row.note = fmt::format("{} with a core for each device", format_time(plan.makespan));

@@ -33,12 +33,9 @@ Planned plan_profile(const Profile& profile, const JointOptions& options, const 
   planned.plan = *planned.best().plan;
   describe(planned, profile);
   planned.plan.baselines = kept(planned.base);
-  planned.cut = planned.choice.interrupted;
-  if (cut_candidates(planned.choice) == 0) {
-    planned.plan.search.cut_by_limit = false;  // all is proved
-  } else {
-    planned.cut = true;
-  }
+  const bool proved = cut_candidates(planned.choice) == 0;
+  if (proved) planned.plan.search.cut_by_limit = false;
+  planned.cut = planned.choice.interrupted || !proved;
   for (const Candidate& candidate : planned.choice.candidates) planned.seconds += candidate.seconds;
   return planned;
 }

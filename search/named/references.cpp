@@ -2,20 +2,10 @@
 #include "search/named/references.h"
 
 #include "search/named/named.h"
+#include "search/plan/memory.h"
 #include "search/plan/orders.h"
 
 namespace ostinato {
-namespace {
-
-bool fits(const Placement& placement, const std::vector<ScheduledBlock>& schedule) {
-  const std::vector<Bytes> peaks = peak_memory(placement, schedule);
-  for (std::size_t d = 0; d < peaks.size(); ++d) {
-    if (peaks[d] > placement.devices[d].memory) return false;
-  }
-  return true;
-}
-
-}  // namespace
 
 std::vector<Reference> references(const Placement& placement, int micro_batches, Objective objective) {
   std::vector<Reference> list;
@@ -26,7 +16,7 @@ std::vector<Reference> references(const Placement& placement, int micro_batches,
     const auto schedule = earliest_starts(placement, micro_batches, *named.orders);
     if (!schedule) continue;
     list.push_back({name, objective_value(objective, placement, *schedule), makespan_of(placement, *schedule),
-                    fits(placement, *schedule)});
+                    fits_memory(placement, peak_memory(placement, *schedule))});
   }
   return list;
 }

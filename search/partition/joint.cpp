@@ -319,11 +319,9 @@ class Chooser {
 
   /// The options of one of `parts` searches that share what is left of the time.
   SearchOptions within_a_part(std::size_t parts) const {
-    SearchOptions search = options_.search;
-    if (search.time_limit_seconds > 0) {
-      const double left = search.time_limit_seconds - seconds_since(began_);
-      search.time_limit_seconds = std::max(0.001, left / static_cast<double>(parts));
-    }
+    SearchOptions search = left_after(options_.search, std::chrono::steady_clock::now() - began_);
+    if (search.time_limit_seconds > 0)
+      search.time_limit_seconds = std::max(1e-3, search.time_limit_seconds / static_cast<double>(parts));
     return search;
   }
 

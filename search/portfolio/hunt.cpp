@@ -56,10 +56,7 @@ std::optional<Nanoseconds> Hunt::to_beat() const {
 }
 
 bool Hunt::stopped() {
-  if ((options.stop && options.stop->load(std::memory_order_relaxed)) ||
-      (options.time_limit_seconds > 0 && seconds() > options.time_limit_seconds)) {
-    cut_ = true;
-  }
+  if (is_over(options, Clock::now() - began_)) cut_ = true;
   return cut_;
 }
 

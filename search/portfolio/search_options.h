@@ -46,6 +46,12 @@ struct SearchOptions {
   std::vector<Contribution>* contributions = nullptr;  ///< filled where it is there
 };
 
+/// A stop was asked for, or the time limit is `spent`.
+inline bool is_over(const SearchOptions& options, std::chrono::duration<double> spent) {
+  return (options.stop && options.stop->load(std::memory_order_relaxed)) ||
+         (options.time_limit_seconds > 0 && spent.count() > options.time_limit_seconds);
+}
+
 /// The same once `spent` of the time limit is over; a millisecond is always left.
 inline SearchOptions left_after(SearchOptions options, std::chrono::duration<double> spent) {
   if (options.time_limit_seconds > 0)
