@@ -37,7 +37,7 @@ from .config import Section
 from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import is_graph, layers_read
-from .items import Made, made_once, own
+from .items import Made, made_once, making_once, own
 from .layer_clock import LayerClock, Measured, cost_of
 from .layer_state import Marks, describe
 from .parameter_groups import Snapshot
@@ -123,12 +123,8 @@ class AutoEngine(Engine):
         super().set_dataloader(loader)
 
     def _next_batch(self):
-        batch_fn = self.batch_fn
-        self.batch_fn = made_once(batch_fn)
-        try:
+        with making_once(self):
             return super()._next_batch()
-        finally:
-            self.batch_fn = batch_fn
 
     def train_batch(self, data_iter=None):
         if not torch.is_grad_enabled():

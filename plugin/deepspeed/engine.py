@@ -29,7 +29,7 @@ from .costs import costs_of
 from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
-from .items import made_once, own
+from .items import making_once, own
 from .labels import Labels
 from .late_changes import EXECUTED, LateChanges
 from .next_step import NextStep
@@ -319,12 +319,14 @@ class PlanEngine(StagePasses, PlanCheckpoints):
 
     def _next_unread(self):
         """By DeepSpeed's code. What was read of the iterator before its turn comes first."""
-        next_step, iterator, batch_fn = self._ostinato.next_step, self.data_iterator, self.batch_fn
-        self.data_iterator, self.batch_fn = iterator if next_step is None else next_step.before(iterator), made_once(batch_fn)
+        next_step, iterator = self._ostinato.next_step, self.data_iterator
+        if next_step is not None:
+            self.data_iterator = next_step.before(iterator)
         try:
-            return super()._next_batch()
+            with making_once(self):
+                return super()._next_batch()
         finally:
-            self.data_iterator, self.batch_fn = iterator, batch_fn
+            self.data_iterator = iterator
 
     def read_first_batch(self) -> None:
         """Of the step or evaluation that begins."""

@@ -7,7 +7,8 @@ DeepSpeed under 1F1B is done with an item when it reads the next. A plan reads o
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,17 @@ class Made(NamedTuple):
 def made_once(batch_fn: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     """In its place."""
     return lambda item: item.value if isinstance(item, Made) else batch_fn(item) if batch_fn else item
+
+
+@contextmanager
+def making_once(engine: Any) -> Iterator[None]:
+    """While it lasts, the engine's batch_fn is that of made_once()."""
+    batch_fn = engine.batch_fn
+    engine.batch_fn = made_once(batch_fn)
+    try:
+        yield
+    finally:
+        engine.batch_fn = batch_fn
 
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)

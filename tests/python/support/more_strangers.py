@@ -11,6 +11,7 @@ from torch import nn
 from . import strangers
 from .strangers import LAYERS, WIDTH, Dropping, Plain
 
+
 class Conjugating(Plain):
     """Hands on a conjugate, which for torch is a mark on the numbers that are not conjugated."""
 
