@@ -16,6 +16,7 @@
 #include "search/plan/memory.h"
 #include "search/plan/orders.h"
 #include "search/plan/proved.h"
+#include "search/profile/profile_noise.h"
 #include "search/simulate/simulate.h"
 
 namespace ostinato::core {
@@ -234,30 +235,44 @@ std::string sharing_text(const Candidate& best) {
   return text + ": these makespans are of replays in which those that compute share them.\n";
 }
 
-/// Why the winner was taken, against the next best and against 1F1B on the even split.
-std::string reason(const JointChoice& choice, const Baselines& base) {
+/// The winner against the next best.
+std::string as_shortest(const JointChoice& choice) {
   const Candidate& best = choice.candidates[choice.winner];
   const Candidate* next = nullptr;
   for (const Candidate& candidate : choice.candidates) {
     if (&candidate == &best || !candidate.plan) continue;
     if (next == nullptr || candidate.value() < next->value()) next = &candidate;
   }
-  const char* objective = to_string(best.plan->objective);
-  std::string text =
+  const std::string text =
       fmt::format("{} was chosen: its {} of {} is the shortest that was found within the memory{}; ",
-                  best.name, objective, format_time(best.value()),
+                  best.name, to_string(best.plan->objective), format_time(best.value()),
                   choice.all_devices ? fmt::format(", on all {} devices", choice.devices) : "");
-  if (next == nullptr) {
-    const bool proved =
-        std::all_of(choice.candidates.begin(), choice.candidates.end(),
-                    [&](const Candidate& c) { return &c == &best || c.no_shorter || c.infeasible; });
-    text +=
-        proved ? "no other candidate could be shorter (each by a proof)" : "no other candidate has a plan";
-  } else if (next->value() == best.value()) {
-    text += next->name + " takes as long";
-  } else {
-    text += fmt::format("the next best, {}, takes {} more", next->name, gap(next->value(), best.value()));
-  }
+  if (next != nullptr && next->value() == best.value()) return text + next->name + " takes as long";
+  if (next != nullptr)
+    return text +
+           fmt::format("the next best, {}, takes {} more", next->name, gap(next->value(), best.value()));
+  const bool proved =
+      std::all_of(choice.candidates.begin(), choice.candidates.end(),
+                  [&](const Candidate& c) { return &c == &best || c.no_shorter || c.infeasible; });
+  return text +
+         (proved ? "no other candidate could be shorter (each by a proof)" : "no other candidate has a plan");
+}
+
+/// The winner against one that is shorter.
+std::string for_losses(const JointChoice& choice, const Profile& profile) {
+  const Candidate &best = choice.candidates[choice.winner], &shortest = choice.candidates[*choice.shortest];
+  return fmt::format(
+             "{} was chosen: its losses are equal to 1F1B's bit for bit, and its {} of {} is only {} longer ",
+             best.name, to_string(best.plan->objective), format_time(best.value()),
+             gap(best.value(), shortest.value())) +
+         fmt::format("than the shortest, {}. The profile's times are not known that well: ", shortest.name) +
+         fmt::format("half of each one's samples are off by up to {:.1f} %", 100 * unknown_share(profile));
+}
+
+/// Why the winner was taken, against others and against 1F1B on the even split.
+std::string reason(const JointChoice& choice, const Baselines& base, const Profile& profile) {
+  const Candidate& best = choice.candidates[choice.winner];
+  std::string text = choice.shortest ? for_losses(choice, profile) : as_shortest(choice);
   if (base.even && best.value() > 0) {
     text += fmt::format(".\n{} an even split of the layers takes {} times as long{}", usual_order(best),
                         ratio(value_of(*base.even), best.value()),
@@ -349,16 +364,18 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
   add_baseline(rows, order + " the best stages, 1 chunk", base.balanced, best);
   add_baseline(rows, order + " an even split of layers", base.even, best);
   const char* legend = unplanned && !every ? "A row with a bound alone cannot be shorter.\n" : "";
-  return format_rows(rows) + wrapped(legend + others_text(choice, every) + reason(choice, base));
+  return format_rows(rows) + wrapped(legend + others_text(choice, every) + reason(choice, base, profile));
 }
 
 Json choice_json(const JointChoice& choice, const Baselines& base) {
   Json list = Json::array();
   for (const Candidate& candidate : choice.candidates) list.push_back(candidate_json(candidate));
+  const std::size_t shortest = choice.shortest.value_or(choice.winner);
   return {
       {"devices", choice.devices},
       {"devices_used", choice.candidates[choice.winner].devices()},
       {"candidates", list},
+      {"shortest", choice.candidates[shortest].name},
       {"candidates_cut", cut_candidates(choice)},
       {"baselines", {{"1f1b", baseline_json(base.balanced)}, {"1f1b_even_split", baseline_json(base.even)}}}};
 }

@@ -25,7 +25,9 @@
 // ends the search where it is reached.
 //
 // Then the best candidates move: joint_climb.h changes cuts, devices and recomputation of their stages while
-// that makes the step shorter. Last, the winner holds less memory where that makes no step longer (leaner.h).
+// that makes the step shorter. Where split backwards or shards win by less than the profile's times can tell,
+// what keeps losses equal to 1F1B's is preferred. Last, the winner holds less memory where that makes no step
+// longer (leaner.h).
 
 #include <functional>
 #include <optional>
@@ -80,12 +82,16 @@ struct Candidate {
   bool too_late = false;    ///< `why_not` is the time limit
 
   int devices() const;        ///< that it is made for
+  bool keeps_losses() const;  ///< equal to 1F1B's bit for bit: no split backwards, no shards
   Nanoseconds value() const;  ///< `shared`, else the plan's objective; only where there is a plan
 };
 
 struct JointChoice {
   std::vector<Candidate> candidates;
   std::size_t winner = 0;
+  /// Where that is another: the winner keeps losses equal to 1F1B's, and is longer by less than the profile's
+  /// times can tell (unknown_share(), profile_noise.h), one part in a hundred at most.
+  std::optional<std::size_t> shortest = {};
   int devices = 0;             ///< there are
   bool all_devices = false;    ///< none that leaves devices idle was tried
   bool interrupted = false;    ///< a stop left candidates untried

@@ -20,6 +20,10 @@ struct Row {
   double apart;  // the quartiles, as a share of the median
 };
 
+double range_of(const Spread& spread) {
+  return static_cast<double>(spread.high) - static_cast<double>(spread.low);
+}
+
 double median_of(const LayerCost& layer) {
   return static_cast<double>(layer.forward.median) + static_cast<double>(layer.backward.median);
 }
@@ -28,7 +32,7 @@ double median_of(const LayerCost& layer) {
 double apart(const LayerCost& layer, double times, double total) {
   double worst = 0;
   for (const Spread* spread : {&layer.forward, &layer.backward}) {
-    const double range = static_cast<double>(spread->high) - static_cast<double>(spread->low);
+    const double range = range_of(*spread);
     const double share = range / std::max(1.0, static_cast<double>(spread->median));
     if (times * range > kMatters * total && share > kUnknown) worst = std::max(worst, share);
   }
@@ -36,6 +40,15 @@ double apart(const LayerCost& layer, double times, double total) {
 }
 
 }  // namespace
+
+double unknown_share(const Profile& profile) {
+  double total = 0, apart = 0;
+  for (const LayerCost& layer : profile.layers) {
+    total += median_of(layer);
+    apart += range_of(layer.forward) + range_of(layer.backward);
+  }
+  return total > 0 ? std::max(0.0, apart / 2 / total) : 0;
+}
 
 std::string noise_of(const Profile& profile) {
   std::vector<double> times(profile.layers.size(), 0);

@@ -11,6 +11,11 @@
 
 namespace ostinato {
 
+/// The share of a micro-batch's time that is not known: half of what lies between the quartiles of forwards
+/// and whole backwards, which half of all samples are off the median by at most. 0: all times are exact.
+/// O(layers).
+double unknown_share(const Profile& profile);
+
 /// Which layers' times are not known, in words; "": all are. A time is not known where its quartiles lie more
 /// than half its median from each other, and those of all layers that it stands for (`same_as`) by more than
 /// a hundredth of a micro-batch. O(layers).

@@ -20,6 +20,14 @@ TEST(ProfileNoise, SteadyTimesAreKnown) {
   EXPECT_EQ(format_profile(profile).find("noise"), std::string::npos);
 }
 
+TEST(ProfileNoise, HalfTheQuartilesOfAllTimesAreUnknown) {
+  Profile profile = profile_of({100, 300});  // and twice as long backward: 1200
+  EXPECT_EQ(unknown_share(profile), 0);
+  profile.layers[1].backward = {600, 580, 640, 9};
+  EXPECT_DOUBLE_EQ(unknown_share(profile), 30.0 / 1200);
+  EXPECT_EQ(unknown_share(Profile{}), 0);
+}
+
 TEST(ProfileNoise, NamesTheWorstFirst) {
   Profile profile = profile_of({100, 200, 300});
   profile.timer = "cpu";

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "search/partition/joint_judged.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "search/bounds/bounds.h"
+#include "search/files/error.h"
+#include "search/leaner.h"
+#include "search/named/references.h"
+#include "search/partition/branches.h"
+#include "search/partition/chain.h"
+#include "search/partition/even_split.h"
+#include "search/partition/joint_candidates.h"
+#include "search/partition/latency.h"
+#include "search/partition/stages.h"
+#include "search/placement/quantity.h"
+#include "search/plan/proved.h"
+#include "search/shortest.h"
+#include "search/simulate/simulate.h"
+
+namespace ostinato::joint {
+namespace {
+
+/// Nodes of branch and bound for one candidate with several chunks.
+constexpr long kNodes = 300'000;
+/// A replay on shared processors is good to one part in so many.
+constexpr Nanoseconds kReplayed = 100;
+/// Percent of a search's usual work, by which a candidate is judged first.
+constexpr int kShortEffort = 5;
+
+double seconds_since(Judged::Clock::time_point began) {
+  return std::chrono::duration<double>(Judged::Clock::now() - began).count();
+}
+
+}  // namespace
+
+Judged::Judged(const Profile& profile, const JointOptions& options, const Searcher& searcher,
+               Nanoseconds below)
+    : profile_(profile),
+      options_(options),
+      searcher_(searcher),
+      sharing_(objective() == Objective::makespan &&
+               !cluster_of(options.partition).hosts(profile.rank.computing).empty()),
+      found_(below) {}
+
+void Judged::add(Candidate candidate) {
+  candidate.options.nodes = std::min(candidate.options.nodes, kNodes);
+  list_.push_back(std::move(candidate));
+}
+
+void Judged::add_placed(Candidate candidate, int percent) {
+  add(std::move(candidate));
+  place(list_.size() - 1, percent);
+}
+
+void Judged::add_planned(Candidate candidate) {
+  found_ = std::min(found_, candidate.value());
+  add(std::move(candidate));
+}
+
+/// The latency of one micro-batch does not grow with what a device does for the others.
+Nanoseconds Judged::first_bound(const Candidate& candidate) const {
+  return objective() == Objective::latency ? 0 : simple_bound(profile_, candidate, micro_batches());
+}
+
+bool Judged::short_of_memory(const Candidate& candidate) const {
+  if (!candidate.cuts) return candidate.infeasible && too_few_layers(profile_, candidate).empty();
+  return candidate.cuts->in_flight <
+         std::min<long>(micro_batches(), static_cast<long>(candidate.cuts->stages.size()));
+}
+
+StageCuts Judged::cut(const Candidate& candidate, int percent) const {
+  const PartitionOptions options = in_part_of_memory(candidate.options, percent);
+  if (candidate.even) return cut_evenly(profile_, options);
+  if (candidate.graph) return cut_graph(profile_, options);
+  if (candidate.quick)
+    return cut_for_latency(profile_, options, options_.fewer_devices != FewerDevices::every);
+  return cut_chain(profile_, options);
+}
+
+const Candidate* Judged::with_the_same_stages(const Candidate& candidate) const {
+  for (const Candidate& other : list_) {
+    if (&other == &candidate || !other.placement || other.cuts->stages != candidate.cuts->stages) continue;
+    if (other.placement->devices.size() != cluster_of(candidate.options).devices.size()) continue;
+    if (other.options.split_backward == candidate.options.split_backward) return &other;
+  }
+  return nullptr;
+}
+
+void Judged::place(std::size_t index, int percent) {
+  Candidate& candidate = list_[index];
+  const std::string missing = too_few_layers(profile_, candidate);
+  if (!missing.empty()) return refuse(candidate, missing, true);
+  try {
+    candidate.cuts = cut(candidate, percent);
+  } catch (const InfeasibleError& error) {
+    return refuse(candidate, error.what(), true);
+  } catch (const InputError& error) {
+    return refuse(candidate, error.what(), false);
+  }
+  if (const Candidate* same = with_the_same_stages(candidate)) {
+    candidate.no_shorter = true;
+    return refuse(candidate, "the same stages as " + same->name, false);
+  }
+  Placement placed = place_stages(profile_, candidate.options, candidate.cuts->stages);
+  if (!step_fits(facts_of(profile_, candidate.options, candidate.cuts->stages), placed))
+    return refuse(candidate, "the optimizer's step needs more memory than a device has", true);
+  candidate.placement = std::move(placed);
+  candidate.bound = Bounds(Instance(*candidate.placement)).of(objective(), micro_batches());
+  if (sharing_)
+    candidate.bound = std::max(candidate.bound, shared_work(*candidate.placement, micro_batches()));
+  take_named(candidate);
+}
+
+void Judged::take_named(const Candidate& candidate) {
+  if (options_.search.method != "auto" || sharing_) return;  // that alone is never behind them
+  for (const Reference& named : references(*candidate.placement, micro_batches(), objective())) {
+    if (named.fits) upper_ = std::min(upper_, named.value);
+  }
+}
+
+bool Judged::drop_by(Candidate& candidate, Nanoseconds bound, const std::string& what) const {
+  if (wanted(bound)) return false;
+  candidate.bound = bound;
+  candidate.no_shorter = true;
+  refuse(candidate, fmt::format("{} {}, {} reached", what, format_time(bound), format_time(reached())),
+         false);
+  return true;
+}
+
+void Judged::refuse(Candidate& candidate, const std::string& reason, bool infeasible) {
+  candidate.why_not = reason;
+  candidate.infeasible = infeasible;
+}
+
+void Judged::search(Candidate& candidate, const SearchOptions& options) {
+  const auto began = Clock::now();
+  const auto give_up = [&](const std::string& why, bool infeasible) {
+    if (!candidate.plan) refuse(candidate, why, infeasible);
+  };
+  try {
+    consider(candidate, searcher_ ? searcher_(*candidate.placement, options, candidate.name)
+                                  : shortest_plan(*candidate.placement, options));
+    if (sharing_) consider_1f1b(candidate, options);
+    candidate.why_not.clear();
+    found_ = std::min(found_, candidate.value());
+  } catch (const InfeasibleError& error) {
+    give_up(error.what(), true);
+  } catch (const std::runtime_error& error) {  // no order found, and no proof that there is none
+    give_up(error.what(), false);
+  }
+  candidate.seconds += seconds_since(began);
+}
+
+/// Keeps the plan where it is shorter than the candidate's, or as short and more of it proved.
+void Judged::consider(Candidate& candidate, Plan plan) const {
+  const Placement& placement = *candidate.placement;
+  const Nanoseconds shared = sharing_ ? replayed_makespan(placement, micro_batches(), plan.schedule) : 0;
+  const Nanoseconds value = sharing_ ? shared : objective_value(plan, placement);
+  if (candidate.plan && value > candidate.value()) return;
+  if (candidate.plan && value == candidate.value() && bound_of(plan) <= bound_of(*candidate.plan)) return;
+  candidate.plan = std::move(plan);
+  candidate.shared = shared;
+}
+
+/// On shared processors an order that keeps devices busier gains less, and may lose.
+void Judged::consider_1f1b(Candidate& candidate, SearchOptions options) const {
+  options.method = "1f1b";
+  try {
+    consider(candidate, shortest_plan(*candidate.placement, options));
+  } catch (const std::runtime_error&) {  // these stages have none, or it does not fit the memory
+    return;
+  }
+}
+
+Nanoseconds Judged::whole_value(const Candidate& c) const {
+  if (objective() != Objective::makespan) return c.value();
+  const std::vector<Nanoseconds> times = facts_of(profile_, c.options, c.cuts->stages).step_time;
+  if (times.empty()) return c.value();
+  const auto step = [&](const std::vector<Nanoseconds>& of) {
+    return whole_step(*c.placement, micro_batches(), c.plan->schedule, of);
+  };
+  return c.value() + step(times) - step({});
+}
+
+void Judged::hold_less(Candidate& candidate) const {
+  const Candidate before = candidate;
+  candidate.plan = in_less_memory(*candidate.placement, within_a_part(1), *candidate.plan);
+  if (sharing_)
+    candidate.shared = replayed_makespan(*candidate.placement, micro_batches(), candidate.plan->schedule);
+  if (whole_value(candidate) > whole_value(before)) candidate = before;
+}
+
+std::size_t Judged::best() const {
+  std::size_t best = list_.size();
+  const Nanoseconds as_short = sharing_ && found_ != kNone ? found_ + found_ / kReplayed : 0;
+  const auto key = [&](const Candidate& c) {
+    return std::tuple(whole_value(c) + std::max<Nanoseconds>(0, as_short - c.value()),
+                      c.placement->blocks.size(), c.value());
+  };
+  decltype(key(list_.front())) least;
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    if (!list_[i].plan) continue;
+    const auto its = key(list_[i]);
+    if (best == list_.size() || its < least) std::tie(best, least) = std::pair(i, its);
+  }
+  return best;
+}
+
+bool Judged::late(double share) const {
+  const double limit = options_.search.time_limit_seconds;
+  return limit > 0 && seconds_since(began_) > share * limit;
+}
+
+bool Judged::stopped() const {
+  return options_.search.stop != nullptr && options_.search.stop->load(std::memory_order_relaxed);
+}
+
+std::optional<Judged::Clock::time_point> Judged::at_share(double share) const {
+  const double limit = options_.search.time_limit_seconds;
+  if (limit <= 0) return std::nullopt;
+  return began_ + std::chrono::milliseconds(static_cast<long>(limit * share * 1000));
+}
+
+SearchOptions Judged::within_a_part(std::size_t parts) const {
+  SearchOptions search = left_after(options_.search, Clock::now() - began_);
+  if (search.time_limit_seconds > 0)
+    search.time_limit_seconds = std::max(1e-3, search.time_limit_seconds / static_cast<double>(parts));
+  return search;
+}
+
+SearchOptions Judged::shortly(std::size_t parts) const {
+  SearchOptions search = within_a_part(parts);
+  search.effort = kShortEffort;
+  return search;
+}
+
+}  // namespace ostinato::joint
