@@ -3,17 +3,19 @@
 
 from typing import Any
 
+from .errors import OstinatoError
 from .plans import Stage
 from .upstream import Engine
 
 
 class Batches:
     """The batches of one step. Each is read by DeepSpeed's own code, once; its inputs are let go when all stages of the rank that
-    take them have had them, its labels likewise. `stages`: the stages of this rank that will run; `copies`: of the model, see Stage.
+    take them have had them, its labels likewise. `count`: of the batches; `stages`: the stages of this rank that will run; `copies`: of
+    the model, see Stage.
     """
 
-    def __init__(self, engine: Engine, stages: list[Stage], copies: int):
-        self._engine, self._copies = engine, copies
+    def __init__(self, engine: Engine, count: int, stages: list[Stage], copies: int):
+        self._engine, self._count, self._copies = engine, count, copies
         self._loaded = 0
         self._held: dict[tuple[int, str], tuple[int, Any]] = {}  # by batch and name: how many will take it, and what it is
         self._takers = [
@@ -37,7 +39,15 @@ class Batches:
 
     def _load(self) -> None:
         index, buffers, kept = self._loaded, self._engine.pipe_buffers, bool(self._engine._ostinato.ahead)
-        self._engine._exec_load_micro_batch(index)
+        try:
+            self._engine._exec_load_micro_batch(index)
+        except StopIteration:
+            if index == 0:
+                raise  # nothing has begun: scripts end so
+            raise OstinatoError(
+                f"the data iterator ended after {index} of {self._count} micro-batches, in the middle of a train_batch() or eval_batch(), and other ranks "
+                "wait for the rest: give it a whole number of steps, or make it start anew (deepspeed.utils.RepeatingLoader)"
+            ) from None
         self._loaded += 1
         for name, takers in self._takers[index % self._copies].items():
             if takers:

@@ -22,6 +22,7 @@ import torch
 
 from .crossings import stripped
 from .module import StagedLayers
+from .overlaps import Overlaps
 from .plans import Stage
 
 
@@ -41,9 +42,10 @@ class Borders:
     backward runs in two halves, which start from all outputs at once.
     """
 
-    def __init__(self, stock: list[int], split: set[int]):
+    def __init__(self, stock: list[int], split: set[int], overlaps: Overlaps | None):
         self._stock, self._split = set(stock[1:-1]), split
         self._begins = dict(zip(stock[1:-1], stock, strict=False))  # by the layer after a part's last
+        self._overlaps = overlaps  # is told of what crosses DeepSpeed's borders inside of stages
         self._several: set[int] = set()  # layers after which several tensors cross a border that only one side has
         self._strided: set[int] = set()  # or such as are not contiguous
         self._stripped: dict[int, str] = {}  # by layer: what 1F1B takes from what it hands on; "": told
@@ -69,7 +71,7 @@ class Borders:
                 continue
             if function is not place.hooked:
                 place.hooked = function
-                function.register_forward_hook(lambda _m, _i, made, layer=place.layer: self._look(layer, made))
+                function.register_forward_hook(lambda module, _i, made, layer=place.layer: self._look(layer, made, module))
             compiled = function._compiled_call_impl
             if compiled is not None and compiled is not place.looking:
                 place.looking = function._compiled_call_impl = self._looking(compiled, place.layer)
@@ -78,13 +80,13 @@ class Borders:
         @functools.wraps(function)
         def looked_at(*args, **kwargs):
             made = function(*args, **kwargs)
-            self._look(layer, made)
+            self._look(layer, made, function)
             return made
 
         vars(looked_at)["ostinato_given"] = function
         return looked_at
 
-    def _look(self, layer: int, made) -> None:
+    def _look(self, layer: int, made, function) -> None:
         if torch.compiler.is_compiling():
             return  # a compiled layer is looked at from outside
         if _gradients(made) > 1:
@@ -92,6 +94,8 @@ class Borders:
         if layer not in self._stripped and (what := stripped(made)):
             self._stripped[layer] = what
         self._look_at_strides(layer, made)
+        if self._overlaps is not None:
+            self._overlaps.made(layer, made, [function])
 
     def handed_on(self, stage: Stage, outputs) -> None:
         last = stage.layers[-1]

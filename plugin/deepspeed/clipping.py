@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.utils import clip_grad_norm_, is_model_parallel_parameter
 
+from .errors import OstinatoError
 from .idle import NAME
 from .loss_state import is_its
 from .upstream import Engine
@@ -49,7 +50,9 @@ def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bo
     table = torch.zeros(len(order), 4, device=engine.device)
     for name, parameter in engine.module.named_parameters():
         # Of a tied parameter, which several ranks hold, only one may count: adding zeros keeps its bits.
-        if name != NAME and parameter.grad is not None and not parameter.ds_pipe_replicated:
+        if name != NAME and parameter.grad is not None and not getattr(parameter, "ds_pipe_replicated", False):  # the script's own has no marks
+            if name not in place:
+                raise OstinatoError(f'"{name}" has been added to the model since deepspeed.initialize(), and gradients are clipped: let the constructor make it')
             norm = parameter.grad.data.detach().float().norm(2)
             whole, part = (norm.new_zeros(()), norm.square()) if name in parts else (norm, norm.new_zeros(()))
             table[place[name]] = torch.stack(

@@ -38,11 +38,20 @@ def stripped(outputs: Any) -> str:
     for tensor in filter(torch.is_tensor, outputs if isinstance(outputs, tuple) else (outputs,)):
         if type(tensor) not in PLAIN:
             return f"tensors of class {type(tensor).__name__}"
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-            return f"tensors that are {'quantized' if tensor.is_quantized else 'on no device' if tensor.is_meta else str(tensor.layout).removeprefix('torch.')}"
+        if form := _form(tensor):
+            return f"tensors that are {form}"
         if names := [name for name in vars(tensor) if not name.startswith(NOT_ITS_OWN)]:
             return f'tensors with the attribute "{names[0]}"'
     return ""
+
+
+def _form(tensor: torch.Tensor) -> str:
+    """What makes of it more, or less, than numbers one after the other; "" for nothing."""
+    if tensor.is_quantized:
+        return "quantized"
+    if tensor.is_meta:
+        return "on no device"
+    return "" if tensor.layout == torch.strided else str(tensor.layout).removeprefix("torch.")
 
 
 def _no_tensors(outputs: Any) -> str:

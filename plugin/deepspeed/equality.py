@@ -15,6 +15,7 @@ What a backward does beside it, what stages hand on, and what reading a batch dr
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -28,6 +29,7 @@ from .claims import Claim, Seen, drawn_in_update, lost_in_1f1b, merged
 from .draws import BATCH, LAYERS, TORCHS, Draws
 from .interleaved import Before, Interleaved, as_1f1b
 from .items import Made, made_once
+from .overlaps import Overlaps, overwritten
 from .plans import Stage
 from .random_state import KINDS, random_state_kept, same, states
 from .readers import Readers
@@ -57,6 +59,7 @@ class Equality:
         self._watcher: Draws | Streams | Learning | None = None  # is told of each layer before it runs
         moves = engine._ostinato.plans_steps or not as_1f1b(engine._ostinato.program, stages, engine._ostinato.stock_parts)
         self._interleaved = Interleaved(self._module) if moves else None
+        self._overlaps = Overlaps(engine._ostinato.stock_parts) if moves else None
         self._readers = Readers(engine, stages)
         self._shared: SharedState | None = None  # in the first step
         self._before: Before | None = None  # the forward or backward that runs
@@ -154,6 +157,8 @@ class Equality:
         if number == 1:
             self._watcher = None
             self._reasons += self._readers.end()
+            if self._overlaps is not None and (found := self._overlaps.found(everyones(self._overlaps.seen))):
+                self._reasons.append(overwritten(found))
         if self._interleaved is not None:
             self._reasons += self._interleaved.new()
         if self.claim.open or self._reasons:
@@ -231,6 +236,14 @@ class Equality:
     def before_forward(self, stage: Stage, micro_batch: int) -> None:
         """Of a training step."""
         self._look(stage, micro_batch, forward=True)
+        if self._overlaps is not None and self._before is not None and self._engine._steps_here == 1:
+            self._module.given = partial(self._overlaps.begin, stage)
+
+    def made(self, stage: Stage, outputs: Any) -> None:
+        """By a stage's forward, before what it hands on is copied."""
+        self._module.given = None
+        if self._overlaps is not None:
+            self._overlaps.end(stage, outputs, self._module.functions_of(stage))
 
     def after_forward(self, outputs) -> None:
         if self._interleaved is not None and self._before is not None:
@@ -276,7 +289,7 @@ class Equality:
         halves = {i.stage for i in program.instructions(engine.stage_id) if i.action == "I"}
         mine = [stage for stage in self._stages if stage.on(engine.stage_id)]
         split = {c.index for c in mine if c.index in halves and self._module.may_split(c)}
-        self._borders = Borders(engine._ostinato.stock_parts, split)
+        self._borders = Borders(engine._ostinato.stock_parts, split, self._overlaps)
         if self.claim.borders:
             self._borders.watch(self._module, mine)
 

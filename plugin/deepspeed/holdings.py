@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank holds of the layers that move, and whether a tensor of one rank can become that of another."""
+"""What each rank holds of the layers that move, whether a tensor of one rank can become that of another, and how it does."""
 
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from ostinato.nn import Shard
+from ostinato.nn.layers import split_of
 
 from .errors import OstinatoError
-from .parameter_groups import position
+from .parameter_groups import GroupMap, position
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,42 @@ def tensors_of(module) -> list[tuple[str, torch.Tensor, bool]]:
     """(name, tensor, is a parameter), shared tensors once."""
     parameters = [(name, p, True) for name, p in module.named_parameters()]
     return parameters + [(name, b, False) for name, b in module.named_buffers()]
+
+
+def facts_of(module: torch.nn.Module, groups: GroupMap) -> list[TensorFacts]:
+    split = split_of(module)
+    return [
+        TensorFacts(name, tuple(t.shape), t.stride(), t.dtype, parameter, t.requires_grad, groups.group_of(t), split.get(name))
+        for name, t, parameter in tensors_of(module)
+    ]
+
+
+def send_tensors(module: torch.nn.Module, wanted: list[TensorFacts], part: Shard | None, rank: int, group) -> None:
+    """To a rank that builds the same module, or a part of it."""
+    have = {name: tensor for name, tensor, _ in tensors_of(module)}
+    for fact in wanted:
+        tensor = have[fact.name]
+        if fact.cut is not None:
+            assert part is not None
+            tensor = part.cut(tensor.detach(), fact.cut)
+        if tensor.numel():
+            dist.send(as_bytes(tensor), rank, group=group)
+
+
+def receive_tensors(module: torch.nn.Module, unit: str, sender: Holdings, rank: int, group, groups: GroupMap) -> None:
+    """What send_tensors() sends: the numbers, how they lie in memory, whether they train, and in which parameter group."""
+    facts = {fact.name: fact for fact in sender.kept[unit]}
+    for name, tensor, _ in tensors_of(module):
+        fact = facts[name]
+        tensor.data = tensor.data.to(fact.dtype).contiguous()
+        if tensor.numel():
+            dist.recv(as_bytes(tensor), rank, group=group)
+        if fact.shape == tensor.shape and fact.stride != tensor.stride():
+            tensor.data = laid_out(tensor.data, fact.stride)
+        if fact.parameter:
+            tensor.requires_grad_(fact.trainable)
+        if fact.group is not None:
+            groups.put(tensor, sender.options[fact.group], fact.group)
 
 
 def laid_out(data: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

@@ -76,6 +76,8 @@ class Interleaved:
         own = range(*model.parts[model.stage_id : model.stage_id + 2])  # in DeepSpeed's partition
         if layers := [str(layer) for layer, function in mine if layer not in own and asks_for_rank(function)]:
             self._note(f"forwards of layers {', '.join(layers)} ask for the rank, which is another one there")
+        if any(stage.ends for stage in model._stages) and model.stage_id + 2 != len(model.parts) and asks_for_rank(model.loss_fn):
+            self._note("the loss asks for the rank, which is another one there")
 
     @staticmethod
     def looks(step: int, micro_batch: int, of: int) -> bool:
@@ -85,7 +87,7 @@ class Interleaved:
     def before(self, stage: Stage, forward: bool) -> Before:
         layers = dict(zip(stage.layers, self._model.functions_of(stage), strict=True))
         state = ForwardState(layers, whole=False).without_tensors()
-        tensors = {name: (tensor, _sum(tensor), tensor._version) for name, tensor in _tensors(layers)}
+        tensors = {name: (tensor, bits_summed(tensor), tensor._version) for name, tensor in _tensors(layers)}
         key = stage.index, forward
         if key not in self._scripts:
             self._scripts[key] = ScriptState(layers, backwards=forward)
@@ -93,7 +95,7 @@ class Interleaved:
 
     def forward(self, seen: Before, outputs: Any) -> None:
         for name, (tensor, was, version) in seen.tensors.items():
-            if tensor._version == version and _sum(tensor) != was:
+            if tensor._version == version and bits_summed(tensor) != was:
                 self._note(f"forwards change {name} where autograd does not see it (.data), and backwards read it")
         if self._runs_python(seen.stage, outputs):
             for name in (*seen.state.changed_attributes(seen.moment), *_changed(seen.script)):
@@ -101,7 +103,7 @@ class Interleaved:
 
     def backward(self, seen: Before) -> None:
         for name, (tensor, was, _) in seen.tensors.items():
-            if _sum(tensor) != was:
+            if bits_summed(tensor) != was:
                 self._note(f"backwards change {name}, and forwards read it")
         for name in _changed(seen.script):
             self._note(f"backwards change {name}, and forwards may read it")
@@ -151,17 +153,17 @@ def _tensors(layers: dict[int, Any]) -> Iterator[tuple[str, torch.Tensor]]:
         for module in (layer, *getattr(layer, "args", ())):  # of a tied layer
             if isinstance(module, torch.nn.Module):
                 for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                    if id(tensor) not in had and _summed(tensor) and not name.endswith(STATISTICS):
+                    if id(tensor) not in had and has_bits(tensor) and not name.endswith(STATISTICS):
                         had.add(id(tensor))
                         yield f'"{name}" of layer {number}', tensor
 
 
-def _summed(tensor: torch.Tensor) -> bool:
+def has_bits(tensor: torch.Tensor) -> bool:
     kind = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return kind and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized and tensor.element_size() in INTEGERS
 
 
-def _sum(tensor: torch.Tensor) -> int:
+def bits_summed(tensor: torch.Tensor) -> int:
     """Of its bits, as integers; piece by piece, for torch adds up in a copy of 8 bytes an element."""
     raw = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
     values = raw.view(INTEGERS[raw.element_size()])

@@ -33,12 +33,13 @@ class Readers:
         self._ours = {"inputs": {c.rank for c in stages if c.reads}, "labels": {c.rank for c in stages if c.ends}}
         self._reads = engine.stage_id in self._ours["inputs"] | self._ours["labels"]
         self._others = any(self._ours[kind] - {self._theirs[kind]} for kind in KINDS)
-        self._wanted = self._others and (self._reads or engine.stage_id in (0, last))
+        self._wanted = False  # from begin() on: evaluations may come before it
         self._digests: tuple[str, ...] = ()  # of the first item, by kind
         self.looking = False  # at an item that is not read under the plan
 
     def begin(self, data_iter: Iterator[Any] | None) -> None:
         engine = self._engine
+        self._wanted = self._others and (self._reads or engine.stage_id in self._theirs.values())
         given = next((it for it in (data_iter, engine.data_iterator, engine._ostinato.offered) if it is not None), None)
         if self._wanted and given is not None and not self._reads:
             self.looking = True  # for a loader that asks the engine which rank it is for

@@ -3,6 +3,7 @@
 
     reads_gradients(layer)      # its forward asks some tensor for .grad
     asks_for_rank(layer)        # or for the rank that it runs on
+    looks_at_model(loss)        # its forward goes through the layers or parameters of the whole PipelineModule, or of its engine
 
 Found in the code: of forward() and of what it calls by the names that its class, or its module of the script, has.
 """
@@ -15,9 +16,12 @@ from typing import Any
 
 import torch
 
-from .script_state import is_the_scripts
+from .script_state import Search, is_the_scripts
 
-RANKS = frozenset({"get_rank", "get_global_rank", "RANK", "LOCAL_RANK"})  # functions, and variables of the environment
+# Functions, variables of the environment, and what an engine says of itself.
+RANKS = frozenset({"get_rank", "get_global_rank", "RANK", "LOCAL_RANK", "stage_id", "global_rank"})
+OF_MODULES = ("parameters", "modules", "children", "buffers")
+LAYERS = frozenset({*OF_MODULES, *(f"named_{name}" for name in OF_MODULES), "forward_funcs", "get_submodule", "get_parameter", "state_dict", "_modules"})
 
 
 def reads_gradients(layer: Any) -> bool:
@@ -26,7 +30,38 @@ def reads_gradients(layer: Any) -> bool:
 
 
 def asks_for_rank(layer: Any) -> bool:
-    return any(RANKS & {*code.co_names, *code.co_consts} for root in _forwards(layer) for f in _reached(*root) for code in _codes(f.__code__))
+    return _names(layer, RANKS)
+
+
+def looks_at_model(layer: Any) -> bool:
+    search = _Models()
+    search.layer(layer)
+    return search.found and _names(layer, LAYERS)
+
+
+class _Models(Search):
+    """Whether what a layer uses leads to the model as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__({}, None)
+        self.found = False
+
+    def _into(self, value: Any, words: str) -> None:
+        if isinstance(value, torch.nn.Module):
+            self.found |= any(hasattr(held, "_layer_specs") for held in (value, getattr(value, "module", None)))
+        Search._into(self, value, words)
+
+    def _attribute(self, table: dict, name: str, value: Any, words: str) -> None:
+        self.look(value, words)
+
+    def _note(self, key: tuple, place: Any) -> None:
+        pass
+
+
+def _names(layer: Any, wanted: frozenset[str]) -> bool:
+    """Some function of its forward uses one of these."""
+    found = (code for root in _forwards(layer) for function in _reached(*root) for code in _codes(function.__code__))
+    return any(wanted & {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))} for code in found)
 
 
 def _forwards(layer: Any) -> Iterator[tuple[Any, types.FunctionType]]:
@@ -40,7 +75,8 @@ def _forwards(layer: Any) -> Iterator[tuple[Any, types.FunctionType]]:
             yield from ((type(module), f) for f in _functions(forward))
     else:
         call = layer if isinstance(layer, types.FunctionType | types.MethodType) else type(layer).__call__ if callable(layer) else None
-        yield from ((None, f) for f in _functions(call))
+        kind = None if isinstance(layer, types.FunctionType) else type(getattr(layer, "__self__", layer))
+        yield from ((kind, f) for f in _functions(call))
 
 
 def _functions(value: Any) -> list[types.FunctionType]:

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import combinations
 
 import torch
-import torch.distributed as dist
 from ostinato.nn import Shard, ShardingError, sharded
 from ostinato.nn.layers import split_of
 from ostinato.ranks.groups import everyones
@@ -23,8 +22,9 @@ from .copies import Copies, Holders, shared_by
 from .errors import OstinatoError
 from .graph_model import Again, Node, Wires, stage_wires
 from .held import apart, differing, values_of
-from .holdings import Holdings, TensorFacts, as_bytes, check_transfer, laid_out, tensors_of
+from .holdings import Holdings, check_transfer, facts_of, receive_tensors, send_tensors, tensors_of
 from .layer_state import Described, Marks, describe
+from .left import given_to, let_go
 from .module import adopt
 from .moved_state import MovedState, functions_changed
 from .packing import digest
@@ -173,9 +173,10 @@ class _Mover:
             check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self.held.part(unit, target))
         for unit, source, target in transfers:
             if source == self.rank:
-                self._send(kept[unit], unit, holdings[target], target)
+                part = self.held.part(unit, target)
+                send_tensors(kept[unit], holdings[target].built[unit], part, self.ranks[target], self.group)
             elif target == self.rank:
-                self._receive(built[unit], unit, holdings[source], source)
+                receive_tensors(built[unit], unit, holdings[source], self.ranks[source], self.group, self.groups)
         state.give(built)
         self.parts = [part for unit in built if unit in self.shards for part in self._parts_of(unit, built[unit], holdings)]
         stay = set(self.new[self.rank]) - set(built)
@@ -183,7 +184,17 @@ class _Mover:
         self._register(kept | built)
         self.groups.apply(self.model, lost)
         mark_left(lost - set(self.model.parameters()))
+        self._let_go(kept)
         return [held.names for held in holdings]
+
+    def _let_go(self, kept: dict[str, torch.nn.Module]) -> None:
+        """What has left, and was built for this rank: of a layer that is a module the script has one on every rank."""
+        stay = {id(part) for module in (self.model, self.model.loss_fn) if isinstance(module, torch.nn.Module) for part in (*module.modules(), *module.parameters())}
+        for unit in set(self.old[self.rank]) - set(self.new[self.rank]):
+            layer = self.names.index(unit)
+            spec = self.model._layer_specs[layer]
+            if hasattr(spec, "module_args"):
+                let_go(kept[unit], f'layer "{unit}"', self.ranks[self.owners[layer][0]], stay | given_to(spec))
 
     def _parts_of(self, unit: str, module: torch.nn.Module, holdings: list[Holdings]) -> list[Part]:
         had = next(held.kept[unit] for held in holdings if unit in held.kept)
@@ -323,7 +334,7 @@ class _Mover:
         return stay and all(s == stages[0] and len(s) == 1 for s in stages)
 
     def _exchange_facts(self, kept: dict, built: dict, error: str, leaving: Described) -> list[Holdings]:
-        kept, built = ({unit: self._facts(m) for unit, m in modules.items()} for modules in (kept, built))
+        kept, built = ({unit: facts_of(m, self.groups) for unit, m in modules.items()} for modules in (kept, built))
         names = [name for name, _ in self.model.named_parameters()]
         left, arrived = ({unit: digest(sorted(facts.items())) for unit, facts in d.items()} for d in (leaving, self.fresh))
         beside = values_of(self.model._layer_specs)
@@ -332,40 +343,6 @@ class _Mover:
         if errors:
             raise OstinatoError(errors[0])
         return everyone
-
-    def _facts(self, module) -> list[TensorFacts]:
-        split = split_of(module)
-        return [
-            TensorFacts(
-                name, tuple(t.shape), t.stride(), t.dtype, parameter, t.requires_grad, self.groups.group_of(t), split.get(name)
-            )
-            for name, t, parameter in tensors_of(module)
-        ]
-
-    def _send(self, module, unit: str, receiver: Holdings, target: int) -> None:
-        have = {name: tensor for name, tensor, _ in tensors_of(module)}
-        for fact in receiver.built[unit]:
-            tensor = have[fact.name]
-            if fact.cut is not None:
-                part = self.held.part(unit, target)
-                assert part is not None
-                tensor = part.cut(tensor.detach(), fact.cut)
-            if tensor.numel():
-                dist.send(as_bytes(tensor), self.ranks[target], group=self.group)
-
-    def _receive(self, module, unit: str, sender: Holdings, source: int) -> None:
-        facts = {fact.name: fact for fact in sender.kept[unit]}
-        for name, tensor, _ in tensors_of(module):
-            fact = facts[name]
-            tensor.data = tensor.data.to(fact.dtype).contiguous()
-            if tensor.numel():
-                dist.recv(as_bytes(tensor), self.ranks[source], group=self.group)
-            if fact.shape == tensor.shape and fact.stride != tensor.stride():
-                tensor.data = laid_out(tensor.data, fact.stride)
-            if fact.parameter:
-                tensor.requires_grad_(fact.trainable)
-            if fact.group is not None:
-                self.groups.put(tensor, sender.options[fact.group], fact.group)
 
     def _register(self, modules: dict) -> None:
         """Puts the modules where PipelineModule._build() would have put them."""

@@ -109,6 +109,9 @@ def test_run_module(tmp_path, small_deepspeed):
 def test_run_module_without_a_script():
     run = subprocess.run([sys.executable, "-m", "ostinato.run"], env={"PYTHONPATH": str(PACKAGE)}, capture_output=True)
     assert run.returncode == 2 and b"usage: python -m ostinato.run" in run.stderr
+    for words, message in ((["none.py"], b"none.py: no such file"), (["-m", "none"], b"-m none: No module named none")):
+        run = subprocess.run([sys.executable, "-m", "ostinato.run", *words], env={"PYTHONPATH": str(PACKAGE)}, capture_output=True)
+        assert run.returncode == 2 and run.stderr.startswith(b"python -m ostinato.run: " + message) and b"Traceback" not in run.stderr
 
 
 def test_an_error_does_not_break_torch(installed, small_deepspeed):

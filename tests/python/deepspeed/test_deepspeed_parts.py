@@ -139,18 +139,35 @@ def test_what_step_1_has_shown():
         assert said.startswith("layers 4 and the loss draw random numbers (NumPy, torch)") and "bit for bit" not in said
 
 
-def test_inputs_of_a_batch_do_not_wait_for_its_labels():
-    """The rank of a V reads both, and takes the labels much later."""
-    buffers = {name: [None, None] for name in ("inputs", "labels")}
+def batches_of(count: int, there: int) -> Batches:
+    """Of a rank that holds the first and the last stage, whose iterator has `there` items."""
+    buffers = {name: [None] * count for name in ("inputs", "labels")}
     engine = SimpleNamespace(pipe_buffers=buffers, _ostinato=SimpleNamespace(ahead=[], labels=Labels(pytest.fail)))
+    items = iter(range(there))
 
     def load(index):
+        item = next(items)
         for name in ("inputs", "labels"):
-            engine.pipe_buffers[name][index] = torch.full((2,), float(index))
+            buffers[name][index] = torch.full((2,), float(item))
 
     engine._exec_load_micro_batch = load
     first, last = Stage(0, (0,), [0, 1], outputs=(1,)), Stage(3, (0,), [6, 7], inputs=(2,))
-    batches = Batches(engine, [first, last], 1)
+    return Batches(engine, count, [first, last], 1)
+
+
+def test_data_that_end_in_the_middle_are_no_end_of_an_epoch():
+    """StopIteration would be taken for one, while other ranks wait for the rest of the step."""
+    with pytest.raises(StopIteration):
+        batches_of(4, 0).take(0, "inputs")
+    batches = batches_of(4, 2)
+    assert [batches.take(i, "inputs")[0] for i in range(2)] == [0, 1]
+    with pytest.raises(OstinatoError, match="ended after 2 of 4 micro-batches, in the middle of a train_batch"):
+        batches.take(2, "inputs")
+
+
+def test_inputs_of_a_batch_do_not_wait_for_its_labels():
+    """The rank of a V reads both, and takes the labels much later."""
+    batches = batches_of(2, 2)
     inputs = batches.take(1, "inputs")
     assert inputs.tolist() == [1, 1]
     held = weakref.ref(inputs)

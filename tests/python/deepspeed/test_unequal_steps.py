@@ -138,7 +138,7 @@ def test_the_report_tells_of_each_step(world2, plans, tmp_path, capsys):
     assert report.main([str(tmp_path / "trace"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["steps"]
     assert [row["step"] for row in told] == list(range(1, steps + 1))
-    assert all(row["predicted_ns"] == one.makespan for row, one in zip(told, ranks[0].step_plans, strict=True))
+    assert all(row["predicted"] == one.makespan for row, one in zip(told, ranks[0].step_plans, strict=True))
     assert report.main([str(tmp_path / "trace")]) == 0
     shown = capsys.readouterr().out
     assert "Steps planned for their sizes" in shown and "above the bound" in shown
