@@ -251,6 +251,14 @@ bool ModuloProblem::keep_compressed() {
   return unroll_ == 1 || paths_.add(first, item(1, first), ceil_divide(period_, unroll_));
 }
 
+/// No two items of a connected part are further apart.
+Wide ModuloProblem::reach() const {
+  return compression_.reach + static_cast<Wide>(unroll_ > 1 ? 2 : 1) * (in_.blocks() + 1) * period_;
+}
+
+/// A path goes through every item at most, and must not be as long as none: for blocks of weeks.
+bool ModuloProblem::too_long() const { return items_ * (reach() + 2 * period_) > -LongestPaths::kNone / 2; }
+
 bool ModuloProblem::begin() {
   paths_ = initial_;
   trail_.clear();
@@ -258,7 +266,7 @@ bool ModuloProblem::begin() {
     pair.decided = false;
     pair.failed = pair.shared;
   }
-  reach_ = compression_.reach + (unroll_ > 1 ? 2 : 1) * (in_.blocks() + 1) * period_;
+  reach_ = static_cast<Nanoseconds>(reach());
   if (!keep_compressed()) return false;
   // The copies of a block follow each other within one period.
   for (int x = in_.blocks(); x < items_; ++x) {
@@ -280,13 +288,14 @@ ModuloProblem::Outcome ModuloProblem::solve(Nanoseconds period, const ModuloLimi
   effort_ = &effort;
   looked_at_ = 0;
   work_limit_ = initial_.work() + effort.work;
+  if (too_long()) return Outcome::limit;
   Outcome outcome = begin() ? branch() : Outcome::none;
   // Without balance nothing bounds how far two blocks lie apart.
   const bool no_proof = !compression_.balanced || memory_in_no_time(in_);
   if (outcome == Outcome::none && (out_of_work() || (limited_ && no_proof))) outcome = Outcome::limit;
   effort.work = std::max<std::int64_t>(0, work_limit_ - paths_.work() - looked_at_);
   if (outcome != Outcome::found) return outcome;
-  std::vector<Nanoseconds> before = std::exchange(start_, *starts_at(period));
+  std::vector<Nanoseconds> before = std::exchange(start_, starts_at(period).value());
   if (!limited_ || !memory_in_no_time(in_) || fits()) return outcome;
   start_ = std::move(before);
   return Outcome::limit;

@@ -91,6 +91,8 @@ class ModuloProblem {
     return paths_.add(y, x, in_.time(block(y)) - (k + 1) * period_);
   }
   bool out_of_work() const { return paths_.work() + looked_at_ > work_limit_; }
+  __int128 reach() const;
+  bool too_long() const;
   bool begin();
   bool keep_compressed();
   bool decide(Pair& pair, std::int64_t k);
@@ -120,7 +122,7 @@ class ModuloProblem {
   LongestPaths initial_;
   LongestPaths paths_;
   Nanoseconds period_ = 0;
-  Nanoseconds reach_ = 0;  ///< no two items of a connected part are further apart
+  Nanoseconds reach_ = 0;
   ModuloLimits limits_;
   bool limited_ = false;
   ModuloEffort* effort_ = nullptr;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Readers of files take what they can read, and refuse the rest with InputError: texts whose bytes and words
-// were changed at random. The same readers run under libFuzzer (script/soak fuzz).
+// were changed at random; and searches on placements that random bytes choose. The same readers run under
+// libFuzzer (script/soak fuzz).
 //
 // OSTINATO_SOAK_MUTATIONS=100000 OSTINATO_SOAK_SEED=7 fuzz_tests
 
@@ -134,6 +135,21 @@ TEST_P(MutationsTest, AreTakenOrRefused) {
   }
   EXPECT_GT(taken, 0);
   EXPECT_LT(taken, count);
+}
+
+/// Each long enough to choose all of a placement: an empty rest of the bytes is zeros.
+TEST(SearchesTest, OfRandomBytesHold) {
+  const Reader& search = find_reader("search");
+  Engine engine(static_cast<std::uint64_t>(asked("OSTINATO_SOAK_SEED", 1)));
+  const std::int64_t count = asked("OSTINATO_SOAK_MUTATIONS", 3000);
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::string bytes(8 + below(engine, 64), '\0');
+    for (char& byte : bytes) byte = static_cast<char>(engine());
+    ASSERT_NO_THROW(found += search.take(bytes)) << "after " << i;
+  }
+  EXPECT_GT(found, 0);
+  EXPECT_LT(found, count);
 }
 
 class CorpusTest : public testing::TestWithParam<const char*> {};

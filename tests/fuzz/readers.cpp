@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <random>
 #include <sstream>
 #include <stdexcept>
 
@@ -167,6 +168,15 @@ bool take_graph_devices(std::string_view text) {
   return true;
 }
 
+/// Long enough for all that a placement has.
+std::vector<std::string> random_bytes(int count) {
+  std::mt19937 engine(1);
+  std::vector<std::string> texts(count, std::string(64, '\0'));
+  for (std::string& text : texts)
+    for (char& byte : text) byte = static_cast<char>(engine());
+  return texts;
+}
+
 /// `file`: what messages begin with.
 Reader reader(std::string name, const std::string& file, std::vector<std::string> seeds,
               const std::function<bool(std::string_view)>& take) {
@@ -223,7 +233,7 @@ std::vector<Reader> all() {
              [](std::string_view text) { return !core::parse_options(text, "o.toml").empty(); }),
       reader("trace", "rank-0.json", {trace_seed(0), trace_seed(0) + std::string(kBetween) + trace_seed(1)},
              take_trace),
-      reader("search", "p.toml", {std::string("\x01\x00 a few bytes", 14)}, run_search),
+      reader("search", "p.toml", random_bytes(16), run_search),
   };
 }
 

@@ -122,6 +122,7 @@ void draw(unsigned seed, int usual, Objective objective) {
     const int n = 1 + random.below(3);
     Placement p = strange(random, 1 + random.below(kMostBlocks[n]));
     if (random.chance(10)) test::enlarge(p, n);
+    if (random.chance(10)) test::lengthen(p, n);
     SCOPED_TRACE(fmt::format("round {}, {} micro-batches of\n{}", i, n, as_file(p)));
     compare(p, n, objective, counts);
   }
@@ -159,6 +160,7 @@ Placement with_choices(Dice& random, int blocks, int n) {
   Placement p = n == 2 && random.chance(70) ? test::strange_pipeline(random) : strange(random, blocks);
   test::add_choices(random, p);
   if (random.chance(10)) test::enlarge(p, n);
+  if (random.chance(10)) test::lengthen(p, n);
   return p;
 }
 
@@ -307,6 +309,7 @@ TEST(Strange, WhatIsSaidOfTheRepeatingPartIsTrue) {
   for (int i = 0; i < rounds(200) && !testing::Test::HasFailure(); ++i) {
     Placement p = strange(random, 1 + random.below(4));
     if (random.chance(10)) test::enlarge(p, 4);
+    if (random.chance(10)) test::lengthen(p, 4);
     SCOPED_TRACE(fmt::format("round {}, of\n{}", i, as_file(p)));
     const Nanoseconds unit = unit_of(p);
     Nanoseconds all = unit;
