@@ -36,7 +36,7 @@ void bind_graph(py::module_& m) {
                                         .schedule = schedule,
                                         .seed = seed,
                                         .runs = runs,
-                                        .time_limit = time_limit,
+                                        .time_limit_seconds = time_limit,
                                         .published = published};
              core::check(request);
              return request;

@@ -34,6 +34,7 @@ endfunction()
 
 # ostinato_target(name): warnings (errors with OSTINATO_WERROR), sanitizers, link-time checks, includes by room ("search/plan/plan.h").
 function(ostinato_target name)
+  target_compile_features(${name} PUBLIC cxx_std_20)  # of a project, too, that adds this one as a folder
   target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow $<$<BOOL:${OSTINATO_WERROR}>:-Werror>)
   if(OSTINATO_LTO)

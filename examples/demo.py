@@ -165,7 +165,7 @@ def go(job: Job) -> dict:
         "losses_equal": ours["losses"] == theirs["losses"],
         "step_seconds": {
             "measured": statistics.median(ours["seconds"][1:]),
-            "predicted": (report["step"]["predicted_step_ns"] or found["makespan"]) / 1e9,
+            "predicted": (report["step"]["predicted_step"] or found["makespan"]) / 1e9,
             "deepspeed_1f1b": statistics.median(theirs["seconds"][1:]),
             "1f1b": reference_1f1b(job),
         },

@@ -65,16 +65,16 @@ Argument CommandLine::text(const std::string& name, std::string& value, const st
 
 Argument CommandLine::whole_number(const std::string& name, int& value, Range range,
                                    const std::string& help) {
-  return Argument(app_->add_option(name, value, help)->transform(whole_number_check(range)));
+  return Argument(app_->add_option(name, value, help)->transform(whole_number_check(range))).type_name("N");
 }
 
 Argument CommandLine::whole_number(const std::string& name, std::uint64_t& value, Range range,
                                    const std::string& help) {
-  return Argument(app_->add_option(name, value, help)->transform(whole_number_check(range)));
+  return Argument(app_->add_option(name, value, help)->transform(whole_number_check(range))).type_name("N");
 }
 
 Argument CommandLine::decimal(const std::string& name, double& value, Range range, const std::string& help) {
-  return Argument(app_->add_option(name, value, help)->transform(decimal_check(range)));
+  return Argument(app_->add_option(name, value, help)->transform(decimal_check(range))).type_name("X");
 }
 
 void CommandLine::flag(const std::string& name, bool& value, const std::string& help) {

@@ -51,6 +51,7 @@ class CommandLine {
 
   bool json = false;
 
+  /// The help calls whole numbers N and decimals X, unless type_name() says otherwise.
   /// What is declared is written to `value` by parse(), and `value` stays where nothing was typed. A name
   /// with dashes is an option, any other the next positional argument. Numbers are as in core/numbers.h:
   /// "--runs needs a whole number from 1 to 1000000, got "-1"".

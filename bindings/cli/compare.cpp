@@ -169,15 +169,15 @@ std::string text_of(const std::vector<Side>& sides) {
 Json json_of(const Side& side, const Side& first) {
   const Plan& plan = side.plan;
   return {{"plan", side.path},
-          {"placement", side.placement_path},
-          {"name", side.placement.name},
+          {"placement", side.placement.name},
+          {"placement_file", side.placement_path},
           {"devices", side.placement.devices.size()},
           {"micro_batches", plan.micro_batches},
-          {"makespan_ns", plan.makespan},
+          {"makespan", plan.makespan},
           {"ratio", ratio(side, first)},
-          {"lower_bound_ns", plan.lower_bound.makespan},
-          {"optimal", plan.optimal.makespan},
-          {"period_ns", plan.steady_state.period},
+          {"lower_bound", {{"makespan", plan.lower_bound.makespan}, {"period", plan.lower_bound.period}}},
+          {"optimal", {{"makespan", plan.optimal.makespan}, {"period", plan.optimal.period}}},
+          {"period", plan.steady_state.period},
           {"unroll", plan.steady_state.unroll},
           {"bubble", side.bubble()},
           {"peak_memory", plan.peak_memory}};

@@ -45,16 +45,16 @@ int config_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "config",
       "Prints every option that has a default, as a file that --options of partition, search, plan and\n"
-      "simulate read; writes it with --write; checks such a file where one is given.",
-      "config --write ostinato.toml");
+      "simulate read; writes it with --output; checks such a file where one is given.",
+      "config --output ostinato.toml");
   std::string file, output;
   line.text("file", file, "Options file to check (TOML)").type_name("FILE");
-  line.text("--write", output, "File to write with all defaults").type_name("FILE");
+  line.text("--output", output, "File to write with all defaults").type_name("FILE");
   if (!line.parse(args, io)) return 0;
-  if (!file.empty() && !output.empty()) throw UsageError("give a file to check, or --write, not both");
+  if (!file.empty() && !output.empty()) throw UsageError("give a file to check, or --output, not both");
   if (!file.empty()) {
     const std::size_t count = read_options(file).size();
-    if (line.json) print_json({{"status", 0}, {"file", file}, {"options", count}}, io);
+    if (line.json) print_json({{"status", 0}, {"file", file}, {"count", count}}, io);
     if (!line.json) io.out << fmt::format("{}: {} options, all valid\n", file, count);
     return 0;
   }

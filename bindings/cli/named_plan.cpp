@@ -56,9 +56,10 @@ NamedPlan named_plan(const std::string& name, const Plan& like, const Placement&
     if (auto [other, _] = scheduled(interleaved, like, placement); other)
       return as_plan(interleaved, std::move(*other), like, placement);
   }
-  throw core::UsageError(fmt::format(
-      "--against {}: this placement has none: {}; a plan of another placement can be named instead", name,
-      why));
+  throw core::UsageError(
+      fmt::format("--against {0}: this placement has none: {1}; name the file of a plan instead "
+                  "(ostinato plan --method {0} makes one with stages of its own)",
+                  name, why));
 }
 
 }  // namespace ostinato::cli

@@ -13,6 +13,8 @@ std::string type_name(const OptionRow& row) {
       return "N";
     case decimal:
       return "X";
+    case choice:
+      return "NAME";
     default:
       return "TEXT";
   }

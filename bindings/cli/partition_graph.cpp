@@ -29,19 +29,27 @@ struct Arguments {
               "Devices and rates between them (CSV); for a profile how many, or a device file (TOML)")
         .required()
         .type_name("DEVICES");
-    line.text("--device-memory", memory, "For a profile: memory of each device, with a unit: 40GiB");
+    line.text("--device-memory", memory,
+              "For a profile: memory of each device, with a unit: 40GiB (default: unlimited)")
+        .type_name("AMOUNT");
     line.flag("--allow-incomplete", incomplete, "Accept a profile that lost events");
     line.flag("--inference", inference, "For a profile: the forwards alone are operators");
     line.text("--strategy", request.strategy,
-              "hash, batch-split, critical-path, mite, dfs, heft or best (the default)");
+              "hash, batch-split, critical-path, mite, dfs, heft or best (default: best)")
+        .type_name("NAME");
     line.text("--schedule", request.schedule,
-              "fifo, pct (the default) or msr; heft and best bring their own order");
+              "fifo, pct or msr (default: pct); heft and best bring their own order")
+        .type_name("NAME");
     line.whole_number("--seed", request.seed, {0, std::numeric_limits<std::int64_t>::max()},
-                      "Of the search, and of the orders that a strategy leaves open; 0 by default");
-    line.whole_number("--runs", request.runs, {1, 10'000},
-                      "best: local searches side by side (2); else: seeds, for the mean and the spread (1)");
-    line.decimal("--time-limit", request.time_limit, {0, 100'000'000},
-                 "Seconds after which best stops with what it has; beyond 10 it is let search longer");
+                      "Of the search, and of the orders that a strategy leaves open (default: 0)");
+    line.whole_number(
+        "--runs", request.runs, {1, 10'000},
+        "best: local searches side by side (default: 2); else: seeds, for the mean and the spread (default: "
+        "1)");
+    line.decimal(
+        "--time-limit", request.time_limit_seconds, {0, 100'000'000},
+        "Seconds after which best, and what proves a bound, stop with what they have; beyond 10 best is "
+        "let search longer; 0: no limit (default: 0)");
     line.flag("--published-program", request.published,
               "Strategies and transfers as the authors' program has them, instead of as the paper says");
     add_strict(line, strict);

@@ -62,9 +62,9 @@ struct Asked {
   std::string svg, perfetto;
 };
 
-/// "12ms", or a bare number of nanoseconds. Throws UsageError.
+/// "12ms". A bare number would be nanoseconds to one reader and seconds to the next. Throws UsageError.
 Nanoseconds time_of(const std::string& option, const std::string& text) {
-  const auto time = parse_time(text, "ns");
+  const auto time = parse_time(text, "");
   if (!time)
     throw UsageError(
         fmt::format("{} needs a time with a unit, as 12.5ms, got \"{}\"", option, printable(text)));
@@ -106,8 +106,9 @@ void declare(CommandLine& line, Asked& asked) {
   line.whole_number("--width", asked.timeline.width, {kLeastWidth, kMostWidth},
                     "Columns of the timeline (default: those of the terminal or $COLUMNS, else 80)")
       .type_name("W");
-  line.text("--from", asked.from, "Begin of the timeline, as 12.5ms").type_name("TIME");
-  line.text("--to", asked.to, "Its end").type_name("TIME");
+  line.text("--from", asked.from, "Begin of the timeline, with a unit (ns, us, ms or s): 12.5ms")
+      .type_name("TIME");
+  line.text("--to", asked.to, "Its end, with a unit").type_name("TIME");
   line.text("--devices", asked.devices, "Its devices by position, as 0-7 or 0-3,12").type_name("LIST");
   line.text("--html", asked.page.file, "Page to write").type_name("FILE");
   line.texts(

@@ -43,9 +43,9 @@ Json degrees_json(const std::vector<Degree>& degrees) {
                  {"replicas", degree.replicas},
                  {"micro_batches", degree.options.search.micro_batches}};
     if (degree.choice) {
-      json["objective_ns"] = degree.winner().value();
-      json["all_reduce_ns"] = degree.all_reduce;
-      json["step_ns"] = degree.step();
+      json["objective_value"] = degree.winner().value();
+      json["all_reduce"] = degree.all_reduce;
+      json["step"] = degree.step();
     } else {
       json["why_not"] = degree.why_not;
     }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "bindings/core/usage_error.h"
 #include "search/files/error.h"
@@ -37,7 +38,7 @@ std::string exact(const GraphProblem& problem, Ticks t) {
 GraphOutcome run_best(const GraphProblem& problem, const GraphCosts& costs, const GraphRequest& request) {
   GraphBestOptions options;
   options.seed = request.seed;
-  options.time_limit = request.time_limit;
+  options.time_limit_seconds = request.time_limit_seconds;
   options.interrupted = request.interrupted;
   if (request.runs > 0) options.runs = request.runs;
   GraphBest best = best_partition(costs, options);
@@ -77,7 +78,12 @@ GraphOutcome run_strategy(const GraphProblem& problem, const GraphCosts& costs, 
       outcome.makespans.push_back(t.makespan);
     }
   }
-  outcome.lower_bound = graph_lower_bound(costs);
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  const std::chrono::duration<double> limit(request.time_limit_seconds);
+  outcome.lower_bound = graph_lower_bound(costs, [&] {
+    return outcome.cut = request.interrupted() || (limit.count() > 0 && Clock::now() - begin >= limit);
+  });
   return outcome;
 }
 

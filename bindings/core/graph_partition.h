@@ -34,8 +34,8 @@ struct GraphRequest {
   std::string strategy = "best";  ///< or one of parse_graph_strategy()
   std::string schedule = "pct";   ///< of parse_graph_schedule()
   std::uint64_t seed = 0;
-  int runs = 0;           ///< best: local searches side by side; else seeds. 0: 2 of best, else 1
-  double time_limit = 0;  ///< of best, in seconds; 0: none
+  int runs = 0;                   ///< best: local searches side by side; else seeds. 0: 2 of best, else 1
+  double time_limit_seconds = 0;  ///< of best with its bound, and of the bound of a strategy; 0: none
   bool published = false;
   std::function<bool()> interrupted = [] { return false; };
 
@@ -49,7 +49,7 @@ struct GraphOutcome {
   graph::Ticks lower_bound = 0;
   std::string method;
   std::vector<graph::GraphCandidate> candidates;  ///< of best
-  bool cut = false;
+  bool cut = false;                               ///< search or bound, by the time limit or an interrupt
 };
 
 /// Throws InputError.

@@ -241,10 +241,10 @@ def partition_graph(
 ) -> GraphPartition:
     """Assigns the vertices of an operator graph to devices of different kind, speed and memory, and simulates one iteration.
 
-    `graph` and `devices` are CSV files, as docs/formats.md has them. Or `graph` is a profile, whose layers' forwards and backwards are
+    `graph` and `devices` are CSV files, as docs/partition.md has them. Or `graph` is a profile, whose layers' forwards and backwards are
     the vertices (`inference`: the forwards alone), and `devices` are as for `partition()`. `strategy`: "hash", "batch-split",
     "critical-path", "mite", "dfs", "heft", or "best" of these, improved; `schedule`: "fifo", "pct" or "msr", for all but the last two.
-    `runs`: searches of "best" side by side (0: 2), else seeds (0: 1). `time_limit` of "best" in seconds; 0: none.
+    `runs`: searches of "best" side by side (0: 2), else seeds (0: 1). `time_limit`: seconds of "best", and of proving a bound; 0: none.
 
     Raises InfeasibleError where every assignment was tried, InputError where a file is wrong or none was found.
 

@@ -32,8 +32,8 @@ def blocks(ranks: list[RankTrace]) -> list[dict]:
             "stage": stage,
             "kind": KINDS[action],
             "rank": rank,
-            "planned_ns": int(statistics.median(i.planned for i in group)),
-            "measured_ns": int(statistics.median(i.measured for i in group)),
+            "planned": int(statistics.median(i.planned for i in group)),
+            "measured": int(statistics.median(i.measured for i in group)),
         }
         for (stage, action, rank), group in sorted(rows.items())
     ]
@@ -49,8 +49,8 @@ def rank_rows(ranks: list[RankTrace]) -> list[dict]:
         rows.append(
             {
                 "rank": trace.rank,
-                "planned_busy_ns": planned,
-                "measured_busy_ns": measured,
+                "planned_busy": planned,
+                "measured_busy": measured,
                 "planned_bubble": 1 - planned / trace.makespan if trace.makespan else 0.0,
                 "measured_bubble": 1 - measured / length if length else 0.0,
                 "peak_memory": trace.peak_memory,
@@ -65,29 +65,29 @@ def step(ranks: list[RankTrace]) -> dict:
     the steps of their wall clock, optimizer included, the first step left out."""
     slowest = [max(times) for times in zip(*(trace.step_seconds for trace in ranks), strict=False)]
     return {
-        "predicted_ns": ranks[0].predicted or ranks[0].makespan,
-        "predicted_1f1b_ns": ranks[0].one_f_one_b or None,
-        "predicted_step_ns": ranks[0].whole_step or None,
-        "measured_pipeline_ns": max(i.end for trace in ranks for i in trace.instructions),
-        "measured_step_ns": round(statistics.median(slowest[1:] or slowest) * 1e9),
+        "predicted": ranks[0].predicted or ranks[0].makespan,
+        "predicted_1f1b": ranks[0].one_f_one_b or None,
+        "predicted_step": ranks[0].whole_step or None,
+        "measured_pipeline": max(i.end for trace in ranks for i in trace.instructions),
+        "measured_step": round(statistics.median(slowest[1:] or slowest) * 1e9),
         "steps": len(slowest),
     }
 
 
 def planned_steps(ranks: list[RankTrace]) -> list[dict]:
     """A row a step, where each has a plan of its own; nanoseconds. Replicas have their own, and the one that is planned to end last counts;
-    `measured_ns` is the longest that a rank's part of the pipeline took, `planning_ns` the longest that a rank waited for its plan."""
+    `measured` is the longest that a rank's part of the pipeline took, `planning` the longest that a rank waited for its plan."""
     rows = []
     for number, of_ranks in enumerate(zip(*(trace.step_plans for trace in ranks), strict=False), 1):
         last = max(of_ranks, key=lambda one: one.makespan)
         rows.append(
             {
                 "step": number,
-                "predicted_ns": last.makespan,
-                "bound_ns": last.lower_bound,
-                "predicted_1f1b_ns": last.one_f_one_b or None,
-                "measured_ns": max(one.measured for one in of_ranks),
-                "planning_ns": max(one.planning for one in of_ranks),
+                "predicted": last.makespan,
+                "lower_bound": last.lower_bound,
+                "predicted_1f1b": last.one_f_one_b or None,
+                "measured": max(one.measured for one in of_ranks),
+                "planning": max(one.planning for one in of_ranks),
             }
         )
     return rows
@@ -95,8 +95,8 @@ def planned_steps(ranks: list[RankTrace]) -> list[dict]:
 
 def beside(mine: dict, other: dict) -> dict:
     """Two summaries: what the other run's step took, and how many times as long as mine."""
-    keys = [key for key in mine["step"] if key.rpartition("_")[2] == "ns" and mine["step"][key] and other["step"][key]]
-    ratios = {key.rpartition("_")[0]: other["step"][key] / mine["step"][key] for key in keys}
+    keys = [key for key in mine["step"] if key != "steps" and mine["step"][key] and other["step"][key]]
+    ratios = {key: other["step"][key] / mine["step"][key] for key in keys}
     return {"plan_sha256": other["plan_sha256"], "step": other["step"], "ratios": ratios}
 
 
@@ -137,15 +137,15 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
 
 def show(report: dict, console: Console) -> None:
     rows = [
-        [str(r["stage"]), r["kind"], str(r["rank"]), milliseconds(r["planned_ns"]), milliseconds(r["measured_ns"]),
-         ratio(r["measured_ns"], r["planned_ns"])]
+        [str(r["stage"]), r["kind"], str(r["rank"]), milliseconds(r["planned"]), milliseconds(r["measured"]),
+         ratio(r["measured"], r["planned"])]
         for r in report["blocks"]
     ]  # fmt: skip
     title = "Blocks, predicted against measured (ms, median over the micro-batches of one step)"
     console.print(table(title, ["stage", "kind", "rank", "predicted", "measured", "ratio"], rows))
 
     rows = [
-        [str(r["rank"]), milliseconds(r["planned_busy_ns"]), milliseconds(r["measured_busy_ns"]),
+        [str(r["rank"]), milliseconds(r["planned_busy"]), milliseconds(r["measured_busy"]),
          f"{r['planned_bubble']:.1%}", f"{r['measured_bubble']:.1%}",
          "–" if r["peak_memory"] is None else f"{r['peak_memory'] / 2**20:.1f} MiB"]
         for r in report["ranks"]
@@ -155,22 +155,22 @@ def show(report: dict, console: Console) -> None:
 
     times = report["step"]
     console.print(
-        f"Step: predicted {times['predicted_ns'] / 1e6:.1f} ms; pipeline part of the last step "
-        f"{times['measured_pipeline_ns'] / 1e6:.1f} ms ({ratio(times['measured_pipeline_ns'], times['predicted_ns'])}x); "
-        f"{whole(times)}, median of {times['steps']}: {times['measured_step_ns'] / 1e6:.1f} ms"
+        f"Step: predicted {times['predicted'] / 1e6:.1f} ms; pipeline part of the last step "
+        f"{times['measured_pipeline'] / 1e6:.1f} ms ({ratio(times['measured_pipeline'], times['predicted'])}x); "
+        f"{whole(times)}, median of {times['steps']}: {times['measured_step'] / 1e6:.1f} ms"
     )
     if "steps" in report:
         return show_steps(report["steps"], console)
-    if usual := times["predicted_1f1b_ns"]:
-        longer = f", {ratio(usual, times['predicted_ns'])} times as long" if times["predicted_ns"] else ""
+    if usual := times["predicted_1f1b"]:
+        longer = f", {ratio(usual, times['predicted'])} times as long" if times["predicted"] else ""
         console.print(f"1F1B would take {usual / 1e6:.1f} ms{longer} (predicted, too)", highlight=False)
 
 
 def whole(times: dict) -> str:
-    if not times["predicted_step_ns"]:
+    if not times["predicted_step"]:
         return "whole step, optimizer included"
-    longer = ratio(times["measured_step_ns"], times["predicted_step_ns"])
-    return f"whole step with the optimizer: predicted {times['predicted_step_ns'] / 1e6:.1f} ms, measured ({longer}x)"
+    longer = ratio(times["measured_step"], times["predicted_step"])
+    return f"whole step with the optimizer: predicted {times['predicted_step'] / 1e6:.1f} ms, measured ({longer}x)"
 
 
 MOST_STEPS = 12  # of their own plans that are shown
@@ -179,8 +179,8 @@ MOST_STEPS = 12  # of their own plans that are shown
 def show_steps(rows: list[dict], console: Console) -> None:
     """The last few of them, and the means of all but the first, in which layers are warmed up."""
     shown = [
-        [str(r["step"]), milliseconds(r["predicted_ns"]), f"{above(r):.2%}", milliseconds(r["predicted_1f1b_ns"] or 0),
-         milliseconds(r["measured_ns"]), ratio(r["measured_ns"], r["predicted_ns"]), milliseconds(r["planning_ns"])]
+        [str(r["step"]), milliseconds(r["predicted"]), f"{above(r):.2%}", milliseconds(r["predicted_1f1b"] or 0),
+         milliseconds(r["measured"]), ratio(r["measured"], r["predicted"]), milliseconds(r["planning"])]
         for r in rows[-MOST_STEPS:]
     ]  # fmt: skip
     title = "Steps planned for their sizes" + (f", the last {MOST_STEPS} of {len(rows)}" if len(rows) > MOST_STEPS else "") + " (ms)"
@@ -188,26 +188,26 @@ def show_steps(rows: list[dict], console: Console) -> None:
     console.print(table(title, columns, shown))
     counted = rows[1:] or rows
     mean = {key: statistics.fmean(r[key] or 0 for r in counted) for key in rows[0] if key != "step"}
-    usual = mean["predicted_1f1b_ns"]
-    saved = f"; 1F1B would take {usual / 1e6:.1f} ms, and reordering saves {1 - mean['predicted_ns'] / usual:.1%} of it" if usual else ""
+    usual = mean["predicted_1f1b"]
+    saved = f"; 1F1B would take {usual / 1e6:.1f} ms, and reordering saves {1 - mean['predicted'] / usual:.1%} of it" if usual else ""
     console.print(
-        f"Mean of {len(counted)} steps: predicted {mean['predicted_ns'] / 1e6:.1f} ms, "
-        f"{above(mean):.2%} above the bound{saved}; measured {mean['measured_ns'] / 1e6:.1f} ms, planning "
-        f"{mean['planning_ns'] / 1e6:.2f} ms ({mean['planning_ns'] / max(1, mean['measured_ns']):.1%})",
+        f"Mean of {len(counted)} steps: predicted {mean['predicted'] / 1e6:.1f} ms, "
+        f"{above(mean):.2%} above the bound{saved}; measured {mean['measured'] / 1e6:.1f} ms, planning "
+        f"{mean['planning'] / 1e6:.2f} ms ({mean['planning'] / max(1, mean['measured']):.1%})",
         highlight=False,
     )
 
 
 def above(row: dict) -> float:
     """How far a plan is from the proved bound, as a share of it."""
-    return row["predicted_ns"] / row["bound_ns"] - 1 if row["bound_ns"] else 0.0
+    return row["predicted"] / row["lower_bound"] - 1 if row["lower_bound"] else 0.0
 
 
 def show_against(report: dict, folder: Path, console: Console) -> None:
     mine, other, ratios = report["step"], report["against"]["step"], report["against"]["ratios"]
     names = {"predicted": "predicted", "measured_pipeline": "pipeline part of the last step", "measured_step": "whole step, median"}
     rows = [
-        [name, milliseconds(mine[f"{key}_ns"]), milliseconds(other[f"{key}_ns"]), f"{ratios[key]:.2f}" if key in ratios else "–"]
+        [name, milliseconds(mine[key]), milliseconds(other[key]), f"{ratios[key]:.2f}" if key in ratios else "–"]
         for key, name in names.items()
     ]
     made = Table(title=f"Against {printable(str(folder))} (ms; ratio: other to this)", title_justify="left")

@@ -11,10 +11,16 @@ but not installed, or TORCH_DEVICE_BACKEND_AUTOLOAD=0).
 import os
 import runpy
 import sys
+import traceback
 
 from ostinato import autoload, slurm
 
 USAGE = "usage: python -m ostinato.run SCRIPT [ARGUMENT ...] | -m MODULE [ARGUMENT ...]"
+
+
+def missing(what: str) -> int:
+    print(f"python -m ostinato.run: {what}\n{USAGE}", file=sys.stderr)
+    return 2
 
 
 def main() -> int:
@@ -28,12 +34,19 @@ def main() -> int:
     if not target or target[0] in ("-h", "--help"):
         print(f"{__doc__}\n{USAGE}", file=sys.stdout if target else sys.stderr)
         return 0 if target else 2
+    if not module and not os.path.exists(target[0]):
+        return missing(f"{target[0]}: no such file")
     slurm.adopt()
     autoload.register()
     sys.argv = [target[0], *launcher, *target[1:]]
     if module:
         sys.path.insert(0, os.getcwd())
-        runpy.run_module(target[0], run_name="__main__", alter_sys=True)
+        try:
+            runpy.run_module(target[0], run_name="__main__", alter_sys=True)
+        except ImportError as error:
+            if traceback.extract_tb(error.__traceback__)[-1].filename == "<frozen runpy>":  # no line of the module has run
+                return missing(f"-m {target[0]}: {error}")
+            raise
     else:
         sys.path.insert(0, os.path.dirname(os.path.abspath(target[0])))
         runpy.run_path(target[0], run_name="__main__")

@@ -33,6 +33,17 @@ def amount(least: float, text: str) -> float:
     return number
 
 
+NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+
+
+def time_of(text: str) -> int:
+    """Nanoseconds, of a time with a unit; without one it is in microseconds, as in a placement."""
+    parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(ns|us|ms|s)?", text)
+    if parts is None:
+        raise argparse.ArgumentTypeError(f'needs a time, as 20us or 0.02ms, got "{text}"')
+    return round(float(parts[1]) * NANOSECONDS[parts[2] or "us"])
+
+
 def lengths_of(text: str) -> list[int]:
     return [positive(one) for one in text.split(",")]
 
@@ -69,8 +80,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--beside", type=natural, metavar="PROCESSES", help=beside)
     kind = "kind of the device that is measured, as a placement's devices name it ($OSTINATO_DEVICE_KIND, else the GPU's name, or cpu)"
     p.add_argument("--kind", default=os.environ.get("OSTINATO_DEVICE_KIND"), help=kind)
-    p.add_argument("--latency", type=partial(amount, 0), metavar="US", help="of a transfer between any two devices, instead of measuring them")
-    p.add_argument("--bandwidth", type=partial(amount, 1e-9), metavar="GB/S", help="of the same, in 10^9 bytes per second (without it: bytes are free)")
+    latency = "of a transfer between any two devices, instead of measuring them: 20us (without a unit: microseconds)"
+    p.add_argument("--latency", type=time_of, metavar="TIME", help=latency)
+    p.add_argument("--bandwidth", type=partial(amount, 1e-9), metavar="GB/s", help="of the same, in 10^9 bytes per second (without it: bytes are free)")
     p.add_argument("--no-transfers", action="store_true", help="measure neither transfers nor what a block costs beside its layers")
     again = "measure the model once more as STAGES stages, and print it beside what the profile predicts"
     p.add_argument("--check", type=positive, metavar="STAGES", help=again)

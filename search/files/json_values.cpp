@@ -81,6 +81,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) override {
+    const bool at_its_begin = open_.empty() && position_.line == 1;
     // "[json.exception...] parse error at line 1, column 2: syntax error while ...": ours has the line in
     // front.
     std::string what = error.what();
@@ -89,6 +90,9 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     } else {
       what.erase(0, std::min(what.size(), what.find("] ") + 2));
     }
+    if (at_its_begin && what.find("end of input") == std::string::npos)
+      fail(
+          "not valid JSON, from its first character on: is this the right file, and the right place for it?");
     fail("not valid JSON: " + printable(what));
   }
 

@@ -27,14 +27,14 @@ class Limit {
  public:
   Limit(const GraphBestOptions& options)
       : options_(options),
-        end_(Clock::now() +
-             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit))) {
-  }
+        end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                std::chrono::duration<double>(options.time_limit_seconds))) {}
 
   /// Asked by several threads.
   bool reached() {
     if (reached_) return true;
-    if ((options_.time_limit > 0 && Clock::now() >= end_) || (options_.interrupted && options_.interrupted()))
+    if ((options_.time_limit_seconds > 0 && Clock::now() >= end_) ||
+        (options_.interrupted && options_.interrupted()))
       reached_ = true;
     return reached_;
   }
@@ -150,7 +150,7 @@ class Portfolio {
 std::int64_t work_of(const GraphBestOptions& options, const OperatorGraph& graph) {
   if (options.work >= 0) return options.work;
   const std::int64_t usual = std::min<std::int64_t>(200'000'000, 200'000LL * graph.size());
-  const double limits = std::min(options.time_limit / kUsualLimit, 1e6);
+  const double limits = std::min(options.time_limit_seconds / kUsualLimit, 1e6);
   return limits > 1 ? static_cast<std::int64_t>(static_cast<double>(usual) * limits) : usual;
 }
 
@@ -211,8 +211,10 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
   const int threads = options.threads > 0 ? options.threads : machine;
   // A large graph's takes seconds of the limit, and a search without it finds the same.
   const bool beside = costs.graph().size() > kQuicklyBound && threads > 1;
-  std::future<Ticks> bound = std::async(beside ? std::launch::async : std::launch::deferred,
-                                        [&] { return graph_lower_bound(costs); });
+  bool bound_cut = false;  // read once the bound is there
+  std::future<Ticks> bound = std::async(beside ? std::launch::async : std::launch::deferred, [&] {
+    return graph_lower_bound(costs, [&] { return bound_cut = limit.reached(); });
+  });
   if (!beside) best.lower_bound = bound.get();
   if (portfolio.empty()) {
     best.reason = portfolio.reason();
@@ -224,9 +226,10 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
   const bool settled = options.exhaust && counted > 0 && exhausted(costs, counted, limit, best);
   const bool searches = !settled && best.reason.empty();
   if (searches) search_locally(costs, options, portfolio, limit, threads, best);
-  const bool cut = !settled && limit.reached();  // before the bound, which does not heed the limit
+  const bool search_cut = limit.reached();
   if (beside) best.lower_bound = std::max(best.lower_bound, bound.get());
-  best.cut_by_limit = cut && (!searches || best.solution.makespan > best.lower_bound);
+  best.cut_by_limit =
+      !settled && (search_cut || bound_cut) && (!searches || best.solution.makespan > best.lower_bound);
   return best;
 }
 

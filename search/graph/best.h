@@ -5,7 +5,7 @@
 // exhaustion where the graph is small (exact.h), else local search from the shortest of them; and a
 // lower bound.
 //
-//   GraphBest best = best_partition(costs, {.time_limit = 10});
+//   GraphBest best = best_partition(costs, {.time_limit_seconds = 10});
 //   best.makespan, best.lower_bound, best.solution.assignment, best.solution.start
 //
 // It is never longer than any strategy of strategies.h under any schedule of simulate.h, and the
@@ -26,7 +26,7 @@ struct GraphBestOptions {
   std::int64_t work =
       -1;  ///< of each run, in vertices looked at; 0: the starts alone; -1: by size, to 2 * 10^8 for 10 s
   bool exhaust = true;                     ///< small graphs
-  double time_limit = 0;                   ///< seconds; 0: none
+  double time_limit_seconds = 0;           ///< 0: none
   int threads = 0;                         ///< 0: as many as the machine has
   std::function<bool()> interrupted = {};  ///< true: return the best so far
 };
@@ -41,7 +41,7 @@ struct GraphBest {
   GraphSolution solution;                  ///< empty assignment where `reason` is not
   Ticks lower_bound = 0;                   ///< proven
   std::vector<GraphCandidate> candidates;  ///< shortest first
-  bool cut_by_limit = false;               ///< by the time limit or an interrupt, above the bound
+  bool cut_by_limit = false;               ///< search or bound, by the time limit or an interrupt
   std::string reason;                      ///< no assignment was found: memory ran out
   bool infeasible = false;                 ///< and every one was tried
 };

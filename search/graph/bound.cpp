@@ -27,16 +27,16 @@ constexpr double kMatters = 0.98;
 /// The longest path, and the vertices of every group one after the other, on the device that is best for it.
 class PathBounds {
  public:
-  PathBounds(const GraphCosts& costs, bool levels, bool forks)
+  PathBounds(const GraphCosts& costs, bool levels, bool forks, const std::function<bool()>& stop)
       : times_(costs),
         forwards_(times_, GraphReach::From::start, levels),
         backwards_(times_, GraphReach::From::end, levels) {
-    forwards_.pass();
-    backwards_.pass();
+    forwards_.pass(stop);
+    backwards_.pass(stop);
     if (!levels || !forks) return;
     find_long_paths();
-    if (times_.graph.size() <= kAllMatter) pass_windows(backwards_, forwards_);
-    pass_windows(forwards_, backwards_);
+    if (times_.graph.size() <= kAllMatter) pass_windows(backwards_, forwards_, stop);
+    pass_windows(forwards_, backwards_, stop);
   }
 
   Ticks bound() {
@@ -66,10 +66,10 @@ class PathBounds {
   }
 
   /// Joins behind windows, and what forks from them.
-  void pass_windows(GraphReach& reach, const GraphReach& other) {
+  void pass_windows(GraphReach& reach, const GraphReach& other, const std::function<bool()>& stop) {
     GraphForks forks(times_, reach, matters_);
     GraphWindows windows(times_, reach, other, matters_);
-    reach.pass([&](int v) {
+    reach.pass(stop, [&](int v) {
       windows.look(v);
       forks.look(v);
     });
@@ -124,13 +124,13 @@ Ticks simple_graph_bound(const GraphCosts& costs) {
   return bound;
 }
 
-Ticks graph_lower_bound(const GraphCosts& costs) {
+Ticks graph_lower_bound(const GraphCosts& costs, const std::function<bool()>& stop) {
   const double rows = static_cast<double>(costs.graph().successors.values().size() + costs.graph().size()) *
                       costs.device_count();
   const Ticks simple = simple_graph_bound(costs);
   if (rows > kMostPathRows) return simple;
-  return std::max(
-      simple, PathBounds(costs, rows * costs.device_count() < kMostLevelRows, rows < kMostForkRows).bound());
+  const bool levels = rows * costs.device_count() < kMostLevelRows, forks = rows < kMostForkRows;
+  return std::max(simple, PathBounds(costs, levels, forks, stop).bound());
 }
 
 }  // namespace ostinato::graph

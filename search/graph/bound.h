@@ -15,6 +15,8 @@
 // between the reach of the first and what follows the last (Jackson's bound for one machine, over sets of
 // latest vertices). The largest over all groups is the bound. The proofs: docs/bounds.md, G.
 
+#include <functional>
+
 #include "search/graph/graph.h"
 
 namespace ostinato::graph {
@@ -25,10 +27,12 @@ namespace ostinato::graph {
 /// and kMostNear * devices times that for the forks, and some devices * kMostAssumptions * kMostJobs times
 /// for the windows, both left out where (V + E) * devices is above 2 * 10^6 too. Where (V + E) * devices is
 /// above 2 * 10^7 only the longest path at the fastest allowed devices and all operations over all speeds
-/// count, O(V + E).
-Ticks graph_lower_bound(const GraphCosts& costs);
+/// count, O(V + E). `stop` is asked before every vertex of a pass; when it says true, what is proved so far
+/// is the bound, which is not below simple_graph_bound().
+Ticks graph_lower_bound(
+    const GraphCosts& costs, const std::function<bool()>& stop = [] { return false; });
 
-/// The latter alone.
+/// The longest path and the operations over the speeds, alone.
 Ticks simple_graph_bound(const GraphCosts& costs);
 
 }  // namespace ostinato::graph

@@ -8,7 +8,7 @@
 // every schedule has v on some device, so the least over the devices is a bound (docs/bounds.md, G4).
 //
 //   GraphForks forks(times, reach, matters);
-//   reach.pass([&](int v) { forks.look(v); });         // reach has risen where forks make it later
+//   reach.pass(stop, [&](int v) { forks.look(v); });         // reach has risen where forks make it later
 
 #include <vector>
 

@@ -36,8 +36,8 @@ GraphReach::GraphReach(const GraphTimes& times, From from, bool cones)
     for (const int d : times_.homes(v)) release_[at(v, d)] = 0;
 }
 
-void GraphReach::pass(const std::function<void(int)>& then) {
-  for (int p = 0; p < graph_.size(); ++p) {
+void GraphReach::pass(const std::function<bool()>& stop, const std::function<void(int)>& then) {
+  for (int p = 0; p < graph_.size() && !stop(); ++p) {
     const int v = graph_.order[forwards_ ? p : graph_.size() - 1 - p];
     visit(v, -1, true);
     if (then) then(v);

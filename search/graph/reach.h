@@ -5,10 +5,10 @@
 //
 // Seen forwards, reach(v, d) is a lower bound on the start of v if it runs on d; seen backwards, on the time
 // from the end of v on d to the end of all. Either is a pass over the graph (docs/bounds.md, G1 to G3). A
-// pass only raises what is there.
+// pass only raises what is there, so one that is stopped leaves bounds, too.
 //
 //   GraphReach forwards(times, GraphReach::From::start, true), backwards(times, GraphReach::From::end, true);
-//   forwards.pass(), backwards.pass();
+//   forwards.pass(stop), backwards.pass(stop);
 //   forwards(v, d) + times.duration(v, d) + backwards(v, d)       // no schedule with v on d is shorter
 
 #include <functional>
@@ -45,8 +45,9 @@ class GraphReach {
   /// `cones`: look at several levels at once (cone.h). O((V + E) * devices) memory.
   GraphReach(const GraphTimes& times, From from, bool cones);
 
-  /// Every vertex behind its inputs; `then` is called with each when it is done. O((V + E) * devices^2).
-  void pass(const std::function<void(int)>& then = {});
+  /// Every vertex behind its inputs, until `stop` says true; `then` is called with each when it is done.
+  /// O((V + E) * devices^2).
+  void pass(const std::function<bool()>& stop, const std::function<void(int)>& then = {});
 
   Ticks operator()(int vertex, int device) const { return release_[at(vertex, device)]; }
 

@@ -8,7 +8,7 @@
 // before the join have one device each (window.h; docs/bounds.md, G6).
 //
 //   GraphWindows windows(times, reach, other_end, matters);
-//   reach.pass([&](int v) { windows.look(v); });       // reach has risen where windows make it later
+//   reach.pass(stop, [&](int v) { windows.look(v); });       // reach has risen where windows make it later
 
 #include <utility>
 #include <vector>

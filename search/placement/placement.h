@@ -7,7 +7,7 @@
 // floating point decides a schedule. Source: Tessel (arXiv 2311.15269), section 3, extended by links,
 // workspace and static memory.
 //
-//   Placement p = read_placement("v-shape-4.toml");           // placement_toml.h
+//   Placement p = read_placement("v-shape-4.toml").placement; // placement_toml.h
 //   Nanoseconds t = p.transfer(p.blocks[b].after[0], b);      // earliest start of b after that input ends
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 // A schedule's device orders replayed where devices share processors (placement.h, Host).
 //
 //   const StepGraph graph(placement, 8, orders_of(placement, schedule));
-//   Nanoseconds step = SharedReplay(placement, graph).run(times, transfers);
+//   Nanoseconds step = SharedReplay(placement, graph).run(times, 1'000'000);   // transfers as planned
 //
 // While k devices of a host with c processors compute, each works at the speed min(1, c / k), as a fair
 // scheduler of threads shares them out (processor sharing: Kleinrock, Queueing Systems II, 1976, section

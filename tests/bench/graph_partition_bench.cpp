@@ -101,7 +101,7 @@ void BM_Best(benchmark::State& state, const PublishedRow& row) {
   const GraphDevices devices = read_devices_csv(folder / "devices-50.csv");
   const GraphCosts costs(graph, devices);
   GraphBest best;
-  for (auto _ : state) best = best_partition(costs, {.time_limit = 30});
+  for (auto _ : state) best = best_partition(costs, {.time_limit_seconds = 30});
   state.counters["makespan"] = to_units(best.solution.makespan);
   state.counters["bound"] = to_units(best.lower_bound);
   state.counters["gap_percent"] = 100 * (to_units(best.solution.makespan) / to_units(best.lower_bound) - 1);

@@ -32,9 +32,9 @@ TEST(CompareCommand, PutsPlansSideBySide) {
   ASSERT_EQ(plans.size(), 2u);
   // Four micro-batches of 2 ms on each device, and a bubble of 2 ms: 10 ms, of which 8 are work.
   for (const nlohmann::json& plan : plans) {
-    EXPECT_EQ(plan["makespan_ns"], 10'000'000);
+    EXPECT_EQ(plan["makespan"], 10'000'000);
     EXPECT_NEAR(plan["bubble"].get<double>(), 0.2, 1e-12);
-    EXPECT_EQ(plan["placement"], folder / "v.toml");
+    EXPECT_EQ(plan["placement_file"], folder / "v.toml");
   }
   EXPECT_EQ(plans[0]["peak_memory"], nlohmann::json({2 << 20, 1 << 20}));
   EXPECT_EQ(plans[1]["peak_memory"], nlohmann::json({4 << 20, 4 << 20}));
@@ -63,7 +63,7 @@ TEST(CompareCommand, PutsKnownSchedulesBeside) {
   ASSERT_EQ(plans.size(), 2u);
   EXPECT_EQ(plans[1]["plan"], "interleaved-1f1b");  // which 1F1B is called on several chunks per device
   EXPECT_EQ(plans[1], with("interleaved-1f1b").json()["plans"][1]);
-  EXPECT_LE(plans[0]["makespan_ns"], plans[1]["makespan_ns"]);
+  EXPECT_LE(plans[0]["makespan"], plans[1]["makespan"]);
   EXPECT_NE(with("zb-v").err.find("--against zb-v: this placement has none: "), std::string::npos);
   EXPECT_NE(with("1F1B").err.find("; did you mean '1f1b'?"), std::string::npos);
   EXPECT_NE(with("2f2b").err.find("--against 2f2b: no schedule (gpipe, 1f1b, "), std::string::npos);

@@ -19,7 +19,7 @@ TEST(Config, PrintsAFileThatItAccepts) {
   const TemporaryFolder folder;
   const Result printed = ostinato_run({"config"});
   EXPECT_EQ(printed.status, 0);
-  const Result written = ostinato_run({"config", "--write", folder / "options.toml"});
+  const Result written = ostinato_run({"config", "--output", folder / "options.toml"});
   EXPECT_EQ(written.status, 0);
   EXPECT_EQ(read_text(folder / "options.toml"), printed.out);
   EXPECT_EQ(ostinato_run({"config", folder / "options.toml"}).status, 0);
@@ -27,13 +27,15 @@ TEST(Config, PrintsAFileThatItAccepts) {
 
 TEST(Config, TheFileInConfigsHasTheDefaults) {
   EXPECT_EQ(read_text(kConfigs / "options.toml"), ostinato_run({"config"}).out)
-      << "write it again: ostinato config --write configs/options.toml";
+      << "write it again: ostinato config --output configs/options.toml";
 }
 
 TEST(Config, ListsTheTableAsJson) {
   const nlohmann::json json = ostinato_run({"config", "--json"}).json();
   EXPECT_EQ(json["options"][0]["key"], "time_limit");
   EXPECT_EQ(json["options"][0]["default"], "10");
+  const nlohmann::json checked = ostinato_run({"config", kConfigs / "options.toml", "--json"}).json();
+  EXPECT_EQ(checked["count"], json["options"].size());
 }
 
 TEST(Config, EverySampleFileIsValid) {

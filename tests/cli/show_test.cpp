@@ -32,7 +32,7 @@ TEST(ShowCommand, ShowsAWindowOfSomeDevices) {
     more.insert(more.begin(), {"show", folder / "v.json", folder / "v.toml"});
     return ostinato_run(more);
   };
-  const Result result = shown({"--devices", "0,2-3", "--from", "10us", "--to", "20000"});
+  const Result result = shown({"--devices", "0,2-3", "--from", "10us", "--to", "20000ns"});
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.out.find("\ndevice1"), std::string::npos);
   EXPECT_NE(result.out.find("\ndevice3"), std::string::npos);
@@ -44,7 +44,9 @@ TEST(ShowCommand, ShowsAWindowOfSomeDevices) {
            {"--devices", "1,", "--devices needs positions"},
            {"--from", "soon", "--from needs a time with a unit, as 12.5ms, got \"soon\""},
            {"--from", "1s", "--from 1s is behind the plan, which ends at 33 us"},
-           {"--to", "0", "--to 0 is not behind --from"}}) {
+           {"--from", "5", "--from needs a time with a unit, as 12.5ms, got \"5\""},
+           {"--to", "0.02", "--to needs a time with a unit, as 12.5ms, got \"0.02\""},
+           {"--to", "0us", "--to 0us is not behind --from"}}) {
     const Result wrong = shown({option, value});
     EXPECT_EQ(wrong.status, 2) << option << value;
     EXPECT_NE(wrong.err.find(message), std::string::npos) << wrong.err;

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the build asks of a machine (cmake/Requirements.cmake), and what is said where it was without torch. Nothing is compiled:
-these configurations lack a compiler."""
+"""What the build asks of a machine (cmake/Requirements.cmake), and what is said where it was without torch; what a project gets that
+adds this one. Nothing is compiled but one file: most of these configurations lack a compiler."""
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -63,6 +64,29 @@ def test_an_old_torch_is_named(bare, tmp_path):
     assert f"torch 2.9 or newer: {old} is 2.8.0+cpu" in " ".join(lacks(tmp_path / "build", f"-DOSTINATO_TORCH_DIR={old}").split())
     (old / "version.py").write_text(f"__version__ = '{torch.__version__}'\n")
     assert "torch 2.9" not in lacks(tmp_path / "build", f"-DPython_EXECUTABLE={bare}", f"-DOSTINATO_TORCH_DIR={old}")
+
+
+CONSUMER = """
+cmake_minimum_required(VERSION 3.25)
+project(consumer CXX)
+set(OSTINATO_PYTHON OFF)
+set(OSTINATO_TORCH OFF)
+add_subdirectory("{root}" ostinato)
+add_executable(consumer main.cpp)
+target_link_libraries(consumer PRIVATE ostinato::search)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+def test_a_project_that_adds_this_one_compiles(tmp_path):
+    """With what the search asks of a compiler, and without its tests; that it links, the command line shows."""
+    (tmp_path / "CMakeLists.txt").write_text(CONSUMER.format(root=ROOT))
+    (tmp_path / "main.cpp").write_text('#include "search/search.h"\nint main() { return ostinato::SearchOptions{}.micro_batches; }\n')
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # ninja
+    for words in (["-G", "Ninja", "-S", ".", "-B", "build"], ["--build", "build", "--target", "CMakeFiles/consumer.dir/main.cpp.o"]):
+        done = subprocess.run([str(CMAKE), *words], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "OSTINATO_TESTS:BOOL=OFF" in (tmp_path / "build" / "CMakeCache.txt").read_text()
 
 
 @pytest.mark.parametrize("name", ["_plugin", "_profiler"])

@@ -70,9 +70,9 @@ def fitted(pairs: list[Any]) -> list[Any]:
     ]
 
 
-def given_transfers(latency: float, bandwidth: float) -> list[Any]:
-    """TransferCosts of a link that is known: in microseconds, and in 10^9 bytes per second; 0: bytes are free."""
-    link = round(latency * 1e3), round(bandwidth * 1e9), "given"
+def given_transfers(latency: int, bandwidth: float) -> list[Any]:
+    """TransferCosts of a link that is known: in nanoseconds, and in 10^9 bytes per second; 0: bytes are free."""
+    link = latency, round(bandwidth * 1e9), "given"
     return [_profiler.TransferCost(source, target, *link) for source, target in ((0, 1), (1, 0))]
 
 

@@ -35,10 +35,6 @@ class Layer:
     flows: list[bool] = field(default_factory=list)  # by tensor of what `run` gives: whether a backward can start there
     wanted: list[bool] | None = None  # by tensor of what `run` gives: whether a gradient arrives; None: wherever one can
 
-    @property
-    def takes_gradient(self) -> bool:
-        return any(self.reached)
-
 
 def prepare(layer: Layer) -> tuple[list[torch.Tensor], Any]:
     """Leaves, which get the gradients of the inputs, and copies of them for the layer: it may work in place, which a leaf

@@ -189,12 +189,19 @@ class Run:
                 if end.code in (None, 0) or "argparse.py" in str(traceback.extract_tb(end.__traceback__)[-1].filename):
                     about = ""
             except Exception as raised:
-                traceback.print_exception(raised)  # the script's own, to standard error
-                error = ProfileError(f"{self.script} raised {type(raised).__name__} before its first training step: {raised}")
-                about = own_lines(traceback.extract_tb(raised.__traceback__)) + str(raised)
-                if isinstance(raised, (ImportError, SyntaxError, NameError, OSError)):
-                    about = ""
+                error, about = self._error_of(raised)
             self.ended(error, about)
+
+    def _error_of(self, raised: Exception) -> tuple[ProfileError, str]:
+        """What to say of an exception that ended the script, and what that says of the number of ranks."""
+        frames = traceback.extract_tb(raised.__traceback__)
+        if isinstance(raised, ImportError) and frames[-1].filename == "<frozen runpy>":  # -m, and no line of the module has run
+            return ProfileError(f"-m {self.script}: {raised} (looked in {os.getcwd()} and where Python looks)"), ""
+        traceback.print_exception(raised)  # the script's own, to standard error
+        error = ProfileError(f"{self.script} raised {type(raised).__name__} before its first training step: {raised}")
+        if isinstance(raised, (ImportError, SyntaxError, NameError, OSError)):
+            return error, ""
+        return error, own_lines(frames) + str(raised)
 
 
 class _Ended(BaseException):

@@ -59,7 +59,7 @@ WRITERS: dict[str, Callable] = {  # (what was made, the file, 0 or 1: the old or
     "html": lambda m, path, n: command("show", m.files[n], m.folder / "placement.toml", "--html", path),
     "svg": lambda m, path, n: command("show", m.files[n], m.folder / "placement.toml", "--svg", path),
     "perfetto": lambda m, path, n: command("show", m.files[n], m.folder / "placement.toml", "--perfetto", path),
-    "options": lambda m, path, n: command("config", "--write", path),
+    "options": lambda m, path, n: command("config", "--output", path),
     "profile": lambda m, path, n: write_profile(path, [100 + n] * 9),
     "saved plan": lambda m, path, n: m.plans[n].save(path),
     "trace, memory": lambda m, path, n: Diagnostic(path).write(TRACE.format(",".join([f'"{n}"'] * 3000))),

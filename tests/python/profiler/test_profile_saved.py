@@ -16,6 +16,7 @@ from torch import nn
 import ostinato
 from ostinato import _profiler, cli
 from ostinato.profile import Job, main, profile_layers
+from ostinato.profile.options import arguments_of
 
 
 class Block(nn.Module):
@@ -289,10 +290,15 @@ def test_options_of_a_program_are_of_no_other_file(tmp_path, option):
     assert status == 2 and f"{option[0]} is for a TorchScript program, and {tmp_path / name} says itself how it runs" in told
 
 
-@pytest.mark.parametrize("option", [["--latency", "-1"], ["--bandwidth", "0"], ["--bandwidth", "fast"], ["--depth", "-1"]])
+@pytest.mark.parametrize("option", [["--latency", "-1"], ["--latency", "5h"], ["--bandwidth", "0"], ["--bandwidth", "fast"], ["--depth", "-1"]])
 def test_numbers_that_cannot_be_are_refused(option):
     status, told = said("model.pt", "--input", "2x4", *option)
     assert status == 2 and option[0] in told and option[1] in told
+
+
+@pytest.mark.parametrize(("text", "nanoseconds"), [("20", 20_000), ("20us", 20_000), ("0.5 ms", 500_000), ("7ns", 7), ("1s", 10**9)])
+def test_a_latency_has_a_unit_or_is_in_microseconds(text, nanoseconds):
+    assert arguments_of(["model.pt", "--latency", text]).latency == nanoseconds
 
 
 def test_the_command_has_two_names(monkeypatch, capsys):

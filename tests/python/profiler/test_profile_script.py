@@ -58,7 +58,7 @@ def test_a_plain_script_from_start_to_file(tmp_path):
     assert layers[0]["parameters"] == (8 * 16 + 16) * 4 and layers[0]["optimizer_state"] == 2 * layers[0]["parameters"]
     assert layers[1]["input_bytes"] == 3 * 16 * 4
     assert summary["status"] == 0 and summary["layers"] == 4 and summary["transfers"] == len(written["transfers"]) == 2
-    assert summary["forward_ns"] == sum(layer["forward"]["median"] for layer in layers)
+    assert summary["forward"] == sum(layer["forward"]["median"] for layer in layers)
 
 
 class Left(BaseException):
@@ -235,3 +235,13 @@ def test_no_such_script(capsys, tmp_path):
     assert main([str(tmp_path / "none.py"), "--json"]) == 3
     told = json.loads(capsys.readouterr().out)
     assert told["status"] == 3 and "none.py: no such file" in told["error"]
+
+
+@pytest.mark.parametrize(("name", "why"), [("none", "No module named none"), ("pack", "'pack' is a package and cannot be directly executed")])
+def test_no_such_module_is_one_message(tmp_path, name, why):
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").touch()
+    command = [sys.executable, "-m", "ostinato.profile", "-m", name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"ostinato profile: -m {name}: ") and why in done.stderr and "Traceback" not in done.stderr

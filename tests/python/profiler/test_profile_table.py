@@ -63,7 +63,7 @@ def test_what_is_beside_the_layers_is_said():
         "a block takes 201 us forward and 114 us backward beside its layers", "a batch takes 3 us to read",
         "a step takes 4.12 ms beside blocks and optimizer",
     ]  # fmt: skip
-    assert summary(result, "p.json")["block_forward_ns"] == 201_000
+    assert summary(result, "p.json")["block_forward"] == 201_000
 
 
 def test_what_is_missing_is_said():

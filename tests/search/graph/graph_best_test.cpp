@@ -226,6 +226,33 @@ TEST(GraphBoundTest, IsBelowTheOptimumOfEveryKindOfGraph) {
   EXPECT_GE(tight, 20);
 }
 
+TEST(GraphBoundTest, ThatIsStoppedIsWhatWasProvedUntilThen) {
+  // Eight between a fork and a join, and tensors that take longer than all of them: they stay together.
+  std::vector<GraphVertex> rows = {{.id = 0, .tensor = 999, .operations = 10}};
+  for (int middle = 1; middle <= 8; ++middle) {
+    rows[0].before.push_back(middle);
+    rows.push_back({.id = middle, .before = {9}, .tensor = 999, .operations = 10});
+  }
+  rows.push_back({.id = 9, .operations = 10});
+  const OperatorGraph g = build_graph(rows, "g");
+  const GraphDevices d = devices_of({10, 10, 10}, 10);
+  const GraphCosts costs(g, d);
+  int asked = 0;
+  const Ticks whole = graph_lower_bound(costs, [&] { return ++asked < 0; });
+  EXPECT_EQ(whole, graph_lower_bound(costs));
+  const int all = asked;
+  Ticks last = simple_graph_bound(costs);
+  ASSERT_LT(last, whole);
+  for (int after = 0; after <= all; ++after) {
+    asked = 0;
+    const Ticks bound = graph_lower_bound(costs, [&] { return ++asked > after; });
+    EXPECT_GE(bound, last) << "what was proved before is lost after " << after;
+    EXPECT_LE(bound, whole);
+    EXPECT_LE(asked, after + 4) << "every pass ends where it is stopped";
+    last = bound;
+  }
+}
+
 TEST(GraphBoundTest, KindsForceTransfersAndGroupsForceSequences) {
   const OperatorGraph kinds =
       build_graph({{.id = 1, .before = {2}, .tensor = 30, .operations = 10, .kind = "CPU"},

@@ -139,6 +139,9 @@ INSTANTIATE_TEST_SUITE_P(
             "empty", "",
             "1: not valid JSON: syntax error while parsing value - unexpected end of input; expected '[', "
             "'{', or a literal"},
+        Refusal{"toml", "format = \"ostinato-placement/1\"\n",
+                "1: not valid JSON, from its first character on: is this the right file, and the right place "
+                "for it?"},
         Refusal{"cut", "{\n\"format\": \"ostinato-plan/1\",\n",
                 "2: not valid JSON: syntax error while parsing object key - "
                 "unexpected end of input; expected string literal"},
