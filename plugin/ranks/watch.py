@@ -27,7 +27,7 @@ from contextlib import suppress
 
 import torch.distributed as dist
 
-from . import threads
+from . import gloo_threads, threads
 from .connection import connected
 from .deadline import Deadline
 from .lateness import Lateness
@@ -181,6 +181,7 @@ def _end() -> None:
         watch.close(leaves)
         tells = tells and not leaves  # one of them does
     threads.join(PATIENCE_AFTER_FAILURE_S if failed else PATIENCE_S)
+    gloo_threads.wait_until_idle(PATIENCE_AFTER_FAILURE_S)
 
 
 os.register_at_fork(after_in_child=_watches.clear)  # they are the parent's, and so is what is said of leaving
