@@ -10,8 +10,6 @@
 // on several ranks a stage's sends look alike, and torch, which knows chains only, cannot run such a program.
 
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "plugin/lowering/program.h"
 
@@ -24,9 +22,5 @@ std::string format_program(const Program& program, TextForm form);
 
 /// One rank's row, without a newline. Asserts that the rank exists.
 std::string format_rank(const Program& program, int rank, TextForm form);
-
-/// The rows of such a text. Peers and times, which the text does not hold, keep their defaults. Throws
-/// InputError with the row and the cell for anything that format_program() does not write.
-std::vector<std::vector<Instruction>> parse_program_text(std::string_view text);
 
 }  // namespace ostinato

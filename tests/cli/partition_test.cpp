@@ -323,10 +323,12 @@ TEST(PlanCommand, KeepsLossesWhereTheTimesAreNotKnownBetter) {
 TEST(PlanCommand, ChoosesHowManyPipelinesRunBesideEachOther) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text(kUneven));
-  const auto plan = [&](const std::string& replicas) {
-    return ostinato_run({"plan", profile, "--devices", "4", "--micro-batches", "8", "--replicas", replicas,
-                         "--without", "moves", "--placement-output", folder / "p.toml", "--output",
-                         folder / "p.json"});
+  const auto plan = [&](const std::string& replicas, const std::vector<std::string>& options = {}) {
+    std::vector<std::string> words = {"plan", profile, "--devices", "4", "--micro-batches", "8"};
+    words.insert(words.end(), {"--replicas", replicas, "--without", "moves"});
+    words.insert(words.end(), {"--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+    words.insert(words.end(), options.begin(), options.end());
+    return ostinato_run(words);
   };
   const Result any = plan("auto");
   ASSERT_EQ(any.status, 0) << any.err;
@@ -337,6 +339,16 @@ TEST(PlanCommand, ChoosesHowManyPipelinesRunBesideEachOther) {
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml", "--profile", profile}).status, 0);
   EXPECT_EQ(plan("3").status, 3);
   EXPECT_EQ(plan("all").status, 2);
+  const nlohmann::json degrees = plan("auto", {"--json"}).json()["degrees"];
+  ASSERT_EQ(degrees.size(), 3U) << degrees;
+  for (const nlohmann::json& degree : degrees) {
+    EXPECT_EQ(degree["pipeline"].get<int>() * degree["replicas"].get<int>(), 4);
+    EXPECT_EQ(degree["micro_batches"].get<int>() * degree["replicas"].get<int>(), 8);
+    if (degree.contains("why_not")) continue;
+    EXPECT_EQ(degree["step"].get<std::int64_t>(), degree["objective_value"].get<std::int64_t>());
+    EXPECT_EQ(degree["all_reduce"], 0);
+  }
+  EXPECT_TRUE(degrees[0].contains("step") && degrees[1].contains("why_not")) << degrees;
 }
 
 TEST(PlanCommand, RefusesRestrictionsThatAreNone) {

@@ -26,19 +26,22 @@ class AllRepetends {
   /// Starts on whole multiples of `unit`.
   AllRepetends(const Placement& p, int unroll, Nanoseconds period, Nanoseconds unit = 1)
       : p_(p), unroll_(unroll), period_(period), unit_(unit), slack_(2 * period) {
-    for (const Block& b : p.blocks) slack_ += b.time + p.link.latency;
-    before_ = static_cast<int>(2 * slack_ * static_cast<Nanoseconds>(p.blocks.size()) * unroll / period) + 1;
+    for (const Block& b : p.blocks) slack_ += b.time + (b.after.empty() ? 0 : p.link.latency);
+    before_ = 2 * slack_ * static_cast<Nanoseconds>(p.blocks.size()) * unroll / period + 1;
   }
 
   /// Work that best() needs at most.
   double size() const {
-    double size = before_;
+    double size = static_cast<double>(before_);
     for (std::size_t item = 1; item < p_.blocks.size() * unroll_; ++item) {
       const auto places = (block(item).after.empty() ? 2 : 1) * slack_ / unit_ + 1;
       size *= static_cast<double>(places);
     }
     return size;
   }
+
+  /// Work that peaks_of() needs.
+  double repetitions() const { return static_cast<double>(before_); }
 
   /// What these starts hold, by the items copy * blocks + block.
   Peaks peaks_of(const std::vector<Nanoseconds>& start) {
@@ -100,7 +103,7 @@ class AllRepetends {
     Bytes bytes = 0;
     for (std::size_t y = 0; y < start_.size(); ++y) {
       if (std::find(block(y).devices.begin(), block(y).devices.end(), d) == block(y).devices.end()) continue;
-      for (int repetition = -before_; repetition <= before_; ++repetition) {
+      for (Nanoseconds repetition = -before_; repetition <= before_; ++repetition) {
         const Nanoseconds from = start_[y] + repetition * period_;
         const Nanoseconds end = from + block(y).time;
         if ((block(y).memory > 0 ? from : end) <= now) bytes += block(y).memory;
@@ -138,7 +141,7 @@ class AllRepetends {
   Nanoseconds period_;
   Nanoseconds unit_;
   Nanoseconds slack_;
-  int before_;  ///< repetitions that are looked at on either side of one
+  Nanoseconds before_;  ///< repetitions that are looked at on either side of one
   std::vector<Nanoseconds> start_;
   std::optional<Peaks> best_;
 };

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "plugin/executor/error.h"
-#include "plugin/lowering/program_text.h"
 #include "tests/support/fake_device.h"
 
 namespace ostinato {
@@ -25,7 +24,9 @@ class TraceTest : public ::testing::Test {
     return "";
   }
 
-  std::vector<Instruction> planned = parse_program_text("1RECV_F0,1F0,1RECV_F1,1F1,1B0,1B1\n")[0];
+  std::vector<Instruction> planned = {{Action::receive_forward, 1, 0}, {Action::forward, 1, 0},
+                                      {Action::receive_forward, 1, 1}, {Action::forward, 1, 1},
+                                      {Action::backward, 1, 0},        {Action::backward, 1, 1}};
   Trace trace{planned, 1};
 };
 
@@ -71,7 +72,10 @@ class DeviceTraceTest : public TraceTest {
     on_device.ran(index, action, 1, micro_batch, start, on_device.now());
   }
 
-  std::vector<Instruction> few = parse_program_text("1RECV_F0,1F0,1B0,1SEND_B0\n")[0];
+  std::vector<Instruction> few = {{Action::receive_forward, 1, 0},
+                                  {Action::forward, 1, 0},
+                                  {Action::backward, 1, 0},
+                                  {Action::send_backward, 1, 0}};
   Trace on_device{few, 1, kFakeDevice};
 };
 
