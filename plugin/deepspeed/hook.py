@@ -10,7 +10,7 @@ import sys
 from difflib import SequenceMatcher
 from typing import Any
 
-from .errors import OstinatoError
+from .errors import PLACED, OstinatoError
 
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
@@ -84,6 +84,7 @@ def _pipeline_init(original):
     def init(engine, *args, **kwargs):
         section = _section_given(kwargs)
         if section is None:
+            _refuse_placed(kwargs.get("model"))
             return original(engine, *args, **kwargs)
         from .random_state import draws_of
 
@@ -93,6 +94,13 @@ def _pipeline_init(original):
             return start(engine, counted, section, _file_of(kwargs), args, kwargs)
 
     return init
+
+
+def _refuse_placed(model) -> None:
+    """DeepSpeed alone would run the layers of a placement in the order of the ranks, and hang or give other numbers."""
+    if not getattr(model, "placed_in_order", True):
+        _speak_last()
+        raise OstinatoError(PLACED)
 
 
 def _checked_load(original):
