@@ -3,6 +3,8 @@
 
 from typing import Any
 
+from deepspeed.runtime.pipe import schedule
+
 from .errors import OstinatoError
 from .plans import Stage
 from .upstream import Engine
@@ -40,7 +42,7 @@ class Batches:
     def _load(self) -> None:
         index, buffers, kept = self._loaded, self._engine.pipe_buffers, bool(self._engine._ostinato.ahead)
         try:
-            self._engine._exec_load_micro_batch(index)
+            self._engine._INSTRUCTION_MAP[schedule.LoadMicroBatch](self._engine, index)
         except StopIteration:
             if index == 0:
                 raise  # nothing has begun: scripts end so

@@ -7,6 +7,7 @@ without that file was written by DeepSpeed alone, under its own partition of the
 """
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ostinato.files import write_text
@@ -55,24 +56,54 @@ def check(load_dir: str, tag: str | None, run) -> None:
     folder = _folder(load_dir, tag)
     if folder is None or not folder.is_dir():
         return  # DeepSpeed says what it thinks of that
+    alone = _Held(_of_partition(run.stock_parts))
+    saved = _saved(folder) or alone
+    held = _Held(layers_of_ranks(run.stages), copies_of(run.stages), sharded_layers(run.stages), directions(run.stages))
+    if saved != held:
+        by = "another placement" if (folder / NAME).is_file() else "DeepSpeed's own partition"
+        raise OstinatoError(_words(folder, by, saved, "this plan's ranks hold", held))
+
+
+def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
+    """check() for an engine of DeepSpeed alone, whose ranks hold the layers between `parts`."""
+    folder = _folder(load_dir, tag)
+    saved = _saved(folder) if folder is not None else None
+    held = _Held(_of_partition(parts))
+    if folder is not None and saved is not None and saved != held:
+        raise OstinatoError(_words(folder, "a placement of ostinato's", saved, "without its plan ranks hold", held))
+
+
+@dataclass
+class _Held:
+    """What optimizer state belongs to: the layers of each pipeline rank, how many copies of the model, sharded layers, directions()."""
+
+    layers: list[list[int]]
+    copies: int = 1
+    sharded: list[int] = field(default_factory=list)
+    directions: dict[str, list[list[int]]] = field(default_factory=dict)
+
+
+def _of_partition(parts: list[int]) -> list[list[int]]:
+    return [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)]
+
+
+def _saved(folder: Path) -> _Held | None:
+    """None where DeepSpeed alone has written the checkpoint."""
     path = folder / NAME
-    if path.is_file():
-        record = json.loads(path.read_text())
-        if record.get("format") != FORMAT:
-            raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
-        saved, by = record["layers"], "another placement"
-        copies, sharded = record.get("copies", 1), record.get("sharded", _several_holders(saved))
-        several = record.get("directions", {})
-    else:
-        parts = run.stock_parts
-        saved, copies, sharded, several = [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)], 1, [], {}
-        by = "DeepSpeed's own partition"
-    held = layers_of_ranks(run.stages)
-    if (saved, copies, sharded, several) != (held, copies_of(run.stages), sharded_layers(run.stages), directions(run.stages)):
-        raise OstinatoError(
-            f"{folder} holds optimizer state of {by} (layers of its ranks: {saved}), and this plan's ranks hold "
-            f"{held}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){CONVERT}"
-        )
+    if not path.is_file():
+        return None
+    record = json.loads(path.read_text())
+    if record.get("format") != FORMAT:
+        raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
+    layers = record["layers"]
+    return _Held(layers, record.get("copies", 1), record.get("sharded", _several_holders(layers)), record.get("directions", {}))
+
+
+def _words(folder: Path, by: str, saved: _Held, here: str, held: _Held) -> str:
+    return (
+        f"{folder} holds optimizer state of {by} (layers of its ranks: {saved.layers}), and {here} "
+        f"{held.layers}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){CONVERT}"
+    )
 
 
 def _several_holders(layers: list[list[int]]) -> list[int]:

@@ -7,7 +7,8 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 """
 
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import chain, count
 
@@ -177,6 +178,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
                 "train_batch(): the plan holds forwards only, for eval_batch(); to train, search one for a placement with "
                 "backward blocks"
             )
+        self._refuse_failed("train_batch()")
         self.check_size()
         if not torch.is_grad_enabled():
             return super().train_batch(data_iter)  # which DeepSpeed refuses before it reads anything
@@ -185,7 +187,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         if not self._steps_here:
             self._refuse_without_data(data_iter)
             data_iter = run.equality.before_step(data_iter)
-        with run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
+        with self._whole_or_failed(f"step {self.global_steps + 1}"), run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
             loss = super().train_batch(data_iter)
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
@@ -195,6 +197,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         return loss
 
     def eval_batch(self, *args, **kwargs):
+        self._refuse_failed("eval_batch()")
         begin = time.perf_counter()
         run = self._ostinato
         with torch.inference_mode(False), run.equality.evaluation():  # DeepSpeed's torch.no_grad() counts; transfers look at versions
@@ -202,6 +205,20 @@ class PlanEngine(PlanData, PlanCheckpoints):
         if run.trace is not None and not run.trains and run.forwards.whole is not None:
             run.trace.step(time.perf_counter() - begin, run.forwards.whole)
         return result
+
+    @contextmanager
+    def _whole_or_failed(self, what: str) -> Iterator[None]:
+        """Around what may not end half-way: gradients of some micro-batches would stay, and transfers that nobody takes."""
+        try:
+            yield
+        except BaseException as error:
+            self._ostinato.failed = f"{what} failed on this rank ({type(error).__name__})"
+            raise
+
+    def _refuse_failed(self, what: str) -> None:
+        """The script caught the error and goes on, as ranks that waited for this one would do: what they send belongs to other micro-batches."""
+        if failed := self._ostinato.failed:
+            raise OstinatoError(f"{what}: {failed}, and ranks are out of step since then: end the run and resume it from its last checkpoint")
 
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""
@@ -229,7 +246,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
         whole = False
         try:
             if evaluates:
-                run.forwards.run(batches)
+                with self._whole_or_failed("an evaluation"):
+                    run.forwards.run(batches)
             elif run.copies is not None and self._steps_here == 1:
                 with watched_state(self.module, run.group) as changed:
                     self.ostinato_run(run.executor)

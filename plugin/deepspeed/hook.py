@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wraps DeepSpeed's engines so that they heed the "ostinato" section. Imports nothing but the standard library: a run
-without the section pays for a dictionary look-up when its engine is made, and is otherwise as if ostinato were not there.
+without the section pays for a dictionary look-up when its engine is made, and is otherwise as if ostinato were not there, but for
+optimizer state of other layers than its ranks hold (checkpoint), which it does not load.
 """
 
 import functools
@@ -9,7 +10,7 @@ import sys
 from difflib import SequenceMatcher
 from typing import Any
 
-from .errors import OstinatoError
+from .errors import PLACED, OstinatoError
 
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
@@ -74,6 +75,7 @@ def wrap(module) -> None:
         return
     pipeline.__init__ = _pipeline_init(pipeline.__init__)
     plain.__init__ = _plain_init(plain.__init__, pipeline)
+    pipeline.load_checkpoint = _checked_load(pipeline.load_checkpoint)
     _remember_files()
 
 
@@ -82,6 +84,7 @@ def _pipeline_init(original):
     def init(engine, *args, **kwargs):
         section = _section_given(kwargs)
         if section is None:
+            _refuse_placed(kwargs.get("model"))
             return original(engine, *args, **kwargs)
         from .random_state import draws_of
 
@@ -91,6 +94,28 @@ def _pipeline_init(original):
             return start(engine, counted, section, _file_of(kwargs), args, kwargs)
 
     return init
+
+
+def _refuse_placed(model) -> None:
+    """DeepSpeed alone would run the layers of a placement in the order of the ranks, and hang or give other numbers."""
+    if not getattr(model, "placed_in_order", True):
+        _speak_last()
+        raise OstinatoError(PLACED)
+
+
+def _checked_load(original):
+    """DeepSpeed alone would load optimizer state of layers that a placement has moved into others, without a word."""
+
+    @functools.wraps(original)
+    def load(engine, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False, *args, **kwargs):
+        alone = "_ostinato" not in vars(engine) and "_ostinato_auto" not in vars(engine)  # those check for themselves
+        if alone and load_optimizer_states and not load_module_only and not engine.load_universal_checkpoint():
+            from .checkpoint import check_alone
+
+            check_alone(load_dir, tag, engine.module.parts)
+        return original(engine, load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only, *args, **kwargs)
+
+    return load
 
 
 def _plain_init(original, pipeline):

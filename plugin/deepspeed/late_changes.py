@@ -54,7 +54,10 @@ class LateChanges:
             raise OstinatoError(
                 f"the script has replaced engine.{names[0]}, which a plan does not call: it runs forwards, backwards and transfers by itself"
             )
-        check_passes(type(self._engine).__bases__[1], OstinatoError)
+        kind = type(self._engine).__bases__[1]
+        check_passes(kind, OstinatoError)
+        if "_INSTRUCTION_MAP" in vars(self._engine):
+            check_map(kind.__name__, self._engine._INSTRUCTION_MAP, OstinatoError)
         self._follow_functions()
         return self._follow_hooks() + self._follow_optimizer()
 
@@ -116,10 +119,15 @@ def check_passes(engine: Any, error: type[OstinatoError]) -> None:
     for name in REPLACED:
         if not _is_deepspeeds(getattr(engine, name)):
             raise error(f"{engine.__name__}.{name}() is not DeepSpeed's own, and a plan runs forwards, backwards and transfers without it")
+    check_map(engine.__name__, engine._INSTRUCTION_MAP, error)
+
+
+def check_map(engine: str, passes: dict[type, Any], error: type[OstinatoError]) -> None:
+    """Of a class of engines, or of one engine that the script gave its own."""
     for command in EXECUTED:
-        function = engine._INSTRUCTION_MAP[command]
+        function = passes[command]
         if not _is_deepspeeds(function):
-            name = f"{engine.__name__}._INSTRUCTION_MAP[{command.__name__}]"
+            name = f"{engine}._INSTRUCTION_MAP[{command.__name__}]"
             raise error(f"{name} is {words_of(function)}, not DeepSpeed's own, and a plan does not call it")
 
 

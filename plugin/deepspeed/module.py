@@ -34,6 +34,7 @@ class StagedLayers(RecomputedLayers, LayerFiles):
     _shown: "_View | None"
     _run: int  # which of the runs of layers that are checkpointed
 
+    placed_in_order: bool  # on every rank alike: DeepSpeed's own schedule could run the layers where they are
     given: Any = None  # (overlaps) is told what a stage runs on, which DeepSpeed has copied
     whole_logits = False  # forward() of a sharded head returns the logits of all its ranks
     _one_backward = False  # layers are compiled so that gradients of inputs and weights come together

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from ostinato.ranks.groups import everyones
 
-from .errors import OstinatoError
+from .errors import ANEW, OstinatoError
 from .layer_state import Described, Place, describe, differing, give, made, taken
 from .packing import CannotMove, Finder, words_of
 from .random_state import random_state_kept
@@ -28,6 +28,7 @@ from .upstream import Model
 ADVICE = "do that in the layer's constructor or after deepspeed.initialize(), or leave the layer on rank {} in the placement"
 
 
+ENGINES = "deepspeed.runtime.engine"  # whose hooks are on the model of each engine
 RUN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -143,6 +144,8 @@ def _device() -> torch.device:
 def functions_changed(model: Model, names: list) -> str:
     """Why model.forward_funcs is not what PipelineModule made of its layers; "" where it is."""
     for hook in (hook for name in RUN_HOOKS for hook in vars(model).get(name, {}).values()):
+        if getattr(hook, "__module__", "") == ENGINES:
+            return f"this PipelineModule has an engine already, and the placement moves its layers: {ANEW}"
         return (
             f"{words_of(hook)} is a hook on the PipelineModule, which runs once for what a rank holds, and the placement gives ranks other "
             "stages, or several: register it on layers"

@@ -72,7 +72,9 @@ def rebuild(
         parts, notes = mover.parts, mover.notes
     several = copies_of(stages) > 1
     others_write = {i for stage in mine for i in stage.layers if holders[i][0] not in stage.ranks}
-    adopt(model, [stage.rank for stage in by_layer], mine, shards, others_write, _wires(model, stages))
+    wires = _wires(model, stages)
+    adopt(model, [stage.rank for stage in by_layer], mine, shards, others_write, wires)
+    model.placed_in_order = not wires and all(len(ranks) == 1 for ranks in holders) and holders == sorted(holders)
     if moves:
         if several:
             copies = mover.share()

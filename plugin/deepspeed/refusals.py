@@ -3,7 +3,7 @@
 
 import re
 
-from .errors import Unsupported
+from .errors import PLACED, OstinatoError, Unsupported
 from .refused_keys import check_keys
 from .upstream import Model
 
@@ -15,6 +15,8 @@ def check_run(model: Model, config) -> None:
     """Raises Unsupported for the first feature of the run that a plan cannot keep. `config` is a DeepSpeedConfig."""
     import deepspeed
 
+    if hasattr(model, "placed_in_order"):
+        raise OstinatoError(PLACED)  # DeepSpeed's own schedule cannot run it either
     _check_version(deepspeed.__version__)
     if any(kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__):  # DeepSpeed has it since 0.19.8
         raise Unsupported("DualPipeVModule brings its own stages and schedule: give ostinato a PipelineModule")

@@ -60,6 +60,7 @@ class Run:
     batches_before: int = 0  # this step: of all steps and evaluations
     loading: bool = False  # a batch is being read
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1
+    failed: str = ""  # what an error ended half-way, in words: ranks are out of step since
     norm_told: bool = False  # that get_global_grad_norm() rounds
     placement: str = ""  # its text, where steps have plans of their own
     measured: str = ""  # what a profile says of micro-batches of several sizes, as JSON; "": nothing

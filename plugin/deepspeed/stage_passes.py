@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
+from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import ShardedLogits
 
@@ -102,7 +103,7 @@ class StagePasses(Engine):
         self.module.show(stage)
         self.module.micro_offset = run.batches_before + batch  # it seeds the layers of a micro-batch where seed_layers is on
         with run.equality.forward(batch):
-            self._exec_forward_pass(batch)
+            self._INSTRUCTION_MAP[schedule.ForwardPass](self, batch)  # as DeepSpeed: a method of a subclass does not count
         if stage.ends:
             run.labels.ran(batch)
         run.active = None

@@ -108,6 +108,17 @@ def test_optimizer_state_of_another_placement(world2, plans, saved, writer):
             assert words in result["error"]
 
 
+@pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])
+def test_optimizer_state_of_a_placement_under_deepspeed_alone(world2, plans, saved, config):
+    """It fits where layers have equal shapes, and would be that of others."""
+    alone = Options(model="strangers", config=config)
+    folder, _ = saved(world2, under(alone, plans["wave"]), save)
+    for result in world2.run(load, alone, folder):
+        assert result["error"].startswith("OstinatoError: ") and "optimizer state of a placement of ostinato's" in result["error"]
+    ours, theirs = (world2.run(load, options, folder, False) for options in (under(alone, plans["wave"]), alone))
+    assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
+
+
 def test_nothing_to_load(world2, plans, tmp_path):
     """DeepSpeed's own answer to a folder without checkpoints stays."""
     results = world2.run(nothing, under(Options(), plans["wave"]), str(tmp_path / "empty"))

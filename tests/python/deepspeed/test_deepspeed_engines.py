@@ -4,13 +4,14 @@
 import gc
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
 from ostinato.ranks.connection import connected
 from support.models import LAYERS
 from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES, Options, data_of, make_engine
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
 from support.worlds import World
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -64,3 +65,65 @@ def destroyed_after_the_groups(options: Options) -> str:
 def test_an_engine_may_be_destroyed_last(plan):
     with World(2) as world:
         assert world.run(destroyed_after_the_groups, Options(section={"plan": str(plan)})) == ["", ""]
+
+
+def one_after_the_other(first: Options, second: Options) -> tuple:
+    """What a second engine over the PipelineModule of a first one trains, or why there is none."""
+    import deepspeed
+
+    before = make_engine(first)
+    before.train_batch(data_of(before))
+    module = before.module
+    before.destroy()
+    try:
+        engine, *_ = deepspeed.initialize(model=module, config=second.configuration(), model_parameters=list(module.parameters()))
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}", {}
+    engine.batches = before.batches
+    return engine.train_batch(data_of(engine)).item(), weights(engine)
+
+
+def test_a_second_engine_over_a_placed_model_is_refused(world2, plan):
+    alone, ours = Options(), Options(section={"plan": str(plan), "require": False})
+    for first, second, words in [(ours, ours, "has placed the layers"), (ours, alone, "has placed the layers"), (alone, ours, "has an engine already")]:
+        for said, _ in world2.run(one_after_the_other, first, second):
+            assert str(said).startswith("OstinatoError") and words in said and "give each engine a new PipelineModule" in said
+
+
+def test_deepspeed_alone_goes_on_with_a_model_placed_in_order(world2, tmp_path):
+    alone = Options()
+    ours = replace(alone, section={"plan": str(make_plan(tmp_path, Layout("two", (2,), (0, 1)), LAYERS, MICRO_BATCHES))})
+    assert world2.run(one_after_the_other, ours, alone) == world2.run(one_after_the_other, alone, alone)
+
+
+def caught(options: Options, evaluates: bool) -> list[str]:
+    """What a script is told that goes on where a layer of rank 1 has failed."""
+    engine = make_engine(options)
+    data, calls = data_of(engine), []
+
+    def fail(*_):
+        calls.append(engine.module.training)
+        if calls.count(not evaluates) == 2:
+            raise ArithmeticError("once")
+
+    if engine.global_rank == 1:
+        engine.module.forward_funcs[0].register_forward_hook(fail)
+    said = []
+    for run in (engine.eval_batch if evaluates else engine.train_batch, engine.train_batch, engine.eval_batch):
+        try:
+            said.append(repr(run(data)))
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_script_that_goes_on_after_an_error_is_told(world2, plan, evaluates):
+    """Ranks are out of step: what one sends then belongs to another micro-batch than the other waits for."""
+    waited, failed = world2.run(caught, Options(section={"plan": str(plan), "timeout_s": 2}), evaluates)
+    assert failed[0] == "ArithmeticError: once" and "RECV" in waited[0]
+    for rank in (waited, failed):
+        for call, said in zip(("train_batch()", "eval_batch()"), rank[1:], strict=True):
+            assert said.startswith(f"OstinatoError: {call}: {'an evaluation' if evaluates else 'step 1'} failed on this rank ("), said
+            assert said.endswith("end the run and resume it from its last checkpoint")
+    world2.restart()  # its transfers are out of step

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from deepspeed.runtime.pipe import schedule
 
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.announce import difference, line
@@ -145,12 +146,12 @@ def batches_of(count: int, there: int) -> Batches:
     engine = SimpleNamespace(pipe_buffers=buffers, _ostinato=SimpleNamespace(ahead=[], labels=Labels(pytest.fail)))
     items = iter(range(there))
 
-    def load(index):
+    def load(_engine, index):
         item = next(items)
         for name in ("inputs", "labels"):
             buffers[name][index] = torch.full((2,), float(item))
 
-    engine._exec_load_micro_batch = load
+    engine._INSTRUCTION_MAP = {schedule.LoadMicroBatch: load}
     first, last = Stage(0, (0,), [0, 1], outputs=(1,)), Stage(3, (0,), [6, 7], inputs=(2,))
     return Batches(engine, count, [first, last], 1)
 

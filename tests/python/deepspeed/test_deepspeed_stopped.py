@@ -36,7 +36,7 @@ def train_beside_a_stopped_rank(options: Options, stopped: int, where: str, fold
     if rank == stopped and where == "optimizer":
         engine.optimizer.step = stop_here
     elif rank == stopped:
-        engine._exec_forward_pass = stop_here
+        engine.forward_stage = stop_here
     printed = os.open(f"{folder}/{rank}.err", os.O_WRONLY | os.O_CREAT)
     os.dup2(printed, 2)
     begin = time.monotonic()
@@ -111,17 +111,17 @@ def train_beside_a_late_rank(options: Options, folder: str) -> list[float]:
     """Rank 1 begins a forward of step 2 when rank 0 has said that it waits for it."""
     plan_engine.late_after = lambda _: 1.0
     rank, engine = training.dist.get_rank(), make_engine(options)
-    data, forward = engine.batches(7), engine._exec_forward_pass
+    data, forward = engine.batches(7), engine.forward_stage
     losses = [engine.train_batch(data).item()]
     os.dup2(os.open(f"{folder}/{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
 
-    def late(buffer: int) -> None:
-        engine._exec_forward_pass = forward
+    def late(*given):
+        engine.forward_stage = forward
         wait_for(lambda: "the run goes on" in said_by(Path(folder), 0))
-        forward(buffer)
+        return forward(*given)
 
     if rank == 1:
-        engine._exec_forward_pass = late
+        engine.forward_stage = late
     return [*losses, *(engine.train_batch(data).item() for _ in range(2))]
 
 

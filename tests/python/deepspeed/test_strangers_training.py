@@ -243,6 +243,31 @@ def test_passes_that_are_patched_after_initialize_are_refused(world2, wave, name
         assert rank["error"].startswith("OstinatoError") and name in rank["error"] and not rank["losses"]
 
 
+def of_this_engine(engine):
+    commands = engine._INSTRUCTION_MAP
+    engine._INSTRUCTION_MAP = {**commands, schedule.BackwardPass: lambda self, **given: commands[schedule.BackwardPass](self, **given)}
+
+
+def test_passes_of_one_engine_are_refused(world2, wave):
+    for rank in world2.run(after_initialize, replace(BASE, section=wave), of_this_engine):
+        assert rank["error"].startswith("OstinatoError: PipelineEngine._INSTRUCTION_MAP[BackwardPass]") and not rank["losses"]
+
+
+def its_methods(engine):
+    """DeepSpeed calls what its map of instructions holds, and none of these."""
+
+    def nothing_of_it(*_, **__):
+        raise AssertionError
+
+    for name in ("_exec_forward_pass", "_exec_load_micro_batch", "_exec_reduce_grads", "_exec_optimizer_step"):
+        setattr(engine, name, nothing_of_it)
+
+
+def test_methods_that_deepspeed_does_not_call_are_not_called(world2, wave):
+    theirs, ours = world2.run(after_initialize, BASE, its_methods), world2.run(after_initialize, replace(BASE, section=wave), its_methods)
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"] and "bit for bit" in ours[0]["said"][-1]
+
+
 def doubled(engine):
     engine.micro_batches = 2 * MICRO_BATCHES
 
