@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "bindings/core/usage_error.h"
 #include "search/files/error.h"
 #include "search/graph/bound.h"
 #include "search/graph/csv.h"
+#include "search/graph/limit.h"
 #include "search/graph/simulate.h"
 #include "search/graph/strategies.h"
 #include "search/placement/quantity.h"
@@ -78,12 +78,8 @@ GraphOutcome run_strategy(const GraphProblem& problem, const GraphCosts& costs, 
       outcome.makespans.push_back(t.makespan);
     }
   }
-  using Clock = std::chrono::steady_clock;
-  const auto begin = Clock::now();
-  const std::chrono::duration<double> limit(request.time_limit_seconds);
-  outcome.lower_bound = graph_lower_bound(costs, [&] {
-    return outcome.cut = request.interrupted() || (limit.count() > 0 && Clock::now() - begin >= limit);
-  });
+  Limit limit(request.time_limit_seconds, request.interrupted);
+  outcome.lower_bound = graph_lower_bound(costs, [&] { return outcome.cut = limit.reached(); });
   return outcome;
 }
 

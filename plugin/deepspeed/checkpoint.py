@@ -51,6 +51,11 @@ def write_latest(save_dir: str, tag: str) -> None:
     write_text(Path(save_dir) / LATEST, tag)
 
 
+def reads_optimizer(engine, wanted: bool, module_only: bool) -> bool:
+    """Whether load_checkpoint() of `engine` with these arguments reads optimizer state as ranks have written it, which check() is for."""
+    return wanted and not module_only and not engine.load_universal_checkpoint()
+
+
 def check(load_dir: str, tag: str | None, run) -> None:
     """Raises OstinatoError where the optimizer state in the checkpoint belongs to other layers than this run's ranks hold."""
     folder = _folder(load_dir, tag)

@@ -109,10 +109,11 @@ def _checked_load(original):
     @functools.wraps(original)
     def load(engine, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False, *args, **kwargs):
         alone = "_ostinato" not in vars(engine) and "_ostinato_auto" not in vars(engine)  # those check for themselves
-        if alone and load_optimizer_states and not load_module_only and not engine.load_universal_checkpoint():
-            from .checkpoint import check_alone
+        if alone:
+            from . import checkpoint
 
-            check_alone(load_dir, tag, engine.module.parts)
+            if checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only):
+                checkpoint.check_alone(load_dir, tag, engine.module.parts)
         return original(engine, load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only, *args, **kwargs)
 
     return load

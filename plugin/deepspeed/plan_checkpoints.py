@@ -83,7 +83,7 @@ class PlanCheckpoints(Engine):
     def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
         self._tell_unread("load_checkpoint()")
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
-        if load_optimizer_states and not module_only and not self.load_universal_checkpoint():
+        if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
             checkpoint.check(load_dir, tag, self._ostinato)
         with self._ostinato.outside.checkpoint("loading a checkpoint"):
             loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <future>
 #include <thread>
 #include <utility>
 
 #include "search/graph/bound.h"
 #include "search/graph/exact.h"
+#include "search/graph/limit.h"
 #include "search/graph/pack.h"
 #include "search/graph/sequence.h"
 #include "search/graph/simulate.h"
@@ -19,31 +19,6 @@
 
 namespace ostinato::graph {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-/// Becomes true once and stays so.
-class Limit {
- public:
-  Limit(const GraphBestOptions& options)
-      : options_(options),
-        end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                std::chrono::duration<double>(options.time_limit_seconds))) {}
-
-  /// Asked by several threads.
-  bool reached() {
-    if (reached_) return true;
-    if ((options_.time_limit_seconds > 0 && Clock::now() >= end_) ||
-        (options_.interrupted && options_.interrupted()))
-      reached_ = true;
-    return reached_;
-  }
-
- private:
-  const GraphBestOptions& options_;
-  const Clock::time_point end_;
-  std::atomic<bool> reached_ = false;
-};
 
 /// Seconds, and vertices of a graph whose bound is there before a search has begun.
 constexpr double kUsualLimit = 10;
@@ -203,7 +178,7 @@ void search_locally(const GraphCosts& costs, const GraphBestOptions& options, co
 }  // namespace
 
 GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& options) {
-  Limit limit(options);
+  Limit limit(options.time_limit_seconds, options.interrupted);
   Portfolio portfolio(costs, limit, options.seed);
   portfolio.fill();
   GraphBest best;

@@ -380,8 +380,9 @@ class Chooser {
   }
 
   bool stopped() {
-    choice_.interrupted = choice_.interrupted || judged_.stopped();
-    return judged_.stopped();
+    if (!judged_.stopped()) return false;
+    choice_.interrupted = true;
+    return true;
   }
 
   /// A plan is as short as any of any placement.
