@@ -105,6 +105,29 @@ std::optional<Plan> plan_of(const Candidate& candidate, const Profile& profile, 
   return std::nullopt;
 }
 
+/// The earliest starts under `orders` of the one micro-batch that unrolled() makes.
+std::vector<ScheduledBlock> started(const Orders& orders, const Placement& placement,
+                                    const std::vector<MicroBatch>& sizes) {
+  const int blocks = static_cast<int>(placement.blocks.size());
+  // The same dependencies: no cycle.
+  std::vector<ScheduledBlock> all = *earliest_starts(unrolled(placement, sizes), 1, orders);
+  for (ScheduledBlock& step : all) {
+    step.micro_batch = step.block / blocks;
+    step.block %= blocks;
+  }
+  sort_schedule(placement, all);
+  return all;
+}
+
+/// A plan with sizes may start blocks that take no time together with others: only its own times tell which
+/// is first.
+std::vector<ScheduledBlock> with_sizes_of(const Plan& plan, const Placement& placement,
+                                          const std::vector<MicroBatch>& sizes) {
+  if (plan.sizes.empty()) return with_sizes(plan.schedule, placement, sizes);
+  const OneBatch own = as_one_batch(plan, placement);
+  return started(orders_of(own.placement, own.plan.schedule), placement, sizes);
+}
+
 }  // namespace
 
 std::vector<MicroBatch> sized(const Profile& profile, const Placement& placement,
@@ -165,14 +188,7 @@ std::vector<ScheduledBlock> with_sizes(const std::vector<ScheduledBlock>& schedu
   Orders orders = orders_of(placement, schedule);
   for (std::vector<Step>& order : orders)
     for (Step& step : order) step = {step.micro_batch * blocks + step.block, 0};
-  const Placement all = unrolled(placement, sizes);
-  std::vector<ScheduledBlock> other = *earliest_starts(all, 1, orders);  // the same dependencies: no cycle
-  for (ScheduledBlock& step : other) {
-    step.micro_batch = step.block / blocks;
-    step.block %= blocks;
-  }
-  sort_schedule(placement, other);
-  return other;
+  return started(orders, placement, sizes);
 }
 
 Plan with_sizes(const Plan& plan, const Placement& placement, const std::vector<MicroBatch>& sizes) {
@@ -186,7 +202,7 @@ Plan with_sizes(const Plan& plan, const Placement& placement, const std::vector<
   other.placement_sha256 = plan.placement_sha256;
   other.micro_batches = plan.micro_batches;
   other.sizes = sizes;
-  other.schedule = with_sizes(plan.schedule, placement, sizes);
+  other.schedule = with_sizes_of(plan, placement, sizes);
   const OneBatch all = as_one_batch(other, placement);
   other.makespan = makespan_of(all.placement, all.plan.schedule);
   other.span = span_of(all.placement, all.plan.schedule);

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.profiles import write_profile
 from test_search_sizes import STEP, V, command
@@ -140,6 +140,7 @@ def test_no_memory_for_them_is_said(tmp_path):
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6))
+@example([3, 5, 0, 4])  # blocks of no time, which start together with others
 def test_an_order_with_other_sizes_is_between_the_bound_and_1f1b(sizes):
     free = ostinato.placement("v", devices=3, forward=100, backward=200, memory=10)
     alike = ostinato.search(free, micro_batches=len(sizes), method="1f1b")
