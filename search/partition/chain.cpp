@@ -206,10 +206,16 @@ std::vector<Stage> stages_of(const Model& model, const ChainCosts& costs, const 
 
 std::vector<int> devices_of_stages(const PartitionOptions& options) {
   const int devices = options.cluster ? static_cast<int>(options.cluster->devices.size()) : options.devices;
+  std::vector<int> order = options.order;
+  if (order.empty()) {
+    order.resize(devices);
+    std::iota(order.begin(), order.end(), 0);
+  }
   std::vector<int> device_of;
   for (int chunk = 0; chunk < options.chunks; ++chunk) {
     const bool back = options.layout == ChunkLayout::wave && chunk % 2 == 1;
-    for (int i = 0; i < devices; ++i) device_of.push_back(back ? devices - 1 - i : i);
+    device_of.insert(device_of.end(), order.begin(), order.end());
+    if (back) std::reverse(device_of.end() - devices, device_of.end());
   }
   return device_of;
 }

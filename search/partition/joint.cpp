@@ -158,8 +158,8 @@ class Chooser {
     const Candidate* fewer = nullptr;  // chunks, the most of the same kind
     for (const Candidate& other : list()) {
       const PartitionOptions &a = other.options, &b = candidate.options;
-      const bool alike =
-          a.layout == b.layout && a.sharded == b.sharded && a.split_backward == b.split_backward;
+      const bool alike = a.layout == b.layout && a.order == b.order && a.sharded == b.sharded &&
+                         a.split_backward == b.split_backward;
       if (alike && a.chunks > 1 && a.chunks < b.chunks &&
           (fewer == nullptr || a.chunks >= fewer->options.chunks))
         fewer = &other;
@@ -342,14 +342,14 @@ class Chooser {
 
   /// The first few, and of each kind the first: what may be chosen beside it must not take its place.
   void keep_starts(std::vector<std::size_t>& order) {
-    std::set<std::tuple<bool, bool, bool>> kinds;
+    std::set<std::tuple<bool, bool, bool, std::vector<int>>> kinds;
     const std::size_t most = starts(order);
     std::size_t place = 0;
     std::erase_if(order, [&](std::size_t i) {
       const Candidate& c = list()[i];
       const bool first = kinds
                              .emplace(c.options.split_backward, c.devices() == choice_.devices,
-                                      c.options.recompute != Recompute::never)
+                                      c.options.recompute != Recompute::never, c.options.order)
                              .second;
       return place++ >= most && !first;
     });

@@ -10,10 +10,10 @@
 //
 // Candidates: every set of the shardable layers sharded (all of them, none, each alone, where they are more
 // than kMostShardSets allow) x { one chunk per device; stages over the graph where the profile has branches;
-// several chunks, looped and as a wave } x { backwards whole; split, where the profile has halves } x { keep
-// all activations; recompute where keeping them would leave fewer micro-batches in flight }; the even split
-// of the layers, so that the winner is never behind 1F1B on it; one chunk on fewer devices; and, where the
-// latency is made small, stages for that.
+// several chunks, looped and as a wave, through unlike devices as listed and by kind } x { backwards whole;
+// split, where the profile has halves } x { keep all activations; recompute where keeping them would leave
+// fewer micro-batches in flight }; the even split of the layers, so that the winner is never behind 1F1B on
+// it; one chunk on fewer devices; and, where the latency is made small, stages for that.
 //
 // Three bounds drop a candidate, each proved: N times the least that its busiest device takes, before it is
 // partitioned; the bounds of docs/bounds.md on its placement; and, where its search ends, the plan itself.

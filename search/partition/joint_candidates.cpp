@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <iterator>
+#include <numeric>
 #include <set>
 
 #include "search/files/error.h"
@@ -44,6 +46,44 @@ std::vector<std::vector<int>> shard_sets(const std::vector<int>& shardable) {
   return sets;
 }
 
+/// Up to so many kinds of devices pass in every order, more in two.
+constexpr std::size_t kPermutedKinds = 3;
+
+struct DeviceOrder {
+  std::string name;  ///< of the kinds; "": as listed
+  std::vector<int> devices;
+};
+
+std::vector<std::vector<int>> orders_of_kinds(const Cluster& cluster) {
+  std::set<int> used;
+  for (const ClusterDevice& device : cluster.devices) used.insert(device.kind);
+  std::vector<int> kinds(used.begin(), used.end());
+  if (kinds.size() > kPermutedKinds) return {kinds, {kinds.rbegin(), kinds.rend()}};
+  std::vector<std::vector<int>> orders;
+  do orders.push_back(kinds);
+  while (std::next_permutation(kinds.begin(), kinds.end()));
+  return orders;
+}
+
+/// As listed; and unlike devices with those of a kind together. Memory is needed more at the front, and a
+/// transfer costs more between some: with one chunk a device the order is found as the stages are
+/// (chain::best_kind_order).
+std::vector<DeviceOrder> device_orders(const Cluster& cluster) {
+  std::vector<int> listed(cluster.devices.size());
+  std::iota(listed.begin(), listed.end(), 0);
+  std::vector<DeviceOrder> orders = {{"", {}}};
+  for (const std::vector<int>& kinds : orders_of_kinds(cluster)) {
+    DeviceOrder order;
+    for (const int kind : kinds) {
+      order.name += (order.name.empty() ? ", " : " before ") + cluster.kinds[kind].name;
+      std::copy_if(listed.begin(), listed.end(), std::back_inserter(order.devices),
+                   [&](int d) { return cluster.devices[d].kind == kind; });
+    }
+    if (order.devices != listed) orders.push_back(std::move(order));
+  }
+  return orders;
+}
+
 std::string shard_suffix(const Profile& profile, const std::vector<int>& sharded) {
   if (sharded.empty()) return "";
   if (sharded.size() > 3) return fmt::format(", {} layers sharded", sharded.size());
@@ -73,7 +113,12 @@ std::string split_suffix(const JointOptions& options, bool split) {
 class Shapes {
  public:
   Shapes(const Profile& profile, const JointOptions& options, std::vector<Candidate>& list)
-      : profile_(profile), options_(options), list_(list), branches_(!LayerGraph(profile).is_chain()) {}
+      : profile_(profile),
+        options_(options),
+        list_(list),
+        branches_(!LayerGraph(profile).is_chain()),
+        cluster_(cluster_of(options.partition)),
+        orders_(device_orders(cluster_)) {}
 
   void add_all(const std::vector<int>& sharded, bool split) {
     const auto add = [&](const std::string& name, int chunks, ChunkLayout layout) -> Candidate& {
@@ -84,11 +129,15 @@ class Shapes {
     if (branches_ && options_.graph) add("stages over the graph", 1, ChunkLayout::looped).graph = true;
     if (sharded.empty() && options_.search.objective == Objective::latency)
       add("stages for a short latency", 1, ChunkLayout::looped).quick = true;
-    const long devices = static_cast<long>(cluster_of(options_.partition).devices.size());
+    const long devices = static_cast<long>(cluster_.devices.size());
     const long layers = static_cast<long>(profile_.layers.size() - sharded.size());
     for (const int chunks : chunk_numbers(layers, devices, options_.max_chunks)) {
-      add(fmt::format("looped, {} chunks per device", chunks), chunks, ChunkLayout::looped);
-      add(fmt::format("wave, {} chunks per device", chunks), chunks, ChunkLayout::wave);
+      for (const DeviceOrder& order : orders_) {
+        add(fmt::format("looped, {} chunks per device{}", chunks, order.name), chunks, ChunkLayout::looped)
+            .options.order = order.devices;
+        add(fmt::format("wave, {} chunks per device{}", chunks, order.name), chunks, ChunkLayout::wave)
+            .options.order = order.devices;
+      }
     }
   }
 
@@ -110,6 +159,8 @@ class Shapes {
   const JointOptions& options_;
   std::vector<Candidate>& list_;
   const bool branches_;
+  const Cluster cluster_;
+  const std::vector<DeviceOrder> orders_;
 };
 
 }  // namespace

@@ -101,6 +101,31 @@ TEST_P(JointOrder, MoreToChooseFromIsNeverLonger) {
   EXPECT_LE(all, without([](JointOptions& o) { o.split = false; }));
 }
 
+/// Two devices that are fast and have much memory, and two that have half of both.
+Nanoseconds on_unlike_devices(const Profile& profile, const std::vector<int>& kinds) {
+  JointOptions options = joint_options(4, 8);
+  Cluster cluster = alike(4, 1000);
+  cluster.kinds.push_back(cluster.kinds.front());
+  cluster.kinds[1].memory /= 2;
+  cluster.kinds[1].speed /= 2;
+  for (std::size_t d = 0; d < kinds.size(); ++d) cluster.devices[d].kind = kinds[d];
+  options.partition.cluster = cluster;
+  return shortest(profile, options);
+}
+
+TEST(JointKinds, AreListedInAnyOrder) {
+  Profile profile = test::profile_of({40, 40, 20, 40, 20, 20, 40, 40, 20, 40, 40, 80});
+  const Bytes kept[] = {20, 40, 80, 40, 40, 40, 20, 20, 40, 20, 40, 40};
+  for (LayerCost& cost : profile.layers) {
+    cost.kept = kept[cost.index];
+    cost.recompute = cost.forward.median;
+    cost.input_bytes = cost.output_bytes = 4;
+    cost.parameters = cost.gradients = 100;
+  }
+  EXPECT_EQ(on_unlike_devices(profile, {0, 0, 1, 1}), 4900);
+  EXPECT_EQ(on_unlike_devices(profile, {1, 1, 0, 0}), 4900);
+}
+
 TEST(JointMoves, OfWholeBackwardsDoNotHideThoseOfHalves) {
   Profile profile = test::profile_of({6, 1, 1, 4});
   const Nanoseconds input[] = {1, 1, 5, 2}, weight[] = {7, 3, 9, 5};
