@@ -379,10 +379,13 @@ CheckResult check_any_placement(const Plan& plan, const PlacementFile& file, con
   if (std::string why = mismatch(plan, file, profile, cluster); !why.empty()) return {{std::move(why)}, {}};
   const Nanoseconds claim = plan.any_placement->lower_bound;
   const std::string by = statement(Proof(plan, file.placement, profile, cluster), claim, most_work);
-  const std::string of =
-      fmt::format("{} layers over {} devices", profile.layers.size(), cluster.devices.size());
+  const bool alike = cluster.kinds.size() == 1;
+  const std::string of = fmt::format("{} layers over {} devices{}", profile.layers.size(),
+                                     cluster.devices.size(), alike ? " that are all alike" : "");
   if (by.empty())
-    return {{fmt::format("any_placement.lower_bound is {} ns, but that is not proved of {}", claim, of)}, {}};
+    return {{fmt::format("any_placement.lower_bound is {} ns, but that is not proved of {}{}", claim, of,
+                         alike ? ": were these the devices that the plan is made for?" : "")},
+            {}};
   return {{},
           {fmt::format("no placement of {} has a {} below {} ns ({})", of, to_string(plan.objective), claim,
                        by)}};

@@ -422,6 +422,22 @@ TEST(PlanCommand, TakesADeviceFile) {
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
+TEST(PlanCommand, IsProvedOfTheDevicesThatItWasMadeFor) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text(kUneven));
+  const std::string devices = folder.write("devices.toml", kTwoKinds), plan = folder / "p.json";
+  const Result made = ostinato_run({"plan", profile, "--devices", devices, "--micro-batches", "4", "--output",
+                                    plan, "--placement-output", folder / "p.toml"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  std::vector<std::string> words = {"verify", plan, folder / "p.toml", "--profile", profile, "--json"};
+  const Result forgotten = ostinato_run(words);
+  EXPECT_EQ(forgotten.status, 6);
+  const std::string why = forgotten.json()["failures"][0];
+  EXPECT_NE(why.find("alike: were these the devices that the plan is made for?"), std::string::npos) << why;
+  words.insert(words.end(), {"--devices", devices});
+  EXPECT_EQ(ostinato_run(words).status, 0);
+}
+
 // A link so slow that one device alone is quicker: that is chosen, and what to launch is said.
 TEST(PlanCommand, LeavesDevicesIdleWhereThatIsShorter) {
   const TemporaryFolder folder;
