@@ -199,6 +199,13 @@ std::string unused_text(const Placement& placement) {
                      fmt::join(names, ", "), names.size() == 1 ? "has" : "have");
 }
 
+/// "the last 2 of the 4 devices", or which of them, where they are others.
+std::string idle_devices(const std::vector<int>& idle, int devices) {
+  if (idle.front() + static_cast<int>(idle.size()) == devices)
+    return fmt::format("the last {} of the {} devices", idle.size(), devices);
+  return fmt::format("{} of the {} devices (counted from 0, as listed)", fmt::join(idle, ", "), devices);
+}
+
 /// What to launch where devices stay idle: a rank with nothing to train is refused.
 std::string idle_text(const JointChoice& choice) {
   const Candidate& best = choice.candidates[choice.winner];
@@ -209,9 +216,9 @@ std::string idle_text(const JointChoice& choice) {
     if (all == nullptr || candidate.value() < all->value()) all = &candidate;
   }
   std::string text = fmt::format(
-      "It leaves the last {} of the {} devices idle. Launch {} (torchrun --nproc-per-node, deepspeed "
+      "It leaves {} idle. Launch {} (torchrun --nproc-per-node, deepspeed "
       "--num_gpus): a rank without a stage is refused.\n--all-devices plans for {}",
-      choice.devices - best.devices(), choice.devices,
+      idle_devices(best.idle, choice.devices),
       best.devices() == 1 ? "1 rank" : fmt::format("{} ranks", best.devices()), choice.devices);
   if (all != nullptr && best.value() > 0)
     text += fmt::format(": {} times as long", ratio(all->value(), best.value()));
@@ -300,6 +307,7 @@ Json candidate_json(const Candidate& c) {
                {"graph", c.graph},
                {"recompute", c.options.recompute != Recompute::never},
                {"lower_bound", c.bound}};
+  if (!c.idle.empty()) json["idle"] = c.idle;
   if (c.plan) {
     json["makespan"] = c.plan->makespan;
     json["objective_value"] = objective_value(*c.plan, *c.placement);

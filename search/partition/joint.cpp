@@ -41,6 +41,11 @@ constexpr double kMovesEnd = 0.75;
 /// The most by which a plan may be longer than the shortest because its losses are equal to 1F1B's.
 constexpr double kMostForLosses = 0.01;
 
+/// For `percent` up to 100, without leaving int64.
+Nanoseconds percent_of(Nanoseconds time, Nanoseconds percent) {
+  return time / 100 * percent + time % 100 * percent / 100;
+}
+
 class Chooser {
  public:
   Chooser(const Profile& profile, const JointOptions& options, const Searcher& searcher,
@@ -177,24 +182,34 @@ class Chooser {
     }
   }
 
-  /// While what the first d devices take at least leaves room.
   void add_fewer() {
+    std::set<std::vector<int>> known;  // devices that stay idle
+    for (const joint::DeviceOrder& order : joint::device_orders(cluster_of(options_.partition)))
+      add_fewer(order, known);
+  }
+
+  /// While what the first d devices of the order take at least leaves room.
+  void add_fewer(const joint::DeviceOrder& order, std::set<std::vector<int>>& known) {
     for (const int devices : joint::fewer_counts(profile_, options_)) {
+      std::vector<Candidate> made;
+      for (const bool split : joint::splits(profile_, options_))
+        made.push_back(joint::on_fewer(options_, order, devices, split));
+      if (!known.insert(made.front().idle).second) continue;
       bool room = false;
-      for (const bool split : joint::splits(profile_, options_)) room = add_fewer(devices, split) || room;
+      for (Candidate& candidate : made) room = add_fewer(std::move(candidate), order.name) || room;
       if (!room) return;
     }
   }
 
-  bool add_fewer(int devices, bool split) {
-    Candidate candidate = joint::on_fewer(options_, devices, split);
+  bool add_fewer(Candidate candidate, const std::string& order) {
+    const int devices = candidate.devices();
     Candidate even = candidate;
     even.even = true;
-    even.name = fmt::format("even split on {} of {} devices", devices, choice_.devices);
+    even.name = fmt::format("even split on {} of {} devices{}", devices, choice_.devices, order);
     const Nanoseconds bound = judged_.first_bound(candidate);
     if (!judged_.wanted(bound)) {
       if (devices > 1)
-        candidate.name = fmt::format("1 chunk on 1 to {} of {} devices", devices, choice_.devices);
+        candidate.name = fmt::format("1 chunk on 1 to {} of {} devices{}", devices, choice_.devices, order);
       judged_.drop_by(candidate, bound, "the busiest device needs at least");
       list().push_back(std::move(candidate));
       return false;
@@ -273,7 +288,7 @@ class Chooser {
   }
 
   bool worth_all(const Candidate& candidate) const {
-    return candidate.value() - judged_.found() <= judged_.found() / 100 * kWorthAll;
+    return candidate.value() - judged_.found() <= percent_of(judged_.found(), kWorthAll);
   }
 
   /// The shortest plans so far, whose stages are runs of layers, move; each makes a candidate of its own.
@@ -288,7 +303,7 @@ class Chooser {
     }
     for (const bool split : joint::splits(profile_, options_)) {
       move_coarsest(split);
-      if (!free_transfers()) move_on_fewer(split);
+      if (more_may_hurt()) move_on_fewer(split);
     }
   }
 
@@ -296,7 +311,11 @@ class Chooser {
     return joint::climb(profile_, options_, start, judged_.at_share(kMovesEnd));
   }
 
-  bool free_transfers() const { return LinkTable(profile_, cluster_of(options_.partition)).free(); }
+  /// Each device that is used has a layer, a transfer then takes its time, and a slow device too.
+  bool more_may_hurt() const {
+    const Cluster cluster = cluster_of(options_.partition);
+    return !LinkTable(profile_, cluster).free() || joint::device_orders(cluster).size() > 1;
+  }
 
   /// A placement with few blocks on all devices is often ruled out as it stands, and yet a few moves from the
   /// best: those from many chunks make blocks shorter, and none makes them fewer at the same time.
@@ -312,20 +331,20 @@ class Chooser {
     if (coarsest != nullptr && coarsest->plan == std::nullopt) move_ruled_out(*coarsest);
   }
 
-  /// So is one on fewer devices, where transfers take time: of each number the nearest, unless one has a
-  /// plan.
+  /// So is one on fewer devices, where more of them may hurt: of each choice of them the nearest, unless one
+  /// has a plan.
   void move_on_fewer(bool split) {
     const auto eligible = [&](const Candidate& c) {
       return c.placement && !c.graph && c.options.split_backward == split && c.devices() < choice_.devices;
     };
-    std::set<int> known;  // numbers of devices that a plan has
+    std::set<std::vector<int>> known;  // devices that are idle in a plan
     for (const Candidate& c : list())
-      if (eligible(c) && c.plan) known.insert(c.devices());
+      if (eligible(c) && c.plan) known.insert(c.idle);
     std::vector<Candidate> starts;
     for (const std::size_t i : judged_.sorted(eligible, [](const Candidate& c) { return c.bound; })) {
       const Candidate& c = list()[i];
-      if (starts.size() < kFewestMoved && c.bound - judged_.found() <= judged_.found() / 100 * kNearest &&
-          known.insert(c.devices()).second)
+      if (starts.size() < kFewestMoved &&
+          c.bound - judged_.found() <= percent_of(judged_.found(), kNearest) && known.insert(c.idle).second)
         starts.push_back(c);
     }
     for (Candidate& start : starts) move_ruled_out(std::move(start));
@@ -366,7 +385,9 @@ class Chooser {
 
   void add_moved(Candidate moved) {
     for (const Candidate& other : list()) {
-      if (other.moved && other.cuts->stages == moved.cuts->stages && other.value() <= moved.value()) return;
+      if (other.moved && other.idle == moved.idle && other.cuts->stages == moved.cuts->stages &&
+          other.value() <= moved.value())
+        return;
     }
     moved.moved = true;
     moved.name += ", moved";

@@ -40,7 +40,8 @@
 
 namespace ostinato {
 
-/// Whether placements are tried that leave the last devices idle. some: on half of the devices, a quarter,
+/// Whether placements are tried that leave devices idle: the last ones, and of unlike ones those of a kind
+/// before others (joint_candidates.h, device_orders()). some: on half of the devices, a quarter,
 /// ..., one, and on whole nodes; up to kFewDevices on any number. every: on any number, and stages for a
 /// short latency may leave any device idle.
 enum class FewerDevices { none, some, every };
@@ -64,12 +65,13 @@ struct JointOptions {
 
 /// One placement to try. Either `plan` is there, or `why_not` says what spoke against it.
 struct Candidate {
-  std::string name;          ///< "looped, 2 chunks per device"
-  PartitionOptions options;  ///< with the choices filled in
-  bool graph = false;        ///< stages over the graph (branches.h), else of the chain
-  bool even = false;         ///< as many layers on each device (even_split.h)
-  bool quick = false;        ///< stages for a short latency (latency.h)
-  bool moved = false;        ///< made from another candidate by moves (joint_climb.h)
+  std::string name;            ///< "looped, 2 chunks per device"
+  PartitionOptions options;    ///< with the choices filled in
+  std::vector<int> idle = {};  ///< devices that it is not made for; rising
+  bool graph = false;          ///< stages over the graph (branches.h), else of the chain
+  bool even = false;           ///< as many layers on each device (even_split.h)
+  bool quick = false;          ///< stages for a short latency (latency.h)
+  bool moved = false;          ///< made from another candidate by moves (joint_climb.h)
   std::optional<StageCuts> cuts;
   std::optional<Placement> placement;
   Nanoseconds bound = 0;  ///< proven, of the objective; 0: not computed

@@ -49,11 +49,6 @@ std::vector<std::vector<int>> shard_sets(const std::vector<int>& shardable) {
 /// Up to so many kinds of devices pass in every order, more in two.
 constexpr std::size_t kPermutedKinds = 3;
 
-struct DeviceOrder {
-  std::string name;  ///< of the kinds; "": as listed
-  std::vector<int> devices;
-};
-
 std::vector<std::vector<int>> orders_of_kinds(const Cluster& cluster) {
   std::set<int> used;
   for (const ClusterDevice& device : cluster.devices) used.insert(device.kind);
@@ -62,25 +57,6 @@ std::vector<std::vector<int>> orders_of_kinds(const Cluster& cluster) {
   std::vector<std::vector<int>> orders;
   do orders.push_back(kinds);
   while (std::next_permutation(kinds.begin(), kinds.end()));
-  return orders;
-}
-
-/// As listed; and unlike devices with those of a kind together. Memory is needed more at the front, and a
-/// transfer costs more between some: with one chunk a device the order is found as the stages are
-/// (chain::best_kind_order).
-std::vector<DeviceOrder> device_orders(const Cluster& cluster) {
-  std::vector<int> listed(cluster.devices.size());
-  std::iota(listed.begin(), listed.end(), 0);
-  std::vector<DeviceOrder> orders = {{"", {}}};
-  for (const std::vector<int>& kinds : orders_of_kinds(cluster)) {
-    DeviceOrder order;
-    for (const int kind : kinds) {
-      order.name += (order.name.empty() ? ", " : " before ") + cluster.kinds[kind].name;
-      std::copy_if(listed.begin(), listed.end(), std::back_inserter(order.devices),
-                   [&](int d) { return cluster.devices[d].kind == kind; });
-    }
-    if (order.devices != listed) orders.push_back(std::move(order));
-  }
   return orders;
 }
 
@@ -93,6 +69,22 @@ std::string shard_suffix(const Profile& profile, const std::vector<int>& sharded
 }
 
 }  // namespace
+
+std::vector<DeviceOrder> device_orders(const Cluster& cluster) {
+  std::vector<int> listed(cluster.devices.size());
+  std::iota(listed.begin(), listed.end(), 0);
+  std::vector<DeviceOrder> orders = {{"", listed}};
+  for (const std::vector<int>& kinds : orders_of_kinds(cluster)) {
+    DeviceOrder order;
+    for (const int kind : kinds) {
+      order.name += (order.name.empty() ? ", " : " before ") + cluster.kinds[kind].name;
+      std::copy_if(listed.begin(), listed.end(), std::back_inserter(order.devices),
+                   [&](int d) { return cluster.devices[d].kind == kind; });
+    }
+    if (order.devices != listed) orders.push_back(std::move(order));
+  }
+  return orders;
+}
 
 std::vector<bool> splits(const Profile& profile, const JointOptions& options) {
   if (options.partition.inference) return {false};
@@ -134,9 +126,9 @@ class Shapes {
     for (const int chunks : chunk_numbers(layers, devices, options_.max_chunks)) {
       for (const DeviceOrder& order : orders_) {
         add(fmt::format("looped, {} chunks per device{}", chunks, order.name), chunks, ChunkLayout::looped)
-            .options.order = order.devices;
+            .options.order = order.name.empty() ? std::vector<int>{} : order.devices;
         add(fmt::format("wave, {} chunks per device{}", chunks, order.name), chunks, ChunkLayout::wave)
-            .options.order = order.devices;
+            .options.order = order.name.empty() ? std::vector<int>{} : order.devices;
       }
     }
   }
@@ -180,6 +172,7 @@ Candidate recomputing(const Candidate& candidate, Recompute how) {
   again.options = candidate.options;
   again.options.recompute = how;
   again.graph = candidate.graph;
+  again.idle = candidate.idle;
   return again;
 }
 
@@ -210,17 +203,20 @@ std::vector<int> fewer_counts(const Profile& profile, const JointOptions& option
   return {counts.begin(), counts.end()};
 }
 
-Candidate on_fewer(const JointOptions& options, int devices, bool split) {
+Candidate on_fewer(const JointOptions& options, const DeviceOrder& order, int devices, bool split) {
   Candidate candidate;
   candidate.options = options.partition;
   candidate.options.split_backward = split;
   candidate.options.recompute = Recompute::never;
   candidate.options.chunks = 1;
   candidate.options.sharded.clear();
-  const Cluster cluster = cluster_of(options.partition);
-  candidate.name = fmt::format("1 chunk on {} of {} devices", devices, cluster.devices.size()) +
+  candidate.name = fmt::format("1 chunk on {} of {} devices", devices, order.devices.size()) + order.name +
                    split_suffix(options, split);
-  candidate.options.cluster = cluster.first(devices);
+  std::vector<int> used(order.devices.begin(), order.devices.begin() + devices);
+  candidate.idle.assign(order.devices.begin() + devices, order.devices.end());
+  std::sort(used.begin(), used.end());
+  std::sort(candidate.idle.begin(), candidate.idle.end());
+  candidate.options.cluster = cluster_of(options.partition).only(used);
   return candidate;
 }
 

@@ -6,6 +6,16 @@
 
 namespace ostinato::joint {
 
+struct DeviceOrder {
+  std::string name;          ///< of the kinds; "": as listed
+  std::vector<int> devices;  ///< all of them
+};
+
+/// As listed; and unlike devices with those of a kind together. Memory is needed more at the front, a
+/// transfer costs more between some, and some are too slow to be worth one. With one chunk a device on all of
+/// them the order is found as the stages are (chain::best_kind_order).
+std::vector<DeviceOrder> device_orders(const Cluster& cluster);
+
 /// Every candidate that keeps its activations, on all devices. `graph`: the profile has branches.
 std::vector<Candidate> list_candidates(const Profile& profile, const JointOptions& options);
 
@@ -18,8 +28,8 @@ PartitionOptions in_part_of_memory(PartitionOptions options, int percent);
 /// Numbers of devices, fewer than all, on which one chunk each is tried; falling.
 std::vector<int> fewer_counts(const Profile& profile, const JointOptions& options);
 
-/// One chunk on the first `devices` devices.
-Candidate on_fewer(const JointOptions& options, int devices, bool split);
+/// One chunk on the first `devices` of this order.
+Candidate on_fewer(const JointOptions& options, const DeviceOrder& order, int devices, bool split);
 
 /// What is tried: backwards whole (false), split (true), or both.
 std::vector<bool> splits(const Profile& profile, const JointOptions& options);

@@ -84,8 +84,8 @@ StageCuts Judged::cut(const Candidate& candidate, int percent) const {
 const Candidate* Judged::with_the_same_stages(const Candidate& candidate) const {
   for (const Candidate& other : list_) {
     if (&other == &candidate || !other.placement || other.cuts->stages != candidate.cuts->stages) continue;
-    if (other.placement->devices.size() != cluster_of(candidate.options).devices.size()) continue;
-    if (other.options.split_backward == candidate.options.split_backward) return &other;
+    if (other.idle == candidate.idle && other.options.split_backward == candidate.options.split_backward)
+      return &other;
   }
   return nullptr;
 }

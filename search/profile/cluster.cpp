@@ -63,9 +63,10 @@ std::vector<Host> Cluster::hosts(std::int64_t computing) const {
   return shared;
 }
 
-Cluster Cluster::first(int count) const {
+Cluster Cluster::only(const std::vector<int>& positions) const {
   Cluster part = *this;
-  part.devices.resize(count);
+  part.devices.clear();
+  for (const int d : positions) part.devices.push_back(devices[d]);
   return part;
 }
 

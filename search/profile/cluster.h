@@ -50,8 +50,8 @@ struct Cluster {
   /// two.
   std::vector<Host> hosts(std::int64_t computing = 0) const;
 
-  /// The first `count` devices alone.
-  Cluster first(int count) const;
+  /// These of its devices alone, in this order.
+  Cluster only(const std::vector<int>& positions) const;
 };
 
 /// Devices of one kind, without links of their own.

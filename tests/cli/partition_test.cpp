@@ -438,6 +438,31 @@ TEST(PlanCommand, IsProvedOfTheDevicesThatItWasMadeFor) {
   EXPECT_EQ(ostinato_run(words).status, 0);
 }
 
+TEST(PlanCommand, LeavesTheSlowDeviceIdleWhereverItIsListed) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text({1000, 1000}));
+  const std::string devices =
+      folder.write("devices.toml",
+                   "format = \"ostinato-devices/1\"\n[[kinds]]\nname = \"fast\"\n"
+                   "[[kinds]]\nname = \"slow\"\nspeed = 0.01\n"
+                   "[[nodes]]\nkind = \"slow\"\ndevices = 1\n[[nodes]]\nkind = \"fast\"\ndevices = 1\n");
+  const std::vector<std::string> words = {
+      "plan",     profile,           "--devices",          devices,          "--micro-batches", "4",
+      "--output", folder / "p.json", "--placement-output", folder / "p.toml"};
+  const Result result = ostinato_run(words);
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(read_placement(folder / "p.toml").placement.devices[0].kind, "fast");
+  EXPECT_NE(result.out.find("It leaves 0 of the 2 devices (counted from 0, as listed) idle"),
+            std::string::npos)
+      << result.out;
+  std::vector<std::string> json = words;
+  json.emplace_back("--json");
+  EXPECT_EQ(ostinato_run(json).json()["candidates"].back()["idle"][0], 0);
+  const Result verified = ostinato_run(
+      {"verify", folder / "p.json", folder / "p.toml", "--profile", profile, "--devices", devices});
+  EXPECT_EQ(verified.status, 0) << verified.out;
+}
+
 // A link so slow that one device alone is quicker: that is chosen, and what to launch is said.
 TEST(PlanCommand, LeavesDevicesIdleWhereThatIsShorter) {
   const TemporaryFolder folder;

@@ -94,7 +94,7 @@ TEST(SharedCores, ADeviceFileSaysHowMany) {
   ASSERT_EQ(hosts.size(), 2u);
   EXPECT_EQ(hosts[1].devices, (std::vector<int>{4, 5, 6, 7}));
   EXPECT_EQ(hosts[1].cores, 2);
-  EXPECT_EQ(cluster.first(6).hosts().size(), 1u);  // two devices have a core each
+  EXPECT_EQ(cluster.only({0, 1, 2, 3, 4, 5}).hosts().size(), 1u);  // two devices have a core each
 }
 
 }  // namespace
