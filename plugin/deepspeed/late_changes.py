@@ -14,6 +14,7 @@ import torch
 from deepspeed.runtime.pipe import schedule
 
 from .errors import OstinatoError, Unsupported
+from .lookers import Lookers
 from .moved_state import RUN_HOOKS
 from .optimizers import beside_updates
 from .packing import words_of
@@ -48,6 +49,7 @@ class LateChanges:
         self._hooks = {key for key, _ in _hooks(self._module) if key[0] not in OF_ALL_MODULES}
         self._optimizer = engine.optimizer
         self._optimizers: set[tuple] = set()  # of whose hooks and steps it has been said
+        self._lookers = Lookers(engine)
 
     def follow(self) -> list[str]:
         if names := [name for name in REPLACED if name in vars(self._engine)]:
@@ -59,7 +61,7 @@ class LateChanges:
         if "_INSTRUCTION_MAP" in vars(self._engine):
             check_map(kind.__name__, self._engine._INSTRUCTION_MAP, OstinatoError)
         self._follow_functions()
-        return self._follow_hooks() + self._follow_optimizer()
+        return self._follow_hooks() + self._follow_optimizer() + self._lookers.new(self._engine._steps_here + 1)
 
     def _follow_hooks(self) -> list[str]:
         found = {key: hook for key, hook in _hooks(self._module) if key not in self._hooks}
