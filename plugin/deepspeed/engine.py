@@ -232,7 +232,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         self.fwd_outputs = []
         run = self._ostinato
         evaluates = isinstance(pipe_schedule, schedule.InferenceSchedule)
-        run.equality.prepare(evaluates, run.late_changes.follow())
+        run.equality.prepare(evaluates, run.late_changes.follow(self._steps_here + 1))
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
         self._reserve_pipe_buffers(batches)
         run.batches = Batches(self, batches, [c for c in run.stages if c.rank == self.stage_id], plans.copies_of(run.stages))

@@ -75,9 +75,9 @@ class Interleaved:
             self._note(f"forwards of layers {', '.join(layers)} read .grad, which backwards add to")
         own = range(*model.parts[model.stage_id : model.stage_id + 2])  # in DeepSpeed's partition
         if layers := [str(layer) for layer, function in mine if layer not in own and asks_for_rank(function)]:
-            self._note(f"forwards of layers {', '.join(layers)} ask for the rank, which is another one there")
+            self._note(f"forwards of layers {', '.join(layers)} ask for the rank, its process or its machine, which is another one there")
         if any(stage.ends for stage in model._stages) and model.stage_id + 2 != len(model.parts) and asks_for_rank(model.loss_fn):
-            self._note("the loss asks for the rank, which is another one there")
+            self._note("the loss asks for the rank, its process or its machine, which is another one there")
 
     @staticmethod
     def looks(step: int, micro_batch: int, of: int) -> bool:

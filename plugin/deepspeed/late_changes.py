@@ -2,7 +2,7 @@
 """What a script does to the PipelineModule and the engine after deepspeed.initialize(), where a plan needs to know of it.
 
     changes = LateChanges(engine)      # the engine is made
-    said = changes.follow()            # before each step: why numbers may be others than 1F1B's; raises OstinatoError by name
+    said = changes.follow(step)        # before each step: why numbers may be others than 1F1B's; raises OstinatoError by name
 
 Layers that the script puts into `engine.module.forward_funcs` run under the plan, too. Hooks on the PipelineModule itself run once for
 each of a rank's stages, where 1F1B runs them once for all of its layers.
@@ -14,6 +14,7 @@ import torch
 from deepspeed.runtime.pipe import schedule
 
 from .errors import OstinatoError, Unsupported
+from .lookers import Lookers
 from .moved_state import RUN_HOOKS
 from .optimizers import beside_updates
 from .packing import words_of
@@ -48,8 +49,9 @@ class LateChanges:
         self._hooks = {key for key, _ in _hooks(self._module) if key[0] not in OF_ALL_MODULES}
         self._optimizer = engine.optimizer
         self._optimizers: set[tuple] = set()  # of whose hooks and steps it has been said
+        self._lookers = Lookers(engine)
 
-    def follow(self) -> list[str]:
+    def follow(self, step: int) -> list[str]:
         if names := [name for name in REPLACED if name in vars(self._engine)]:
             raise OstinatoError(
                 f"the script has replaced engine.{names[0]}, which a plan does not call: it runs forwards, backwards and transfers by itself"
@@ -59,7 +61,7 @@ class LateChanges:
         if "_INSTRUCTION_MAP" in vars(self._engine):
             check_map(kind.__name__, self._engine._INSTRUCTION_MAP, OstinatoError)
         self._follow_functions()
-        return self._follow_hooks() + self._follow_optimizer()
+        return self._follow_hooks() + self._follow_optimizer() + self._lookers.new(step)
 
     def _follow_hooks(self) -> list[str]:
         found = {key: hook for key, hook in _hooks(self._module) if key not in self._hooks}

@@ -118,15 +118,12 @@ class MovedState:
         )
 
     def _notes(self, states: list[Described]) -> list[str]:
-        """Of plain attributes that a constructor makes otherwise on another rank."""
+        """Of what a constructor makes otherwise on another rank."""
         notes = []
         for unit, source, _ in self._transfers:
-            for place in _in_order(self._changed[unit]):
-                if place not in states[source][unit] and place.kind == "attribute":
-                    notes.append(
-                        f'layer "{unit}": {place.words()} is what its constructor makes on its new rank, which is another than on rank '
-                        f"{self._ranks[source]}"
-                    )
+            places = [place for place in _in_order(self._changed[unit]) if place not in states[source][unit]]
+            for place in places[:1] if places and places[0].kind == "make-up" else places:  # of other classes the rest follows
+                notes.append(f'layer "{unit}": its constructor makes {place.words()} otherwise on its new rank than on rank {self._ranks[source]}')
         return list(dict.fromkeys(notes))
 
     @staticmethod

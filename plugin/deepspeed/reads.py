@@ -2,8 +2,9 @@
 """What forwards read that nothing shows while they run.
 
     reads_gradients(layer)      # its forward asks some tensor for .grad
-    asks_for_rank(layer)        # or for the rank that it runs on
+    asks_for_rank(layer)        # or for the rank that it runs on, or the process or the machine
     looks_at_model(loss)        # its forward goes through the layers or parameters of the whole PipelineModule, or of its engine
+    held_by(loss)               # ids of modules and parameters that it reaches
 
 Found in the code: of forward() and of what it calls by the names that its class, or its module of the script, has.
 """
@@ -18,8 +19,8 @@ import torch
 
 from .script_state import Search, is_the_scripts
 
-# Functions, variables of the environment, and what an engine says of itself.
-RANKS = frozenset({"get_rank", "get_global_rank", "RANK", "LOCAL_RANK", "stage_id", "global_rank"})
+# Functions, variables of the environment, and what an engine says of itself; the process and the machine are others there, too.
+RANKS = frozenset({"get_rank", "get_global_rank", "RANK", "LOCAL_RANK", "stage_id", "global_rank", "getpid", "gethostname"})
 OF_MODULES = ("parameters", "modules", "children", "buffers")
 LAYERS = frozenset({*OF_MODULES, *(f"named_{name}" for name in OF_MODULES), "forward_funcs", "get_submodule", "get_parameter", "state_dict", "_modules"})
 
@@ -39,14 +40,23 @@ def looks_at_model(layer: Any) -> bool:
     return search.found and _names(layer, LAYERS)
 
 
+def held_by(layer: Any) -> set[int]:
+    search = _Models()
+    search.layer(layer)
+    return search.held
+
+
 class _Models(Search):
-    """Whether what a layer uses leads to the model as a whole."""
+    """What a layer uses of modules and parameters, and whether that leads to the model as a whole."""
 
     def __init__(self) -> None:
         super().__init__({}, None)
         self.found = False
+        self.held = set[int]()
 
     def _into(self, value: Any, words: str) -> None:
+        if isinstance(value, torch.nn.Module | torch.nn.Parameter):
+            self.held.add(id(value))
         if isinstance(value, torch.nn.Module):
             self.found |= any(hasattr(held, "_layer_specs") for held in (value, getattr(value, "module", None)))
         Search._into(self, value, words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several layers share beside tensors that they hand on: a dictionary of the script's, a counter, a generator of random numbers, the model.
+"""What several layers share beside tensors that they hand on: a dictionary of the script's, a counter, a generator of random numbers.
 
     shared = SharedState(model, stages, stock)
     shared.begin()                     # the first step
@@ -16,7 +16,6 @@ from typing import Any
 from .draws import LOSS
 from .module import StagedLayers
 from .plans import Stage
-from .reads import looks_at_model
 from .script_state import Place, ScriptState
 
 
@@ -28,8 +27,6 @@ class SharedState:
         self._last = len(model._layer_specs) - 1
         self._script = ScriptState({**dict(enumerate(model._layer_specs)), **mine, LOSS: model.loss_fn})
         self._stages, self._stock = stages, stock
-        looking = mine | ({LOSS: model.loss_fn} if any(stage.ends for stage in model._stages) else {})
-        self._looking = [layer for layer, function in looking.items() if self._has_others(layer, model) and looks_at_model(function)]
         self._before: list[tuple[Place, Any]] = []
 
     def begin(self) -> None:
@@ -37,27 +34,13 @@ class SharedState:
 
     def end(self) -> list[str]:
         found, self._before = self._script.changed(self._before), []
-        said = [_words(place) for place in found if any(self._otherwise(a, b) for a, b in combinations(place.layers, 2))]
-        return said + [_looks_words(layer) for layer in self._looking]
-
-    def _has_others(self, layer: Any, model: StagedLayers) -> bool:
-        """Beside it on this rank than in 1F1B, or it does not run together with all of them."""
-        part = bisect_right(self._stock, self._last if layer == LOSS else layer)
-        return model._local_layers != list(range(*self._stock[part - 1 : part + 1])) or len(model._stages) > 1
+        return [_words(place) for place in found if any(self._otherwise(a, b) for a, b in combinations(place.layers, 2))]
 
     def _otherwise(self, a: Any, b: Any) -> bool:
         a, b = (self._last if layer == LOSS else layer for layer in (a, b))
         together = bisect_right(self._stock, a) == bisect_right(self._stock, b)
         pairs = [(x, y) for x in self._stages for y in self._stages if a in x.layers and b in y.layers and x.copy == y.copy]
         return any(x is not y if together else bool({*x.ranks} & {*y.ranks}) for x, y in pairs)
-
-
-def _looks_words(layer: Any) -> str:
-    what = "the loss" if layer == LOSS else f"layer {layer}"
-    return (
-        f"{what} looks through the model, of which its rank has other layers than in 1F1B: what it computes of their parameters or attributes has other numbers; hand "
-        "it on from layer to layer instead"
-    )
 
 
 def _words(place: Place) -> str:

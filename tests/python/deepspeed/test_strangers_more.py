@@ -68,7 +68,7 @@ SAID = {
     "retained": "read .grad, which backwards add to",
     "global by a backward": 'backwards change the global "NORMS", and forwards may read it',
     "by rank": "ask for the rank",
-    "built by rank": 'its attribute "rank" is what its constructor makes on its new rank',
+    "built by rank": 'its constructor makes its attribute "rank" otherwise on its new rank',
 }
 
 
