@@ -11,8 +11,6 @@ namespace {
 
 using Wide = __int128;
 
-Nanoseconds ceil_divide(Wide value, Wide by) { return static_cast<Nanoseconds>((value + by - 1) / by); }
-
 bool share_a_device(std::span<const int> a, std::span<const int> b) {
   if (a.size() > b.size()) std::swap(a, b);
   return std::any_of(a.begin(), a.end(), [&](int d) { return std::binary_search(b.begin(), b.end(), d); });
@@ -134,7 +132,7 @@ Nanoseconds Bounds::idle_before(const std::vector<int>& work, int width, bool ba
 Nanoseconds Bounds::period(int unroll) const {
   Nanoseconds bound = unroll * in_.heaviest_load();
   for (int d = 0; d < in_.devices(); ++d) {
-    if (areas_[d]) bound = std::max(bound, ceil_divide(areas_[d]->bytes_time * unroll, in_.room(d)));
+    if (areas_[d]) bound = std::max(bound, window_of(*areas_[d], unroll, in_.room(d)));
   }
   return bound;
 }
@@ -149,7 +147,7 @@ Nanoseconds Bounds::makespan(int micro_batches) const {
       work.push_back({in_.head(b), micro_batches * in_.time(b), in_.tail(b)});
     bound = std::max(bound, least_end(work));
     if (!areas_[d]) continue;
-    const Nanoseconds window = ceil_divide(areas_[d]->bytes_time * micro_batches, in_.room(d));
+    const Nanoseconds window = window_of(*areas_[d], micro_batches, in_.room(d));
     bound = std::max(bound, areas_[d]->head + window + areas_[d]->tail);
   }
   return bound;
@@ -158,7 +156,7 @@ Nanoseconds Bounds::makespan(int micro_batches) const {
 Nanoseconds Bounds::span(int micro_batches) const {
   Nanoseconds bound = micro_batches * in_.heaviest_load();
   for (int d = 0; d < in_.devices(); ++d) {
-    if (areas_[d]) bound = std::max(bound, ceil_divide(areas_[d]->bytes_time * micro_batches, in_.room(d)));
+    if (areas_[d]) bound = std::max(bound, window_of(*areas_[d], micro_batches, in_.room(d)));
     if (d == 0 || (d + 1) * size_ <= kMostOrigins) bound = std::max(bound, between_starts(d, micro_batches));
   }
   return bound;

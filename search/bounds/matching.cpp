@@ -101,6 +101,11 @@ Area area_of(const Instance& in, int d, const std::vector<Held>& held) {
   return area;
 }
 
+Nanoseconds window_of(const Area& area, int n, Bytes room) {
+  const __int128 window = (area.bytes_time * n + room - 1) / room;
+  return static_cast<Nanoseconds>(std::min(window, __int128{1} << 61));
+}
+
 std::vector<Nanoseconds> distances_from(const Instance& in, int from) {
   std::vector<Nanoseconds> distance(in.blocks(), -1);
   distance[from] = in.time(from);

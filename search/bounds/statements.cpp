@@ -34,14 +34,14 @@ Nanoseconds of_windows(const Instance& in, const Instance& mirror, const Matchin
 
 /// M4 of all devices.
 Nanoseconds of_memory(const Instance& in, const Matchings& held, int n) {
-  __int128 bound = 0;
+  Nanoseconds bound = 0;
   for (int d = 0; d < in.devices(); ++d) {
     if (!held[d] || in.room(d) <= 0) continue;
     const Area area = area_of(in, d, *held[d]);
     if (area.bytes_time == 0) continue;
-    bound = std::max(bound, area.head + (area.bytes_time * n + in.room(d) - 1) / in.room(d) + area.tail);
+    bound = std::max(bound, area.head + window_of(area, n, in.room(d)) + area.tail);
   }
-  return static_cast<Nanoseconds>(std::min<__int128>(bound, std::numeric_limits<Nanoseconds>::max() / 4));
+  return bound;
 }
 
 /// M7: for every device and every width above 1, the blocks there that are at least as wide.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/bounds/bounds.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "search/placement/shapes.h"
@@ -50,6 +51,23 @@ TEST(Bounds, MemoryTimesItsRoundTrip) {
   p.blocks[1].devices = {0};  // all on one device: held for 8, room for 2
   const Instance one(p);
   EXPECT_EQ(Bounds(one).makespan(4), 32);
+}
+
+TEST(Bounds, WhatMemoryCannotHoldIsLongerThanAnyPlannedStep) {
+  for (const int forwards : {31, 40}) {  // the sum, and what is divided alone, leave int64
+    Placement p = on_devices(2, 1);
+    p.devices[1].memory = kUnlimited;
+    constexpr Nanoseconds years = Nanoseconds{1} << 58;
+    const int first = add(p, "P", {1}, years);
+    std::vector<int> all;
+    for (int i = 0; i < forwards; ++i)
+      all.push_back(add(p, fmt::format("F{}", i), {0}, 0, {.memory = 1, .after = {first}}));
+    const int middle = add(p, "M", {1}, years, {.after = all});
+    for (int i = 0; i < forwards; ++i)
+      add(p, fmt::format("B{}", i), {0}, 0, {.memory = -1, .after = {middle}});
+    const Instance in(p);
+    EXPECT_GT(Bounds(in).makespan(1), Nanoseconds{1} << 60) << forwards;
+  }
 }
 
 TEST(Bounds, MemoryThatNothingTookIsLeftOut) {
