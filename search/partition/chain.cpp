@@ -85,9 +85,12 @@ std::string why_infeasible(const Profile& profile, const Problem& problem) {
   }
   const Bytes fixed = problem.costs.least_fixed(0, layers) + problem.costs.shard_fixed() * problem.devices();
   if (fixed / problem.devices() > most) {
-    return fmt::format("{} take {} bytes, {} devices hold {} each",
+    return fmt::format("{} take {} bytes, {} at most {}",
                        problem.model.inference ? "parameters" : "parameters, gradients and optimizer state",
-                       fixed, problem.devices(), most);
+                       fixed,
+                       problem.devices() == 1 ? "a device holds"
+                                              : fmt::format("each of {} devices holds", problem.devices()),
+                       most);
   }
   return fmt::format(
       "each of the partitions of {} layers into {} stages puts more than its memory (at most {} bytes) on "

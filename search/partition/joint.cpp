@@ -124,9 +124,15 @@ class Chooser {
   }
 
   [[noreturn]] void throw_reasons() {
-    std::string reasons;
-    for (const Candidate& c : list()) reasons += fmt::format("\n  {}: {}", c.name, c.why_not);
-    const std::string message = "no placement that was tried has a plan:" + reasons;
+    std::string message = "no placement that was tried has a plan:";
+    std::set<std::string> told;
+    for (const Candidate& c : list()) {
+      if (!told.insert(c.why_not).second) continue;
+      const auto same = std::count_if(list().begin(), list().end(),
+                                      [&](const Candidate& other) { return other.why_not == c.why_not; });
+      message += fmt::format("\n  {}{}: {}", c.name, same > 1 ? fmt::format(" and {} more", same - 1) : "",
+                             c.why_not);
+    }
     if (std::all_of(list().begin(), list().end(), [](const Candidate& c) { return c.infeasible; }))
       throw InfeasibleError(message);
     throw InputError("", 0, message);
@@ -170,7 +176,7 @@ class Chooser {
         fewer = &other;
     }
     if (fewer == nullptr || (fewer->placement && fewer->bound <= judged_.upper())) return "";
-    return fmt::format("not tried: {} chunks left no room for more", fewer->options.chunks);
+    return "not tried: fewer chunks left no room for more";
   }
 
   void recompute_too(std::size_t index) {

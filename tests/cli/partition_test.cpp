@@ -395,7 +395,8 @@ TEST(PlanCommand, IsInfeasibleWhereEveryCandidateIs) {
       ostinato_run({"plan", profile, "--devices", "2", "--micro-batches", "2", "--device-memory", "100B",
                     "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
   EXPECT_EQ(result.status, 4) << result.err;
-  EXPECT_NE(result.err.find("1 chunk per device"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("1 chunk per device and "), std::string::npos) << result.err;
+  EXPECT_LT(std::count(result.err.begin(), result.err.end(), '\n'), 6) << result.err;  // each reason once
 }
 
 const std::string kTwoKinds =
