@@ -25,9 +25,13 @@ class Batches:
             for copy in range(copies)
         ]
 
+    def has_read(self, index: int) -> bool:
+        """Batch `index`, so that take() reads nothing."""
+        return index < self._loaded
+
     def take(self, index: int, name: str):
         """The "inputs" or the "labels" of batch `index`."""
-        while self._loaded <= index:
+        while not self.has_read(index):
             self._load()
         takers, value = self._held.pop((index, name))
         if takers > 1:

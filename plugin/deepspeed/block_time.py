@@ -2,10 +2,11 @@
 """What a block costs beside its layers: the engine's own code, and sending what it made. What a step costs beside its blocks: the
 loss's way to all ranks, and DeepSpeed's own code around the optimizer.
 
-    python -m ostinato.deepspeed.block_time RANK RANKS FOLDER BYTES      # one rank; leaves FOLDER/RANK.json
+    python -m ostinato.deepspeed.block_time RANK RANKS FOLDER BYTES TOUCHED     # one rank; leaves FOLDER/RANK.json
 
 Every rank trains a chain of layers that hardly compute, under a plan that gives it several stages, with messages of BYTES. A block's
-cost is from its start until what it made has been sent, less what its layer takes by itself. `ostinato profile` starts it
+cost is from its start until what it made has been sent, less what its layer takes by itself. Layers read TOUCHED bytes, so that the
+engine finds the caches as cold as real ones leave them: its code takes half as long again then. `ostinato profile` starts it
 (ostinato/profile/machine/block_time.py), for a profile's `rank`.
 """
 
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,14 +28,26 @@ WARM_UP, STEPS = 3, 5
 
 
 class Scaled(nn.Module):
-    """Does next to nothing in a forward and a backward."""
+    """Does next to nothing in a forward and a backward, but for the memory that it reads."""
+
+    memory = torch.empty(0)  # that all of them read
+    spent: dict[str, list[int]] = {"F": [], "B": []}  # ns that they took for it: of forwards, and of backwards
 
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, values):
-        return values * self.scale
+        _read_memory("F")
+        made = values * self.scale
+        made.register_hook(lambda _gradient: _read_memory("B"))
+        return made
+
+
+def _read_memory(kind: str) -> None:
+    begin = time.perf_counter_ns()
+    Scaled.memory.sum()
+    Scaled.spent[kind].append(time.perf_counter_ns() - begin)
 
 
 def plan_in(folder: Path, ranks: int) -> dict:
@@ -50,30 +64,36 @@ def plan_in(folder: Path, ranks: int) -> dict:
 
 
 def alone(values: torch.Tensor) -> dict[str, int]:
-    """Nanoseconds of a layer's forward and backward by themselves."""
+    """Nanoseconds of a layer's forward and backward by themselves, without the memory."""
     layer = Scaled()
     times: dict[str, list[int]] = {"F": [], "B": []}
     for _ in range(MICRO_BATCHES * STEPS):
         given = values.clone().requires_grad_()
         begin = time.perf_counter_ns()
         made = layer(given)
-        times["F"].append(time.perf_counter_ns() - begin)
+        times["F"].append(time.perf_counter_ns() - begin - Scaled.spent["F"][-1])
         gradient = torch.ones_like(made)
         begin = time.perf_counter_ns()
         torch.autograd.backward(made, gradient)
-        times["B"].append(time.perf_counter_ns() - begin)
+        times["B"].append(time.perf_counter_ns() - begin - Scaled.spent["B"][-1])
     return {kind: int(statistics.median(of_kind)) for kind, of_kind in times.items()}
 
 
-def costs(instructions: list, records: list[tuple[int, int, int]]) -> Iterator[tuple[str, int]]:
-    """(kind, nanoseconds) of each block that sends: to the start of the instruction after it has sent."""
-    for (block, start, _), (sending, _, _), (_, after, _) in zip(records, records[1:], records[2:], strict=False):
-        if instructions[block].action in "FB" and instructions[sending].action == f"SEND_{instructions[block].action}":
-            yield instructions[block].action, after - start
+def costs(instructions: list, records: list[tuple[int, int, int]], spent: dict[str, list[int]]) -> Iterator[tuple[Any, int]]:
+    """(block, nanoseconds) of each that sends: to the start of the instruction after it has sent. `spent`: of all blocks, what they took for
+    memory.
+    """
+    took = {kind: iter(times) for kind, times in spent.items()}
+    beside = [next(took[instructions[block].action]) if instructions[block].action in took else 0 for block, _, _ in records]
+    for (block, start, _), (sending, _, _), (_, after, _), memory in zip(records, records[1:], records[2:], beside, strict=False):
+        if instructions[block].action in took and instructions[sending].action == f"SEND_{instructions[block].action}":
+            yield instructions[block], after - start - memory
 
 
 def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
-    """Nanoseconds of a forward ("F") and of a backward block ("B"), and of a "step": medians over the steps. All ranks must call it."""
+    """Nanoseconds of a forward ("F") and of a backward block ("B"), of the engine's own code around a batch that is read ("read"; 0 where
+    none is), and of a "step": medians over the steps. All ranks must call it.
+    """
     import deepspeed
     from deepspeed.pipe import LayerSpec, PipelineModule
 
@@ -95,21 +115,25 @@ def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
     engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
     run = engine._ostinato
     instructions = list(run.program.instructions(engine.stage_id))
-    found: dict[str, list[int]] = {"F": [], "B": []}
+    readers = {stage.index for stage in run.stages if stage.reads}
+    found: dict[str, list[int]] = {"F": [], "B": [], "read": []}
     beside = []
     for step in range(WARM_UP + STEPS):
         torch.distributed.barrier()
+        for times in Scaled.spent.values():
+            times.clear()
         begin = time.perf_counter_ns()
         engine.train_batch(iter([(values, values)] * MICRO_BATCHES))
         whole = time.perf_counter_ns() - begin
         if step >= WARM_UP:
             records = run.executor.records()
             beside.append(whole - (max(end for _, _, end in records) - min(start for _, start, _ in records)))
-            for kind, cost in costs(instructions, records):
-                found[kind].append(cost)
+            for block, cost in costs(instructions, records, Scaled.spent):
+                found["read" if block.action == "F" and block.stage in readers else block.action].append(cost)
     own = alone(values)
-    blocks = {kind: max(0, int(statistics.median(times)) - own[kind]) for kind, times in found.items()}
-    return blocks | {"step": int(statistics.median(beside))}
+    usual = {kind: int(statistics.median(times)) for kind, times in found.items() if times}
+    blocks = {kind: max(0, usual[kind] - own[kind]) for kind in ("F", "B")}
+    return blocks | {"read": max(0, usual.get("read", 0) - usual["F"]), "step": int(statistics.median(beside))}
 
 
 def main() -> None:
@@ -118,7 +142,9 @@ def main() -> None:
     parser.add_argument("ranks", type=int)
     parser.add_argument("folder", type=Path)
     parser.add_argument("bytes", type=int)
+    parser.add_argument("touched", type=int)
     args = parser.parse_args()
+    Scaled.memory = torch.ones(args.touched // 4)
     os.environ |= {"RANK": str(args.rank), "LOCAL_RANK": str(args.rank), "WORLD_SIZE": str(args.ranks)}
     import deepspeed
     import ostinato.deepspeed  # noqa: F401  # heeds the section, whether torch has loaded ostinato or not

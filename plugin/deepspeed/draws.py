@@ -43,16 +43,23 @@ class Draws:
 
     def enter(self, what: int | str) -> None:
         """`what`: a layer's index in the model, or one of the names above. O(size of the generators' states): tens of microseconds."""
-        self.leave()
-        self._now, self._states = what, states()
+        now = states()
+        self._note(now)
+        self._now, self._states = what, now
 
     def leave(self) -> None:
         if self._now is None:
             return
-        changed = {kind for kind, was, now in zip(KINDS, self._states, states(), strict=True) if not same(was, now)}
+        self._note(states())
+        self._now, self._states = None, ()
+
+    def _note(self, states_now: tuple) -> None:
+        """What ran until now has drawn where its states are others."""
+        if self._now is None:
+            return
+        changed = {kind for kind, was, now in zip(KINDS, self._states, states_now, strict=True) if not same(was, now)}
         if changed:
             self._new.setdefault(self._now, set()).update(changed)
-        self._now, self._states = None, ()
 
     def forget(self, kinds: set[str]) -> None:
         """What was seen of these."""

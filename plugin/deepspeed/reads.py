@@ -11,6 +11,7 @@ Found in the code: of forward() and of what it calls by the names that its class
 
 import dis
 import functools
+import inspect
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -90,7 +91,7 @@ def _forwards(layer: Any) -> Iterator[tuple[Any, types.FunctionType]]:
 
 
 def _functions(value: Any) -> list[types.FunctionType]:
-    function = getattr(value, "__func__", value)
+    function = value.__func__ if isinstance(value, types.MethodType | staticmethod | classmethod) else value
     return [function] if isinstance(function, types.FunctionType) and is_the_scripts(function.__module__) else []
 
 
@@ -99,10 +100,16 @@ def _reached(kind: Any, function: types.FunctionType) -> list[types.FunctionType
     while left:
         function = left.pop()
         names = {name for code in _codes(function.__code__) for name in code.co_names}
-        called = [f for name in names for f in _functions(getattr(kind, name, None) or function.__globals__.get(name))]
+        called = [f for name in names for f in _functions(_named(name, kind, function.__globals__))]
         left += (more := [f for f in called if f not in found])
         found += more
     return found
+
+
+def _named(name: str, kind: Any, scope: dict[str, Any]) -> Any:
+    """What a method of `kind` may mean by `name`. Code of the script's does not run: neither a class property, nor the truth of a tensor."""
+    own = inspect.getattr_static(kind, name, None) if kind is not None else None
+    return scope.get(name) if own is None else own
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

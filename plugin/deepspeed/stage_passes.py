@@ -122,7 +122,7 @@ class StagePasses(Engine):
         """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for the others."""
         run, value = self._ostinato, None
         if stage.rank == self.stage_id:
-            with self._reading():
+            with nullcontext() if run.batches.has_read(batch) else self._reading():
                 value = run.batches.take(batch, name)
         courier = run.couriers.get((stage.index, name))
         return value if courier is None else courier.share(value)

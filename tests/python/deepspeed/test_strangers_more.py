@@ -97,7 +97,7 @@ def test_what_forwards_read_is_found_in_their_code():
     assert asks_for_rank(ByRank()) and not asks_for_rank(Plain()) and not asks_for_rank(lambda hidden: hidden) and not asks_for_rank(None)
 
 
-@pytest.mark.parametrize("change", ["compiled inside", "compiled method", "compiled in place", "over equal modules", "closed over in a stage"])
+@pytest.mark.parametrize("change", ["of its class", "compiled inside", "compiled method", "compiled in place", "over equal modules", "closed over in a stage"])
 def test_layers_that_move_as_they_were_built(world2, sections, change):
     options = replace(MORE, change=change)
     theirs, ours = world2.run(trains, options), world2.run(trains, replace(options, section=sections["split"]))

@@ -4,6 +4,7 @@
 import functools
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -75,6 +76,35 @@ class ByRank(Plain):
         return super().forward(hidden) * (1 + 0.1 * dist.get_rank())
 
 
+class NoTruth:
+    """Who asks whether it is true, or equal to something, gets no answer: as of an array of several numbers."""
+
+    def __bool__(self):
+        raise RuntimeError("neither true nor false")
+
+    __eq__ = __len__ = lambda self, *_: bool(self)  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+
+SCALES = torch.tensor([0.5, 0.25])
+
+
+class OfItsClass(Plain):
+    """What its class and its module have has no truth of its own."""
+
+    table = torch.tensor([1.0, 1.5])
+    numbers = numpy.array([1.0, 2.0])
+    odd = NoTruth()
+
+    def __init__(self):
+        super().__init__()
+        self.mine, self.own = numpy.array([3.0, 4.0]), NoTruth()
+
+    def forward(self, hidden):
+        held = self.own is not None and self.odd is not None and len(self.mine)
+        return super().forward(hidden) * (self.table * SCALES).sum() * float(self.numbers[0] + self.mine[0]) / held
+
+
 class BuiltByRank(Plain):
     def __init__(self):
         super().__init__()
@@ -139,6 +169,7 @@ CHANGES: dict[str, dict[int, Any]] = {
     "retained": {1: Retaining, 5: Retaining},
     "global by a backward": {1: SetsAGlobal},
     "by rank": {layer: ByRank for layer in range(LAYERS)},
+    "of its class": {layer: OfItsClass for layer in range(LAYERS)},
     "built by rank": {layer: BuiltByRank for layer in range(LAYERS)},
     "compiled inside": {layer: CompiledInside for layer in range(LAYERS)},
     "compiled method": {layer: CompiledMethod for layer in range(LAYERS)},
