@@ -118,7 +118,8 @@ void bind_profile(py::module_& m) {
       .def_readwrite("backward", &RankCost::backward)
       .def_readwrite("read", &RankCost::read)
       .def_readwrite("step_time", &RankCost::step_time)
-      .def_readwrite("computing", &RankCost::computing);
+      .def_readwrite("computing", &RankCost::computing)
+      .def_readwrite("average", &RankCost::average);
   py::class_<SizeCost>(m, "SizeCost",
                        "What the layers take for a micro-batch of another size: medians by layer.")
       .def(py::init(

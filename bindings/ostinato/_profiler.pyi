@@ -78,6 +78,7 @@ class RankCost:
     backward: int
     read: int
     computing: int
+    average: int
 
 class Completeness:
     complete: bool

@@ -24,7 +24,7 @@ from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import UndisturbedCpu, host_timed
 from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.rows import rank_cost
-from ostinato.profile.measure.samples import computing, rounds
+from ostinato.profile.measure.samples import Samples, rounds
 from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.settings import read_settings
 from ostinato.ranks.groups import everyones
@@ -259,13 +259,13 @@ def _profile(engine: Engine, clock: LayerClock, read: int, sizes: tuple[float, .
         profile.tokens, profile.sizes = reference, rows
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.completeness.complete = True
-    busy = computing(layer.samples for layer in layers.values())
-    profile.rank = _rank_cost(settings, torch.device(engine.device), profile.layers, read, busy)
+    samples = [layer.samples for layer in layers.values()]
+    profile.rank = _rank_cost(settings, torch.device(engine.device), profile.layers, read, samples)
     return profile.json()
 
 
-def _rank_cost(settings, device: torch.device, rows: list, read: int, busy: int) -> Any:
-    cost = rank_cost(settings, read, busy) if device.type == "cpu" else rank_cost(settings)
+def _rank_cost(settings, device: torch.device, rows: list, read: int, samples: list[Samples]) -> Any:
+    cost = rank_cost(settings, read, samples) if device.type == "cpu" else rank_cost(settings)
     try:
         count_blocks(cost, rows, host_timed(device))
     except ProfileError as error:

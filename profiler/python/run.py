@@ -19,7 +19,7 @@ from ostinato.profile.measure.operators import EVENTS, Operators, add_operators
 from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.passes import in_turns
 from ostinato.profile.measure.rows import layer_cost, layer_rows, rank_cost, with_labels
-from ostinato.profile.measure.samples import Progress, Samples, computing, counted_memory, no_progress
+from ostinato.profile.measure.samples import Progress, Samples, counted_memory, no_progress
 from ostinato.profile.model.build import build_chain
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.graph import build_graph
@@ -126,7 +126,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     if job.device.own_clock:  # a host runs ahead of its accelerator
         profile.rank = rank_cost(settings)
     else:
-        profile.rank = rank_cost(settings, job.read, computing(measured.samples))
+        profile.rank = rank_cost(settings, job.read, measured.samples)
     profile.operators = measured.operators.rows
     if job.lengths:
         with torch.enable_grad(), counted_memory(job.device):

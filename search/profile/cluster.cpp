@@ -25,9 +25,25 @@ bool differs(const Link& link, const Link& usual) {
   return 4 * (gap < 0 ? -gap : gap) > expected;
 }
 
-void slow_down(Nanoseconds& time, std::int64_t speed) {
-  const __int128 scaled = (static_cast<__int128>(time) * kUsualSpeed + speed - 1) / speed;
+/// Times the ratio of two positive numbers, rounded up.
+void stretch(Nanoseconds& time, std::int64_t by, std::int64_t of) {
+  const __int128 scaled = (static_cast<__int128>(time) * by + of - 1) / of;
   time = static_cast<Nanoseconds>(std::min<__int128>(scaled, std::numeric_limits<Nanoseconds>::max()));
+}
+
+void slow_down(Nanoseconds& time, std::int64_t speed) { stretch(time, kUsualSpeed, speed); }
+
+/// A step is a sum of many blocks: it takes as long as they do on average, which on a machine that is now and
+/// then slower is longer than they do mostly.
+void take_averages(std::vector<LayerCost>& layers, std::int64_t average) {
+  constexpr std::int64_t kMedians = 1'000'000;
+  if (average == 0) return;
+  for (LayerCost& layer : layers) {
+    for (Spread* spread : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
+      for (Nanoseconds* time : {&spread->median, &spread->low, &spread->high})
+        stretch(*time, average, kMedians);
+    if (layer.recompute) stretch(*layer.recompute, average, kMedians);
+  }
 }
 
 void check_same_model(const DeviceKind& kind, const Profile& profile) {
@@ -158,6 +174,7 @@ std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile)
     layers[l].input_bytes = profile.layers[l].input_bytes;
     layers[l].output_bytes = profile.layers[l].output_bytes;
   }
+  take_averages(layers, kind.profile ? kind.profile->rank.average : profile.rank.average);
   for (LayerCost& layer : layers)
     layer.recompute = layer.recompute.value_or(layer.forward.median);  // which reads no batch
   if (kind.speed != kUsualSpeed) {

@@ -107,6 +107,8 @@ struct RankCost {
   Nanoseconds step_time = 0;   ///< of a step beside blocks and the optimizer's: the loss's way to all ranks
   std::int64_t computing = 0;  ///< millionths of its time in which a layer computes on a CPU, and does not
                                ///< wait, sleep or read; 0: not known, and taken to be all
+  std::int64_t average = 0;    ///< millionths of their medians that forwards and backwards take on average;
+                               ///< 0: not known, and taken to be the medians
 
   friend bool operator==(const RankCost&, const RankCost&) = default;
 };

@@ -89,7 +89,8 @@ Json json(const RankCost& rank) {
                                    {"backward", rank.backward},
                                    {"read", rank.read},
                                    {"step_time", rank.step_time},
-                                   {"computing", rank.computing}})
+                                   {"computing", rank.computing},
+                                   {"average", rank.average}})
     if (value > 0) object[key] = value;
   return object;
 }

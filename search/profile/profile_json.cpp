@@ -104,7 +104,7 @@ void ProfileReader::completeness(const Value& value) {
 
 void ProfileReader::rank(const Value& value) {
   const Fields fields(value, file_, "'rank'",
-                      {"held", "step", "buffers", "forward", "backward", "read", "step_time", "computing"});
+                      {"held", "step", "buffers", "forward", "backward", "read", "step_time", "computing", "average"});
   const auto time = [&](const char* key) { return fields.find(key) != nullptr ? fields.integer(key, 0) : 0; };
   profile_.rank = {
       .held = fields.integer("held", 0),
@@ -114,7 +114,8 @@ void ProfileReader::rank(const Value& value) {
       .backward = time("backward"),
       .read = time("read"),
       .step_time = time("step_time"),
-      .computing = fields.find("computing") == nullptr ? 0 : fields.integer("computing", 0, 1'000'000)};
+      .computing = fields.find("computing") == nullptr ? 0 : fields.integer("computing", 0, 1'000'000),
+      .average = fields.find("average") == nullptr ? 0 : fields.integer("average", 500'000, 2'000'000)};
 }
 
 Spread ProfileReader::spread(const Fields& row, std::string_view key) const {

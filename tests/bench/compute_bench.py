@@ -7,40 +7,71 @@ in turns in the same processes.
 
 Every model goes through the commands that a user types: ostinato profile, ostinato plan; then the plan is named in DeepSpeed's configuration.
 The machine must have two cores that do nothing else: ranks that wait for each other take the time of the slower one.
+
+Machines drift: between the profile and the training their speed may change by more than a plan is off. So before each timed step both
+ranks time some layers alone, as the profile does. "At the pace of the steps" is the plan's time times what these took over what the
+profile says.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import tempfile
+import time
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from emulated_runs import Entry, best_chain, profile, rows_of, show, trainings
 from shapes_bench import plan
 from support.worlds import World
 
 RANKS = 2
+MIDDLE = 3  # a layer of each model that is one of Pace's
 TITLES = {
     "gpt-computed": "8 equal blocks",
     "vocabulary-computed": "6 blocks and a head that is heavier than all of them",
 }
 
 
-def bound_trainings(*args) -> list[dict]:
-    """On a core of its own, as `deepspeed --bind_cores_to_rank` starts ranks."""
+class Pace:
+    """How long a layer takes while the steps are timed; each of some layers runs both ways, one after the other."""
+
+    def __init__(self, count: int = 4):
+        from emulated_models import CONTEXT, HEADS, HIDDEN, transformer
+
+        self.layers = [transformer()(HIDDEN, HEADS) for _ in range(count)]
+        self.given = torch.randn(1, CONTEXT, HIDDEN)
+        self.seconds: list[float] = []  # of a forward and a backward
+
+    def __call__(self) -> None:
+        for layer in self.layers:
+            given = self.given.clone().requires_grad_()
+            begin = time.perf_counter()
+            made = layer(given)
+            seconds = time.perf_counter() - begin
+            gradient = torch.ones_like(made)
+            begin = time.perf_counter()
+            torch.autograd.backward(made, gradient)
+            self.seconds.append(seconds + time.perf_counter() - begin)
+
+
+def bound_trainings(*args) -> tuple[list[dict], list[float]]:
+    """On a core of its own, as `deepspeed --bind_cores_to_rank` starts ranks. With the seconds of Pace."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[dist.get_rank() % len(cores)]})
+    pace = Pace()
     try:
-        return trainings(*args)
+        return trainings(*args, pace), pace.seconds
     finally:
         os.sched_setaffinity(0, cores)
 
 
 def compare(world: World, folder: Path, name: str, args) -> None:
     folder.mkdir()
-    profiled = profile(name, 0.0, folder / "profile.json")
+    profiled = profile(name, 0.0, folder / "profile.json", "--beside", RANKS - 1)  # the script is one rank
     chosen = plan(folder, folder / "profile.json", args.micro_batches, RANKS)
     parts, expected = best_chain(profiled, RANKS, args.micro_batches)
     entries = [
@@ -48,11 +79,15 @@ def compare(world: World, folder: Path, name: str, args) -> None:
         Entry(f"ostinato: {chosen['chosen']}", parts, str(folder / "plan.json")),
     ]
     step = chosen.get("whole_step", chosen["makespan"]) / 1e9
-    measured = world.run(bound_trainings, name, 0.0, args.micro_batches, args.steps, entries)
+    by_rank = world.run(bound_trainings, name, 0.0, args.micro_batches, args.steps, entries)
+    measured, seconds = [results for results, _ in by_rank], [of_layer for _, of_rank in by_rank for of_layer in of_rank]
     times = [(layer["forward"]["median"] + layer["backward"]["median"]) / 1e6 for layer in profiled["layers"]]
     print(f"\n{TITLES[name]}: ms of the layers {', '.join(f'{time:.1f}' for time in times)}; {args.micro_batches} micro-batches on {RANKS} ranks")
     rows = rows_of(entries, [expected, step], measured)
     show(rows, rows[0])
+    pace = statistics.fmean(seconds) * 1e3 / (times[MIDDLE] * profiled["rank"].get("average", 10**6) / 1e6)
+    to_plan = ", ".join(f"{row.seconds / (row.planned * pace):.3f}" for row in rows)
+    print(f"at the pace of the steps, {pace:.3f} of the profile's, they take {to_plan} times their plans")
 
 
 def main():

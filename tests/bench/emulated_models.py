@@ -144,14 +144,19 @@ def chain(costs: tuple[int, ...], rows: int = ROWS) -> Model:
 HEADS, HIDDEN, CONTEXT = 4, 256, 256
 
 
+def transformer() -> type[nn.Module]:
+    """Made with (HIDDEN, HEADS)."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "gpt"))
+    from model import Block
+
+    return Block
+
+
 def computed(blocks: int, vocabulary: int) -> Model:
     def layers(unit: float) -> list:
         from deepspeed.pipe import LayerSpec
 
-        sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "gpt"))
-        from model import Block as Transformer
-
-        middle = [LayerSpec(Transformer, HIDDEN, HEADS) for _ in range(blocks)]
+        middle = [LayerSpec(transformer(), HIDDEN, HEADS) for _ in range(blocks)]
         return [LayerSpec(nn.Embedding, vocabulary, HIDDEN), *middle, LayerSpec(nn.Linear, HIDDEN, vocabulary)]
 
     def batches() -> Iterator:

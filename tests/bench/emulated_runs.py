@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from emulated_models import MODELS, configuration
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))  # support.worlds, for all who import this
 
+COUNTED = 2  # steps whose bytes are counted
 INFEASIBLE = 4  # nothing fits the memory, and that is proved
 
 
@@ -48,10 +49,10 @@ def ostinato(*arguments) -> str | None:
     return done.stdout
 
 
-def profile(model: str, unit: float, path: Path) -> dict:
-    """Measures the model, `unit` seconds for a cost of 1, and transfers."""
-    options = ("--repeats", 3, "--warm-up", 1, "--output", path)
-    ostinato("profile", HERE / "emulated_models.py", *options, "--", "--model", model, "--unit", unit * 1e3)
+def profile(model: str, unit: float, path: Path, *options) -> dict:
+    """Measures the model, `unit` seconds for a cost of 1, and transfers. `options`: more of them; layers that sleep need few repeats."""
+    options = options or ("--repeats", 3, "--warm-up", 1)
+    ostinato("profile", HERE / "emulated_models.py", *options, "--output", path, "--", "--model", model, "--unit", unit * 1e3)
     return json.loads(path.read_text())
 
 
@@ -85,8 +86,10 @@ def best_chain(profiled: dict, ranks: int, micro_batches: int) -> tuple[tuple[in
     """Of all partitions into one chunk a rank that on which 1F1B is quickest: its cuts, and the seconds of a step, with what blocks cost
     beside their layers, and the optimizer of rank 0, which ends last.
     """
-    times = [[layer[kind]["median"] for layer in profiled["layers"]] for kind in ("forward", "backward")]
-    steps, rank = [layer.get("step_time", 0) for layer in profiled["layers"]], profiled.get("rank", {})
+    rank = profiled.get("rank", {})
+    average = rank.get("average", 10**6) / 10**6
+    times = [[average * layer[kind]["median"] for layer in profiled["layers"]] for kind in ("forward", "backward")]
+    steps = [layer.get("step_time", 0) for layer in profiled["layers"]]
     for end in (0, -1):
         times[0][end] += rank.get("read", 0)
     of_block = [rank.get(kind, 0) for kind in ("forward", "backward")]
@@ -130,28 +133,40 @@ def make_engine(model_name: str, unit: float, micro_batches: int, entry: Entry):
     return engine, model.batches()
 
 
-def trainings(model: str, unit: float, micro_batches: int, steps: int, entries: Sequence[Entry]) -> list[dict]:
-    """Of each entry: losses, seconds of each step but the first, and the peak of bytes that its steps added to those before the first:
-    what lives within a step, and buffers that stay from step to step. They take turns, so that what else the machine does hits all
-    of them."""
+def trainings(
+    model: str, unit: float, micro_batches: int, steps: int, entries: Sequence[Entry], between: Callable[[], None] = lambda: None
+) -> list[dict]:
+    """Of each entry: losses, seconds of each step but the first, and the peak of bytes that a step adds to those before the first: what
+    lives within it, and buffers that stay from step to step. They take turns, so that what else the machine does hits all of them.
+
+    Counting bytes takes time, so it is done in steps of its own, after the first: COUNTED of them, which are not timed. `between`: runs
+    before each timed step, on all ranks at a time."""
     from ostinato import _profiler
 
     _profiler.install_allocator()
     engines = [make_engine(model, unit, micro_batches, entry) for entry in entries]
     results = [{"losses": [], "seconds": [], "peak": 0} for _ in entries]
     stays = [0] * len(entries)  # bytes that an entry's steps left behind
-    for step in range(steps + 1):
+    for step in range(1 + COUNTED + steps):
+        if step == 1 + COUNTED:
+            _profiler.remove_allocator()
+        counts = step < 1 + COUNTED
         for number, ((engine, data), result) in enumerate(zip(engines, results, strict=True)):
-            before = _profiler.live_bytes()
-            _profiler.reset_peak()
+            before = _profiler.live_bytes() if counts else 0
+            if counts:
+                _profiler.reset_peak()
             dist.barrier()
+            if not counts:
+                between()
+                dist.barrier()
             begin = time.perf_counter()
             result["losses"].append(engine.train_batch(data).item())
-            if step:
+            if not counts:
                 result["seconds"].append(time.perf_counter() - begin)
+                continue
+            if step:
                 result["peak"] = max(result["peak"], _profiler.peak_bytes() - before + stays[number])
             stays[number] += _profiler.live_bytes() - before
-    _profiler.remove_allocator()
     return results
 
 

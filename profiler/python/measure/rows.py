@@ -8,12 +8,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from ostinato import _profiler
 from ostinato.profile.measure.footprint import Footprint
 from ostinato.profile.measure.kept import Memory
-from ostinato.profile.measure.samples import Samples
+from ostinato.profile.measure.samples import Samples, average, computing
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.tensors import bytes_of
@@ -74,11 +75,11 @@ def with_labels(rows: list[Any], job: Job) -> list[Any]:
     return rows
 
 
-def rank_cost(settings: Settings, read: int = 0, computing: int = 0) -> Any:
+def rank_cost(settings: Settings, read: int = 0, samples: Sequence[Samples] = ()) -> Any:
     """What each rank holds under the plugin, whichever layers it has: DeepSpeed's buckets, and the executor's buffers. `read`: ns
-    for a batch; `computing`: as samples.computing() has it, on a CPU. What blocks cost is measured elsewhere (machine/block_time.py)."""
+    for a batch; `samples`: of all layers, on a CPU. What blocks cost is measured elsewhere (machine/block_time.py)."""
     cost = _profiler.RankCost()
-    cost.read, cost.computing = read, computing
+    cost.read, cost.computing, cost.average = read, computing(samples), average(samples)
     cost.held, cost.step = settings.bucket_bytes()
     cost.buffers = RECEIVE_BUFFERS
     return cost

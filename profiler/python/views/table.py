@@ -127,6 +127,8 @@ def block_lines(profile: Any) -> list[str]:
     lines = []
     if rank.forward or rank.backward:
         lines.append(f"a block takes {rank.forward / 1e3:.0f} us forward and {rank.backward / 1e3:.0f} us backward beside its layers")
+    if rank.average:
+        lines.append(f"on average layers take {rank.average / 1e6:.2f} times their medians, which plans count")
     if rank.read:
         lines.append(f"a batch takes {rank.read / 1e3:.0f} us to read")
     if step := sum(row.step_time for row in profile.layers):
@@ -233,6 +235,7 @@ def summary(profile: Any, path: str) -> dict[str, Any]:
         "transfers": len(profile.transfers),
         "block_forward": profile.rank.forward,
         "block_backward": profile.rank.backward,
+        "average": profile.rank.average,
         "read": profile.rank.read,
         "step_time": sum(row.step_time for row in profile.layers),
         "beside_step_time": profile.rank.step_time,

@@ -11,6 +11,7 @@ from ostinato.deepspeed.block_time import costs
 from ostinato.profile import ProfileError
 from ostinato.profile.machine import block_time
 from ostinato.profile.machine.device import Cpu
+from ostinato.profile.measure.samples import Sample, Samples, average
 from ostinato.profile.script.engine import READS, time_to_read
 
 NEEDS_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -23,13 +24,14 @@ def instruction(action):
 def test_a_block_costs_until_what_it_made_is_sent():
     actions = [instruction(action) for action in ("RECV_F", "F", "SEND_F", "F", "B", "SEND_B", "RECV_B")]
     records = [(i, 10 * i, 10 * i + 5) for i in range(len(actions))]
-    assert list(costs(actions, records)) == [("F", 20), ("B", 20)]  # the F that sends nothing does not count
+    found = [(block.action, cost) for block, cost in costs(actions, records, {"F": [3, 4], "B": [7]})]
+    assert found == [("F", 17), ("B", 13)]  # the F that sends nothing does not count
 
 
 @NEEDS_CORES
 def test_blocks_are_measured_in_a_training_of_two_ranks():
-    forward, backward, step = block_time.measure_blocks(4096)
-    assert 0 < forward < 10**9 and 0 <= backward < 10**9 and 0 < step < 10**9
+    cost = block_time.measure_blocks(4096, 1 << 16)
+    assert 0 < cost.forward < 10**9 and 0 <= cost.backward < 10**9 and 0 <= cost.read < 10**9 and 0 < cost.step < 10**9
 
 
 @NEEDS_CORES
@@ -37,7 +39,7 @@ def test_a_rank_that_fails_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     (tmp_path / "deepspeed.py").write_text("raise SystemExit('no DeepSpeed today')")
     with pytest.raises(ProfileError, match="rank 0 of the measurement of blocks failed: no DeepSpeed today"):
-        block_time.measure_blocks(4096)
+        block_time.measure_blocks(4096, 0)
 
 
 def test_nothing_is_measured_where_it_would_say_nothing(monkeypatch):
@@ -49,6 +51,22 @@ def test_nothing_is_measured_where_it_would_say_nothing(monkeypatch):
 def test_borders_carry_what_most_layers_put_out():
     rows = [SimpleNamespace(output_bytes=size) for size in (8, 8, 8, 4096)]
     assert block_time.border_bytes(rows) == 8
+
+
+def test_a_stage_touches_its_share_of_the_model():
+    row = SimpleNamespace(parameters=100, kept=20, forward_workspace=3)
+    assert block_time.touched_bytes([row] * 4) == 2 * 123
+
+
+def samples_of(forward, backward):
+    return Samples([Sample(time, 0, 0) for time in forward], [Sample(time, 0, 0) for time in backward])
+
+
+def test_a_profile_says_what_layers_take_on_average():
+    assert average([samples_of([10] * 5, [20] * 5)]) == 10**6
+    assert average([samples_of([10, 10, 10, 10, 15], [20] * 5)]) == round(10**6 * 31 / 30)
+    assert average([samples_of([10, 10, 10, 10, 10**9], [])]) == 1_200_000  # interrupted: counts as twice the median
+    assert average([]) == average([Samples()]) == 0
 
 
 def reader(batches, micro_batches=9):
@@ -75,6 +93,7 @@ def test_a_profile_keeps_them(tmp_path):
 
     profile = _profiler.Profile()
     rank = profile.rank
-    rank.forward, rank.backward, rank.read, rank.step_time = 200, 100, 300, 400
+    rank.forward, rank.backward, rank.read, rank.step_time, rank.average = 200, 100, 300, 400, 1_020_000
     profile.rank = rank
-    assert json.loads(profile.json())["rank"] == {"held": 0, "step": 0, "buffers": 0, "forward": 200, "backward": 100, "read": 300, "step_time": 400}
+    written = {"forward": 200, "backward": 100, "read": 300, "step_time": 400, "average": 1_020_000}
+    assert json.loads(profile.json())["rank"] == {"held": 0, "step": 0, "buffers": 0} | written

@@ -92,7 +92,8 @@ def test_others_compute_while_it_lasts_and_not_after(count, threads):
         assert module.runs.value == runs
 
 
-def test_one_that_ends_early_is_said(capfd):
+def test_one_that_ends_early_is_said(capfd, threads):
+    torch.set_num_threads(1)
     module = Counted()
     layers = layers_of(module)
     module.fails.value = True

@@ -95,6 +95,26 @@ TEST(Cluster, SlowDevicesTakeLonger) {
   EXPECT_EQ(layers[1].backward.median, 67);  // 66.67 rounded up
 }
 
+TEST(Cluster, AStepTakesWhatLayersTakeOnAverage) {
+  Profile profile = test::profile_of({10, 3});
+  profile.layers[0].recompute = 8;
+  profile.rank = {.read = 100, .average = 1'250'000};
+  const std::vector<LayerCost> layers = layers_on(DeviceKind{}, profile);
+  EXPECT_EQ(layers[0].forward.median, 13 + 100);  // 12.5 rounded up, and a batch, which is no layer
+  EXPECT_EQ(layers[0].backward.median, 25);
+  EXPECT_EQ(layers[0].recompute, 10);
+  EXPECT_EQ(layers[1].recompute, 4);  // as its forward: 3.75
+  EXPECT_EQ(layers[1].backward_input.median, 0);
+}
+
+TEST(Cluster, AKindsOwnProfileHasItsOwnAverage) {
+  Profile profile = test::profile_of({10});
+  DeviceKind kind;
+  kind.profile = std::make_shared<const Profile>(profile);
+  profile.rank.average = 2'000'000;
+  EXPECT_EQ(layers_on(kind, profile)[0].forward.median, 10);
+}
+
 TEST(Cluster, AKindMayHaveAProfileOfItsOwn) {
   const Profile main = test::profile_of({3, 10});
   DeviceKind kind;

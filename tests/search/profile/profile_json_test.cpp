@@ -109,6 +109,7 @@ TEST(ProfileJsonTest, WhatARankSpendsIsOptional) {
   p.rank = {.held = 1, .step = 2, .buffers = 3};
   EXPECT_NE(format_profile(p).find(R"("rank": {"held":1,"step":2,"buffers":3})"), std::string::npos);
   p.rank.forward = 4, p.rank.backward = 5, p.rank.read = 6, p.rank.step_time = 7;
+  p.rank.average = 1'020'000;
   EXPECT_EQ(parse_profile(format_profile(p), "profile.json").rank, p.rank);
 }
 
