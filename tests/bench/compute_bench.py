@@ -33,17 +33,20 @@ MIDDLE = 3  # a layer of each model that is one of Pace's
 TITLES = {
     "gpt-computed": "8 equal blocks",
     "vocabulary-computed": "6 blocks and a head that is heavier than all of them",
+    "small-computed": "8 blocks of a millisecond",
+    "large-computed": "4 blocks of 120 ms",
 }
+WIDTHS = {"gpt-computed": 256, "vocabulary-computed": 256, "small-computed": 64, "large-computed": 512}
 
 
 class Pace:
     """How long a layer takes while the steps are timed; each of some layers runs both ways, one after the other."""
 
-    def __init__(self, count: int = 4):
-        from emulated_models import CONTEXT, HEADS, HIDDEN, transformer
+    def __init__(self, width: int, count: int = 4):
+        from emulated_models import HEADS, transformer
 
-        self.layers = [transformer()(HIDDEN, HEADS) for _ in range(count)]
-        self.given = torch.randn(1, CONTEXT, HIDDEN)
+        self.layers = [transformer()(width, HEADS) for _ in range(count)]
+        self.given = torch.randn(1, width, width)
         self.seconds: list[float] = []  # of a forward and a backward
 
     def __call__(self) -> None:
@@ -58,13 +61,13 @@ class Pace:
             self.seconds.append(seconds + time.perf_counter() - begin)
 
 
-def bound_trainings(*args) -> tuple[list[dict], list[float]]:
+def bound_trainings(name: str, *args) -> tuple[list[dict], list[float]]:
     """On a core of its own, as `deepspeed --bind_cores_to_rank` starts ranks. With the seconds of Pace."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[dist.get_rank() % len(cores)]})
-    pace = Pace()
+    pace = Pace(WIDTHS[name])
     try:
-        return trainings(*args, pace), pace.seconds
+        return trainings(name, *args, pace), pace.seconds
     finally:
         os.sched_setaffinity(0, cores)
 

@@ -141,28 +141,30 @@ def chain(costs: tuple[int, ...], rows: int = ROWS) -> Model:
 
 # ---- a GPT that computes: nothing sleeps
 
-HEADS, HIDDEN, CONTEXT = 4, 256, 256
+HEADS, HIDDEN = 4, 256
 
 
 def transformer() -> type[nn.Module]:
-    """Made with (HIDDEN, HEADS)."""
+    """Made with a width, and HEADS."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "gpt"))
     from model import Block
 
     return Block
 
 
-def computed(blocks: int, vocabulary: int) -> Model:
+def computed(blocks: int, vocabulary: int, width: int = HIDDEN) -> Model:
+    """Sequences are as long as the model is wide."""
+
     def layers(unit: float) -> list:
         from deepspeed.pipe import LayerSpec
 
-        middle = [LayerSpec(transformer(), HIDDEN, HEADS) for _ in range(blocks)]
-        return [LayerSpec(nn.Embedding, vocabulary, HIDDEN), *middle, LayerSpec(nn.Linear, HIDDEN, vocabulary)]
+        middle = [LayerSpec(transformer(), width, HEADS) for _ in range(blocks)]
+        return [LayerSpec(nn.Embedding, vocabulary, width), *middle, LayerSpec(nn.Linear, width, vocabulary)]
 
     def batches() -> Iterator:
         generator = torch.Generator().manual_seed(0)
         while True:
-            text = torch.randint(vocabulary, (1, CONTEXT + 1), generator=generator)
+            text = torch.randint(vocabulary, (1, width + 1), generator=generator)
             yield text[:, :-1], text[:, 1:]
 
     def loss(logits, targets):
@@ -186,6 +188,8 @@ MODELS = {
     "uneven-large": chain(UNEVEN, LARGE_ROWS),
     "gpt-computed": computed(8, 256),
     "vocabulary-computed": computed(6, 8192),
+    "small-computed": computed(8, 256, 64),
+    "large-computed": computed(4, 256, 512),
 }
 
 
