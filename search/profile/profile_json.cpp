@@ -103,8 +103,9 @@ void ProfileReader::completeness(const Value& value) {
 }
 
 void ProfileReader::rank(const Value& value) {
-  const Fields fields(value, file_, "'rank'",
-                      {"held", "step", "buffers", "forward", "backward", "read", "step_time", "computing", "average"});
+  const Fields fields(
+      value, file_, "'rank'",
+      {"held", "step", "buffers", "forward", "backward", "read", "step_time", "computing", "average"});
   const auto time = [&](const char* key) { return fields.find(key) != nullptr ? fields.integer(key, 0) : 0; };
   profile_.rank = {
       .held = fields.integer("held", 0),

@@ -124,6 +124,6 @@ def test_a_profile_has_it_by_layer():
 
 
 def test_what_is_said():
-    rank = SimpleNamespace(forward=0, backward=0, read=0, step_time=0)
+    rank = SimpleNamespace(forward=0, backward=0, read=0, step_time=0, average=0)
     layers = [SimpleNamespace(step_time=1_000_000), SimpleNamespace(step_time=540_000)]
     assert block_lines(SimpleNamespace(rank=rank, layers=layers)) == ["the optimizer's step takes 1.54 ms for all layers"]

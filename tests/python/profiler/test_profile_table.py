@@ -63,6 +63,9 @@ def test_what_is_beside_the_layers_is_said():
         "a block takes 201 us forward and 114 us backward beside its layers", "a batch takes 3 us to read",
         "a step takes 4.12 ms beside blocks and optimizer",
     ]  # fmt: skip
+    rank.average = 1_020_000
+    result.rank = rank
+    assert block_lines(result)[1] == "on average layers take 1.02 times their medians, which plans count"
     assert summary(result, "p.json")["block_forward"] == 201_000
 
 

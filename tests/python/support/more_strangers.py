@@ -82,8 +82,11 @@ class NoTruth:
     def __bool__(self):
         raise RuntimeError("neither true nor false")
 
-    __eq__ = __len__ = lambda self, *_: bool(self)  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
+    def __len__(self):
+        return int(bool(self))
+
+    def __eq__(self, _other):
+        return bool(self)
 
 
 SCALES = torch.tensor([0.5, 0.25])
