@@ -127,7 +127,7 @@ def block_lines(profile: Any) -> list[str]:
     lines = []
     if rank.forward or rank.backward:
         lines.append(f"a block takes {rank.forward / 1e3:.0f} us forward and {rank.backward / 1e3:.0f} us backward beside its layers")
-    if rank.average:
+    if rank.average and abs(rank.average - 10**6) >= 5000:  # else 1.00 times
         lines.append(f"on average layers take {rank.average / 1e6:.2f} times their medians, which plans count")
     if rank.read:
         lines.append(f"a batch takes {rank.read / 1e3:.0f} us to read")
