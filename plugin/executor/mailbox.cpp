@@ -15,6 +15,7 @@
 #include <new>
 #include <random>
 #include <string>
+#include <string_view>
 
 #include "plugin/executor/error.h"
 
@@ -25,6 +26,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr const char* kName = "ostinato";
+constexpr std::string_view kShown = "/memfd:ostinato (deleted)";  ///< what /proc says of it
 constexpr std::size_t kLine = 64;  ///< cache line: what one side writes often is apart from the rest
 
 /// Before it sleeps, a side looks for about as long as sleeping and being woken takes: at most twice the best
@@ -110,10 +112,9 @@ std::optional<Mailbox> Mailbox::make(int slots, std::int64_t slot_bytes) {
 std::optional<Mailbox> Mailbox::open(const Address& address) {
   const std::string path = "/proc/" + std::to_string(address[0]) + "/fd/" + std::to_string(address[1]);
   // Numbers from another host may mean anything here, a device too: looked at before it is opened.
-  const std::string expected = std::string("/memfd:") + kName + " (deleted)";
   std::array<char, 64> target{};
   const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
-  if (length < 0 || std::string_view(target.data(), length) != expected) return std::nullopt;
+  if (length < 0 || std::string_view(target.data(), length) != kShown) return std::nullopt;
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return std::nullopt;
   std::optional<Mailbox> opened = map(file);

@@ -85,8 +85,9 @@ constexpr Formula kForward = attention<0, 1, 1>;
 /// Scores again, then gradients of queries and keys; of scores and values.
 constexpr Formula kBackward = attention<1, 3, 2>;
 
+/// Never destroyed: at the end of a process torch's threads may still run operators.
 const std::unordered_map<std::string_view, Formula>& formulas() {
-  static const std::unordered_map<std::string_view, Formula> known = {
+  static const auto& known = *new std::unordered_map<std::string_view, Formula>{
       {"aten::mm", matrices<0>},
       {"aten::bmm", matrices<0>},
       {"aten::mv", matrices<0>},

@@ -25,7 +25,8 @@ Nanoseconds now() {
       .count();
 }
 
-/// Written by one thread only.
+/// Written by one thread only. Who reads it when that thread has left its operators reads `depth` first:
+/// nothing else need order the two, and how a thread pool's threads wait for each other is not ours to know.
 struct Buffer {
   int first = 0;                      ///< number of its first event among the recorder's
   std::vector<OperatorEvent> events;  ///< full size from the start
@@ -33,7 +34,7 @@ struct Buffer {
   std::vector<char> names;  ///< full size from the start: distinct long ones, each ends with 0
   std::size_t names_used = 0;
   std::array<int, kDepth> stack{};  ///< of open events
-  int depth = 0;                    ///< may exceed kDepth: those are lost
+  std::atomic<int> depth{0};        ///< may exceed kDepth: those are lost
   std::int64_t dropped = 0;
   std::int64_t unfinished = 0;
 };
@@ -135,10 +136,10 @@ void fill(OperatorEvent& event, Buffer& buffer, const at::RecordFunction& functi
   event.allocated = -allocated_by_this_thread();
 }
 
-/// Null: none, or it had no room.
-OperatorEvent* innermost(Buffer& buffer) {
-  if (buffer.depth == 0 || buffer.depth > kDepth || buffer.stack[buffer.depth - 1] == kLost) return nullptr;
-  return &buffer.events[buffer.stack[buffer.depth - 1]];
+/// Of `depth` that are open. Null: none, or it had no room.
+OperatorEvent* innermost(Buffer& buffer, int depth) {
+  if (depth == 0 || depth > kDepth || buffer.stack[depth - 1] == kLost) return nullptr;
+  return &buffer.events[buffer.stack[depth - 1]];
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
@@ -149,11 +150,12 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     state->dropped.fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }
-  const bool room = buffer->used < static_cast<int>(buffer->events.size()) && buffer->depth < kDepth;
+  const int depth = buffer->depth.load(std::memory_order_relaxed);
+  const bool room = buffer->used < static_cast<int>(buffer->events.size()) && depth < kDepth;
   if (!room) ++buffer->dropped;
-  const OperatorEvent* caller = innermost(*buffer);
-  if (buffer->depth < kDepth) buffer->stack[buffer->depth] = room ? buffer->used : kLost;
-  ++buffer->depth;
+  const OperatorEvent* caller = innermost(*buffer, depth);
+  if (depth < kDepth) buffer->stack[depth] = room ? buffer->used : kLost;
+  buffer->depth.store(depth + 1, std::memory_order_relaxed);
   if (room) {
     OperatorEvent& event = buffer->events[buffer->used++];
     fill(event, *buffer, function, state->pass.load(std::memory_order_relaxed));
@@ -165,27 +167,33 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   return nullptr;
 }
 
+/// Ends the innermost of `depth` that are open.
+void end_innermost(Buffer& buffer, int depth, DeviceTimer* timer) {
+  OperatorEvent* event = innermost(buffer, depth);
+  if (event == nullptr) return;
+  event->end = now();
+  event->allocated += allocated_by_this_thread();
+  if (timer != nullptr) timer->close();
+  OperatorEvent* caller = innermost(buffer, depth - 1);
+  if (caller == nullptr) return;
+  caller->children += event->end - event->start;
+  caller->children_allocated += event->allocated;
+}
+
 void on_end(const at::RecordFunction&, at::ObserverContext*) {
   OperatorRecorder::State* state = active.load(std::memory_order_acquire);
   if (state == nullptr || mine.generation != state->generation || mine.buffer == nullptr) return;
   Buffer& buffer = *mine.buffer;
-  if (buffer.depth == 0) return;  // it started before the recorder did
-  --buffer.depth;
-  if (buffer.depth >= kDepth || buffer.stack[buffer.depth] == kLost) return;
-  OperatorEvent& event = buffer.events[buffer.stack[buffer.depth]];
-  event.end = now();
-  event.allocated += allocated_by_this_thread();
-  if (state->options.timer != nullptr) state->options.timer->close();
-  OperatorEvent* caller = innermost(buffer);
-  if (caller == nullptr) return;
-  caller->children += event.end - event.start;
-  caller->children_allocated += event.allocated;
+  const int depth = buffer.depth.load(std::memory_order_relaxed);
+  if (depth == 0) return;  // it started before the recorder did
+  end_innermost(buffer, depth, state->options.timer);
+  buffer.depth.store(depth - 1, std::memory_order_release);
 }
 
 }  // namespace
 
 OperatorRecorder::OperatorRecorder(const RecorderOptions& options) : state_(std::make_unique<State>()) {
-  state_->buffers.resize(options.threads);
+  state_->buffers = std::vector<Buffer>(options.threads);
   int first = 0;
   for (Buffer& buffer : state_->buffers) {
     buffer.events.resize(options.events_per_thread);
@@ -221,8 +229,7 @@ void OperatorRecorder::stop() {
   hook_.reset();
   active.store(nullptr, std::memory_order_release);
   for (Buffer& buffer : state_->buffers) {
-    buffer.unfinished += std::min(buffer.depth, kDepth);
-    buffer.depth = 0;
+    buffer.unfinished += std::min(buffer.depth.exchange(0, std::memory_order_acquire), kDepth);
   }
 }
 

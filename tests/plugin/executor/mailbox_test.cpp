@@ -32,21 +32,33 @@ std::int64_t read(Mailbox& box, std::int64_t message, const PeerProcess& writer)
   return value;
 }
 
+void carry(Mailbox& out, Mailbox& in) {
+  const PeerProcess self(::getpid());
+  std::thread reader([&] {
+    for (std::int64_t m = 0; m < 1000; ++m) EXPECT_EQ(read(in, m, self), 7 * m);
+  });
+  for (std::int64_t m = 0; m < 1000; ++m) {
+    EXPECT_TRUE(m < 3 || out.wait_taken(m - 3, kLong, self));
+    write(out, m, 7 * m);
+  }
+  reader.join();
+}
+
 TEST(Mailbox, CarriesMessagesInSlotsThatAreUsedAgain) {
   auto out = Mailbox::make(3, 100);
   ASSERT_TRUE(out);
   auto in = Mailbox::open(out->address());
   ASSERT_TRUE(in);
   EXPECT_EQ(in->slot_bytes(), 100);
-  const PeerProcess self(::getpid());
-  std::thread reader([&] {
-    for (std::int64_t m = 0; m < 1000; ++m) EXPECT_EQ(read(*in, m, self), 7 * m);
-  });
-  for (std::int64_t m = 0; m < 1000; ++m) {
-    EXPECT_TRUE(m < 3 || out->wait_taken(m - 3, kLong, self));
-    write(*out, m, 7 * m);
-  }
-  reader.join();
+  carry(*out, *in);
+}
+
+/// Of two mappings the thread sanitizer does not know that they are the same memory; of one it sees whether
+/// put() and take() order what lies in a slot.
+TEST(Mailbox, OrdersWhatLiesInASlot) {
+  auto box = Mailbox::make(3, 100);
+  ASSERT_TRUE(box);
+  carry(*box, *box);
 }
 
 TEST(Mailbox, MessagesMayBeTakenOutOfTurn) {
