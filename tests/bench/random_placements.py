@@ -126,8 +126,12 @@ def random_placement(seed: int) -> tuple[str, int]:
     rng = random.Random(seed)
     devices = rng.randint(3, 8)
     form = rng.choice(FORMS)
-    blocks = form(rng, devices).blocks()
-    lines = ['format = "ostinato-placement/1"', f'name = "{form.__name__}-{seed}"', 'time_unit = "ns"', 'memory_unit = "B"',
+    return placement_text(rng, f"{form.__name__}-{seed}", form(rng, devices).blocks(), devices), rng.randint(8, 16)
+
+
+def placement_text(rng: random.Random, name: str, blocks: list[Block], devices: int) -> str:
+    """Draws links and memory."""
+    lines = ['format = "ostinato-placement/1"', f'name = "{name}"', 'time_unit = "ns"', 'memory_unit = "B"',
              "[link]", f"latency = {rng.randint(0, 3)}", f"bandwidth = {rng.choice([0, 2])}"]
     for a in rng.sample(range(devices), rng.randint(0, 2)):
         b = rng.choice([d for d in range(devices) if d != a])
@@ -139,4 +143,4 @@ def random_placement(seed: int) -> tuple[str, int]:
         lines += ["[[devices]]", f'name = "d{d}"', f"memory = {static + room}", f"static = {static}"]
     for block in blocks:
         lines += block.toml()
-    return "\n".join(lines) + "\n", rng.randint(8, 16)
+    return "\n".join(lines) + "\n"
