@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "plugin/executor/error.h"
@@ -55,7 +54,7 @@ class Arriving : public Transfer {
     if (!peer_.in->wait_for(message_, timeout, peer_.process)) return false;
     const std::byte* from = peer_.in->slot(message_);
     for (const at::Tensor& tensor : tensors_) {
-      std::memcpy(tensor.mutable_data_ptr(), from, tensor.nbytes());
+      std::copy_n(from, tensor.nbytes(), static_cast<std::byte*>(tensor.mutable_data_ptr()));
       from += tensor.nbytes();
     }
     peer_.in->take(message_);
@@ -154,8 +153,8 @@ std::unique_ptr<Transfer> HostChannel::send(Tensors tensors, int rank) {
   if (!peer.out->is_free(message)) throw ExecutionError("more messages are on their way than was said");
   std::byte* to = peer.out->slot(message);
   for (const at::Tensor& tensor : tensors) {
-    std::memcpy(to, tensor.const_data_ptr(), tensor.nbytes());
-    to += tensor.nbytes();
+    // Not memcpy: a tensor without elements has no address.
+    to = std::copy_n(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes(), to);
   }
   peer.out->put(message);
   return std::make_unique<Sent>(peer, message);

@@ -2,7 +2,7 @@
 #include "tests/plugin/executor/support/thread_channel.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <stdexcept>
 
 namespace ostinato::testing {
@@ -31,7 +31,8 @@ class ThreadTransfer : public Transfer {
 void hand_over(const at::Tensor& from, const at::Tensor& to) {
   if (from.nbytes() != to.nbytes() || !from.is_contiguous())
     throw std::logic_error("the message does not fit");
-  std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
+  std::copy_n(static_cast<const std::byte*>(from.const_data_ptr()), from.nbytes(),
+              static_cast<std::byte*>(to.mutable_data_ptr()));
 }
 
 }  // namespace
