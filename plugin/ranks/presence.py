@@ -63,7 +63,7 @@ class Presence:
                 if self._silent is self._others:
                     number = max(number, self._answered) + 1
                     store.set(f"{self._key}/{number}", "")
-                self._silent = [rank for rank in self._others if not store.check([f"{self._key}/{number}/{rank}"])]
+                self._silent = silent(store, f"{self._key}/{number}", self._silent)
                 self._heard = time.monotonic()
                 if not self._silent:
                     self._silent = self._others
@@ -75,6 +75,13 @@ class Presence:
         if time.monotonic() - self._heard > min(limit_s, 5 * self._period_s) or not self._silent:
             return NO_STORE
         return f"{ranks_in_words(self._silent)} gave no sign for {limit_s:g} s"
+
+
+def silent(store, key: str, ranks: list[int]) -> list[int]:
+    """Those that have not set `key`/rank. All of them at once first: every rank asks so in every period, of every other, and there is one
+    store for all.
+    """
+    return [] if store.check([f"{key}/{rank}" for rank in ranks]) else [rank for rank in ranks if not store.check([f"{key}/{rank}"])]
 
 
 def ranks_in_words(ranks: list[int]) -> str:

@@ -32,7 +32,7 @@ from .connection import connected
 from .deadline import Deadline
 from .lateness import Lateness
 from .launcher import Launcher, agent_has_the_store
-from .presence import NO_STORE, Presence, ranks_in_words
+from .presence import NO_STORE, Presence, ranks_in_words, silent
 
 PATIENCE_S = 20.0  # for threads, when the process ends
 PATIENCE_AFTER_FAILURE_S = 2.0  # the store may be what has failed
@@ -109,15 +109,13 @@ class Watch:
             store.set(self._failed, str(self._rank))
             end = time.monotonic() + 5 * self._period_s
             store.set(f"{self._spoken}/{self._rank}", "")
-            while (silent := self._silent(store)) and time.monotonic() < end:
+            missed = list(range(self._ranks))
+            while (missed := silent(store, self._spoken, missed)) and time.monotonic() < end:
                 time.sleep(self._period_s / 10)
-            if silent:
-                say(f"{ranks_in_words(silent)} said nothing: stopped, gone, or busy with what keeps Python's lock")
+            if missed:
+                say(f"{ranks_in_words(missed)} said nothing: stopped, gone, or busy with what keeps Python's lock")
         except RuntimeError:
             say("the store is gone, so nobody can be asked: the process that holds it, rank 0 or the launcher's agent, has ended")
-
-    def _silent(self, store) -> list[int]:
-        return [rank for rank in range(self._ranks) if not store.check([f"{self._spoken}/{rank}"])]
 
     def _run(self) -> None:
         while not self._over.wait(self._period_s):

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/unequal/bounds.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -154,11 +156,20 @@ Nanoseconds least_makespan(const Jobs& jobs) {
   return least;
 }
 
-int step_that_cannot_fit(const Jobs& jobs) {
-  for (int s = 0; s < jobs.steps(); ++s)
-    for (const int d : jobs.devices_of(s))
-      if (jobs.time(s) > 0 && std::max<Bytes>(jobs.memory(s), 0) + jobs.workspace(s) > jobs.room(d)) return s;
-  return -1;
+std::string what_cannot_fit(const Jobs& jobs, const Placement& placement) {
+  for (int d = 0; d < jobs.devices(); ++d) {  // also of one that runs nothing
+    if (jobs.room(d) < 0)
+      return fmt::format("device {} ({}): static memory is larger than its memory", d,
+                         placement.devices[d].name);
+  }
+  for (int s = 0; s < jobs.steps(); ++s) {
+    for (const int d : jobs.devices_of(s)) {
+      if (jobs.time(s) > 0 && std::max<Bytes>(jobs.memory(s), 0) + jobs.workspace(s) > jobs.room(d))
+        return fmt::format("block '{}' of micro-batch {} alone needs more memory than its device has",
+                           placement.blocks[jobs.block(s)].name, jobs.micro_batch(s));
+    }
+  }
+  return "";
 }
 
 }  // namespace ostinato::unequal

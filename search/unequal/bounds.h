@@ -3,6 +3,8 @@
 // Proven lower bounds of a step of unequal micro-batches: U1 to U4 of docs/bounds.md. The checker has its own
 // writing of each (search/checker/unequal.h), and tests compare the two.
 
+#include <string>
+
 #include "search/unequal/jobs.h"
 
 namespace ostinato::unequal {
@@ -10,7 +12,7 @@ namespace ostinato::unequal {
 /// No schedule ends earlier. O(steps * (log steps + blocks on a device)).
 Nanoseconds least_makespan(const Jobs& jobs);
 
-/// A step that alone needs more than a device has (docs/bounds.md, U5); -1: there is none.
-int step_that_cannot_fit(const Jobs& jobs);
+/// Why no schedule exists (docs/bounds.md, U5), or "". `placement`: that of the jobs.
+std::string what_cannot_fit(const Jobs& jobs, const Placement& placement);
 
 }  // namespace ostinato::unequal

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/unequal/unequal.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -47,10 +45,8 @@ class Search {
                                   std::chrono::duration<double>(options.time_limit_seconds))) {}
 
   Plan run() {
-    if (const int s = step_that_cannot_fit(jobs_); s >= 0)
-      throw InfeasibleError(
-          fmt::format("block '{}' of micro-batch {} alone needs more memory than its device has",
-                      placement_.blocks[jobs_.block(s)].name, jobs_.micro_batch(s)));
+    if (const std::string reason = what_cannot_fit(jobs_, placement_); !reason.empty())
+      throw InfeasibleError(reason);
     bound_ = least_makespan(jobs_);
     begin();
     if (best_.empty())

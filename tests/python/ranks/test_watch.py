@@ -20,6 +20,7 @@ class Store:
 
     def __init__(self):
         self.values: dict[str, str] = {}
+        self.checks = 0
         self.asked, self.free = threading.Event(), threading.Event()
         self.free.set()
 
@@ -32,6 +33,7 @@ class Store:
 
     def check(self, keys: list[str]) -> bool:
         self._wait()
+        self.checks += 1
         return all(key in self.values for key in keys)
 
     def set(self, key: str, value: str) -> None:
@@ -206,6 +208,42 @@ def test_who_answers_is_waited_for(store, monkeypatch):
         assert not missed.came.wait(1.5)
         watches[1].close()
         assert missed.came.wait(60) and missed.who == "rank 1 gave no sign for 1 s"
+
+
+def test_who_has_answered_is_not_asked_for_again(store):
+    """Of 63 ranks 62 answer at once, and the last when it was asked for a while."""
+    answers = {f"key/{rank}" for rank in range(62)}
+    store.values.update(dict.fromkeys(answers, ""))
+    silent = presence.silent(store, "key", list(range(63)))
+    assert silent == [62] and store.checks == 64
+    for _ in range(10):
+        assert (silent := presence.silent(store, "key", silent)) == [62]
+    assert store.checks == 64 + 20
+    store.values["key/62"] = ""
+    assert presence.silent(store, "key", silent) == [] == presence.silent(store, "key", list(range(63)))
+    assert store.checks == 84 + 2
+
+
+def test_presence_asks_little_of_a_store(store, monkeypatch):
+    """Of 64 ranks that answer in time each question takes few requests."""
+    mine = Presence(store, "test", 0, 64, period_s=0.01)
+    questions = 0
+    original = store.set
+
+    def answered(key: str, value: str) -> None:
+        nonlocal questions
+        questions += 1
+        for rank in range(1, 64):
+            original(f"{key}/{rank}", "")
+        original(key, value)
+
+    monkeypatch.setattr(store, "set", answered)
+    with mine.needed(60.0, Missed()):
+        end = time.monotonic() + 60
+        while questions < 5 and time.monotonic() < end:
+            time.sleep(0.01)
+    threads.join(60)
+    assert questions >= 5 and store.checks <= questions
 
 
 def test_a_store_that_does_not_answer_is_told_of(store, monkeypatch):

@@ -90,6 +90,19 @@ class World:
                     end = min(end, time.monotonic() + GRACE)
         return answers
 
+    def end(self, function, *args) -> list[int | None]:
+        """function(*args), which ends the process, on every rank; the processes' statuses, None of one that goes on."""
+        for pipe in self._pipes:
+            pipe.send((function, args))
+        end = time.monotonic() + self._timeout
+        for process in self._processes:
+            process.join(max(0, end - time.monotonic()))
+        return [process.exitcode for process in self._processes]
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
     def restart(self) -> None:
         self.stop()
         self._start()

@@ -131,6 +131,18 @@ TEST(Unequal, SaysWhatCannotFit) {
   EXPECT_THROW(search_unequal(one.placement, one.sizes, {}), InfeasibleError);
 }
 
+/// As a search of equal ones says, also where no block runs there.
+TEST(Unequal, SaysWhereStaticMemoryAloneIsTooMuch) {
+  test::UnequalCase one = chain(2, 3, kUnlimited, 1, false, 3);
+  one.placement.devices[2].memory = 4;
+  one.placement.devices[2].static_memory = 4;
+  held(one);
+  one.placement.devices[2].static_memory = 5;
+  EXPECT_THAT(
+      [&] { search_unequal(one.placement, one.sizes, {}); },
+      testing::ThrowsMessage<InfeasibleError>("device 2 (d2): static memory is larger than its memory"));
+}
+
 TEST(UnequalBounds, BothWritingsProveTheSame) {
   test::Dice random(23);
   for (int i = 0; i < 300; ++i) {
