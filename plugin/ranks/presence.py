@@ -54,6 +54,7 @@ class Presence:
     def needed(self, limit_s: float, lost: Callable[[str], None]) -> Iterator[None]:
         """lost(who) is called, on another thread, once a rank or the store has given no sign for `limit_s`, or LEAST_S."""
         limit_s = max(limit_s, LEAST_S)
+        self._silent, self._heard = self._others, time.monotonic()
         over = threading.Event()
         deadline = Deadline(limit_s, lambda _: lost(self._missed(limit_s)))
         threads.keep(deadline.thread)
@@ -67,7 +68,7 @@ class Presence:
 
     def _ask(self, over: threading.Event, deadline: Deadline) -> None:
         """A question after the other, each until all have answered."""
-        number, self._silent, self._heard = self._answered, self._others, time.monotonic()
+        number = self._answered
         try:
             while not over.wait(self._period_s):
                 store = connected(self._store)

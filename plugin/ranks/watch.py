@@ -41,6 +41,7 @@ from .presence import NO_STORE, Presence, ranks_in_words
 
 PATIENCE_S = 20.0  # for threads, when the process ends
 PATIENCE_AFTER_FAILURE_S = 2.0  # the store may be what has failed
+LOOKS = 5  # a period each, for the others to speak once one gives up
 LONGEST = 1000  # characters of what the others are told
 STORE_GONE = "the store is gone, so nobody can be asked: the process that holds it, rank 0 or the launcher's agent, has ended"
 LAUNCHER_GONE = "the launcher is gone, so this rank ends"
@@ -87,6 +88,8 @@ class Watch:
         self._over, self._leaves = threading.Event(), False
         self._why, self._names_silent, self._asked = "", False, threading.Event()  # this rank gives up; its thread has asked the others
         self._heard = False  # that another has given up, and why
+        self._silent: list[int] = []  # who has said nothing since then, when last looked
+        self._looks = 0  # that are left for it
         self._deadline: Deadline | None = None
         self._reaches = True  # the process with the store is there, and has not said that it leaves
         _watches.append(self)
@@ -142,20 +145,27 @@ class Watch:
             first = store.compare_set(self._failed, "", mine).decode()
             if not self._heard and first != mine:
                 say("{} gave up first, and said: {}".format(*json.loads(first)))
-            end = time.monotonic() + 5 * self._period_s
+            end = time.monotonic() + LOOKS * self._period_s
             store.set(f"{self._spoken}/{self._rank}", "")
-            while (silent := self._silent(store)) and time.monotonic() < end:
+            while self._note_silent(store) and time.monotonic() < end:
                 time.sleep(self._period_s / 10)
-            if silent and self._names_silent:
-                say(f"{ranks_in_words(silent)} said nothing: stopped, gone, or busy with what keeps Python's lock")
         except RuntimeError:
             if not self._heard:
                 say(STORE_GONE)
         finally:
+            if self._names_silent or self._heard:
+                self._say_silent()
             self._asked.set()
 
-    def _silent(self, store) -> list[int]:
-        return [rank for rank in range(self._ranks) if not store.check([f"{self._spoken}/{rank}"])]
+    def _note_silent(self, store) -> list[int]:
+        """Who has said nothing since one gave up."""
+        self._silent = [rank for rank in range(self._ranks) if not store.check([f"{self._spoken}/{rank}"])]
+        return self._silent
+
+    def _say_silent(self) -> None:
+        if self._silent:
+            say(f"{ranks_in_words(self._silent)} said nothing: stopped, gone, or busy with what keeps Python's lock")
+        self._silent, self._looks = [], 0
 
     def _run(self) -> None:
         while not self._over.wait(self._period_s):
@@ -176,9 +186,13 @@ class Watch:
             store = connected(self._store)
             if not self._heard and store.check([self._failed]):
                 who, why = json.loads(store.get(self._failed))
-                self._heard = True
+                self._heard, self._looks = True, LOOKS
                 say(f"{who} gave up; {self._position()}. It said: {why}")
                 store.set(f"{self._spoken}/{self._rank}", "")
+            elif self._looks:
+                self._looks -= 1
+                if not self._note_silent(store) or not self._looks:
+                    self._say_silent()
             if store.check([_LEAVING]):
                 self._reaches = False
                 self._tell_left(store)
@@ -190,6 +204,7 @@ class Watch:
         except RuntimeError:  # the launcher may have had it
             self._reaches = False
             say(f"the store of the process group is gone; {self._position()}")
+            self._say_silent()
         return True
 
     def _say_late(self, others: list[str]) -> None:
@@ -243,4 +258,3 @@ def _end() -> None:
 
 
 os.register_at_fork(after_in_child=_watches.clear)  # they are the parent's, and so is what is said of leaving
-

@@ -179,13 +179,41 @@ def test_who_waits_hears_why_another_fails(store, capsys):
     error.add_note("ostinato: rank 2 is in step 1 at instruction 3")
     waits = Watch(store, "test", 0, 3, lambda: "rank 0 is here", 0.01)
     of_three(store, 2).tell_of(error)
-    end = time.monotonic() + 60
-    while "ostinato/watch/test/spoken/0" not in store.values and time.monotonic() < end:
-        time.sleep(0.01)
-    said = "rank 2 gave up; rank 0 is here. It said: rank 2 fails with ValueError: out of luck; rank 2 is in step 1 at instruction 3"
-    assert capsys.readouterr().err == f"ostinato: {said}\n"
+    said = wait_for_lines(capsys, 2)
+    assert said == [
+        "ostinato: rank 2 gave up; rank 0 is here. It said: rank 2 fails with ValueError: out of luck; rank 2 is in step 1 at instruction 3",
+        "ostinato: rank 1 said nothing: stopped, gone, or busy with what keeps Python's lock",
+    ]
     waits.give_up("rank 0: no answer from rank 1")
     assert "gave up first" not in capsys.readouterr().err  # it is said already
+
+
+def wait_for_lines(capsys, count: int) -> list[str]:
+    said, end = "", time.monotonic() + 60
+    while said.count("\n") < count and time.monotonic() < end:
+        time.sleep(0.01)
+        said += capsys.readouterr().err
+    return said.splitlines()
+
+
+def test_who_is_silent_is_named_also_where_the_store_goes(store, capsys):
+    """Rank 0 has it, and ends when it has waited for the others; rank 1, which it heard, has not failed by then."""
+    of_three(store, 0).give_up("rank 0: no answer from rank 2", aloud=False)
+    mine = of_three(store, 1)
+    mine.close()
+    mine._thread.join(60)
+    assert mine._look() and mine._look()
+    capsys.readouterr()
+
+    def gone(_):
+        raise RuntimeError("Connection reset by peer")
+
+    store.check = gone
+    assert mine._look()
+    assert capsys.readouterr().err.splitlines() == [
+        "ostinato: the store of the process group is gone; rank 1 is here",
+        "ostinato: rank 2 said nothing: stopped, gone, or busy with what keeps Python's lock",
+    ]
 
 
 def test_a_rank_without_memory_for_a_thread_tells_the_others(store, monkeypatch):
