@@ -14,8 +14,10 @@ import sys
 
 ENGINE = "deepspeed.runtime.pipe.engine"
 HOOK = "ostinato.deepspeed.hook"  # known by its name only, as the entry point knows this module
+ARRIVALS = "ostinato.ranks.arrivals"
 
 _registered = False
+_names_absent = False
 
 
 def switched_off() -> bool:
@@ -42,10 +44,18 @@ def register() -> None:
         _complain(error)
 
 
+def name_absent() -> None:
+    """Where DeepSpeed's pipeline engine is imported, ranks that wait in torch's start say for whom: for scripts that are started with ostinato."""
+    global _names_absent
+    _names_absent = True
+
+
 def _wrap(engine) -> None:
     """The engine's module stays as it was where ostinato cannot be loaded: other runs do not depend on it."""
     try:
         importlib.import_module(HOOK).wrap(engine)
+        if _names_absent:
+            importlib.import_module(ARRIVALS).name_absent()
     except Exception as error:
         _complain(error)
 

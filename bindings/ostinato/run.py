@@ -37,6 +37,7 @@ def main() -> int:
     if not module and not os.path.exists(target[0]):
         return missing(f"{target[0]}: no such file")
     slurm.adopt()
+    autoload.name_absent()
     autoload.register()
     sys.argv = [target[0], *launcher, *target[1:]]
     if module:

@@ -27,7 +27,7 @@ _rounds = count()  # every rank makes its engines in the same order
 @dataclass(frozen=True)
 class Statement:
     """What one rank holds. `model`: the names of all layers, a line each; `layers`: the digests of those that it has built, by
-    index. `place`: the host and cores that it computes on (cores.Place). `error` and `unsupported`: why it cannot run, "" where it can.
+    index. `configuration`: what of DeepSpeed's own all ranks must hold, a line each. `place`: the host and cores that it computes on (cores.Place). `error` and `unsupported`: why it cannot run, "" where it can.
     """
 
     version: str = ""
@@ -36,6 +36,7 @@ class Statement:
     model: str = ""
     layers: dict[int, str] = field(default_factory=dict)
     options: str = ""
+    configuration: str = ""
     place: tuple[str, tuple[int, ...], int] = ("", (), 1)
     error: str = ""
     unsupported: str = ""
@@ -47,6 +48,7 @@ WORDS = {
     "placement": "another placement",
     "model": "another model",
     "options": 'other options in the "ostinato" section',
+    "configuration": "another DeepSpeed configuration",
 }
 
 

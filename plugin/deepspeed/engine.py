@@ -98,9 +98,10 @@ class PlanEngine(PlanData, PlanCheckpoints):
         run, store, engine = self._ostinato, _get_default_store(), f"engine {next(_engines)}"
         timeout_s = run.section.timeout_s
         period_s = min(1.0, timeout_s / 4)
-        presence = Presence(store, engine, self.global_rank, dist.get_world_size(), period_s)
+        presence = Presence(store, engine, self.global_rank, dist.get_world_size(), period_s, self._position)
         name = f"{engine}, pipeline of rank {self.grid.pp_group[0]}"
-        run.watch = Watch(store, name, self.stage_id, len(self.grid.pp_group), self._position, period_s, presence, late_after(timeout_s))
+        ranks, late_s = len(self.grid.pp_group), late_after(timeout_s)
+        run.watch = Watch(store, name, self.stage_id, ranks, self._position, period_s, presence, late_s, together=engine)
         return run.watch, presence
 
     def _make_executor(self, program, dynamic_shapes: bool, programs_change: bool = False):
@@ -213,6 +214,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
             yield
         except BaseException as error:
             self._ostinato.failed = f"{what} failed on this rank ({type(error).__name__})"
+            if isinstance(error, Exception) and not isinstance(error, OstinatoError | StopIteration):
+                self._ostinato.watch.tell_of(error)
             raise
 
     def _refuse_failed(self, what: str) -> None:
@@ -281,12 +284,14 @@ class PlanEngine(PlanData, PlanCheckpoints):
         try:
             executor.run()
         except Exception as error:
+            if isinstance(error, plans.compiled().ExecutionError):  # a peer is late or gone
+                run.watch.give_up(str(error), aloud=isinstance(error, plans.compiled().StepTimeout))
+            elif not isinstance(error, StopIteration):  # with which scripts end
+                run.watch.tell_of(error)
             error.add_note(
                 f"ostinato: rank {self.global_rank} (pipeline rank {self.stage_id}), step {self.global_steps + 1}, "
                 f"plan {run.program.plan_sha256[:12]}"
             )
-            if isinstance(error, plans.compiled().StepTimeout):
-                run.watch.give_up(str(error))
             raise
 
     def _position(self) -> str:

@@ -10,6 +10,7 @@ the step it is in and which ranks that part waits for, and all ranks of its pipe
 gone, torch's error names nobody: the same is said then. A checkpoint may take as long as it takes while all ranks give signs of life.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -28,7 +29,7 @@ class Outside:
 
     def __init__(self, engine: Engine, watch: Watch, presence: Presence, limit_s: float):
         self._engine, self._watch, self._presence = engine, watch, presence
-        self._limit_s, self._long = limit_s, ""  # what may take long and is under way
+        self._limit_s, self._long, self._since = limit_s, "", 0.0  # what may take long and is under way
         self._deadline = watch.limit(limit_s, self._held)
 
     def command(self, command) -> AbstractContextManager:
@@ -52,14 +53,18 @@ class Outside:
 
     @contextmanager
     def checkpoint(self, what: str) -> Iterator[None]:
-        """`what`: "saving a checkpoint". Its errors are DeepSpeed's own, but for those of a collective whose peer is gone."""
-        self._long = what
+        """`what`: "saving a checkpoint". Its errors are DeepSpeed's own, but for those of a collective whose peer is gone: where a disk is full
+        the script may go on. The others are told if it does not, as the process ends.
+        """
+        self._since, self._long = time.monotonic(), what
         try:
             with self._presence.needed(self._limit_s, lambda missed: self._held(f"{what}: {missed}")):
                 yield
-        except RuntimeError as error:
-            if is_of_a_peer(error):
+        except Exception as error:
+            if isinstance(error, RuntimeError) and is_of_a_peer(error):
                 self._watch.give_up(f"{self._where()}: {what} over {self._everyone()} failed: {error}")
+            else:
+                error.add_note(f"ostinato: {self._where()}: {what}")
             raise
         finally:
             self._long = ""
@@ -71,14 +76,15 @@ class Outside:
                 yield
         except OstinatoError:  # said by all ranks
             raise
-        except RuntimeError as error:
-            self._watch.give_up(f"{self._where()}: {what} failed: {error}")
+        except Exception as error:
+            self._watch.give_up(f"{self._where()}: {what} failed: {type(error).__name__}: {error}")
             raise
 
     def position(self) -> str:
         """Empty where nothing of it is under way."""
-        what = self._long or self._deadline.what
-        return f"rank {self._engine.stage_id} is in step {self._engine.global_steps + 1}, {what}" if what else ""
+        what, lasts_s = (self._long, time.monotonic() - self._since) if self._long else (self._deadline.what, self._deadline.lasts_s)
+        where = f"rank {self._engine.stage_id} is in step {self._engine.global_steps + 1}"
+        return f"{where}, busy {1000 * lasts_s:.0f} ms with {what}" if what else ""
 
     def _everyone(self) -> str:
         return ranks_in_words(sorted({*self._engine.grid.pp_group, *self._engine.grid.dp_group}))

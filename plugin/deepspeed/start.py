@@ -4,6 +4,7 @@
 import importlib.metadata
 import tempfile
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from deepspeed.accelerator import get_accelerator
 from ostinato.errors import printable
 from ostinato.files import write_text
 from ostinato.ranks import cores
+from pydantic import BaseModel
 
 from . import auto, loss_state, model_identity, plans, step_plans, universal
 from .agreement import Statement, agree
@@ -35,13 +37,27 @@ from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
 from .sizes import size_function
 from .starting import starting
-from .upstream import Engine, Model
+from .upstream import Config, Engine, Model
 
 if TYPE_CHECKING:
     from ostinato._plugin import Program
 
 # What must be equal everywhere; files may have other names on other nodes.
 COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "read_ahead", "timeout_s", "require"}
+
+
+# Of DeepSpeed's configuration, what decides in which collectives a rank takes part, and with what: where it differs DeepSpeed waits for ever.
+COLLECTIVE = (
+    "zero_config",
+    "gradient_clipping",
+    "float16_config",
+    "bfloat16_config",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "communication_data_type",
+    "prescale_gradients",
+    "gradient_predivide_factor",
+)
 
 
 @dataclass
@@ -73,7 +89,7 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
         print(f"ostinato: {printable(said)}", flush=True)
     prepared = _prepare(section, file, model, config, type(engine))
     try:
-        _agree(prepared, model)
+        _agree(prepared, model, config)
     except Unsupported as error:
         return _without_plan(error, engine, original_init, prepared, args, kwargs)
     with starting("making its engine", prepared.checked()[0].timeout_s):
@@ -229,13 +245,13 @@ def _search_plan(prepared: Prepared, model: Model, config) -> None:
             _lower(prepared, paths, model, config)
         except OstinatoError as error:
             prepared.error = error
-    _agree(prepared, model)
+    _agree(prepared, model, config)
 
 
-def _agree(prepared: Prepared, model: Model) -> None:
+def _agree(prepared: Prepared, model: Model, config: Config) -> None:
     """Raises the same on every rank where one cannot run, where they differ, and where the plan is for another model."""
     timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
-    everyone = agree(_statement(prepared, model), timeout_s)
+    everyone = agree(_statement(prepared, model, config), timeout_s)
     prepared.places = [cores.Place(*statement.place) for statement in everyone]
     digests = model_identity.together([statement.layers for statement in everyone])
     if prepared.program is None:
@@ -248,7 +264,7 @@ def _agree(prepared: Prepared, model: Model) -> None:
             print(f"ostinato: {printable(said)}", flush=True)
 
 
-def _statement(prepared: Prepared, model: Model) -> Statement:
+def _statement(prepared: Prepared, model: Model, config: Config) -> Statement:
     error = prepared.error
     program = prepared.program
     return Statement(
@@ -258,10 +274,18 @@ def _statement(prepared: Prepared, model: Model) -> Statement:
         model="\n".join(model_identity.names_of(model)),
         layers=model_identity.local_digests(model),
         options=prepared.section.model_dump_json(include=COMPARED) if prepared.section else "",
+        configuration="\n".join(_collective(config)),
         place=cores.here(get_accelerator().device_name() == "cpu"),
         error="" if error is None or isinstance(error, Unsupported) else str(error),
         unsupported=str(error) if isinstance(error, Unsupported) else "",
     )
+
+
+def _collective(config: Config) -> Iterator[str]:
+    for name in COLLECTIVE:
+        value = getattr(config, name, None)
+        fields = value if isinstance(value, BaseModel) else [("", value)]  # by name
+        yield from (f"{name}{key and '.'}{key}: {held}" for key, held in fields if not key.startswith("offload_"))  # which name folders
 
 
 def _versions() -> str:

@@ -10,6 +10,7 @@ process. It comes as long as the call lets go of Python's lock, as torch's do.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,6 +20,7 @@ class Deadline:
         self._limit_s, self._expired = limit_s, expired
         self._changed = threading.Condition()
         self._what, self._begun, self._over = "", 0, False  # in words; how many calls have begun
+        self._since = 0.0
         self.thread = threading.Thread(target=self._run, daemon=True, name="ostinato-deadline")
         self.thread.start()
 
@@ -45,6 +47,11 @@ class Deadline:
         """What is under way; empty: nothing."""
         return self._what
 
+    @property
+    def lasts_s(self) -> float:
+        """For how long that has been."""
+        return time.monotonic() - self._since
+
     def close(self) -> None:
         """Nothing is under way any more. Does not wait for the thread."""
         with self._changed:
@@ -53,7 +60,7 @@ class Deadline:
 
     def _become(self, what: str) -> None:
         with self._changed:
-            self._what = what
+            self._what, self._since = what, time.monotonic()
             self._begun += bool(what)
             self._changed.notify_all()
 

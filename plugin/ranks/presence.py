@@ -24,10 +24,10 @@ NO_STORE = "the store does not answer: the process that holds it, rank 0 or the 
 
 
 class Presence:
-    """`name`: the same on all `ranks` ranks, and of them alone."""
+    """`name`: the same on all `ranks` ranks, and of them alone. `position`: what this rank answers, in words."""
 
-    def __init__(self, store, name: str, rank: int, ranks: int, period_s: float):
-        self._store = store
+    def __init__(self, store, name: str, rank: int, ranks: int, period_s: float, position: Callable[[], str] = lambda: ""):
+        self._store, self._position = store, position
         self._key, self._rank, self._period_s = f"ostinato/presence/{name}", rank, period_s
         self._others = [other for other in range(ranks) if other != rank]
         self._answered = 0  # the number of the last question
@@ -37,12 +37,24 @@ class Presence:
         """To be called once a period, by one thread, with its connection. Raises RuntimeError where the store is gone."""
         while store.check([f"{self._key}/{self._answered + 1}"]):
             self._answered += 1
-            store.set(f"{self._key}/{self._answered}/{self._rank}", "")
+            store.set(f"{self._key}/{self._answered}/{self._rank}", self._position())
+
+    def ask(self, store) -> int:
+        """All ranks once; the number of the question."""
+        number = self._answered + 1
+        store.set(f"{self._key}/{number}", "")
+        return number
+
+    def answers(self, store, number: int) -> dict[int, str | None]:
+        """Of the other ranks so far."""
+        keys = {rank: f"{self._key}/{number}/{rank}" for rank in self._others}
+        return {rank: store.get(key).decode() if store.check([key]) else None for rank, key in keys.items()}
 
     @contextmanager
     def needed(self, limit_s: float, lost: Callable[[str], None]) -> Iterator[None]:
         """lost(who) is called, on another thread, once a rank or the store has given no sign for `limit_s`, or LEAST_S."""
         limit_s = max(limit_s, LEAST_S)
+        self._silent, self._heard = self._others, time.monotonic()
         over = threading.Event()
         deadline = Deadline(limit_s, lambda _: lost(self._missed(limit_s)))
         threads.keep(deadline.thread)
@@ -56,7 +68,7 @@ class Presence:
 
     def _ask(self, over: threading.Event, deadline: Deadline) -> None:
         """A question after the other, each until all have answered."""
-        number, self._silent, self._heard = self._answered, self._others, time.monotonic()
+        number = self._answered
         try:
             while not over.wait(self._period_s):
                 store = connected(self._store)

@@ -173,9 +173,13 @@ class Pipeline(nn.Module):
     def _run(self) -> None:
         try:
             self._running.run()
-        except _plugin.StepTimeout as error:
-            if self._watch is not None:
-                self._watch.give_up(str(error))
+        except Exception as error:
+            if self._watch is None:
+                pass
+            elif isinstance(error, _plugin.ExecutionError):  # a peer is late or gone
+                self._watch.give_up(str(error), aloud=isinstance(error, _plugin.StepTimeout))
+            else:
+                self._watch.tell_of(error)
             raise
 
     def _make_watch(self) -> Watch | None:

@@ -202,6 +202,29 @@ def test_rank_with_other_options(world2, plan):
         assert 'rank 1 holds other options in the "ostinato" section' in message
 
 
+def refusal_by_configuration(configurations: list[dict], options: Options) -> str:
+    return refusal(replace(options, config=configurations[training.dist.get_rank()]))
+
+
+@pytest.mark.parametrize(
+    ("configurations", "words"),
+    [
+        ([{"zero_optimization": {"stage": 1}}, {}], "zero_config.stage: 0 against zero_config.stage: 1"),
+        ([{"gradient_clipping": 1.0}, {"gradient_clipping": 0.0}], "gradient_clipping: 0.0 against gradient_clipping: 1.0"),
+        ([{"bf16": {"enabled": False}}, {"bf16": {"enabled": True}}], "bfloat16_config.enabled: True against bfloat16_config.enabled: False"),
+    ],
+)
+def test_rank_with_another_configuration_of_deepspeed(world2, plan, configurations, words):
+    """DeepSpeed's ranks would wait for each other in different collectives, and name nobody."""
+    for message in world2.run(refusal_by_configuration, configurations, with_section(plan=str(plan))):
+        assert f"rank 1 holds another DeepSpeed configuration than rank 0: {words}" in message, message
+
+
+def test_what_names_folders_may_differ(world2, plan, tmp_path):
+    configurations = [{"tensorboard": {"enabled": False, "output_path": str(tmp_path / str(rank))}} for rank in range(2)]
+    assert world2.run(refusal_by_configuration, configurations, with_section(plan=str(plan))) == ["", ""]
+
+
 def refusal_of_rank_0(section: dict, options: Options) -> str:
     """Rank 1 makes a model, and no engine."""
     if training.dist.get_rank() == 0:

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from ostinato.errors import Error
 from ostinato.ranks import presence, threads, watch
 from ostinato.ranks.deadline import Deadline
 from ostinato.ranks.presence import Presence
@@ -43,6 +44,10 @@ class Store:
     def get(self, key: str) -> bytes:
         return self.values[key].encode()
 
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        self._wait()
+        assert expected == ""
+        return self.values.setdefault(key, value).encode()
 
 
 @pytest.fixture
@@ -153,6 +158,85 @@ def test_who_says_nothing_is_named(store, capsys):
     held.set()
     other.close()
     assert said[0] == "ostinato: rank 0 waited too long" and said[1].startswith("ostinato: ranks 1, 2 said nothing")
+
+
+def of_three(store: Store, rank: int) -> Watch:
+    return Watch(store, "test", rank, 3, lambda: f"rank {rank} is here", 0.01)
+
+
+def test_the_first_that_fails_is_the_cause(store, capsys):
+    """Rank 2 misses rank 1, which misses rank 0, which says what happened to it."""
+    of_three(store, 0).tell_of(ValueError("out of luck\nand more of it"))
+    assert capsys.readouterr().err == ""  # its traceback says it
+    of_three(store, 1).give_up("rank 1: no answer from rank 0", aloud=False)
+    of_three(store, 2).give_up("rank 2: no answer from rank 1")
+    said = capsys.readouterr().err.splitlines()
+    assert "ostinato: rank 2: no answer from rank 1" in said
+    causes = [line for line in said if line.endswith("said: rank 0 fails with ValueError: out of luck; rank 0 is here")]
+    assert len(causes) == 2, said  # by each of the two, whether its thread hears it or asks
+
+
+def test_who_waits_hears_why_another_fails(store, capsys):
+    error = ValueError("out of luck")
+    error.add_note("ostinato: rank 2 is in step 1 at instruction 3")
+    waits = Watch(store, "test", 0, 3, lambda: "rank 0 is here", 0.01)
+    of_three(store, 2).tell_of(error)
+    said = wait_for_lines(capsys, 2)
+    assert said == [
+        "ostinato: rank 2 gave up; rank 0 is here. It said: rank 2 fails with ValueError: out of luck; rank 2 is in step 1 at instruction 3",
+        "ostinato: rank 1 said nothing: stopped, gone, or busy with what keeps Python's lock",
+    ]
+    waits.give_up("rank 0: no answer from rank 1")
+    assert "gave up first" not in capsys.readouterr().err  # it is said already
+
+
+def wait_for_lines(capsys, count: int) -> list[str]:
+    said, end = "", time.monotonic() + 60
+    while said.count("\n") < count and time.monotonic() < end:
+        time.sleep(0.01)
+        said += capsys.readouterr().err
+    return said.splitlines()
+
+
+def test_who_is_silent_is_named_also_where_the_store_goes(store, capsys):
+    """Rank 0 has it, and ends when it has waited for the others; rank 1, which it heard, has not failed by then."""
+    of_three(store, 0).give_up("rank 0: no answer from rank 2", aloud=False)
+    mine = of_three(store, 1)
+    mine.close()
+    mine._thread.join(60)
+    assert mine._look() and mine._look()
+    capsys.readouterr()
+
+    def gone(_):
+        raise RuntimeError("Connection reset by peer")
+
+    store.check = gone
+    assert mine._look()
+    assert capsys.readouterr().err.splitlines() == [
+        "ostinato: the store of the process group is gone; rank 1 is here",
+        "ostinato: rank 2 said nothing: stopped, gone, or busy with what keeps Python's lock",
+    ]
+
+
+def test_a_rank_without_memory_for_a_thread_tells_the_others(store, monkeypatch):
+    mine = of_three(store, 1)
+
+    def none(_):
+        raise AssertionError("Python waits for ever for a thread that begins without memory")
+
+    monkeypatch.setattr(threads, "start", none)
+    mine.tell_of(MemoryError())
+    assert store.values["ostinato/watch/test/failed"] == '["rank 1", "rank 1 fails with MemoryError: ; rank 1 is here"]'
+
+
+@pytest.mark.parametrize("error", [ValueError("out of luck"), Error("what all ranks raise")], ids=["a rank's own", "everyone's"])
+def test_a_process_that_ends_with_an_error_tells_the_others(store, monkeypatch, error):
+    mine = Watch(store, "test", 0, 1, lambda: "here", 0.01)
+    monkeypatch.setattr(sys, "last_value", error, raising=False)
+    watch._end()
+    told = store.values.get("ostinato/watch/test/failed")
+    assert told == (None if isinstance(error, Error) else '["rank 0", "rank 0 ends with ValueError: out of luck; here"]')
+    assert not mine._thread.is_alive()
 
 
 def test_a_watch_says_it(store, capsys):
