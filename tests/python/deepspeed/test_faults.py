@@ -193,8 +193,8 @@ def test_a_rank_that_fails(plan_of, undisturbed, tmp_path, what, where, seed):
     resumes(plan_of(layout), tmp_path, layout, undisturbed)
 
 
-@pytest.mark.parametrize("seed", SEEDS if SOAK else [])
-@pytest.mark.parametrize("where", PLACES["late"])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("where", PLACES["late"] if SOAK else [])
 def test_a_rank_that_is_late(plan_of, undisturbed, tmp_path, where, seed):
     random = Random(f"late {where} {seed}")
     layout, _ = drawn(random)
@@ -207,8 +207,8 @@ def test_a_rank_that_is_late(plan_of, undisturbed, tmp_path, where, seed):
     assert not unnamed, f"rank {harm.rank} {harm.in_words}: {unnamed}\n{lines}"
 
 
-@pytest.mark.parametrize("seed", SEEDS if SOAK else [])
-@pytest.mark.parametrize("where", PLACES["nan"])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("where", PLACES["nan"] if SOAK else [])
 def test_nan_is_what_1f1b_makes_of_it(plan_of, tmp_path, where, seed):
     random = Random(f"nan {where} {seed}")
     layout, _ = drawn(random)
@@ -220,8 +220,8 @@ def test_nan_is_what_1f1b_makes_of_it(plan_of, tmp_path, where, seed):
     assert losses[harm.step] == "nan" and losses == trained(None, alone, LAYOUTS[layout], harm)
 
 
-@pytest.mark.parametrize("seed", SEEDS if SOAK else [])
-@pytest.mark.parametrize("where", PLACES["differs"])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("where", PLACES["differs"] if SOAK else [])
 def test_a_rank_that_holds_something_else(plan_of, tmp_path, where, seed):
     random = Random(f"differs {where} {seed}")
     layout, launcher = drawn(random)
