@@ -29,7 +29,9 @@ void write_header(std::string& text, const Plan& plan) {
   line("  \"steady_state\": {{ \"period\": {}, \"unroll\": {}, \"first\": {}, \"count\": {} }},",
        steady.period, steady.unroll, steady.first, steady.count);
   const auto claim = [&](auto value) {  // of the objective, where it is not the makespan
-    const bool none = plan.objective == Objective::makespan || plan.lower_bound.objective == 0;
+    // A bound of 0 is none, unless the plan takes no time.
+    const bool proved = plan.lower_bound.objective > 0 || plan.optimal.objective;
+    const bool none = plan.objective == Objective::makespan || !proved;
     return none ? "" : fmt::format(", \"{}\": {}", to_string(plan.objective), value);
   };
   line("  \"lower_bound\": {{ \"makespan\": {}, \"period\": {}{} }},", plan.lower_bound.makespan,

@@ -143,10 +143,21 @@ class Model {
   }
 
   void reread(const Call& call) {
-    const std::string text = format_placement(placements_.at(call.objects[0]));
+    const Placement& p = placements_.at(call.objects[0]);
+    const std::string text = format_placement(p);
     const Placement again = parse_placement(text, "placement.toml").placement;
     must(format_placement(again) == text, "a placement is another one when it is written and read again");
+    must(quick_plan(again) == quick_plan(p), "a placement that was read has another plan");
     placements_[call.makes] = again;
+  }
+
+  /// Its text, or why there is none.
+  static std::string quick_plan(const Placement& p) {
+    try {
+      return text_of({search_modes(p, {.micro_batches = 2, .time_limit_seconds = 0, .effort = 5}), p});
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
   }
 
   // ---- plans
@@ -263,9 +274,34 @@ class Model {
     const std::string text = text_of(it);
     const Plan again = parse_plan(text, "plan.json", it.placement, "");
     must(text_of({again, it.placement}) == text, "a plan is another one when it is written and read again");
-    must(again.schedule == it.plan.schedule && again.makespan == it.plan.makespan &&
-             again.peak_memory == it.plan.peak_memory && check_plan(again, it.placement).ok(),
-         "a plan that was read does not hold");
+    must(figures(again) == figures(it.plan),
+         fmt::format("a plan that was read has other figures: {}, and not {}", fmt::join(figures(again), " "),
+                     fmt::join(figures(it.plan), " ")));
+    must(again.schedule == it.plan.schedule && again.peak_memory == it.plan.peak_memory &&
+             again.sizes == it.plan.sizes,
+         "a plan that was read is another one");
+    must(check_plan(again, it.placement).ok(), "a plan that was read does not hold");
+  }
+
+  static std::vector<Nanoseconds> figures(const Plan& plan) {
+    return {plan.micro_batches,
+            plan.makespan,
+            plan.span,
+            plan.steady_state.period,
+            plan.steady_state.unroll,
+            plan.steady_state.first,
+            plan.steady_state.count,
+            plan.lower_bound.makespan,
+            plan.lower_bound.period,
+            plan.lower_bound.objective,
+            plan.optimal.makespan,
+            plan.optimal.period,
+            plan.optimal.objective,
+            plan.by_exhaustion.makespan,
+            plan.by_exhaustion.span,
+            plan.modes ? plan.modes->lower_bound : -1,
+            plan.capacity ? plan.capacity->lower_bound : -1,
+            plan.capacity ? plan.capacity->memory : -1};
   }
 
   static std::string damaged(std::string text, const Call& call) {

@@ -88,6 +88,18 @@ TEST(PlanJsonTest, ReadsWhatItWrites) {
   EXPECT_EQ(format_plan(read, placement()), kText);
 }
 
+/// Of a plan that takes no time 0 is a bound.
+TEST(PlanJsonTest, KeepsTheClaimOfAPlanWithoutTime) {
+  Placement p = placement();
+  for (Block& block : p.blocks) block.time = 0;
+  Plan none = plan();
+  for (ScheduledBlock& step : none.schedule) step.start = 0;
+  none.optimal.objective = true;
+  const std::string text = format_plan(none, p);
+  EXPECT_NE(text.find("\"period\": 3, \"span\": 0 }"), std::string::npos) << text;
+  EXPECT_TRUE(parse_plan(text, "plan.json", p, "").optimal.objective);
+}
+
 TEST(PlanJsonTest, KeepsBaselines) {
   Plan with = plan();
   with.baselines = {{"1f1b", 9, 7, true}, {"1f1b_even_split", 11, 8, false}};
