@@ -35,6 +35,7 @@ from . import gloo_threads, threads
 from .connection import connected
 from .deadline import Deadline
 from .elsewhere import Elsewhere, in_a_collective
+from .groups import is_of_a_peer
 from .lateness import Lateness
 from .launcher import Launcher, agent_has_the_store
 from .presence import NO_STORE, Presence, ranks_in_words, silent
@@ -112,10 +113,12 @@ class Watch:
         self._tell(why or self._position(), names_silent=True)
 
     def tell_of(self, error: BaseException, how: str = "fails") -> None:
-        """give_up() for a rank that misses nobody: the others are told what happened to it, and where: its notes say, or it is where it was."""
+        """give_up() for a rank whose traceback says it: the others are told what happened to it, and where: its notes say, or it is where it
+        was. Where a collective of anybody's has failed, it says itself who is silent, for torch names nobody.
+        """
         where = [note.removeprefix("ostinato: ") for note in getattr(error, "__notes__", ())] or [self._position()]
         said = f"{self._who} {how} with {type(error).__name__}: {in_a_line(str(error))}"
-        self._tell("; ".join([said, *where]), names_silent=False)
+        self._tell("; ".join([said, *where]), names_silent=isinstance(error, RuntimeError) and is_of_a_peer(error))
 
     def _tell(self, why: str, names_silent: bool) -> None:
         """Once; what fails later on this rank follows from it. The watch's thread does it: Python hangs where there is no memory to start

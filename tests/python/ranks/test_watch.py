@@ -239,6 +239,15 @@ def test_a_process_that_ends_with_an_error_tells_the_others(store, monkeypatch, 
     assert not mine._thread.is_alive()
 
 
+@pytest.mark.parametrize(("error", "names"), [(RuntimeError("[/third_party/gloo/x] Connection closed by peer"), True), (RuntimeError("no luck"), False)])
+def test_who_ends_with_a_collective_that_failed_names_the_silent(store, monkeypatch, capsys, error, names):
+    """The script's own barrier, or an exchange before a step."""
+    Watch(store, "test", 0, 2, lambda: "here", 0.01)
+    monkeypatch.setattr(sys, "last_value", error, raising=False)
+    watch._end()
+    assert ("rank 1 said nothing" in capsys.readouterr().err) == names
+
+
 def test_a_watch_says_it(store, capsys):
     mine = Watch(store, "test", 0, 2, lambda: "rank 0 is here, waiting 2000 ms for rank 1", 0.01, late_s=2.0)
     store.asked.wait(60)  # which comes after
