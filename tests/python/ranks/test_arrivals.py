@@ -79,6 +79,17 @@ def test_nobody_answers_where_the_store_should_be(monkeypatch, capsys):
     assert f"init_process_group(): nobody answers at 127.0.0.1:{port}, where rank 0 holds the store" in said
 
 
+def test_who_holds_the_store_is_there(monkeypatch):
+    """Rank 0 may not have written it down yet; the launcher's agent is no rank."""
+    here, store = object.__new__(arrivals.Arrivals), dist.HashStore()
+    here._rank, here._ranks = 1, 3
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    store.set(here._key(1), "")
+    assert here._absent(store) == arrivals.Absent("rank 2 has not called it", lowest=False)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert here._absent(store) == arrivals.Absent("ranks 0, 2 have not called it", lowest=True)
+
+
 @pytest.mark.parametrize(
     ("given", "counts"),
     [({}, True), ({"init_method": "env://"}, True), ({"init_method": "tcp://other:1", "rank": 0, "world_size": 2}, False), ({"wrong": 1}, False)],
