@@ -31,19 +31,19 @@ void stretch(Nanoseconds& time, std::int64_t by, std::int64_t of) {
   time = static_cast<Nanoseconds>(std::min<__int128>(scaled, std::numeric_limits<Nanoseconds>::max()));
 }
 
-void slow_down(Nanoseconds& time, std::int64_t speed) { stretch(time, kUsualSpeed, speed); }
+/// What a layer's passes take.
+void stretch(LayerCost& layer, std::int64_t by, std::int64_t of) {
+  for (Spread* spread : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
+    for (Nanoseconds* time : {&spread->median, &spread->low, &spread->high}) stretch(*time, by, of);
+  if (layer.recompute) stretch(*layer.recompute, by, of);
+}
 
 /// A step is a sum of many blocks: it takes as long as they do on average, which on a machine that is now and
 /// then slower is longer than they do mostly.
 void take_averages(std::vector<LayerCost>& layers, std::int64_t average) {
   constexpr std::int64_t kMedians = 1'000'000;
   if (average == 0) return;
-  for (LayerCost& layer : layers) {
-    for (Spread* spread : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
-      for (Nanoseconds* time : {&spread->median, &spread->low, &spread->high})
-        stretch(*time, average, kMedians);
-    if (layer.recompute) stretch(*layer.recompute, average, kMedians);
-  }
+  for (LayerCost& layer : layers) stretch(layer, average, kMedians);
 }
 
 void check_same_model(const DeviceKind& kind, const Profile& profile) {
@@ -179,10 +179,8 @@ std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile)
     layer.recompute = layer.recompute.value_or(layer.forward.median);  // which reads no batch
   if (kind.speed != kUsualSpeed) {
     for (LayerCost& layer : layers) {
-      for (Spread* spread : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
-        for (Nanoseconds* time : {&spread->median, &spread->low, &spread->high}) slow_down(*time, kind.speed);
-      slow_down(layer.step_time, kind.speed);
-      slow_down(*layer.recompute, kind.speed);
+      stretch(layer, kUsualSpeed, kind.speed);
+      stretch(layer.step_time, kUsualSpeed, kind.speed);
     }
   }
   add_reading(layers, profile.rank.read);
