@@ -82,18 +82,23 @@ def _placement_text(blocks, devices):
 
 def _plan(blocks, schedule, micro_batches, placement, devices):
     by_name = {b["name"]: b for b in blocks}
-    steps = sorted(schedule.items(), key=lambda s: (s[1], by_name[s[0][0]]["device"], s[0][0], s[0][1]))
-    ends = {step: at + by_name[step[0]]["time"] for step, at in schedule.items()}
-    span = max(
-        max(ends[s] for s in schedule if by_name[s[0]]["device"] == d)
-        - min(schedule[s] for s in schedule if by_name[s[0]]["device"] == d) for d in range(devices))
+    at = {name: (b["time"], [b["device"]]) for name, b in by_name.items()}
+    return plan_json("chain", placement.read_bytes(), at, schedule, micro_batches, devices)
+
+
+def plan_json(name, placement, blocks, schedule, micro_batches, devices):
+    """What plan.json holds of a schedule without memory. `placement`: the bytes of its file; `blocks`: by name, how long and where each
+    runs; `schedule`: starts by block and micro-batch."""
+    ends = {step: at + blocks[step[0]][0] for step, at in schedule.items()}
+    steps = sorted(schedule.items(), key=lambda s: (s[1], blocks[s[0][0]][1][0], *s[0]))
+    on = [[step for step in schedule if d in blocks[step[0]][1]] for d in range(devices)]
     return {
         "format": "ostinato-plan/1",
-        "placement": {"name": "chain", "sha256": hashlib.sha256(placement.read_bytes()).hexdigest()},
+        "placement": {"name": name, "sha256": hashlib.sha256(placement).hexdigest()},
         "micro_batches": micro_batches,
         "objective": "makespan",
         "makespan": max(ends.values()),
-        "span": span,
+        "span": max((max(ends[s] for s in ran) - min(schedule[s] for s in ran) for ran in on if ran), default=0),
         "steady_state": {"period": 0, "unroll": 1, "first": 0, "count": 0},
         "lower_bound": {"makespan": 0, "period": 0},
         "optimal": {"makespan": False, "period": False},

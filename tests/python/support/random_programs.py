@@ -5,13 +5,13 @@ Placements are those of tests/bench/random_placements.py and of FORMS here, with
 searched, a named schedule's, of micro-batches that differ, or any that dependencies allow.
 """
 
-import hashlib
 import json
 import random
 import sys
 from pathlib import Path
 
 import ostinato
+from plan_files import plan_json
 
 from .rendezvous import Case, Part
 
@@ -126,25 +126,5 @@ def _any_order(rng: random.Random, name: str, blocks: list[Block], devices: int,
         for d in block.devices:
             free[d] = end[step]
         left.remove(step)
-    return text, json.dumps(plan_of(text, name, by_name, start, devices, micro_batches))
-
-
-def plan_of(text: str, name: str, blocks: dict[str, Block], start: dict[tuple[str, int], int], devices: int, micro_batches: int) -> dict:
-    """What plan.json holds of a schedule without memory."""
-    end = {step: at + blocks[step[0]].time for step, at in start.items()}
-    steps = sorted(start.items(), key=lambda step: (step[1], blocks[step[0][0]].devices[0], *step[0]))
-    on = [[step for step in start if d in blocks[step[0]].devices] for d in range(devices)]
-    return {
-        "format": "ostinato-plan/1",
-        "placement": {"name": name, "sha256": hashlib.sha256(text.encode()).hexdigest()},
-        "micro_batches": micro_batches,
-        "objective": "makespan",
-        "makespan": max(end.values()),
-        "span": max((max(end[s] for s in steps) - min(start[s] for s in steps) for steps in on if steps), default=0),
-        "steady_state": {"period": 0, "unroll": 1, "first": 0, "count": 0},
-        "lower_bound": {"makespan": 0, "period": 0},
-        "optimal": {"makespan": False, "period": False},
-        "peak_memory": [0] * devices,
-        "search": {"method": "list", "seed": 0, "cut_by_limit": False},
-        "schedule": [{"block": b, "micro_batch": m, "start": at} for (b, m), at in steps],
-    }
+    at = {block.name: (block.time, block.devices) for block in blocks}
+    return text, json.dumps(plan_json(name, text.encode(), at, start, micro_batches, devices))
