@@ -71,7 +71,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
         if run.plans_steps:
             self._plan_steps()
         run.late_changes = LateChanges(self)
-        run.outside = Outside(self, *self._watched(), run.section.timeout_s)
+        run.watch = self._watched()
+        run.outside = Outside(self, run.watch, run.section.timeout_s)
         if run.paths.trace is not None:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
         if run.paths.memory is not None:
@@ -93,16 +94,15 @@ class PlanEngine(PlanData, PlanCheckpoints):
             say = partial(announce.of_next_step, self.global_rank)
             run.next_step = NextStep(run.steps.search, size_function(asked.sizes), lambda text: print(say(text), flush=True))
 
-    def _watched(self) -> tuple[Watch, Presence]:
-        """Over this pipeline, and over all ranks, which a checkpoint waits for."""
+    def _watched(self) -> Watch:
+        """Over this pipeline; all ranks, which a checkpoint waits for, give it signs of life."""
         run, store, engine = self._ostinato, _get_default_store(), f"engine {next(_engines)}"
         timeout_s = run.section.timeout_s
         period_s = min(1.0, timeout_s / 4)
-        presence = Presence(store, engine, self.global_rank, dist.get_world_size(), period_s, self._position)
+        presence = Presence(engine, self.global_rank, dist.get_world_size(), self._position)
         name = f"{engine}, pipeline of rank {self.grid.pp_group[0]}"
         ranks, late_s = len(self.grid.pp_group), late_after(timeout_s)
-        run.watch = Watch(store, name, self.stage_id, ranks, self._position, period_s, presence, late_s, together=engine)
-        return run.watch, presence
+        return Watch(store, name, self.stage_id, ranks, self._position, period_s, presence, late_s, together=engine)
 
     def _make_executor(self, program, dynamic_shapes: bool, programs_change: bool = False):
         """For this rank; its stages are still to be set."""
@@ -183,6 +183,10 @@ class PlanEngine(PlanData, PlanCheckpoints):
         self.check_size()
         if not torch.is_grad_enabled():
             return super().train_batch(data_iter)  # which DeepSpeed refuses before it reads anything
+        with self._ostinato.outside.call("train_batch()"):
+            return self._train(data_iter)
+
+    def _train(self, data_iter):
         begin = time.perf_counter()
         run = self._ostinato
         if not self._steps_here:
@@ -201,7 +205,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
         self._refuse_failed("eval_batch()")
         begin = time.perf_counter()
         run = self._ostinato
-        with torch.inference_mode(False), run.equality.evaluation():  # DeepSpeed's torch.no_grad() counts; transfers look at versions
+        # DeepSpeed's torch.no_grad() counts; transfers look at versions.
+        with run.outside.call("eval_batch()"), torch.inference_mode(False), run.equality.evaluation():
             result = super().eval_batch(*args, **kwargs)
         if run.trace is not None and not run.trains and run.forwards.whole is not None:
             run.trace.step(time.perf_counter() - begin, run.forwards.whole)
@@ -293,12 +298,16 @@ class PlanEngine(PlanData, PlanCheckpoints):
                 f"plan {run.program.plan_sha256[:12]}"
             )
             raise
+        run.working = None
 
     def _position(self) -> str:
+        """Asked by the watch's thread."""
         run = self._ostinato
-        outside = run.outside.position() if hasattr(run, "outside") else ""  # the watch begins before it
-        working = run.working  # which destroy() takes away, on another thread
-        return outside or ("has not begun" if working is None else working.position())
+        if not hasattr(run, "outside"):  # the watch begins before it
+            return "has not begun"
+        working = run.working  # which may end meanwhile
+        between = f"{run.outside.where()}, between steps" if run.batches_before else "has not begun"
+        return run.outside.part() or (working.position() if working is not None else run.outside.whole() or between)
 
     def _aggregate_total_loss(self):
         stages = self.num_stages

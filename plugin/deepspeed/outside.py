@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DeepSpeed does in a step outside the executor (reductions, clipping, the optimizer), under the section's time-out, too.
+"""What ranks do outside the executor, under the section's time-out, too.
 
     outside = Outside(engine, watch, timeout_s)
-    with outside.command(ReduceGrads()):
-        engine._exec_reduce_grads()
+    with outside.call("train_batch()"):
+        ...
+        with outside.command(ReduceGrads()):
+            engine._exec_reduce_grads()
 
 The thread that trains is then held in a collective, where nothing can interrupt it. So the process ends, after it has said which part of
 the step it is in and which ranks that part waits for, and all ranks of its pipeline have said where they are. Where a collective fails because a peer is
-gone, torch's error names nobody: the same is said then. A checkpoint may take as long as it takes while all ranks give signs of life.
+gone, torch's error names nobody: the same is said then.
+
+DeepSpeed's parts of a step (reductions, clipping, the optimizer) end in time. A whole call, in which ranks tell each other this and that, and
+layers may have collectives of their own, and a checkpoint take as long as they take while all ranks give signs of life.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from deepspeed.runtime.pipe import schedule
+from ostinato.ranks.deadline import Deadline
 from ostinato.ranks.groups import is_of_a_peer
-from ostinato.ranks.presence import Presence, ranks_in_words
+from ostinato.ranks.presence import ranks_in_words
 from ostinato.ranks.watch import Watch
 
 from .errors import OstinatoError
@@ -27,10 +32,14 @@ from .upstream import Engine
 class Outside:
     """Of one engine."""
 
-    def __init__(self, engine: Engine, watch: Watch, presence: Presence, limit_s: float):
-        self._engine, self._watch, self._presence = engine, watch, presence
-        self._limit_s, self._long, self._since = limit_s, "", 0.0  # what may take long and is under way
+    def __init__(self, engine: Engine, watch: Watch, limit_s: float):
+        self._engine, self._watch = engine, watch
         self._deadline = watch.limit(limit_s, self._held)
+        self._vigil = watch.vigil(limit_s, lambda missed: self._held(f"{self._vigil.deadline.what}: {missed}"))
+
+    def call(self, what: str) -> AbstractContextManager:
+        """Of the engine's: "train_batch()". The executor's waits and the parts below end earlier."""
+        return self._vigil.during(what)
 
     def command(self, command) -> AbstractContextManager:
         """Around an instruction of DeepSpeed's."""
@@ -56,9 +65,8 @@ class Outside:
         """`what`: "saving a checkpoint". Its errors are DeepSpeed's own, but for those of a collective whose peer is gone: where a disk is full
         the script may go on. The others are told if it does not, as the process ends.
         """
-        self._since, self._long = time.monotonic(), what
         try:
-            with self._presence.needed(self._limit_s, lambda missed: self._held(f"{what}: {missed}")):
+            with self._vigil.during(what):
                 yield
         except Exception as error:
             if isinstance(error, RuntimeError) and is_of_a_peer(error):
@@ -66,8 +74,6 @@ class Outside:
             else:
                 error.add_note(f"ostinato: {self._where()}: {what}")
             raise
-        finally:
-            self._long = ""
 
     @contextmanager
     def _during(self, what: str) -> Iterator[None]:
@@ -80,11 +86,20 @@ class Outside:
             self._watch.give_up(f"{self._where()}: {what} failed: {type(error).__name__}: {error}")
             raise
 
-    def position(self) -> str:
-        """Empty where nothing of it is under way."""
-        what, lasts_s = (self._long, time.monotonic() - self._since) if self._long else (self._deadline.what, self._deadline.lasts_s)
-        where = f"rank {self._engine.stage_id} is in step {self._engine.global_steps + 1}"
-        return f"{where}, busy {1000 * lasts_s:.0f} ms with {what}" if what else ""
+    def part(self) -> str:
+        """The part of a step that is under way, and where; empty: none is."""
+        return self._busy_with(self._deadline)
+
+    def whole(self) -> str:
+        """The call or checkpoint that is under way, and where; empty: none is."""
+        return self._busy_with(self._vigil.deadline)
+
+    def _busy_with(self, deadline: Deadline) -> str:
+        what, lasts_s = deadline.what, deadline.lasts_s
+        return f"{self.where()}, busy {1000 * lasts_s:.0f} ms with {what}" if what else ""
+
+    def where(self) -> str:
+        return f"rank {self._engine.stage_id} is in step {self._engine.global_steps + 1}"
 
     def _everyone(self) -> str:
         return ranks_in_words(sorted({*self._engine.grid.pp_group, *self._engine.grid.dp_group}))

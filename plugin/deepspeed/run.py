@@ -52,7 +52,7 @@ class Run:
     group: dist.ProcessGroup | None = None  # process group of this pipeline, for the executors alone
     links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
     executor: Executor | None = None  # of training; None where the plan holds forwards only
-    working: Executor | None = None  # the executor that ran last, or runs
+    working: Executor | None = None  # the executor that runs, or has failed
     trace: Trace | None = None
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs

@@ -28,10 +28,10 @@ def starting(what: str, timeout_s: float) -> Iterator[None]:
     """`what`: what all ranks do meanwhile, in words."""
     store, rank, ranks = _get_default_store(), dist.get_rank(), dist.get_world_size()
     name, period_s, where = f"start {next(_starts)}", min(1.0, timeout_s / 4), f"rank {rank} is {what}"
-    presence = Presence(store, name, rank, ranks, period_s)
+    presence = Presence(name, rank, ranks)
     watch = Watch(store, name, rank, ranks, lambda: where, period_s, presence)
     try:
-        with presence.needed(timeout_s, lambda missed: end_with(f"{where}: {missed}", watch.give_up)):
+        with watch.vigil(timeout_s, lambda missed: end_with(f"{where}: {missed}", watch.give_up)).during(what):
             yield
     except RuntimeError as error:
         if is_of_a_peer(error):

@@ -9,6 +9,7 @@ expired() is called on a thread of its own, as the thread that waits cannot be i
 process. It comes as long as the call lets go of Python's lock, as torch's do.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ class Deadline:
         self._limit_s, self._expired = limit_s, expired
         self._changed = threading.Condition()
         self._what, self._begun, self._over = "", 0, False  # in words; how many calls have begun
-        self._since = 0.0
+        self._since, self._renewed = 0.0, 0.0
         self.thread = threading.Thread(target=self._run, daemon=True, name="ostinato-deadline")
         self.thread.start()
 
@@ -39,7 +40,7 @@ class Deadline:
     def renew(self) -> None:
         """What is under way has as long again."""
         with self._changed:
-            self._begun += 1
+            self._begun, self._renewed = self._begun + 1, time.monotonic()
             self._changed.notify_all()
 
     @property
@@ -52,6 +53,11 @@ class Deadline:
         """For how long that has been."""
         return time.monotonic() - self._since
 
+    @property
+    def left_s(self) -> float:
+        """Until it is too long; without end where nothing is under way."""
+        return self._limit_s - (time.monotonic() - self._renewed) if self._what else math.inf
+
     def close(self) -> None:
         """Nothing is under way any more. Does not wait for the thread."""
         with self._changed:
@@ -60,7 +66,8 @@ class Deadline:
 
     def _become(self, what: str) -> None:
         with self._changed:
-            self._what, self._since = what, time.monotonic()
+            self._since = self._renewed = time.monotonic()
+            self._what = what
             self._begun += bool(what)
             self._changed.notify_all()
 

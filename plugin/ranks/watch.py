@@ -38,7 +38,7 @@ from .elsewhere import Elsewhere, in_a_collective
 from .groups import is_of_a_peer
 from .lateness import Lateness
 from .launcher import Launcher, agent_has_the_store
-from .presence import NO_STORE, Presence, ranks_in_words, silent
+from .presence import NO_STORE, Presence, Vigil, ranks_in_words, silent
 
 PATIENCE_S = 20.0  # for threads, when the process ends
 PATIENCE_AFTER_FAILURE_S = 2.0  # the store may be what has failed
@@ -91,16 +91,28 @@ class Watch:
         self._heard = False  # that another has given up, and why
         self._silent: list[int] = []  # who has said nothing since then, when last looked
         self._looks = 0  # that are left for it
-        self._deadline: Deadline | None = None
+        self._deadlines: list[Deadline] = []  # that end with it
+        self._vigil: Vigil | None = None
         self._reaches = True  # the process with the store is there, and has not said that it leaves
         _watches.append(self)
         self._thread = threads.start(self._run)
 
     def limit(self, limit_s: float, expired: Callable[[str], None]) -> Deadline:
         """For what no other time-out covers; it ends with this watch."""
-        self._deadline = Deadline(limit_s, expired)
-        threads.keep(self._deadline.thread)
-        return self._deadline
+        return self._ending(Deadline(limit_s, expired))
+
+    def vigil(self, limit_s: float, lost: Callable[[str], None]) -> Vigil:
+        """For what takes as long as it takes, over the ranks of its presence; it ends with this watch."""
+        assert self._presence is not None
+        vigil = Vigil(self._presence, limit_s, self._period_s, lost)
+        self._ending(vigil.deadline)
+        self._vigil = vigil
+        return vigil
+
+    def _ending(self, deadline: Deadline) -> Deadline:
+        threads.keep(deadline.thread)
+        self._deadlines.append(deadline)
+        return deadline
 
     def give_up(self, why: str = "", aloud: bool = True) -> None:
         """This rank has failed and says so itself: the others are asked to, and given the time. Returns in bounded time, whoever holds
@@ -137,8 +149,8 @@ class Watch:
         """`leaves`: the process ends in good order, and the watch's thread tells the others: another one may not start then."""
         self._leaves = leaves
         self._over.set()
-        if self._deadline is not None:
-            self._deadline.close()
+        for deadline in self._deadlines:
+            deadline.close()
         with suppress(ValueError):  # closed already
             _watches.remove(self)
 
@@ -202,6 +214,8 @@ class Watch:
                 return False
             if self._presence is not None:
                 self._presence.answer(store)
+            if self._vigil is not None:
+                self._vigil.look(store)
             if self._late and self._elsewhere is not None and (others := self._elsewhere.found(store, self._late)) is not None:
                 self._say_late(others)
         except RuntimeError:  # the launcher may have had it

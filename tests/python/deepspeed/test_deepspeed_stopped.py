@@ -66,6 +66,35 @@ def test_who_saves_beside_a_stopped_rank_names_it(plan, tmp_path, monkeypatch, s
     assert ("the store does not answer" if stopped == 0 else "rank 1 gave no sign for 30 s") in said, said
 
 
+ASKING = {"before": "_refuse_without_data", "after": "_tell_what_ran_whole", "evaluation": "_exec_schedule", "result": "_bcast_pipe_scalar"}
+
+
+def ask_a_stopped_rank(options: Options, stopped: int, where: str, folder: str) -> None:
+    """It stops before an exchange with the others that no executor makes: ours before and after the first step, DeepSpeed's of an evaluation."""
+    presence.LEAST_S = 2.0
+    rank, engine = training.dist.get_rank(), make_engine(options)
+    if rank == stopped:
+        setattr(engine, ASKING[where], stop_here)
+    os.dup2(os.open(f"{folder}/{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
+    if where in ("before", "after"):
+        engine.train_batch(data_of(engine))
+    else:
+        engine.eval_batch(data_of(engine))
+
+
+@pytest.mark.parametrize("stopped", [0, 1], ids=["rank_0_with_the_store", "rank_1"])
+@pytest.mark.parametrize("where", ASKING)
+def test_who_asks_a_stopped_rank_names_it(plan, tmp_path, monkeypatch, stopped, where):
+    monkeypatch.setattr("support.worlds.GRACE", 0)  # for the rank that is stopped
+    options = Options(section={"plan": str(plan), "timeout_s": TIMEOUT_S})
+    with World(2, timeout=BOUND_S + 60) as world, pytest.raises(AssertionError, match="the process ended"):
+        world.run(ask_a_stopped_rank, options, stopped, where, str(tmp_path))
+    said = (tmp_path / f"{1 - stopped}.err").read_text()
+    call = "train_batch()" if where in ("before", "after") else "eval_batch()"
+    assert f"rank {1 - stopped} (pipeline rank {1 - stopped}), step {1 + (where == 'after')}: {call}: " in said, said
+    assert ("the store does not answer" if stopped == 0 else "rank 1 gave no sign for 2 s") in said, said
+
+
 def save_slowly(options: Options, folder: str) -> list[float]:
     """Rank 1 takes longer than the time-out."""
     presence.LEAST_S = 2.0

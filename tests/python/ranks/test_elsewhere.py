@@ -18,7 +18,7 @@ RECEIVES = "at instruction 1 of 8 (1F0), waiting 15000 ms for 1RECV_F0 (0SEND_F0
 def seen_from_rank_0(mine: str, others: list[str | None]) -> list[str]:
     """`others`: where ranks 1, 2, ... are; None: they do not answer."""
     store = dist.HashStore()
-    ranks = [Presence(store, "test", rank, 1 + len(others), 0.01, lambda it=it: it) for rank, it in enumerate([mine, *others])]
+    ranks = [Presence("test", rank, 1 + len(others), lambda it=it: it) for rank, it in enumerate([mine, *others])]
     elsewhere = Elsewhere(ranks[0])
     first = elsewhere.found(store, mine)
     assert first is None, "nobody has been asked yet"
@@ -67,7 +67,7 @@ def test_a_watch_names_whoever_is_late_in_a_collective(capsys, other, says):
     store = dist.HashStore()
     places = [f"rank {rank} is in step 9, {it}" for rank, it in enumerate([LOSSES, other])]
     watches = [
-        Watch(store, "test", rank, 2, lambda it=it: it, 0.01, Presence(store, "test", rank, 2, 0.01, lambda it=it: it), late_s)
+        Watch(store, "test", rank, 2, lambda it=it: it, 0.01, Presence("test", rank, 2, lambda it=it: it), late_s)
         for rank, it, late_s in zip(range(2), places, (2.0, 1e9), strict=True)
     ]
     end = time.monotonic() + 60

@@ -11,7 +11,7 @@ import pytest
 from ostinato.errors import Error
 from ostinato.ranks import presence, threads, watch
 from ostinato.ranks.deadline import Deadline
-from ostinato.ranks.presence import Presence
+from ostinato.ranks.presence import Presence, Vigil
 from ostinato.ranks.watch import Watch
 from support.worlds import free_port
 
@@ -138,7 +138,7 @@ def test_a_watch_that_cannot_write_goes_on(store, monkeypatch, error):
         flush = write
 
     monkeypatch.setattr(sys, "stderr", Full())
-    presence = Presence(store, "test", 1, 2, 0.01)
+    presence = Presence("test", 1, 2)
     mine = Watch(store, "test", 1, 2, lambda: "rank 1 is here, waiting 9000 ms for rank 0", 0.01, presence, late_s=2.0)
     store.values["ostinato/presence/test/1"] = ""
     end = time.monotonic() + 60
@@ -295,10 +295,10 @@ class Missed:
 def test_who_answers_is_waited_for(store, monkeypatch):
     """However long it takes; rank 1 answers, and then it does not."""
     monkeypatch.setattr(presence, "LEAST_S", 1.0)
-    mine, missed = Presence(store, "test", 0, 2, period_s=0.01), Missed()
-    watches = [Watch(store, "test", r, 2, lambda: "here", 0.01, Presence(store, "test", r, 2, 0.01)) for r in range(2)]
-    with mine.needed(1.0, missed):
-        assert not missed.came.wait(1.5)
+    missed = Missed()
+    watches = [Watch(store, "test", r, 2, lambda: "here", 0.01, Presence("test", r, 2)) for r in range(2)]
+    with watches[0].vigil(1.0, missed).during("waiting"):
+        assert not missed.came.wait(2.5)
         watches[1].close()
         assert missed.came.wait(60) and missed.who == "rank 1 gave no sign for 1 s"
 
@@ -317,11 +317,11 @@ def test_who_has_answered_is_not_asked_for_again(store):
     assert store.checks == 84 + 2
 
 
-def test_presence_asks_little_of_a_store(store, monkeypatch):
-    """Of 64 ranks that answer in time each question takes few requests."""
-    mine = Presence(store, "test", 0, 64, period_s=0.01)
-    questions = 0
+def test_a_vigil_asks_little_of_a_store(store, monkeypatch):
+    """Nothing in the first half of its limit; then, of 64 ranks that answer in time, each question takes few requests."""
+    monkeypatch.setattr(presence, "LEAST_S", 0.1)
     original = store.set
+    questions = 0
 
     def answered(key: str, value: str) -> None:
         nonlocal questions
@@ -331,19 +331,39 @@ def test_presence_asks_little_of_a_store(store, monkeypatch):
         original(key, value)
 
     monkeypatch.setattr(store, "set", answered)
-    with mine.needed(60.0, Missed()):
-        end = time.monotonic() + 60
-        while questions < 5 and time.monotonic() < end:
-            time.sleep(0.01)
-    threads.join(60)
-    assert questions >= 5 and store.checks <= questions
+    vigil, end = Vigil(Presence("test", 0, 64), 60.0, 0.01, Missed()), time.monotonic() + 1.0
+    with vigil.during("waiting"):
+        while time.monotonic() < end:
+            vigil.look(store)
+    assert questions == store.checks == 0
+    vigil.deadline.close()
+    vigil = Vigil(Presence("test", 0, 64), 0.1, 0.01, Missed())
+    with vigil.during("waiting"):
+        while questions < 5:
+            vigil.look(store)
+    vigil.deadline.close()
+    assert store.checks == questions
+
+
+def test_a_vigil_begins_anew_with_each_call(store, monkeypatch):
+    """What was asked in one call is no answer in the next."""
+    monkeypatch.setattr(presence, "LEAST_S", 60.0)
+    vigil = Vigil(Presence("test", 0, 2), 0.1, 0.01, Missed())
+    for question in (1, 2):
+        with vigil.during("waiting"):
+            while f"ostinato/presence/test/{question}" not in store.values:
+                vigil.look(store)
+        vigil.look(store)
+        vigil._presence.answer(store)
+    vigil.deadline.close()
 
 
 def test_a_store_that_does_not_answer_is_told_of(store, monkeypatch):
     monkeypatch.setattr(presence, "LEAST_S", 0.1)
-    mine, missed = Presence(store, "test", 0, 2, period_s=0.01), Missed()
+    missed = Missed()
+    mine = Watch(store, "test", 0, 2, lambda: "here", 0.01, Presence("test", 0, 2))
     store.free.clear()
-    with mine.needed(0.1, missed):
+    with mine.vigil(0.1, missed).during("waiting"):
         assert missed.came.wait(60) and "the store does not answer" in missed.who
 
 
