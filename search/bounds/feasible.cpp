@@ -65,7 +65,7 @@ class OneMicroBatch {
     }
   }
 
-  bool find() { return in_.blocks() <= kMostTried ? descend() : run_first(); }
+  bool find() { return in_.blocks() <= kMostTried ? try_all() : run_first(); }
   const std::vector<int>& order() const { return order_; }
   bool exhausted() const { return exhausted_; }
 
@@ -74,23 +74,53 @@ class OneMicroBatch {
   using Place = std::tuple<Bytes, int, int>;  ///< memory, rank, block
   Place place(int b) const { return {in_.memory(b), in_.rank(b), b}; }
 
-  bool descend() {
-    if (order_.size() == ran_.size()) return true;
+  /// What may run after a set of blocks has; those before `tried` were.
+  struct Choices {
+    std::vector<Place> blocks;
+    std::size_t tried = 0;
+  };
+
+  /// The path is kept here: it is as long as there are blocks, more than a thread's stack may hold.
+  bool try_all() {
+    std::vector<Choices> path;
+    if (enter()) path.push_back(choices());
+    while (!path.empty() && order_.size() < ran_.size()) {
+      if (const int b = next(path.back()); b < 0) {
+        path.pop_back();
+        if (!path.empty()) take_back(order_.back());
+      } else {
+        run(b);
+        if (order_.size() == ran_.size()) break;
+        if (enter())
+          path.push_back(choices());
+        else
+          take_back(b);
+      }
+    }
+    return order_.size() == ran_.size();
+  }
+
+  /// False: no order is to be looked for from here.
+  bool enter() {
     if (seen_.size() >= kFeasibleStates) {
       exhausted_ = false;
       return false;
     }
-    if (!seen_.insert(ran_).second) return false;
-    const std::vector<Place> next(ready_.begin(), ready_.end());
-    for (const auto& [memory, rank, b] : next) {
+    return seen_.insert(ran_).second;
+  }
+
+  Choices choices() const { return {{ready_.begin(), ready_.end()}}; }
+
+  /// The next one that fits; -1: none is left.
+  int next(Choices& choices) const {
+    while (choices.tried < choices.blocks.size()) {
+      const auto [memory, rank, b] = choices.blocks[choices.tried++];
       if (!fits(b)) continue;
-      run(b);
-      if (descend()) return true;
-      take_back(b);
       // Running what gives back and needs nothing first is never worse.
-      if (memory <= 0 && in_.workspace(b) == 0) break;
+      if (memory <= 0 && in_.workspace(b) == 0) choices.tried = choices.blocks.size();
+      return b;
     }
-    return false;
+    return -1;
   }
 
   /// Always the first that fits. O(blocks * (log blocks + what is ready and does not fit)).

@@ -7,6 +7,7 @@
 //   least = AllRepetends(p, 1, 7000, 1000).best();                 // starts on whole thousands only
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -99,8 +100,8 @@ class AllRepetends {
     return true;
   }
 
-  Bytes held(std::size_t d, Nanoseconds now) const {
-    Bytes bytes = 0;
+  __int128 held(std::size_t d, Nanoseconds now) const {
+    __int128 bytes = 0;
     for (std::size_t y = 0; y < start_.size(); ++y) {
       if (std::find(block(y).devices.begin(), block(y).devices.end(), d) == block(y).devices.end()) continue;
       for (Nanoseconds repetition = -before_; repetition <= before_; ++repetition) {
@@ -124,9 +125,10 @@ class AllRepetends {
   }
 
   Bytes of_device(std::size_t d) const {
-    Bytes peak = 0;
+    __int128 peak = 0;
     for (const Nanoseconds start : start_) peak = std::max(peak, held(d, start));
-    return peak + p_.devices[d].static_memory;
+    return static_cast<Bytes>(
+        std::min<__int128>(peak + p_.devices[d].static_memory, std::numeric_limits<Bytes>::max()));
   }
 
   void judge() {
