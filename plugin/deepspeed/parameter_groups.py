@@ -136,7 +136,18 @@ def refuse_uneven(engine: Engine) -> None:
 
 def comparable(group: dict) -> str:
     """What is set beside its parameters, comparable between ranks."""
-    return repr(sorted((key, value) for key, value in group.items() if key not in ("params", NAMES)))
+    return exactly(sorted((key, value) for key, value in group.items() if key not in ("params", NAMES)))
+
+
+def exactly(value: Any) -> str:
+    """As repr(), but with every element of a tensor and every digit."""
+    if isinstance(value, torch.Tensor):
+        return repr((value.dtype, value.shape, value.tolist()))
+    if isinstance(value, dict):
+        return repr([(key, exactly(item)) for key, item in value.items()])
+    if isinstance(value, tuple | list):
+        return repr([type(value), *map(exactly, value)])
+    return repr(value)
 
 
 def position(options: str, index: int, have: list[str]) -> int | None:

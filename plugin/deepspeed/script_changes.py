@@ -14,11 +14,12 @@ import copy
 from typing import Any
 
 from .errors import OstinatoError
-from .parameter_groups import comparable, position
+from .parameter_groups import comparable, exactly, position
 from .upstream import Engine
 
 STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 ITS_OWN = ("batch_fn",)  # DeepSpeed's attributes that a script sets
+MADE_ANEW = ("optimizer", "lr_scheduler")  # with what they refer to
 OF_A_RUN = {"outputs", "total_loss", "agg_loss", "agg_train_loss", "fwd_outputs", "loss"}  # of an evaluation before the first step
 
 
@@ -33,6 +34,12 @@ class ScriptChanges:
     def note(self) -> None:
         """Raises OstinatoError for what cannot be repeated."""
         engine, before = self._engine, self._options
+        for name in MADE_ANEW:
+            if getattr(engine, name, None) is not self._attributes.get(name):
+                raise OstinatoError(
+                    f'"auto": the script set engine.{name} after deepspeed.initialize(), and that engine is made anew for the plan: give it to '
+                    "deepspeed.initialize(), or set it after the first train_batch()"
+                )
         now = _options(engine)
         if len(now) != len(before):
             raise OstinatoError(
@@ -41,11 +48,11 @@ class ScriptChanges:
             )
         same = object()
         self._changed = [
-            {key: value for key, value in group.items() if repr(old.get(key, same)) != repr(value)}
+            {key: value for key, value in group.items() if exactly(old.get(key, same)) != exactly(value)}
             for old, group in zip(before, now, strict=True)
         ]
         schedule = _schedule(engine)
-        self._moved_on = schedule if repr(schedule) != repr(self._schedule) else None
+        self._moved_on = schedule if exactly(schedule) != exactly(self._schedule) else None
         hooks = {name: dict(getattr(plain(engine.optimizer), name, {})) for name in STEP_HOOKS}
         self._added = {name: {k: h for k, h in hooks[name].items() if k not in self._hooks[name]} for name in STEP_HOOKS}
         given = {name: value for name, value in vars(engine).items() if name not in self._attributes and name not in OF_A_RUN}

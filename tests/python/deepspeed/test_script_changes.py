@@ -60,3 +60,25 @@ def test_a_group_that_was_not_here_is_refused_where_the_script_changed_some():
     changes._engine = new
     changes.repeat()
     assert rates(new) == [0.2]
+
+
+def test_a_rate_in_a_tensor_is_compared_to_its_last_digit():
+    """A tensor's repr() has four."""
+    engine = engine_with([{"lr": torch.tensor(0.01, dtype=torch.float64)}])
+    new = engine_with([{"lr": torch.tensor(0.01, dtype=torch.float64)}])
+    changes = ScriptChanges(engine)
+    engine.optimizer.param_groups[0]["lr"] += 1e-6
+    changes.note()
+    changes._engine = new
+    changes.repeat()
+    assert rates(new)[0].item() == pytest.approx(0.010001, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["optimizer", "lr_scheduler"])
+def test_what_the_script_sets_on_the_engine_is_refused_where_it_would_be_lost(name):
+    """A scheduler of the old engine's optimizer would change rates that nothing reads."""
+    engine = engine_with([{"lr": 0.1}])
+    changes = ScriptChanges(engine)
+    setattr(engine, name, torch.optim.lr_scheduler.ExponentialLR(engine.optimizer, 0.9))
+    with pytest.raises(OstinatoError, match=f"the script set engine.{name} after"):
+        changes.note()
