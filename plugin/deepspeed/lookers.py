@@ -5,7 +5,7 @@
     said = lookers.new(step)       # before each step: those that have not been said yet, in words
 
 A script may tell them of the model at any time: a loss object is handed the engine, or parameters, once that is there. So they are
-looked at in steps 1, 2, 4, 8, and so on, and when the loss is another one, or has other attributes.
+looked at in steps 1, 2, 4, 8, and so on, and when the loss is another one, or has other attributes, or other parts in a list of its own.
 """
 
 from bisect import bisect_right
@@ -17,6 +17,8 @@ import torch
 from .draws import LOSS
 from .reads import held_by, looks_at_model
 from .upstream import Engine
+
+MOST_IN_ONE = 256
 
 
 class Lookers:
@@ -67,7 +69,13 @@ def _made_of(loss: Any) -> tuple:
     for cell in getattr(loss, "__closure__", None) or ():
         with suppress(ValueError):  # nothing in it
             held.append(cell.cell_contents)
-    return tuple(map(id, (loss, *held)))
+    return tuple(map(id, (loss, *held, *(part for value in held for part in _parts_in(value)))))
+
+
+def _parts_in(value: Any) -> list:
+    """Parameters and modules among the last of what it contains: a history of numbers may be long."""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+    return [item for item in list(values)[-MOST_IN_ONE:] if isinstance(item, torch.nn.Parameter | torch.nn.Module)]
 
 
 def _words(layer: Any) -> str:

@@ -144,6 +144,11 @@ def given_some_after_two_steps(engine):
         engine.module.loss_fn.penalized = list(engine.module.parameters())[:2]
 
 
+def more_in_the_same_list(engine):
+    if engine.global_steps == 2:
+        engine.module.loss_fn.penalized.extend(list(engine.module.parameters())[:2])
+
+
 def another(engine):
     engine.module.loss_fn = lambda hidden, targets: strangers.loss(hidden, targets) + 0.01 * sum(p.square().sum() for p in engine.module.parameters())
 
@@ -153,7 +158,8 @@ def given_the_engine_and_a_number(engine):
 
 
 @pytest.mark.parametrize(
-    ("then", "alike"), [(given_parameters, False), (given_some_after_two_steps, False), (another, False), (given_the_engine_and_a_number, True)]
+    ("then", "alike"),
+    [(given_parameters, False), (given_some_after_two_steps, False), (more_in_the_same_list, False), (another, False), (given_the_engine_and_a_number, True)],
 )
 def test_a_loss_that_learns_of_the_model_later(world2, sections, then, alike):
     theirs, ours, said = both(world2, replace(BASE, model="regularized"), sections["wave"], then)
