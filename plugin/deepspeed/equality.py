@@ -130,6 +130,8 @@ class Equality:
     def end(self, whole: bool) -> None:
         """Whatever has happened since begin(). `whole`: it ran to its end."""
         self._module.watcher = None
+        if self._interleaved is not None:
+            self._interleaved.end()
         if self._shared is not None:
             self._reasons += self._shared.end()
             self._shared = None

@@ -26,11 +26,11 @@ from .plans import Stage
 from .reads import asks_for_rank, reads_gradients
 from .script_state import Place as ScriptPlace
 from .script_state import ScriptState
+from .tensor_hooks import TensorHooks, has_hooks, is_the_scripts
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
 PIECE = 1 << 17  # elements
 STATISTICS = ("running_mean", "running_var")  # which kernels of torch change so, and no backward reads
-OTHERS = ("torch.", "deepspeed.", "ostinato.")  # modules whose autograd.Functions read nothing that forwards leave
 
 
 def as_1f1b(program, stages: list[Stage], stock: list[int]) -> bool:
@@ -67,6 +67,7 @@ class Interleaved:
     def __init__(self, model: StagedLayers):
         self._model = model
         self._found: dict[str, bool] = {}  # in words: whether it has been said
+        self._hooks = TensorHooks()
         self._scripts: dict[tuple[int, bool], ScriptState] = {}  # by stage, and whether what its hooks on backwards use counts
         mine = list(zip(model._local_layers, model._local_funcs, strict=True))
         if layers := [str(layer) for layer, function in mine if _is_scripted(function)]:
@@ -91,9 +92,12 @@ class Interleaved:
         key = stage.index, forward
         if key not in self._scripts:
             self._scripts[key] = ScriptState(layers, backwards=forward)
+        if forward:
+            self._hooks.watch()
         return Before(stage, tensors, state, state.now(), self._scripts[key].now())
 
     def forward(self, seen: Before, outputs: Any) -> None:
+        self._hooks.end()
         for name, (tensor, was, version) in seen.tensors.items():
             if tensor._version == version and bits_summed(tensor) != was:
                 self._note(f"forwards change {name} where autograd does not see it (.data), and backwards read it")
@@ -108,6 +112,10 @@ class Interleaved:
         for name in _changed(seen.script):
             self._note(f"backwards change {name}, and forwards may read it")
 
+    def end(self) -> None:
+        """Of a step, whatever has happened in it."""
+        self._hooks.end()
+
     def new(self) -> list[str]:
         found = [words for words, said in self._found.items() if not said]
         self._found |= dict.fromkeys(found, True)
@@ -117,8 +125,10 @@ class Interleaved:
         self._found.setdefault(words, False)
 
     def _runs_python(self, stage: Stage, outputs: Any) -> bool:
-        modules = (m for f in self._model.functions_of(stage) if isinstance(f, torch.nn.Module) for m in f.modules())
-        return any(m._backward_hooks or m._backward_pre_hooks for m in modules) or any(map(_is_the_scripts, _graph(outputs)))
+        functions = [f for f in self._model.functions_of(stage) if isinstance(f, torch.nn.Module)]
+        if self._hooks.seen or any(has_hooks(f.parameters()) for f in functions):
+            return True
+        return any(m._backward_hooks or m._backward_pre_hooks for f in functions for m in f.modules()) or any(map(_is_the_scripts, _graph(outputs)))
 
 
 def _changed(script: list[tuple[ScriptPlace, Any]]) -> list[str]:
@@ -133,7 +143,7 @@ def _is_scripted(function: Any) -> bool:
 def _is_the_scripts(node: Any) -> bool:
     """An autograd.Function of the script's, or one whose gradients run through a hook of its."""
     maker = getattr(type(node), "_forward_cls", None)
-    return maker is not None and not (maker.__module__ or "").startswith(OTHERS)
+    return maker is not None and is_the_scripts(maker)
 
 
 def _graph(outputs: Any) -> Iterator[Any]:

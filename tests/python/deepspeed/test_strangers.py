@@ -225,7 +225,9 @@ SAID = {
     "teacher": 'forwards change "teacher.weight" of layer {} where autograd does not see it',
     "context": 'the global "CONTEXT", which layers 0, 3, 4, 7 share, changes while they run',
     "generator": "a Generator that its LayerSpec is given, which layers 1, 2, 5, 6 share, changes",
-    "scale": 'forwards change the attribute "scale" of layer {}, and backwards run Python',
+    **dict.fromkeys(
+        ["scale", "tensor's scale", "weight's scale"], 'forwards change the attribute "scale" of layer {}, and backwards run Python'
+    ),
 }
 
 

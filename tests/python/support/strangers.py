@@ -115,6 +115,32 @@ class Scaling(Plain):
         return super().forward(hidden)
 
 
+class ScalingATensor(Plain):
+    """Its backward reads so in a hook on what its forward computes."""
+
+    scale = 1.0
+
+    def forward(self, hidden):
+        self.scale = 1.0 + 0.1 * float(hidden.detach().mean())
+        made = super().forward(hidden)
+        if made.requires_grad:
+            made.register_hook(lambda gradient: gradient * self.scale)
+        return torch.tanh(made)
+
+
+class ScalingAWeight(Plain):
+    """In a hook on a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = 1.0
+        self.lin.weight.register_hook(lambda gradient: gradient * self.scale)
+
+    def forward(self, hidden):
+        self.scale = 1.0 + 0.1 * float(hidden.detach().mean())
+        return super().forward(hidden)
+
+
 class Hooking(Plain):
     """A hook on what its forward computes, as to clip its gradient."""
 
@@ -248,6 +274,8 @@ CHANGES: dict[str, dict[int, Any]] = {
     "teacher and dropout": {1: Teaching, 2: Dropping, 5: Teaching},
     "renormed": {1: Renorming, 2: Dropping, 5: Renorming},
     "scale": {1: Scaling, 5: Scaling},
+    "tensor's scale": {1: ScalingATensor, 5: ScalingATensor},
+    "weight's scale": {1: ScalingAWeight, 5: ScalingAWeight},
     "hooks": {1: Hooking, 2: Dropping, 5: Hooking},
     "dropout": {1: Dropping, 5: Dropping},
     "globals": {1: Globally, 5: Dropping},
