@@ -26,7 +26,7 @@ from .plans import Stage
 from .reads import asks_for_rank, reads_gradients
 from .script_state import Place as ScriptPlace
 from .script_state import ScriptState
-from .tensor_hooks import TensorHooks, has_hooks, is_the_scripts
+from .tensor_hooks import TensorHooks, has_hooks, may_read
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
 PIECE = 1 << 17  # elements
@@ -126,9 +126,9 @@ class Interleaved:
 
     def _runs_python(self, stage: Stage, outputs: Any) -> bool:
         functions = [f for f in self._model.functions_of(stage) if isinstance(f, torch.nn.Module)]
-        if self._hooks.seen or any(has_hooks(f.parameters()) for f in functions):
-            return True
-        return any(m._backward_hooks or m._backward_pre_hooks for f in functions for m in f.modules()) or any(map(_is_the_scripts, _graph(outputs)))
+        of_modules = (m._backward_hooks or m._backward_pre_hooks for f in functions for m in f.modules())
+        of_parameters = (has_hooks(f.parameters()) for f in functions)
+        return self._hooks.seen or any(of_modules) or any(of_parameters) or any(map(_is_the_scripts, _graph(outputs)))
 
 
 def _changed(script: list[tuple[ScriptPlace, Any]]) -> list[str]:
@@ -143,7 +143,7 @@ def _is_scripted(function: Any) -> bool:
 def _is_the_scripts(node: Any) -> bool:
     """An autograd.Function of the script's, or one whose gradients run through a hook of its."""
     maker = getattr(type(node), "_forward_cls", None)
-    return maker is not None and is_the_scripts(maker)
+    return maker is not None and may_read(maker)
 
 
 def _graph(outputs: Any) -> Iterator[Any]:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from .layer_state import TENSOR_HOOKS
+
 OTHERS = ("torch.", "deepspeed.", "ostinato.")  # modules whose Python in a backward reads nothing that forwards leave
 
 
@@ -31,7 +33,7 @@ class TensorHooks:
         self.seen, self._original = False, (original := torch.Tensor.register_hook)
 
         def register_hook(tensor: torch.Tensor, hook: Callable) -> Any:
-            self.seen = self.seen or is_the_scripts(hook)
+            self.seen = self.seen or may_read(hook)
             return original(tensor, hook)
 
         setattr(torch.Tensor, "register_hook", register_hook)  # noqa: B010  # a type checker takes no assignment to a method
@@ -44,12 +46,12 @@ class TensorHooks:
 
 
 def has_hooks(parameters: Iterable[torch.Tensor]) -> bool:
-    """Of the script's."""
-    kept = (getattr(p, name, None) or {} for p in parameters for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
-    return any(is_the_scripts(hook) for hooks in kept for hook in hooks.values())
+    """That may read what forwards leave."""
+    kept = (getattr(p, name, None) or {} for p in parameters for name in TENSOR_HOOKS)
+    return any(may_read(hook) for hooks in kept for hook in hooks.values())
 
 
-def is_the_scripts(made: Any) -> bool:
-    """A function or class that is no library's."""
+def may_read(made: Any) -> bool:
+    """A function or class that may look at what forwards leave: any but those of OTHERS."""
     made = getattr(made, "func", made)  # of a functools.partial
     return not (getattr(made, "__module__", None) or "").startswith(OTHERS)

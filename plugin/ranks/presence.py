@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is still there, while this rank waits for what may rightly take long: a start, a step, a checkpoint.
 
-    presence = Presence(store, "engine 0", rank, ranks)
+    presence = Presence("engine 0", rank, ranks)
     watch = Watch(..., presence=presence)        # its thread asks, and answers the others
     vigil = watch.vigil(300.0, lost)             # lost("rank 2 gave no sign for 150 s")
     with vigil.during("saving a checkpoint"):
         engine.save_checkpoint(folder)
 
-A call that has lasted half the limit asks the others for a sign of life, and so does its second half once all have given one. So a rank that
+Once a call has lasted half the limit, the others are asked for a sign of life; when all have given one, the limit begins anew. So a rank that
 writes for an hour is waited for, and one that is stopped is not. A rank that keeps Python's lock cannot answer: it has the other half for it.
-What takes less than that asks nobody.
+A call that takes less asks nobody.
 """
 
 import time

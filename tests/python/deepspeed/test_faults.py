@@ -175,19 +175,26 @@ def test_a_signal_at_any_instant(plan_of, undisturbed, tmp_path, sent, seed):
     resumes(plan_of(layout), tmp_path, layout, undisturbed)
 
 
+def harmed(plan_of, folder, layout: str, launcher: str, harm, seed) -> Job:
+    """A run that has ended in time after the harm came, which one that differs from the others meets before its first step."""
+    job = Job(plan_of(layout), folder, ranks_of(LAYOUTS[layout]), harm, launcher)
+    try:
+        assert wait_for(lambda: all((folder / f"{rank}.starting").exists() for rank in job.ranks), WHOLE_S), job.said()
+        if harm.what != "differs":
+            wait_for(lambda: len(losses_of(folder, harm.rank)) >= harm.step or not is_running(job.pid(harm.rank)), WHOLE_S)
+        expect_it_ends(job, harm.rank, False, f"seed {seed}: {layout}{launcher and ' under ' + launcher}: rank {harm.rank} {harm.in_words}")
+    finally:
+        job.end()
+    return job
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("what", "where"), [h for h in HARMS if h[0] in ENDING and (SOAK or h in EVERY_DAY)])
 def test_a_rank_that_fails(plan_of, undisturbed, tmp_path, what, where, seed):
     random = Random(f"{what} {where} {seed}")
     layout, launcher = drawn(random)
     harm = draw(random, what, where, LAYOUTS[layout], STEPS, SAVED_EVERY)
-    job = Job(plan_of(layout), tmp_path, ranks_of(LAYOUTS[layout]), harm, launcher)
-    try:
-        assert wait_for(lambda: all((tmp_path / f"{rank}.starting").exists() for rank in job.ranks), WHOLE_S), job.said()
-        wait_for(lambda: len(losses_of(tmp_path, harm.rank)) >= harm.step or not is_running(job.pid(harm.rank)), WHOLE_S)
-        expect_it_ends(job, harm.rank, False, f"seed {seed}: {layout}{launcher and ' under ' + launcher}: rank {harm.rank} {harm.in_words}")
-    finally:
-        job.end()
+    job = harmed(plan_of, tmp_path, layout, launcher, harm, seed)
     assert not (tmp_path / f"{harm.rank}.done").exists(), "nothing has happened"
     expect_named(job, harm.rank)
     resumes(plan_of(layout), tmp_path, layout, undisturbed)
@@ -228,12 +235,7 @@ def test_a_rank_that_holds_something_else(plan_of, tmp_path, where, seed):
     harm = draw(random, "differs", where, LAYOUTS[layout], STEPS, SAVED_EVERY)
     other = replace(LAYOUTS[layout], ranks=tuple(reversed(LAYOUTS[layout].ranks)), cuts=(1, 3, 5))
     harm = replace(harm, given=str(layout_plan(tmp_path / "other", other)))
-    job = Job(plan_of(layout), tmp_path, ranks_of(LAYOUTS[layout]), harm, launcher)
-    try:
-        assert wait_for(lambda: all((tmp_path / f"{rank}.starting").exists() for rank in job.ranks), WHOLE_S), job.said()
-        expect_it_ends(job, harm.rank, False, f"seed {seed}: {layout}{launcher and ' under ' + launcher}: rank {harm.rank} {harm.in_words}")
-    finally:
-        job.end()
+    job = harmed(plan_of, tmp_path, layout, launcher, harm, seed)
     assert not losses_of(tmp_path, 0)
     said = said_by(tmp_path, 0)
     assert f"rank {harm.rank}" in said, f"rank {harm.rank} {harm.in_words}\n{job.said()}"
