@@ -23,10 +23,10 @@ from deepspeed.runtime.pipe import schedule
 from .forward_state import ForwardState, Moment
 from .module import StagedLayers
 from .plans import Stage
-from .reads import asks_for_rank, reads_gradients
+from .reads import asks_for_rank, held_by, reads_gradients
 from .script_state import Place as ScriptPlace
 from .script_state import ScriptState
-from .tensor_hooks import TensorHooks, has_hooks, may_read
+from .tensor_hooks import TensorHooks, hooks_of, may_read
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
 PIECE = 1 << 17  # elements
@@ -97,13 +97,15 @@ class Interleaved:
         return Before(stage, tensors, state, state.now(), self._scripts[key].now())
 
     def forward(self, seen: Before, outputs: Any) -> None:
-        self._hooks.end()
+        functions = [f for f in self._model.functions_of(seen.stage) if isinstance(f, torch.nn.Module)]
+        hooks = [*self._hooks.end(), *(hook for f in functions for hook in hooks_of(f.parameters()))]
         for name, (tensor, was, version) in seen.tensors.items():
             if tensor._version == version and bits_summed(tensor) != was:
                 self._note(f"forwards change {name} where autograd does not see it (.data), and backwards read it")
-        if self._runs_python(seen.stage, outputs):
-            for name in (*seen.state.changed_attributes(seen.moment), *_changed(seen.script)):
-                self._note(f"forwards change {name}, and backwards run Python that may read it (hooks, autograd.Functions)")
+        runs = _runs_python(functions, outputs)
+        attributes = seen.state.changed_attributes(seen.moment) if runs or any(map(held_by, hooks)) else []
+        for name in (*attributes, *(_changed(seen.script) if runs or hooks else [])):
+            self._note(f"forwards change {name}, and backwards run Python that may read it (hooks, autograd.Functions)")
 
     def backward(self, seen: Before) -> None:
         for name, (tensor, was, _) in seen.tensors.items():
@@ -124,11 +126,11 @@ class Interleaved:
     def _note(self, words: str) -> None:
         self._found.setdefault(words, False)
 
-    def _runs_python(self, stage: Stage, outputs: Any) -> bool:
-        functions = [f for f in self._model.functions_of(stage) if isinstance(f, torch.nn.Module)]
-        of_modules = (m._backward_hooks or m._backward_pre_hooks for f in functions for m in f.modules())
-        of_parameters = (has_hooks(f.parameters()) for f in functions)
-        return self._hooks.seen or any(of_modules) or any(of_parameters) or any(map(_is_the_scripts, _graph(outputs)))
+
+def _runs_python(functions: list[torch.nn.Module], outputs: Any) -> bool:
+    """What is handed modules, or may have kept them; hooks on tensors are looked at one by one."""
+    modules = (m for f in functions for m in f.modules())
+    return any(m._backward_hooks or m._backward_pre_hooks for m in modules) or any(map(_is_the_scripts, _graph(outputs)))
 
 
 def _changed(script: list[tuple[ScriptPlace, Any]]) -> list[str]:

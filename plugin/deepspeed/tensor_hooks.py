@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether backwards run hooks of the script's on tensors: those of parameters, and those that a forward registers.
+"""Hooks on tensors that backwards run: those of parameters, and those that a forward registers.
 
     hooks = TensorHooks()
     hooks.watch()
-    made = layer(hidden)           # made.register_hook(...) inside
-    hooks.end()
-    hooks.seen                     # True
+    made = layer(hidden)           # made.register_hook(hook) inside
+    hooks.end()                    # [hook]
 
-Torch keeps a hook in the graph, where nobody finds it, so it is seen as it is registered.
+Torch keeps a hook in the graph, where nobody finds it, so it is noted as it is registered. Those of libraries are left out.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,31 +23,32 @@ class TensorHooks:
     """Of one forward after another."""
 
     def __init__(self) -> None:
-        self.seen = False
+        self._registered: list[Callable] = []
         self._original: Callable | None = None
 
     def watch(self) -> None:
         """From here on, until end()."""
         self.end()
-        self.seen, self._original = False, (original := torch.Tensor.register_hook)
+        self._original = original = torch.Tensor.register_hook
 
         def register_hook(tensor: torch.Tensor, hook: Callable) -> Any:
-            self.seen = self.seen or may_read(hook)
+            self._registered.append(hook)
             return original(tensor, hook)
 
         setattr(torch.Tensor, "register_hook", register_hook)  # noqa: B010  # a type checker takes no assignment to a method
 
-    def end(self) -> None:
-        """Idempotent."""
+    def end(self) -> list[Callable]:
+        """Those that have been registered since watch(), once."""
         if self._original is not None:
             setattr(torch.Tensor, "register_hook", self._original)  # noqa: B010
             self._original = None
+        registered, self._registered = self._registered, []
+        return list(filter(may_read, registered))
 
 
-def has_hooks(parameters: Iterable[torch.Tensor]) -> bool:
-    """That may read what forwards leave."""
+def hooks_of(parameters: Iterable[torch.Tensor]) -> list[Callable]:
     kept = (getattr(p, name, None) or {} for p in parameters for name in TENSOR_HOOKS)
-    return any(may_read(hook) for hooks in kept for hook in hooks.values())
+    return [hook for hooks in kept for hook in hooks.values() if may_read(hook)]
 
 
 def may_read(made: Any) -> bool:

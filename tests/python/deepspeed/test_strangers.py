@@ -219,7 +219,7 @@ def test_classes_that_a_plan_would_leave_out():
             check_classes(kind.__new__(kind), engine)
 
 
-ALIKE = ["renormed", "hooks", "statistics", "globals", "objects"]
+ALIKE = ["renormed", "hooks", "halved", "statistics", "globals", "objects"]
 OF_A_STAGE = "context of a stage"
 SAID = {
     "teacher": 'forwards change "teacher.weight" of layer {} where autograd does not see it',

@@ -141,6 +141,19 @@ class ScalingAWeight(Plain):
         return super().forward(hidden)
 
 
+class Halving(Plain):
+    """Counts its forwards, and has a hook that reads nothing of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.lin.weight.register_hook(lambda gradient: 0.5 * gradient)
+
+    def forward(self, hidden):
+        self.calls += 1
+        return super().forward(hidden)
+
+
 class Hooking(Plain):
     """A hook on what its forward computes, as to clip its gradient."""
 
@@ -274,6 +287,7 @@ CHANGES: dict[str, dict[int, Any]] = {
     "teacher and dropout": {1: Teaching, 2: Dropping, 5: Teaching},
     "renormed": {1: Renorming, 2: Dropping, 5: Renorming},
     "scale": {1: Scaling, 5: Scaling},
+    "halved": {1: Halving, 5: Halving},
     "tensor's scale": {1: ScalingATensor, 5: ScalingATensor},
     "weight's scale": {1: ScalingAWeight, 5: ScalingAWeight},
     "hooks": {1: Hooking, 2: Dropping, 5: Hooking},
