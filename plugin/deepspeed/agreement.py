@@ -3,25 +3,19 @@
 
     agree(Statement(plan=sha, ...), timeout_s=300)     # raises the same OstinatoError everywhere, or nowhere
 
-It goes through the store of the default process group and not through a collective: a rank that has no section, or died,
-is then named after the timeout, where a collective would hang or mix with DeepSpeed's own.
+It goes through the store and not through a collective (ranks/reports.py): where a rank has no section, that would mix with DeepSpeed's own.
 """
 
 import json
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from datetime import timedelta
-from itertools import count, zip_longest
+from itertools import zip_longest
 
 import torch.distributed as dist
-from ostinato.ranks import threads
-from ostinato.ranks.presence import NO_STORE, ranks_in_words
-from torch.distributed.distributed_c10d import _get_default_store
+from ostinato.ranks.presence import ranks_in_words
+from ostinato.ranks.reports import Missing, exchanged
 
 from .errors import OstinatoError, Unsupported
 
-PATIENCE_S = 3.0  # with a store that may be stopped
-_rounds = count()  # every rank makes its engines in the same order
 
 
 @dataclass(frozen=True)
@@ -89,49 +83,13 @@ def _first_difference(first: str, other: str) -> tuple[str, str]:
 
 def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
     """Every rank's statement, by rank."""
-    store, world = _get_default_store(), dist.get_world_size()
-    prefix = f"ostinato/{next(_rounds)}"
-    keys = [f"{prefix}/{rank}" for rank in range(world)]
     try:
-        store.set(keys[dist.get_rank()], json.dumps(asdict(mine)))
-        store.wait(keys, timedelta(seconds=timeout_s))
-        everyone = [_read(store.get(key)) for key in keys]
-        _leave_together(store, prefix, world)
-    except dist.DistNetworkError:
-        raise OstinatoError(f"before the ranks had agreed {NO_STORE}") from None
-    except dist.DistError:
-        raise OstinatoError(_missing(store, keys, timeout_s)) from None
-    return everyone
+        return [_read(text) for text in exchanged("statement", json.dumps(asdict(mine)), range(dist.get_world_size()), timeout_s)]
+    except Missing as error:
+        installed = ': is ostinato installed there, and is the "ostinato" section in that configuration?'
+        raise OstinatoError(f"{error}{'' if error.store else installed}") from None
 
 
-def _missing(store, keys: list[str], timeout_s: float) -> str:
-    """Who has not reported. The store may be what is missing."""
-    found: list[int] = []
-
-    def ask() -> None:
-        with suppress(RuntimeError):
-            found.extend(rank for rank, key in enumerate(keys) if not store.check([key]))
-
-    asking = threads.start(ask)
-    asking.join(PATIENCE_S)
-    if asking.is_alive() or not found:
-        return f"the ranks did not report within {timeout_s:g} s, and {NO_STORE}"
-    return (
-        f"{ranks_in_words(found)} did not report within {timeout_s:g} s: is ostinato installed there, and is the "
-        '"ostinato" section in that configuration?'
-    )
-
-
-def _read(text: bytes) -> Statement:
+def _read(text: str) -> Statement:
     statement = json.loads(text)
     return Statement(**statement | {"layers": {int(index): digest for index, digest in statement["layers"].items()}})
-
-
-def _leave_together(store, prefix: str, world: int) -> None:
-    """Rank 0 may hold the store, and may be about to raise: it stays until all have read."""
-    if store.add(f"{prefix}/read", 1) == world:
-        store.set(f"{prefix}/all", "read")
-    try:
-        store.wait([f"{prefix}/all"], timedelta(seconds=30))
-    except (dist.DistError, RuntimeError):
-        pass  # the others are gone: they have read, or died; what comes next will say so

@@ -29,6 +29,7 @@ from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.settings import read_settings
 from ostinato.ranks.groups import everyones
 from ostinato.ranks.presence import ranks_in_words
+from ostinato.ranks.starting import starting
 
 from ostinato import _profiler
 
@@ -46,7 +47,6 @@ from .rebuild import units_of
 from .script_changes import ScriptChanges
 from .sized_costs import at_size, clusters_of, rows_of
 from .sizes import Seen, agreed, seen_by, size_function
-from .starting import starting
 from .upstream import Engine, Model
 
 WARM_UP, PASSES = 1, 3
@@ -136,7 +136,7 @@ class AutoEngine(Engine):
         batches, read, why = _read(iterator, self.micro_batches, made_once(self.batch_fn)) if iterator is not None else ([], 0, None)
         sizes = _sizes(self, batches, why)
         self._ostinato_auto.changes.note()
-        with random_state_kept(), starting("measuring, and then making its engine anew", self._ostinato_auto.timeout_s):
+        with random_state_kept(), starting("measuring, and then making its engine anew", range(dist.get_world_size()), self._ostinato_auto.timeout_s):
             profile = _measure(self, batches, read, sizes)
             _switch(self, profile)
         if iterator is not None:

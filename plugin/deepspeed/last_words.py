@@ -8,16 +8,14 @@ after what ranks print, ends with the message, too. `python -X dev` shows traceb
 """
 
 import hashlib
-import json
-import os
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
 from ostinato.errors import printable
+from ostinato.ranks.launcher import tell_agent
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .errors import OstinatoError
@@ -46,12 +44,12 @@ def _say(text: str) -> None:
     key = f"ostinato/said/{hashlib.sha256(text.encode()).hexdigest()}"
     if dist.get_rank() == 0:
         _print(text)
-        _tell_agent(text)
+        tell_agent(text)
         with suppress(RuntimeError):
             _let_others_read(key)
     elif not _said(key):
         _print(text)
-        _tell_agent(text)
+        tell_agent(text)
 
 
 def _print(text: str) -> None:
@@ -77,20 +75,3 @@ def _said(key: str) -> bool:
     except (dist.DistError, RuntimeError):
         return False
     return True
-
-
-def _tell_agent(text: str) -> None:
-    """In the form in which torchrun's agent reads it."""
-    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        with suppress(OSError), open(path, "w") as file:
-            json.dump({"message": {"message": text, "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))}}}, file)
-
-
-def end_with(text: str, say: Callable[[str], None]) -> None:
-    """Ends the process from a thread, where the main one is held for ever: after what say() prints, without finalizers."""
-    try:
-        say(text)
-        _tell_agent(f"ostinato: {text}")
-        sys.stdout.flush()
-    finally:
-        os._exit(1)

@@ -21,11 +21,11 @@ from contextlib import AbstractContextManager, contextmanager
 from deepspeed.runtime.pipe import schedule
 from ostinato.ranks.deadline import Deadline
 from ostinato.ranks.groups import is_of_a_peer
+from ostinato.ranks.launcher import end_with
 from ostinato.ranks.presence import ranks_in_words
 from ostinato.ranks.watch import Watch
 
 from .errors import OstinatoError
-from .last_words import end_with
 from .upstream import Engine
 
 

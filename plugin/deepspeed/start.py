@@ -15,6 +15,7 @@ from deepspeed.accelerator import get_accelerator
 from ostinato.errors import printable
 from ostinato.files import write_text
 from ostinato.ranks import cores
+from ostinato.ranks.starting import starting
 from pydantic import BaseModel
 
 from . import auto, loss_state, model_identity, plans, step_plans, universal
@@ -36,7 +37,6 @@ from .refused_keys import untried_keys
 from .search import Size, shared_plan
 from .sharding import check_layers, shards_of
 from .sizes import size_function
-from .starting import starting
 from .upstream import Config, Engine, Model
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
         _agree(prepared, model, config)
     except Unsupported as error:
         return _without_plan(error, engine, original_init, prepared, args, kwargs)
-    with starting("making its engine", prepared.checked()[0].timeout_s):
+    with starting("making its engine", range(dist.get_world_size()), prepared.checked()[0].timeout_s):
         _make(engine, original_init, prepared, args, kwargs)
 
 

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the launcher that started this rank (torchrun, deepspeed) is still there: one that is killed ends nobody, and its ranks would
-train on with no one to stop them.
+"""The launcher that started this rank (torchrun, deepspeed). One that is killed ends nobody, and its ranks would train on with no one to
+stop them; torchrun's agent sums up at the end what a rank has told it.
 """
 
+import json
 import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 
 STARTED_BY = ("TORCHELASTIC_RUN_ID", "CROSS_RANK")  # torchrun's, DeepSpeed's
 
@@ -20,3 +25,20 @@ class Launcher:
 
     def gone(self) -> bool:
         return self._parent is not None and os.getppid() != self._parent
+
+
+def tell_agent(text: str) -> None:
+    """In the form in which torchrun's agent reads it."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        with suppress(OSError), open(path, "w") as file:
+            json.dump({"message": {"message": text, "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))}}}, file)
+
+
+def end_with(text: str, say: Callable[[str], None]) -> None:
+    """Ends the process from a thread, where the main one is held for ever: after what say() prints, without finalizers."""
+    try:
+        say(text)
+        tell_agent(f"ostinato: {text}")
+        sys.stdout.flush()
+    finally:
+        os._exit(1)

@@ -11,8 +11,10 @@ import torch
 import torch.distributed as dist
 from ostinato.errors import Error
 from ostinato.nn import ShardedLogits
-from ostinato.ranks.groups import everyones, link_groups, make_group
+from ostinato.ranks.groups import link_groups, make_group
 from ostinato.ranks.names import agreed
+from ostinato.ranks.reports import Missing, exchanged
+from ostinato.ranks.starting import starting
 from ostinato.ranks.watch import Watch
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
@@ -37,7 +39,7 @@ class Pipeline(nn.Module):
     micro-batch. group: its ranks are the plan's devices, in order; the default group where it is not given. timeout_s: a rank that
     waits longer says for what. dynamic_shapes: what travels between stages may change its shapes at any time.
 
-    All ranks of the group must make it, and call step(), infer() or serve() equally often. Parameters of other ranks are not here: make
+    All ranks of the group must make it within timeout_s of each other, and call step(), infer() or serve() equally often. Parameters of other ranks are not here: make
     the optimizer of parameters(), on every rank. Raises ValueError for wrong files, and PipelineError.
     """
 
@@ -58,16 +60,24 @@ class Pipeline(nn.Module):
         self.loss_fn = loss_fn
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
         self.rank, self._ranks = place_in(group, self.program)
-        ranks = self._ranks
         check_copies(self.program)
-        self._group = make_group(ranks, group) if len(ranks) > 1 else None
-        self._check_agreement()
-        self._links = link_groups(self.program.links, ranks, self._group, self._device, group) if self._group is not None else {}
-        self._own = own_stages(self.program, self.rank, ranks, self._group, timeout_s)
-        self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
         self._inputs: dict[str | None, list] = {}
         self._targets: list = []
         self._results: dict[int, list] = {}  # of the last step, by stage that feeds no other: losses or outputs
+        if len(self._ranks) > 1:
+            self._check_agreement()
+            with starting("making its pipeline", self._ranks, timeout_s):
+                self._make(build, group)
+        else:
+            self._make(build, group)
+
+    def _make(self, build: Build, group: dist.ProcessGroup | None) -> None:
+        """On all ranks, which have the same plan."""
+        ranks = self._ranks
+        self._group = make_group(ranks, group) if len(ranks) > 1 else None
+        self._links = link_groups(self.program.links, ranks, self._group, self._device, group) if self._group is not None else {}
+        self._own = own_stages(self.program, self.rank, ranks, self._group, self._timeout_s)
+        self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
         self.reset_shapes()
         self._watch = self._make_watch()
 
@@ -231,10 +241,11 @@ class Pipeline(nn.Module):
         return as_arguments(of_stage[micro_batch])
 
     def _check_agreement(self) -> None:
-        """Every rank holds the same plan."""
-        if self._group is None:
-            return
-        held = everyones(self.program.plan_sha256, self._group)
+        """Every rank has come here, and holds the same plan."""
+        try:
+            held = exchanged("plan", self.program.plan_sha256, self._ranks, self._timeout_s)
+        except Missing as error:
+            raise PipelineError(f"{error}: every rank of the group must make the pipeline") from None
         differing = [rank for rank, digest in enumerate(held) if digest != held[0]]
         if differing:
             raise PipelineError(f"ranks {differing} hold another plan than rank 0: {held[differing[0]][:12]} against {held[0][:12]}")

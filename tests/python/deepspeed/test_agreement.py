@@ -3,9 +3,9 @@
 
 import pytest
 import torch.distributed as dist
-from ostinato.deepspeed import agreement
 from ostinato.deepspeed.agreement import Statement, agree
 from ostinato.deepspeed.errors import OstinatoError
+from ostinato.ranks import reports
 
 
 class Store:
@@ -29,11 +29,11 @@ def one_rank(monkeypatch):
 
 @pytest.mark.parametrize("last", ["set", "wait", "get", "add"])
 def test_a_process_that_ends_with_the_store_is_named(monkeypatch, one_rank, last):
-    monkeypatch.setattr(agreement, "_get_default_store", lambda: Store(last))
+    monkeypatch.setattr(reports, "_get_default_store", lambda: Store(last))
     with pytest.raises(OstinatoError, match="the process that holds it, rank 0 or the launcher's agent, is stopped or gone"):
         agree(Statement(), 1.0)
 
 
 def test_alone(monkeypatch, one_rank):
-    monkeypatch.setattr(agreement, "_get_default_store", lambda: Store("no method"))
+    monkeypatch.setattr(reports, "_get_default_store", lambda: Store("no method"))
     assert [said.plan for said in agree(Statement(plan="ab"), 1.0)] == ["ab"]

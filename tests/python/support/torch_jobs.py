@@ -2,6 +2,8 @@
 """What ranks run in test_torch_pipeline.py, and the same on one process."""
 
 import gc
+import os
+import signal
 import threading
 import time
 import weakref
@@ -354,3 +356,29 @@ def check_gradients(results, expected, same) -> None:
                 assert same(gradient, wanted), f"step {step}: {name}"
                 seen.add(name)
         assert seen == set(of_model)
+
+
+def refusal_of_each(plans: list[str | None], timeout_s: float) -> str:
+    """What this rank is told when each makes a pipeline of its entry; of None it makes none."""
+    from ostinato.torch import Pipeline, PipelineError
+
+    plan = plans[dist.get_rank()]
+    try:
+        if plan is not None:
+            Pipeline(plan, build(Case(plan)), timeout_s=timeout_s)
+    except PipelineError as error:
+        return str(error)
+    return ""
+
+
+def make_beside_a_stopped_rank(case: Case, stopped: int, folder: str) -> None:
+    """It stops once all have agreed on the plan. Returns on no rank."""
+    from ostinato.ranks import presence
+    from ostinato.torch import Pipeline, pipeline
+
+    presence.LEAST_S = 2.0
+    rank = dist.get_rank()
+    if rank == stopped:
+        pipeline.make_group = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    os.dup2(os.open(f"{folder}/{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
+    Pipeline(case.plan, build(case), timeout_s=3.0)

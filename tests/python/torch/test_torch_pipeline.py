@@ -8,6 +8,7 @@ from support import torch_jobs
 from support.linked import Made
 from support.plans import Layout, make_plan, placement_text
 from support.torch_jobs import MICRO_BATCHES, Case, check_gradients
+from support.worlds import World
 
 LAYERS = 8
 ALL = (0, 1)
@@ -188,3 +189,25 @@ def test_a_pipeline_that_is_dropped_is_gone(world2, tmp_path):
     """With its modules and the thread of its watch."""
     plan = make_plan(tmp_path, Layout("chain", (5,), (0, 1)), LAYERS, torch_jobs.MICRO_BATCHES)
     assert world2.run(torch_jobs.make_and_drop, Case(str(plan))) == [(True, False)] * 2
+
+
+def test_a_rank_that_makes_no_pipeline_is_named(world2, tmp_path):
+    said, _ = world2.run(torch_jobs.refusal_of_each, [plan_of(tmp_path), None], 1.0)
+    assert said == "rank 1 did not report within 1 s: every rank of the group must make the pipeline"
+    world2.restart()  # the ranks have now made different numbers of pipelines
+
+
+def test_ranks_with_other_plans_are_named(world2, tmp_path):
+    plans = [plan_of(tmp_path / name, CHAINS[name]) for name in ("stock", "wave")]
+    said = world2.run(torch_jobs.refusal_of_each, plans, 60.0)
+    assert said[0] == said[1] and said[0].startswith("ranks [1] hold another plan than rank 0: "), said
+
+
+@pytest.mark.parametrize("stopped", [0, 1], ids=["rank_0_with_the_store", "rank_1"])
+def test_who_makes_a_pipeline_beside_a_stopped_rank_names_it(tmp_path, monkeypatch, stopped):
+    monkeypatch.setattr("support.worlds.GRACE", 0)  # for the rank that is stopped
+    with World(2, timeout=120) as world, pytest.raises(AssertionError, match="the process ended"):
+        world.run(torch_jobs.make_beside_a_stopped_rank, Case(plan_of(tmp_path)), stopped, str(tmp_path))
+    said = (tmp_path / f"{1 - stopped}.err").read_text()
+    assert f"rank {1 - stopped} is making its pipeline: " in said, said
+    assert ("the store does not answer" if stopped == 0 else "rank 1 gave no sign for 2 s") in said, said

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all ranks tell each other before they meet in collectives: a rank that does not come there, or died, is named after a time-out.
+
+    digests = exchanged("plan", digest, ranks=[0, 1], timeout_s=300)        # of all, in the order of `ranks`
+
+It goes through the store of the default process group, so what a rank does instead is not mixed with it.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+from . import threads
+from .names import agreed
+from .presence import NO_STORE, ranks_in_words
+
+PATIENCE_S = 3.0  # with a store that may be stopped
+
+
+class Missing(Exception):
+    """Ranks did not report in time, which `str()` says. `store`: or nobody knows, for the store did not answer."""
+
+    def __init__(self, said: str, store: bool = False):
+        super().__init__(said)
+        self.store = store
+
+
+def exchanged(what: str, mine: str, ranks: Sequence[int], timeout_s: float) -> list[str]:
+    """`ranks`: global; each of them must call it. Missing numbers them by their places here."""
+    store, prefix = _get_default_store(), f"ostinato/{agreed(what, ranks)}"
+    keys = [f"{prefix}/{place}" for place in range(len(ranks))]
+    try:
+        store.set(keys[ranks.index(dist.get_rank())], mine)
+        store.wait(keys, timedelta(seconds=timeout_s))
+        everyones = [store.get(key).decode() for key in keys]
+        _leave_together(store, prefix, len(ranks))
+    except dist.DistNetworkError:
+        raise Missing(f"before the ranks had agreed {NO_STORE}", store=True) from None
+    except dist.DistError:
+        raise _missing(store, keys, timeout_s) from None
+    return everyones
+
+
+def _missing(store, keys: list[str], timeout_s: float) -> Missing:
+    """The store may be what is missing."""
+    found: list[int] = []
+
+    def ask() -> None:
+        with suppress(RuntimeError):
+            found.extend(place for place, key in enumerate(keys) if not store.check([key]))
+
+    asking = threads.start(ask)
+    asking.join(PATIENCE_S)
+    if asking.is_alive() or not found:
+        return Missing(f"the ranks did not report within {timeout_s:g} s, and {NO_STORE}", store=True)
+    return Missing(f"{ranks_in_words(found)} did not report within {timeout_s:g} s")
+
+
+def _leave_together(store, prefix: str, ranks: int) -> None:
+    """Rank 0 may hold the store, and may be about to raise: it stays until all have read."""
+    if store.add(f"{prefix}/read", 1) == ranks:
+        store.set(f"{prefix}/all", "read")
+    try:
+        store.wait([f"{prefix}/all"], timedelta(seconds=30))
+    except (dist.DistError, RuntimeError):
+        pass  # the others are gone: they have read, or died; what comes next will say so
