@@ -39,8 +39,9 @@ class Pipeline(nn.Module):
     micro-batch. group: its ranks are the plan's devices, in order; the default group where it is not given. timeout_s: a rank that
     waits longer says for what. dynamic_shapes: what travels between stages may change its shapes at any time.
 
-    All ranks of the group must make it within timeout_s of each other, and call step(), infer() or serve() equally often. Parameters of other ranks are not here: make
-    the optimizer of parameters(), on every rank. Raises ValueError for wrong files, and PipelineError.
+    All ranks of the group must make it, within timeout_s of each other, and call step(), infer() or serve() equally often.
+    Parameters of other ranks are not here: make the optimizer of parameters(), on every rank. Raises ValueError for wrong files, and
+    PipelineError.
     """
 
     def __init__(
