@@ -119,9 +119,9 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         """`new` runs in the place of `old`, which forward_funcs held before a script changed it."""
         for stage in (c for c in self._stages if layer in c.layers):
             functions, at = self.functions_of(stage), list(stage.layers).index(layer)
-            if given(functions[at]) is old:
-                functions[at] = new
-                self._views[stage.index].state = ForwardState(dict(zip(stage.layers, functions, strict=True)))
+            assert given(functions[at]) in (old, new), f"stage {stage.index} runs something else than layer {layer} of forward_funcs"
+            functions[at] = new  # which compile() may have done
+            self._views[stage.index].state = ForwardState(dict(zip(stage.layers, functions, strict=True)))
         self._local_funcs[self._local_layers.index(layer)] = new
 
     @property
