@@ -219,7 +219,7 @@ def _measure(engine: Engine, batches: list, read: int, sizes: tuple[float, ...])
             engine.data_iterator = map(own, batches)  # a loss may write to its labels
             _run_step(engine, clock)
     state.restore(before)
-    if lost := state.lost(before):
+    if lost := state.lost(before) + state.iterators():
         print(announce.measuring_left(dist.get_rank(), lost), flush=True)
     for parameter in model.parameters():
         parameter.grad = None

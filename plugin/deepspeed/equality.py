@@ -358,10 +358,12 @@ class Equality:
         if iterator is not None:
             engine.data_iterator = iter(first)
         self._watcher, self._learning = (learning := Learning()), True
-        with torch.set_grad_enabled(self._module.training), random_state_kept(), layers_kept(self._module):
+        with torch.set_grad_enabled(self._module.training), random_state_kept(), layers_kept(self._module) as left:
             engine._exec_schedule(schedule.InferenceSchedule(1, engine.num_stages, engine.stage_id))
         self._watcher, self._learning, run.batches_before = None, False, batches_before
         run.labels.forget()
+        if left:
+            self.doubt([f"a forward before the first step shows what layers draw, and these are not what they were: {', '.join(left)}"])
         assert self._draws is not None
         self._draws.new()
         if iterator is not None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from .changing import CONTAINERS, fill, generators_of, is_another, set_generator
+from .changing import content_of, fill, generators_of, held_in, is_another, is_container, set_generator
 from .layer_state import NO_ATTRIBUTES, describe, differing
 from .random_state import same
 from .script_state import ScriptState
@@ -59,6 +59,8 @@ class ForwardState:
     def now(self) -> Moment:
         moment = Moment()
         noted: set[int] = set()
+        if self._whole:
+            moment.script = self._scripts().now()
         for module in self._modules:
             attributes = {name: value for name, value in vars(module).items() if name not in NO_ATTRIBUTES}
             moment.attributes.append((module, attributes))
@@ -71,12 +73,17 @@ class ForwardState:
                     moment.values[id(tensor)] = tensor, _copy(tensor)
                 else:
                     moment.versions[id(tensor)] = tensor._version
-        if self._whole:
-            self._script = self._script or ScriptState(self._given)
-            moment.script = self._script.now()
         if self._changing is None:
             moment.facts = {number: describe(layer) for number, layer in self._layers}
         return moment
+
+    def _scripts(self) -> ScriptState:
+        """With it the modules that layers use and that are no part of any: in a closure, in a list."""
+        if self._script is None:
+            self._script = ScriptState(self._given)
+            had = {id(module) for module in self._modules}
+            self._modules += [m for m in self._script.hidden if id(m) not in had and isinstance(m._buffers, dict)]
+        return self._script
 
     def without_tensors(self) -> "ForwardState":
         """Copies none."""
@@ -152,8 +159,18 @@ class ForwardState:
         ]
 
     def lost(self, moment: Moment) -> list[str]:
-        """After restore() of the first moment: what is not what it was."""
+        """After restore() of the first moment: what is not what it was, in words."""
         return self._unequal(moment)
+
+    def iterators(self) -> list[str]:
+        """In words; whether a forward has moved them on nobody knows."""
+        return [
+            f'layer {number}: the attribute "{name}", an iterator'
+            for number, layer in self._layers
+            for module in layer.modules()
+            for name, value in vars(module).items()
+            if name not in NO_ATTRIBUTES and isinstance(value, Iterator)
+        ]
 
     @contextmanager
     def put_back(self, moment: Moment) -> Iterator[None]:
@@ -218,10 +235,10 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _note_container(value: Any, contents: list, noted: set[int]) -> None:
-    if type(value) in CONTAINERS and id(value) not in noted:
+    if is_container(value) and id(value) not in noted:
         noted.add(id(value))
-        contents.append((value, value.copy()))
-        for item in value.values() if isinstance(value, dict) else value:
+        contents.append((value, content_of(value)))
+        for item in held_in(value):
             _note_container(item, contents, noted)
 
 

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
 
 from .packing import words_of
@@ -26,12 +27,14 @@ class _Held(Search):
         self.found: dict[int, tuple[str, torch.Tensor]] = {}
         self._described = False  # what is looked at is an attribute of the layer, which travels (layer_state) if it is plain
 
-    def _into(self, value: Any, words: str) -> None:
-        if not isinstance(value, torch.nn.Module):
-            return Search._into(self, value, words)
-        if id(value) not in self._parts and not hasattr(value, "_layer_specs") and not type(value).__module__.startswith("deepspeed."):
-            for tensor in (*value.parameters(), *value.buffers()):
-                self.found.setdefault(id(tensor), (words, tensor))
+    def _hidden(self, module: torch.nn.Module, words: str) -> None:
+        for tensor in (*module.parameters(), *module.buffers()):
+            self.found.setdefault(id(tensor), (words, tensor))
+
+    def _container(self, value: Any, words: str) -> None:
+        if isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
+            self._tensor(torch.from_numpy(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8)), words)
+        Search._container(self, value, words)
 
     def _module(self, layer: torch.nn.Module) -> None:
         self._described = True
@@ -63,6 +66,12 @@ def values_of(specs: Sequence[Any]) -> dict[int, tuple[str, str]]:
     """(digest, what it is in words), of layers that hold some."""
     found = {layer: held for layer in range(len(specs)) if (held := held_by(specs, layer))}
     return {layer: (_digest(held), _words(held)) for layer, held in found.items()}
+
+
+def values_of_loss(loss: Any) -> tuple[str, str]:
+    """(digest, what it is in words) of what a loss_fn uses and PipelineModule knows nothing of."""
+    held = held_by([loss], 0)
+    return _digest(held), _words(held)
 
 
 def differing(values: Sequence[dict[int, tuple[str, str]]], before: Sequence[int], owners: Sequence[tuple[int, ...]], ranks: Sequence[int]) -> str:

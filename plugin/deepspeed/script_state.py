@@ -8,7 +8,8 @@
     script.restore(before)
 
 Found from the code: by the names that functions of a layer's classes use, and through what these hold. What a library keeps is looked at
-as the script's own; the standard library's, NumPy's, torch's and DeepSpeed's is not. Modules that are no part of a layer are not looked into.
+as the script's own; the standard library's, NumPy's, torch's and DeepSpeed's is not. Modules that are no part of a layer are `hidden`: what
+their buffers and attributes are, a ForwardState sees to.
 """
 
 import functools
@@ -20,13 +21,12 @@ from typing import Any
 
 import torch
 
-from .changing import CONTAINERS, fill, generators_of, is_another, same_items, set_generator
+from .changing import DEEPEST, LARGEST, content_of, fill, generators_of, held_in, is_another, is_container, same_content, set_generator
 from .layer_state import HOOKS, NO_ATTRIBUTES, TENSOR_HOOKS
 from .random_state import same
 
 NOT_ITS_OWN = {*sys.stdlib_module_names, "torch", "numpy", "deepspeed", "ostinato", "triton"} - {"__main__"}
-DEEPEST, MOST = 8, 4000  # objects in each other; places of a layer
-LARGEST = 1 << 20  # elements of a tensor of which a copy is kept
+MOST = 4000  # places of a layer
 
 
 @dataclass(eq=False)
@@ -46,8 +46,11 @@ class ScriptState:
     def __init__(self, layers: Mapping[Any, Any], backwards: bool = True):
         """`backwards`: what only their hooks on backwards use counts, too."""
         self._places: dict[tuple, Place] = {}
+        self.hidden: list[torch.nn.Module] = []
         for number, layer in layers.items():
-            Search(self._places, number, backwards).layer(layer)
+            search = Search(self._places, number, backwards)
+            search.layer(layer)
+            self.hidden += search.hidden
         self._kept: list[Any] = list(layers.values())
 
     def now(self) -> list[tuple[Place, Any]]:
@@ -75,6 +78,7 @@ class Search:
         self._places, self._layer, self._seen, self._depth, self._backwards = places, layer, set[int](), 0, backwards
         self._parts: set[int] = set()  # modules of the layer, which see to themselves
         self._alive: list[Any] = []  # whose ids count
+        self.hidden: list[torch.nn.Module] = []
 
     def layer(self, layer: Any) -> None:
         if isinstance(layer, torch.nn.Module):
@@ -120,9 +124,8 @@ class Search:
             self._all((value.fget, value.fset), words)
         elif isinstance(value, type):
             self._class(value)
-        elif type(value) in CONTAINERS:
-            self._note(("content", id(value)), Place(words, value.copy, lambda was: fill(value, was), lambda was, now: not same_items(was, now)))
-            self._all(value.values() if isinstance(value, dict) else value, words)
+        elif is_container(value):
+            self._container(value, words)
         elif isinstance(value, tuple | frozenset):
             self._all(value, words)
         elif generators_of(value):
@@ -130,10 +133,34 @@ class Search:
             self._note(("generator", id(value)), Place(words, read, lambda was: set_generator(value, was), lambda was, now: not same(was, now)))
         elif isinstance(value, torch.Tensor):
             self._tensor(value, words)
-        elif not isinstance(value, torch.nn.Module) and is_the_scripts(type(value).__module__):
-            self.look(type(value), "")
-            for name, held in list(getattr(value, "__dict__", {}).items()):
-                self._attribute(vars(value), name, held, f'"{name}" of {words or "a " + type(value).__name__}')
+        elif isinstance(value, torch.nn.Module):
+            if id(value) not in self._parts and not is_a_pipeline(value):
+                self._hidden(value, words)
+        elif is_the_scripts(type(value).__module__):
+            self._object(value, words)
+
+    def _hidden(self, module: torch.nn.Module, words: str) -> None:
+        """No part of the layer, which uses it."""
+        self.hidden += module.modules()
+        self._module(module)
+
+    def _container(self, value: Any, words: str) -> None:
+        differs = lambda was, now: not same_content(was, now)  # noqa: E731
+        self._note(("content", id(value)), Place(words, lambda: content_of(value), lambda was: fill(value, was), differs))
+        self._all(held_in(value), words)
+        if is_the_scripts(type(value).__module__):
+            self._object(value, words)
+
+    def _object(self, value: Any, words: str) -> None:
+        self.look(type(value), "")
+        of = words or "a " + type(value).__name__
+        for name, held in list(getattr(value, "__dict__", {}).items()):
+            self._attribute(vars(value), name, held, f'"{name}" of {of}')
+        for name in _slots(type(value)):
+            if hasattr(value, name):
+                read, write = functools.partial(getattr, value, name, None), functools.partial(object.__setattr__, value, name)
+                self._note((id(value), name), Place(f'"{name}" of {of}', read, write, _is_another))
+                self.look(read(), f'"{name}" of {of}')
 
     def _all(self, values: Iterable[Any], words: str) -> None:
         for value in list(values)[:MOST]:
@@ -204,6 +231,19 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, static
 
 def _is_another(was: Any, now: Any) -> bool:
     return is_another(was, now, {})
+
+
+def is_a_pipeline(module: torch.nn.Module) -> bool:
+    """All layers, or what DeepSpeed makes of them."""
+    return hasattr(module, "_layer_specs") or type(module).__module__.startswith("deepspeed.")
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            if not name.startswith("__"):
+                yield name
 
 
 def is_the_scripts(module: Any) -> bool:

@@ -187,14 +187,15 @@ def _sum(counts) -> Counts | None:
 
 
 @contextmanager
-def layers_kept(model: StagedLayers) -> Iterator[None]:
-    """What a forward leaves in the layers is undone."""
+def layers_kept(model: StagedLayers) -> Iterator[list[str]]:
+    """What a forward leaves in the layers is undone. What is not, is in the list afterwards, in words."""
     state = ForwardState({**dict(zip(model._local_layers, model._local_funcs, strict=True)), "loss": model.loss_fn})
-    before = state.now()
+    before, left = state.now(), list[str]()
     try:
-        yield
+        yield left
     finally:
         state.restore(before)
+        left += state.lost(before) + state.iterators()
 
 
 NAMES = {"dropout", "dropout_", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "bernoulli", "bernoulli_"}
