@@ -9,7 +9,7 @@
     watched.new()                                     # in words, once
 
 A tensor that a forward changes through `.data` is another one for the backward of an earlier micro-batch, and autograd does not see it. So is
-an attribute, or a global, that a hook or an autograd.Function reads. A weight, a global or a gradient that a backward changes is another one
+an attribute, or a global, that a hook, an autograd.Function or a part of a layer that runs again (torch.utils.checkpoint) reads. A weight, a global or a gradient that a backward changes is another one
 for the forwards that come.
 """
 
@@ -26,7 +26,7 @@ from .plans import Stage
 from .reads import asks_for_rank, held_by, reads_gradients
 from .script_state import Place as ScriptPlace
 from .script_state import ScriptState
-from .tensor_hooks import TensorHooks, hooks_of, may_read
+from .tensor_hooks import CHECKPOINT, TensorHooks, hooks_of, may_read
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
 PIECE = 1 << 17  # elements
@@ -98,14 +98,21 @@ class Interleaved:
 
     def forward(self, seen: Before, outputs: Any) -> None:
         functions = [f for f in self._model.functions_of(seen.stage) if isinstance(f, torch.nn.Module)]
+        reruns = not self._recomputes(seen.stage) and (self._hooks.reruns or any(map(_is_checkpoint, _graph(outputs))))
         hooks = [*self._hooks.end(), *(hook for f in functions for hook in hooks_of(f.parameters()))]
         for name, (tensor, was, version) in seen.tensors.items():
             if tensor._version == version and bits_summed(tensor) != was:
                 self._note(f"forwards change {name} where autograd does not see it (.data), and backwards read it")
-        runs = _runs_python(functions, outputs)
+            elif reruns and tensor._version != version and bits_summed(tensor) != was:
+                self._note(f"forwards change {name}, and backwards run a part of the layer again (torch.utils.checkpoint)")
+        runs = reruns or _runs_python(functions, outputs)
         attributes = seen.state.changed_attributes(seen.moment) if runs or any(map(held_by, hooks)) else []
         for name in (*attributes, *(_changed(seen.script) if runs or hooks else [])):
-            self._note(f"forwards change {name}, and backwards run Python that may read it (hooks, autograd.Functions)")
+            self._note(f"forwards change {name}, and backwards run Python that may read it (hooks, autograd.Functions, checkpoints)")
+
+    def _recomputes(self, stage: Stage) -> bool:
+        """All of it, as the plan or DeepSpeed's configuration says: with what it was in its forward (recomputation)."""
+        return bool(stage.recomputes or self._model.own_checkpointing[0])
 
     def backward(self, seen: Before) -> None:
         for name, (tensor, was, _) in seen.tensors.items():
@@ -146,6 +153,10 @@ def _is_the_scripts(node: Any) -> bool:
     """An autograd.Function of the script's, or one whose gradients run through a hook of its."""
     maker = getattr(type(node), "_forward_cls", None)
     return maker is not None and may_read(maker)
+
+
+def _is_checkpoint(node: Any) -> bool:
+    return getattr(getattr(type(node), "_forward_cls", None), "__module__", None) == CHECKPOINT
 
 
 def _graph(outputs: Any) -> Iterator[Any]:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks on tensors that backwards run: those of parameters, and those that a forward registers.
+"""Hooks on tensors that backwards run: those of parameters, those that a forward registers, and those on what a graph saves, with which
+torch.utils.checkpoint runs a part of the layer again.
 
     hooks = TensorHooks()
     hooks.watch()
     made = layer(hidden)           # made.register_hook(hook) inside
+    hooks.reruns                   # whether a checkpoint is inside
     hooks.end()                    # [hook]
 
 Torch keeps a hook in the graph, where nobody finds it, so it is noted as it is registered. Those of libraries are left out.
@@ -13,10 +15,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from .layer_state import TENSOR_HOOKS
 
 OTHERS = ("torch.", "deepspeed.", "ostinato.")  # modules whose Python in a backward reads nothing that forwards leave
+CHECKPOINT = "torch.utils.checkpoint"  # but this one's, which runs the layer's
 
 
 class TensorHooks:
@@ -24,26 +28,41 @@ class TensorHooks:
 
     def __init__(self) -> None:
         self._registered: list[Callable] = []
-        self._original: Callable | None = None
+        self._originals: tuple[Callable, Callable] | None = None
 
     def watch(self) -> None:
         """From here on, until end()."""
         self.end()
-        self._original = original = torch.Tensor.register_hook
+        self._originals = on_tensor, on_saved = torch.Tensor.register_hook, saved_tensors_hooks.__init__
 
         def register_hook(tensor: torch.Tensor, hook: Callable) -> Any:
             self._registered.append(hook)
-            return original(tensor, hook)
+            return on_tensor(tensor, hook)
 
-        setattr(torch.Tensor, "register_hook", register_hook)  # noqa: B010  # a type checker takes no assignment to a method
+        def made(hooks: saved_tensors_hooks, pack: Callable, unpack: Callable) -> None:
+            self._registered.append(unpack)
+            on_saved(hooks, pack, unpack)
+
+        _set(register_hook, made)
 
     def end(self) -> list[Callable]:
         """Those that have been registered since watch(), once."""
-        if self._original is not None:
-            setattr(torch.Tensor, "register_hook", self._original)  # noqa: B010
-            self._original = None
+        if self._originals is not None:
+            _set(*self._originals)
+            self._originals = None
         registered, self._registered = self._registered, []
         return list(filter(may_read, registered))
+
+
+    @property
+    def reruns(self) -> bool:
+        """A checkpoint that is not re-entrant; another one is an autograd.Function."""
+        return any(hook.__module__ == CHECKPOINT for hook in self._registered if hasattr(hook, "__module__"))
+
+
+def _set(on_tensor: Callable, on_saved: Callable) -> None:
+    setattr(torch.Tensor, "register_hook", on_tensor)  # noqa: B010  # a type checker takes no assignment to a method
+    setattr(saved_tensors_hooks, "__init__", on_saved)  # noqa: B010
 
 
 def hooks_of(parameters: Iterable[torch.Tensor]) -> list[Callable]:

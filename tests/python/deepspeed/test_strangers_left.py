@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forward leaves, of whatever kind: the one that is run before step 1, for what layers draw, is not noticed. And what a loss uses that
-is no part of it.
+"""What a forward leaves, of whatever kind: the one that is run before step 1, for what layers draw, is not noticed. What parts of layers that run
+again read of it, and what a loss uses that is no part of it.
 """
 
 import collections
@@ -20,6 +20,7 @@ from support.training import MICRO_BATCHES, MODELS
 from test_strangers import BASE, LAYOUTS, same
 from test_strangers_training import trained
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Counting(Plain):
@@ -103,6 +104,69 @@ class Counted(Plain):
         return super().forward(hidden) * (1 + 0.01 * next(self.numbers))
 
 
+class Annealing(Plain):
+    """A checkpoint of its own, which reads what forwards change."""
+
+    reentrant = False
+
+    def __init__(self):
+        super().__init__()
+        self.scale = 1.0
+
+    def inner(self, hidden):
+        return torch.tanh(self.lin(hidden) * self.scale)
+
+    def anneal(self) -> None:
+        self.scale *= 0.9
+
+    def forward(self, hidden):
+        self.anneal()
+        return hidden + checkpoint(self.inner, hidden, use_reentrant=self.reentrant)
+
+
+class AnnealingReentrant(Annealing):
+    reentrant = True
+
+
+class AnnealingABuffer(Annealing):
+    def __init__(self):
+        super().__init__()
+        del self.scale
+        self.register_buffer("scale", torch.ones(()))
+
+    def anneal(self) -> None:
+        self.scale.mul_(0.9)
+
+
+class AnnealingAGlobal(Annealing):
+    def inner(self, hidden):
+        return torch.tanh(self.lin(hidden) * SCALES["now"])
+
+    def anneal(self) -> None:
+        SCALES["now"] *= 0.9
+
+
+class Packing(Annealing):
+    def forward(self, hidden):
+        self.anneal()
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved * self.scale):
+            return hidden + torch.tanh(self.lin(hidden))
+
+
+class Checkpointing(Annealing):
+    def anneal(self) -> None:
+        pass
+
+
+SCALES = {"now": 1.0}
+AGAIN = {
+    "annealing": (Annealing,),
+    "annealing re-entrant": (AnnealingReentrant,),
+    "annealing a buffer": (AnnealingABuffer,),
+    "annealing a global": (AnnealingAGlobal,),
+    "packing": (Packing,),
+    "checkpointing": (Checkpointing,),
+}
 KEEPING = {
     "defaultdict": (Counting, Pairs),
     "counter": (Counting, Tally),
@@ -177,11 +241,12 @@ class Left:
         return LOSSES.get(self._name, lambda: strangers.loss)()
 
     def layers_of(self, options) -> list:
-        kind = KEEPING.get(self._name, (Plain,))
-        return [LayerSpec(*{1: (Dropping,), 2: kind, 5: kind}.get(layer, (Plain,))) for layer in range(LAYERS)]
+        SCALES["now"] = 1.0
+        kind = (KEEPING | AGAIN).get(self._name, (Plain,))
+        return [LayerSpec(*{1: (Plain,) if self._name in AGAIN else (Dropping,), 2: kind, 5: kind}.get(layer, (Plain,))) for layer in range(LAYERS)]
 
 
-MODELS |= {f"left by {name}": Left(name) for name in (*KEEPING, *LOSSES)}
+MODELS |= {f"left by {name}": Left(name) for name in (*KEEPING, *AGAIN, *LOSSES)}
 
 
 def trains(options) -> dict:
@@ -212,6 +277,25 @@ def test_an_iterator_that_a_forward_has_moved_on_is_said(world2, sections):
     assert not same(ours, theirs) and not ours["error"]
     said = "\n".join(ours["said"])
     assert 'a forward before the first step shows what layers draw, and these are not what they were: layer 2: the attribute "numbers", an iterator' in said, said
+
+
+SAID = {
+    "annealing": 'forwards change the attribute "scale" of layer 2, and backwards run Python that may read it (hooks, autograd.Functions, checkpoints)',
+    "annealing a buffer": 'forwards change "scale" of layer 2, and backwards run a part of the layer again (torch.utils.checkpoint)',
+    "annealing a global": 'forwards change the global "SCALES", and backwards run Python that may read it',
+}
+
+
+@pytest.mark.parametrize("name", [name for name in AGAIN if name != "checkpointing"])
+def test_what_a_part_that_runs_again_reads_is_said(world2, sections, name):
+    theirs, ours = both(world2, name, sections["wave"])
+    assert not same(ours, theirs) and not ours["error"]
+    assert SAID.get(name, SAID["annealing"]) in ours["said"][-1] and "numbers may be others" in ours["said"][-1], ours["said"]
+
+
+def test_a_part_that_runs_again_with_what_it_had_is_not_said(world2, sections):
+    theirs, ours = both(world2, "checkpointing", sections["wave"])
+    assert same(ours, theirs) and not theirs["error"] and "equal to 1F1B bit for bit" in ours["said"][-1], ours["said"]
 
 
 @pytest.mark.parametrize("name", ["drawn module", "drawn tensor", "drawn array"])
