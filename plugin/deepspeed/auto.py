@@ -55,7 +55,8 @@ WARM_UP, PASSES = 1, 3
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
 
-Again = Callable[[Any, str], None]  # (engine, the profile's text on rank 0): makes a PlanEngine of what is searched for it
+# (engine, the profile's text on rank 0, Claim.left): makes a PlanEngine of what is searched for it
+Again = Callable[[Any, str, str], None]
 
 
 @dataclass
@@ -164,8 +165,8 @@ class AutoEngine(Engine):
         sizes = _sizes(self, batches, why)
         self._ostinato_auto.changes.note()
         with random_state_kept(), starting("measuring, and then making its engine anew", range(dist.get_world_size()), self._ostinato_auto.timeout_s):
-            profile = _measure(self, batches, read, sizes)
-            _switch(self, profile)
+            profile, left = _measure(self, batches, read, sizes)
+            _switch(self, profile, left)
         if iterator is not None:
             self.training_dataloader, self.data_iterator = loader, _again(self, batches, iterator)
         elif offered is not None:
@@ -238,8 +239,10 @@ def _sizes(engine: Engine, batches: list, why: Exception | None) -> tuple[float,
     return next(sizes for ranks, sizes in of_pipelines.items() if dist.get_rank() in ranks)
 
 
-def _measure(engine: Engine, batches: list, read: int, sizes: tuple[float, ...]) -> str:
-    """Runs forwards and backwards of the step; the profile on rank 0. The model is afterwards what it was before. `read`: ns for a batch."""
+def _measure(engine: Engine, batches: list, read: int, sizes: tuple[float, ...]) -> tuple[str, str]:
+    """Runs forwards and backwards of the step; the profile on rank 0, and what all are to know of what is not what it was before, in words.
+    `read`: ns for a batch.
+    """
     model = engine.module
     layers: dict[int | str, Any] = {**dict(enumerate(model.forward_funcs, model._local_start)), "loss": model.loss_fn}
     state = ForwardState(layers)
@@ -253,12 +256,14 @@ def _measure(engine: Engine, batches: list, read: int, sizes: tuple[float, ...])
             engine.data_iterator = map(own, batches)  # a loss may write to its labels
             _run_step(engine, clock)
     state.restore(before)
-    if lost := state.lost(before):
+    lost = state.lost(before)
+    if lost:
         print(announce.measuring_left(dist.get_rank(), lost), flush=True)
     for parameter in model.parameters():
         parameter.grad = None
     model.micro_offset = offset
-    return _profile(engine, clock, max(everyones(read)), sizes)
+    left = [rank for rank, some in enumerate(everyones(bool(lost))) if some]
+    return _profile(engine, clock, max(everyones(read)), sizes), announce.left_by_measuring(left) if left else ""
 
 
 def _run_step(engine: Engine, clock: LayerClock) -> None:
@@ -316,7 +321,7 @@ def _rows(layers: list[Measured], specs: list) -> list[Any]:
     return rows
 
 
-def _switch(engine: Engine, profile: str) -> None:
+def _switch(engine: Engine, profile: str, left: str) -> None:
     """The same engine object, made anew. Objects that deepspeed.initialize() has returned stay those that work."""
     auto, model = engine._ostinato_auto, engine.module
     DeepSpeedEngine.destroy(engine)
@@ -326,7 +331,7 @@ def _switch(engine: Engine, profile: str) -> None:
     auto.groups.restore()
     engine.__dict__.clear()
     engine.__class__ = auto.kind
-    auto.again(engine, profile)
+    auto.again(engine, profile, left)
     auto.changes.repeat(partial(_load, engine, *auto.loaded) if auto.loaded is not None else None)
 
 

@@ -2,10 +2,13 @@
 """What forwards change in layers: once where a plan recomputes them, and not at all by what "auto" measures."""
 
 import functools
+import io
+from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from support import changed_model
 from support.changed_model import LAYERS
 from support.plans import make_plan, placement_text
@@ -123,6 +126,31 @@ def test_auto_begins_where_the_script_left_off(world2, tmp_path, change, zero):
     for got, expected in zip(ours, theirs, strict=True):
         assert got["kind"] == "PlanEngine" and got["losses"] == expected["losses"] and got["last"] == expected["last"]
         assert got["after"] == expected["after"]
+
+
+def measured_on(rank: int, options: Options) -> str:
+    """What is said where measuring has left something on that rank."""
+    from ostinato.deepspeed.forward_state import ForwardState
+
+    lost, printed = ForwardState.lost, io.StringIO()
+    left = ["layer 5: something"] * (dist.get_rank() == rank)
+    ForwardState.lost = lambda *_: [left.pop()] if left else []  # once
+    try:
+        with redirect_stdout(printed):
+            engine = make_engine(options)
+            engine.train_batch(data_of(engine))
+    finally:
+        ForwardState.lost = lost
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+def test_what_measuring_leaves_on_one_rank_is_in_the_verdict_of_all(world2, rank):
+    options = replace(BASE, section={"auto": True, "search": {"time_limit": 1}})
+    said, others = world2.run(functools.partial(measured_on, rank), options)
+    assert ("equal to 1F1B" in said) is (rank is None)
+    assert said.count("measuring has changed what rank 1 named") == (0 if rank is None else 1 + said.count("step 1 has shown"))
+    assert ("rank 1: measuring ran forwards, and these" in others) is (rank == 1)
 
 
 def announced(options: Options) -> str:
