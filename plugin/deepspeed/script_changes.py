@@ -22,6 +22,12 @@ from .parameter_groups import comparable, exactly, position
 from .upstream import Engine
 
 STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+STATE_HOOKS = (
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
 ITS_OWN = ("batch_fn",)  # DeepSpeed's attributes that a script sets
 MADE_ANEW = ("optimizer", "lr_scheduler")  # with what they refer to
 CONTENTS = (torch.Tensor, list, tuple, dict, set)
@@ -150,9 +156,8 @@ def _inside(optimizer: Any) -> Iterator[Any]:
 
 
 def _hooks(engine: Engine) -> dict[str, dict]:
-    """By what they are for: steps, and states that are saved and loaded."""
     optimizer = plain(engine.optimizer)
-    return {name: dict(value) for name, value in getattr(optimizer, "__dict__", {}).items() if name.startswith("_optimizer_") and name.endswith("_hooks")}
+    return {name: dict(getattr(optimizer, name, {})) for name in STEP_HOOKS + STATE_HOOKS}
 
 
 def _groups(engine: Engine) -> list[dict]:
