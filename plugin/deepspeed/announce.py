@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one line that rank 0 prints: which plan runs, what it promises, and how its numbers relate to 1F1B's."""
 
+from ostinato.ranks.presence import ranks_in_words
+
 from .claims import ROUNDED, seen_twice
 
 
@@ -43,6 +45,11 @@ def each_its_own(places: list[str]) -> str:
 def measuring_left(rank: int, places: list[str]) -> str:
     """What a rank says where the forwards that "auto" measures with have changed what cannot be put back."""
     return f"ostinato: rank {rank}: measuring ran forwards, and these are not what they were before it: {'; '.join(places)}"
+
+
+def left_by_measuring(ranks: list[int]) -> str:
+    """What rank 0 says for them of the numbers. `ranks`: those that said what measuring_left() says."""
+    return f"measuring has changed what {ranks_in_words(ranks)} named: what reads it may have other numbers than in 1F1B"
 
 
 NORM = "ostinato: get_global_grad_norm() sums rank by rank, and layers have moved: it equals 1F1B's up to rounding"

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from itertools import chain, islice
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.pipe.engine import PipelineEngine
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import UndisturbedCpu, host_timed
@@ -35,6 +36,7 @@ from ostinato import _profiler
 
 from . import announce
 from .config import Section
+from .engine import PlanEngine
 from .errors import OstinatoError
 from .forward_state import ForwardState
 from .graph_model import is_graph, layers_read
@@ -53,7 +55,8 @@ WARM_UP, PASSES = 1, 3
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
 
-Again = Callable[[Any, str], None]  # (engine, the profile's text on rank 0): makes a PlanEngine of what is searched for it
+# (engine, the profile's text on rank 0, Claim.left): makes a PlanEngine of what is searched for it
+Again = Callable[[Any, str, str], None]
 
 
 @dataclass
@@ -110,14 +113,38 @@ def _hooks(model: Model) -> tuple[dict, dict]:
     return model._forward_pre_hooks, model._forward_hooks
 
 
+def _until_planned(method: Callable) -> Callable:
+    """Whoever holds the engine's method since before the switch calls that of the engine's new class after it."""
+
+    @wraps(method)
+    def call(self, *args, **kwargs):
+        if isinstance(self, AutoEngine):
+            return method(self, *args, **kwargs)
+        return getattr(type(self), method.__name__)(self, *args, **kwargs)
+
+    return call
+
+
+def _deepspeeds(name: str) -> Callable:
+    """DeepSpeed's method, for as long as the plan's is not there."""
+
+    @wraps(getattr(PipelineEngine, name))
+    def call(self, *args, **kwargs):
+        return getattr(super(AutoEngine, self), name)(*args, **kwargs)
+
+    return _until_planned(call)
+
+
 class AutoEngine(Engine):
     """Mixed in before PipelineEngine until the plan is there."""
 
+    @_until_planned
     def set_dataiterator(self, iterator):
         """DeepSpeed keeps it on the first and the last rank alone, and under the plan others may read."""
         self._ostinato_auto.offered = "set_dataiterator", iterator
         super().set_dataiterator(iterator)
 
+    @_until_planned
     def set_dataloader(self, loader):
         self._ostinato_auto.offered = "set_dataloader", loader
         super().set_dataloader(loader)
@@ -126,6 +153,7 @@ class AutoEngine(Engine):
         with making_once(self):
             return super()._next_batch()
 
+    @_until_planned
     def train_batch(self, data_iter=None):
         if not torch.is_grad_enabled():
             return super().train_batch(data_iter)  # which DeepSpeed refuses before it reads anything
@@ -137,15 +165,16 @@ class AutoEngine(Engine):
         sizes = _sizes(self, batches, why)
         self._ostinato_auto.changes.note()
         with random_state_kept(), starting("measuring, and then making its engine anew", range(dist.get_world_size()), self._ostinato_auto.timeout_s):
-            profile = _measure(self, batches, read, sizes)
-            _switch(self, profile)
+            profile, left = _measure(self, batches, read, sizes)
+            _switch(self, profile, left)
         if iterator is not None:
             self.training_dataloader, self.data_iterator = loader, _again(self, batches, iterator)
         elif offered is not None:
             method, given = offered
-            getattr(self, method)(given)
-        return self.train_batch()
+            getattr(type(self), method)(self, given)
+        return type(self).train_batch(self)  # past what the script may have put in its place: that has called this method
 
+    @_until_planned
     def eval_batch(self, *args, **kwargs):
         offered = self._ostinato_auto.offered
         try:
@@ -153,10 +182,16 @@ class AutoEngine(Engine):
         finally:
             self._ostinato_auto.offered = offered  # its iterator was for this evaluation
 
+    @_until_planned
     def load_checkpoint(self, *args, **kwargs):
         """Repeated after the switch, under the plan's placement."""
         self._ostinato_auto.loaded = (args, kwargs)
         return super().load_checkpoint(*args, **kwargs)
+
+
+for _name in {name for kind in PlanEngine.__mro__[:-1] for name in vars(kind)}:  # also those that only the plan changes
+    if not _name.startswith("_") and _name not in vars(AutoEngine) and hasattr(PipelineEngine, _name):
+        setattr(AutoEngine, _name, _deepspeeds(_name))
 
 
 def _again(engine: Engine, batches: list[Made], iterator) -> Any:
@@ -204,8 +239,10 @@ def _sizes(engine: Engine, batches: list, why: Exception | None) -> tuple[float,
     return next(sizes for ranks, sizes in of_pipelines.items() if dist.get_rank() in ranks)
 
 
-def _measure(engine: Engine, batches: list, read: int, sizes: tuple[float, ...]) -> str:
-    """Runs forwards and backwards of the step; the profile on rank 0. The model is afterwards what it was before. `read`: ns for a batch."""
+def _measure(engine: Engine, batches: list, read: int, sizes: tuple[float, ...]) -> tuple[str, str]:
+    """Runs forwards and backwards of the step; the profile on rank 0, and what all are to know of what is not what it was before, in words.
+    `read`: ns for a batch.
+    """
     model = engine.module
     layers: dict[int | str, Any] = {**dict(enumerate(model.forward_funcs, model._local_start)), "loss": model.loss_fn}
     state = ForwardState(layers)
@@ -219,12 +256,14 @@ def _measure(engine: Engine, batches: list, read: int, sizes: tuple[float, ...])
             engine.data_iterator = map(own, batches)  # a loss may write to its labels
             _run_step(engine, clock)
     state.restore(before)
-    if lost := state.lost(before) + state.iterators():
+    lost = state.lost(before) + state.iterators()
+    if lost:
         print(announce.measuring_left(dist.get_rank(), lost), flush=True)
     for parameter in model.parameters():
         parameter.grad = None
     model.micro_offset = offset
-    return _profile(engine, clock, max(everyones(read)), sizes)
+    left = [rank for rank, some in enumerate(everyones(bool(lost))) if some]
+    return _profile(engine, clock, max(everyones(read)), sizes), announce.left_by_measuring(left) if left else ""
 
 
 def _run_step(engine: Engine, clock: LayerClock) -> None:
@@ -282,10 +321,9 @@ def _rows(layers: list[Measured], specs: list) -> list[Any]:
     return rows
 
 
-def _switch(engine: Engine, profile: str) -> None:
+def _switch(engine: Engine, profile: str, left: str) -> None:
     """The same engine object, made anew. Objects that deepspeed.initialize() has returned stay those that work."""
     auto, model = engine._ostinato_auto, engine.module
-    before = {name: getattr(engine, name) for name in ("optimizer", "lr_scheduler")}
     DeepSpeedEngine.destroy(engine)
     for hooks, mine in zip(_hooks(model), auto.hooks, strict=True):
         for key in mine & set(hooks):
@@ -293,16 +331,9 @@ def _switch(engine: Engine, profile: str) -> None:
     auto.groups.restore()
     engine.__dict__.clear()
     engine.__class__ = auto.kind
-    auto.again(engine, profile)
-    auto.changes.repeat()
-    for name, old in before.items():
-        _become(old, getattr(engine, name))
-    if auto.loaded is not None:
-        args, kwargs = auto.loaded
-        engine.load_checkpoint(*args, **kwargs)
+    auto.again(engine, profile, left)
+    auto.changes.repeat(partial(_load, engine, *auto.loaded) if auto.loaded is not None else None)
 
 
-def _become(old: Any, new: Any) -> None:
-    """Whoever still holds `old` sees what `new` does."""
-    if old is not None and old is not new:
-        old.__class__, old.__dict__ = new.__class__, new.__dict__
+def _load(engine: Engine, args: tuple, kwargs: dict) -> None:
+    type(engine).load_checkpoint(engine, *args, **kwargs)

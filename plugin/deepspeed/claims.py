@@ -35,13 +35,14 @@ class Seen:
 class Claim:
     """`differs`: why a run equals 1F1B up to rounding at best; "" where nothing is known against equal bits. `borders`: some border
     between layers is the plan's alone, or DeepSpeed's. `draws`: layers would draw other random numbers than in 1F1B. `coupling`: class of an
-    optimizer whose steps may depend on which parameters a rank has.
+    optimizer whose steps may depend on which parameters a rank has. `left`: what makes numbers others before step 1 has begun, in words.
     """
 
     differs: str = ""
     borders: bool = False
     draws: bool = False
     coupling: str = ""
+    left: str = ""
     follows: bool = False  # some layer looks as if it drew, so that it may be made to draw what it draws there
 
     @property
@@ -58,6 +59,8 @@ class Claim:
         how = "layers draw random numbers of torch alone, as many for every micro-batch" if self.follows else "no layer draws random numbers"
         conditions = [how] * self.draws
         conditions += ["one tensor with a gradient at most, and contiguous, crosses each border that only one of the two has"] * self.watches_borders
+        if self.left:
+            return self.left
         known = (self.differs or EQUAL) + self._by_itself
         return f"{known} if {', and '.join(conditions)}: step 1 will tell" if conditions else known
 
@@ -72,7 +75,7 @@ class Claim:
             return taken_otherwise(strays)
         if twice := [place for seen in everyone for place in seen.twice]:
             return seen_twice(twice)
-        if unlike := [reason for seen in everyone for reason in seen.unlike]:
+        if unlike := [self.left] * bool(self.left) + [reason for seen in everyone for reason in seen.unlike]:
             return "; ".join(dict.fromkeys(unlike))
         layers = sorted({layer for seen in everyone for layer in seen.borders})
         strided = sorted({layer for seen in everyone for layer in seen.strided})

@@ -35,7 +35,13 @@ def beside_updates(engine: Engine) -> dict[tuple[str, int], Callable]:
     wrapped = engine.optimizer
     while wrapped is not None:
         step = vars(wrapped).get("step")
-        if step is not None and not (getattr(step, "__module__", None) or "").startswith(("torch.", "deepspeed.")):
+        if step is not None and not _home(step).startswith(("torch.", "deepspeed.")):
             found["step", id(step)] = step
         wrapped = getattr(wrapped, "optimizer", None)
     return found
+
+
+def _home(step: Any) -> str:
+    """The module that it was written in: functools.wraps() gives a function another's name."""
+    function = getattr(step, "__func__", step)
+    return getattr(function, "__globals__", {}).get("__name__") or getattr(function, "__module__", None) or ""

@@ -120,8 +120,8 @@ def _tell_untried_version() -> None:
         print(f"ostinato: {said}", flush=True)
 
 
-def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict, engine: Engine, profile: str) -> None:
-    """start() once more for "auto", with the text of a profile on rank 0."""
+def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict, engine: Engine, profile: str, left: str) -> None:
+    """start() once more for "auto", with the text of a profile on rank 0. `left`: as in Claim."""
     model, config = kwargs["model"], kwargs["config_class"]
     with tempfile.TemporaryDirectory() as temporary:
         paths = prepared.checked()[1]
@@ -133,7 +133,7 @@ def _start_measured(original_init, prepared: Prepared, args: tuple, kwargs: dict
             _search_plan(prepared, model, config)
         except Unsupported as error:
             return _without_plan(error, engine, original_init, prepared, args, kwargs)
-    _install(engine, original_init, prepared, args, kwargs)
+    _install(engine, original_init, prepared, args, kwargs, left)
 
 
 def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
@@ -145,7 +145,7 @@ def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: P
     original_init(engine, *args, **kwargs)
 
 
-def _install(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+def _install(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict, left: str = "") -> None:
     """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
     model, config, (asked, paths), program = kwargs["model"], kwargs["config_class"], prepared.checked(), prepared.program
     assert program is not None
@@ -173,7 +173,7 @@ def _install(engine: Engine, original_init, prepared: Prepared, args: tuple, kwa
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
     claim = _claim(program, stages, stock, differs, model, moves=asked.sizes is not None)
-    claim = replace(claim, coupling=coupling(engine) if rebuilt.moved and plans.trains(program) else "")
+    claim = replace(claim, coupling=coupling(engine) if rebuilt.moved and plans.trains(program) else "", left=left)
     claim = engine.ostinato_begin(claim)  # type: ignore[attr-defined]  # it has become a PlanEngine
     run.equality.doubt([f"{note}: what reads it has other numbers" for note in rebuilt.notes])
     if dist.get_rank() == 0:

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What forwards change in layers: once where a plan recomputes them, and not at all by what "auto" measures."""
 
+import functools
+import io
+from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
+import torch
+import torch.distributed as dist
 from support import changed_model
 from support.changed_model import LAYERS
 from support.plans import make_plan, placement_text
@@ -45,24 +50,74 @@ def batches_changed(engine):
     engine.set_batch_fn(lambda batch: (batch[0] * 2, batch[1]))
 
 
-BETWEEN = {f.__name__: f for f in (layers_changed, options_changed, schedule_moved, batches_changed)}
+def step_wrapped(engine):
+    """Around one that a scheduler counts, which the script has dropped. What it reads lies on the optimizer."""
+    torch.optim.lr_scheduler.ExponentialLR(getattr(engine.optimizer, "optimizer", engine.optimizer), 0.9)  # ZeRO wraps one
+    step, engine.optimizer.bound = engine.optimizer.step, 0.01
+
+    @functools.wraps(step)
+    def clipped(*args, **kwargs):
+        for parameter in (p for group in engine.optimizer.param_groups for p in group["params"] if p.grad is not None):
+            parameter.grad.clamp_(-engine.optimizer.bound, engine.optimizer.bound)
+        return step(*args, **kwargs)
+
+    engine.optimizer.step = clipped
+
+
+def schedule_wrapped(engine):
+    step, groups = engine.lr_scheduler.step, engine.optimizer.param_groups
+
+    def halved(*args, **kwargs):
+        step(*args, **kwargs)
+        for group in groups:
+            group["lr"] *= 0.5
+
+    engine.lr_scheduler.step = halved
+
+
+def groups_held(engine):
+    """They are given rates after each step."""
+    groups, first = engine.optimizer.param_groups, engine.optimizer.param_groups[0]
+
+    def decay():
+        first["momentum"] = 0.5
+        for group in groups:
+            group["lr"] = 0.05 / (engine.global_steps + 1)
+
+    return decay
+
+
+def scheduler_of_torch(engine):
+    return torch.optim.lr_scheduler.ExponentialLR(engine.optimizer, 0.5).step
+
+
+def methods_held(engine):
+    step, evaluate = engine.train_batch, engine.eval_batch
+    engine.train_batch = lambda data: 2 * step(data)
+    return lambda: evaluate(engine.batches(99)).item()
+
+
+MADE_ANEW = (options_changed, step_wrapped, schedule_wrapped, groups_held, scheduler_of_torch, methods_held)
+BETWEEN = {f.__name__: f for f in (layers_changed, schedule_moved, batches_changed, *MADE_ANEW)}
+ZERO = {"zero_optimization": {"stage": 1}}
 SCHEDULE = {"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0.0, "warmup_max_lr": 0.1, "warmup_num_steps": 8}}}
 
 
 def trained(options: Options) -> dict:
-    """With what options.change names done between initialize() and the first step."""
-    engine = make_engine(options)
-    if options.change in BETWEEN:
-        BETWEEN[options.change](engine)
+    """With what options.change names done between initialize() and the first step; what it returns is called after each step."""
+    engine, losses, after = make_engine(options), [], []
+    then = BETWEEN[options.change](engine) if options.change in BETWEEN else None
     data = data_of(engine)
-    losses = [engine.train_batch(data).item() for _ in range(options.steps)]
-    return {"losses": losses, "last": weights(engine), "kind": type(engine).__mro__[1].__name__}
+    for _ in range(options.steps):
+        losses.append(engine.train_batch(data).item())
+        after.append(then() if then else None)
+    return {"losses": losses, "after": after, "last": weights(engine), "kind": type(engine).__mro__[1].__name__}
 
 
-@pytest.mark.parametrize("change", ["", "counting", *BETWEEN])
-def test_auto_begins_where_the_script_left_off(world2, tmp_path, change):
+@pytest.mark.parametrize(("change", "zero"), [("", {}), ("counting", {}), *((change, {}) for change in BETWEEN), ("groups_held", ZERO), ("step_wrapped", ZERO)])
+def test_auto_begins_where_the_script_left_off(world2, tmp_path, change, zero):
     """Measuring leaves no trace, and what the script did since initialize() is there when the plan runs."""
-    options = replace(BASE, change=change, config=SCHEDULE if change == "schedule_moved" else {})
+    options = replace(BASE, change=change, config=SCHEDULE if change.startswith("schedule_") else zero)
     profile = write_profile(tmp_path / "profile.json", [100] * 4 + [300] * (LAYERS - 4))
     section = {"auto": True, "search": {"time_limit": 1}, "output": str(tmp_path)}
     theirs = world2.run(trained, options)
@@ -70,6 +125,32 @@ def test_auto_begins_where_the_script_left_off(world2, tmp_path, change):
     assert "layers = [0, 4]" not in (tmp_path / "placement.toml").read_text()  # layers have moved
     for got, expected in zip(ours, theirs, strict=True):
         assert got["kind"] == "PlanEngine" and got["losses"] == expected["losses"] and got["last"] == expected["last"]
+        assert got["after"] == expected["after"]
+
+
+def measured_on(rank: int, options: Options) -> str:
+    """What is said where measuring has left something on that rank."""
+    from ostinato.deepspeed.forward_state import ForwardState
+
+    lost, printed = ForwardState.lost, io.StringIO()
+    left = ["layer 5: something"] * (dist.get_rank() == rank)
+    ForwardState.lost = lambda *_: [left.pop()] if left else []  # once
+    try:
+        with redirect_stdout(printed):
+            engine = make_engine(options)
+            engine.train_batch(data_of(engine))
+    finally:
+        ForwardState.lost = lost
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+def test_what_measuring_leaves_on_one_rank_is_in_the_verdict_of_all(world2, rank):
+    options = replace(BASE, section={"auto": True, "search": {"time_limit": 1}})
+    said, others = world2.run(functools.partial(measured_on, rank), options)
+    assert ("equal to 1F1B" in said) is (rank is None)
+    assert said.count("measuring has changed what rank 1 named") == (0 if rank is None else 1 + said.count("step 1 has shown"))
+    assert ("rank 1: measuring ran forwards, and these" in others) is (rank == 1)
 
 
 def announced(options: Options) -> str:

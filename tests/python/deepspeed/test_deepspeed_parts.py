@@ -140,6 +140,11 @@ def test_what_step_1_has_shown():
         assert said.startswith("layers 4 and the loss draw random numbers (NumPy, torch)") and "bit for bit" not in said
 
 
+def test_what_measuring_left_is_all_that_is_said():
+    claim = Claim(draws=True, left="measuring has changed something")
+    assert claim.before() == "measuring has changed something" == claim.after([Seen(), Seen()])
+
+
 def batches_of(count: int, there: int) -> Batches:
     """Of a rank that holds the first and the last stage, whose iterator has `there` items."""
     buffers = {name: [None] * count for name in ("inputs", "labels")}
