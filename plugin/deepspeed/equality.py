@@ -292,6 +292,8 @@ class Equality:
         mine = [stage for stage in self._stages if stage.on(engine.stage_id)]
         split = {c.index for c in mine if c.index in halves and self._module.may_split(c)}
         self._borders = Borders(engine._ostinato.stock_parts, split, self._overlaps)
+        if self._interleaved is not None:
+            self._interleaved.halved = split
         if self.claim.borders:
             self._borders.watch(self._module, mine)
 

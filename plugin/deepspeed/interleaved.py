@@ -2,7 +2,7 @@
 """What forwards and backwards leave for each other: under a plan they take turns otherwise than in 1F1B.
 
     watched = Interleaved(model)
-    if watched.looks(step, micro_batch, of):          # now and then: at steps 1, 2, 4, 8, ...
+    if watched.looks(step, micro_batch, of):          # now and then: at steps 1 to 8, 16, 32, ...
         seen = watched.before(stage, forward=True)
         ...                                           # the stage's forward, or its backward
         watched.forward(seen, outputs)                # or watched.backward(seen)
@@ -23,11 +23,12 @@ from deepspeed.runtime.pipe import schedule
 from .forward_state import ForwardState, Moment
 from .module import StagedLayers
 from .plans import Stage
-from .reads import asks_for_rank, held_by, reads_gradients
+from .reads import asks_for_rank, changes_in_place, held_by, reads_gradients
 from .script_state import Place as ScriptPlace
 from .script_state import ScriptState
 from .tensor_hooks import CHECKPOINT, TensorHooks, hooks_of, may_read
 
+FIRST = 8  # steps that are all looked at: some layers change what they keep in every third forward only
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
 PIECE = 1 << 17  # elements
 STATISTICS = ("running_mean", "running_var")  # which kernels of torch change so, and no backward reads
@@ -68,6 +69,7 @@ class Interleaved:
         self._model = model
         self._found: dict[str, bool] = {}  # in words: whether it has been said
         self._hooks = TensorHooks()
+        self.halved: set[int] = set()  # stages whose backwards the plan splits
         self._scripts: dict[tuple[int, bool], ScriptState] = {}  # by stage, and whether what its hooks on backwards use counts
         mine = list(zip(model._local_layers, model._local_funcs, strict=True))
         if layers := [str(layer) for layer, function in mine if _is_scripted(function)]:
@@ -83,7 +85,7 @@ class Interleaved:
     @staticmethod
     def looks(step: int, micro_batch: int, of: int) -> bool:
         """By their last micro-batch layers have made what they make once."""
-        return micro_batch == of - 1 and step & (step - 1) == 0
+        return micro_batch == of - 1 and (step <= FIRST or step & (step - 1) == 0)
 
     def before(self, stage: Stage, forward: bool) -> Before:
         layers = dict(zip(stage.layers, self._model.functions_of(stage), strict=True))
@@ -107,6 +109,9 @@ class Interleaved:
                 self._note(f"forwards change {name}, and backwards run a part of the layer again (torch.utils.checkpoint)")
         runs = reruns or _runs_python(functions, outputs)
         attributes = seen.state.changed_attributes(seen.moment) if runs or any(map(held_by, hooks)) else []
+        for kind in {node._forward_cls for node in _graph(outputs) if seen.stage.index in self.halved and _is_the_scripts(node)}:
+            if changed := changes_in_place(kind):
+                self._note(f"the plan runs the backward of {kind.__qualname__} in two halves, each of which runs all of it, and it changes things ({', '.join(sorted(changed))})")
         for name in (*attributes, *(_changed(seen.script) if runs or hooks else [])):
             self._note(f"forwards change {name}, and backwards run Python that may read it (hooks, autograd.Functions, checkpoints)")
 

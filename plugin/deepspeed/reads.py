@@ -5,6 +5,7 @@
     asks_for_rank(layer)        # or for the rank that it runs on, or the process or the machine
     looks_at_model(loss)        # its forward goes through the layers or parameters of the whole PipelineModule, or of its engine
     held_by(loss)               # ids of modules and parameters that it reaches
+    changes_in_place(kind)      # the methods that end with "_", or the attributes it sets, of an autograd.Function's backward
 
 Found in the code: of forward() and of what it calls by the names that its class, or its module of the script, has.
 """
@@ -12,6 +13,7 @@ Found in the code: of forward() and of what it calls by the names that its class
 import dis
 import functools
 import inspect
+import re
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +24,7 @@ from .script_state import Search, is_the_scripts
 
 # Functions, variables of the environment, and what an engine says of itself; the process and the machine are others there, too.
 RANKS = frozenset({"get_rank", "get_global_rank", "RANK", "LOCAL_RANK", "stage_id", "global_rank", "getpid", "gethostname"})
+IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_")  # torch's convention
 OF_MODULES = ("parameters", "modules", "children", "buffers")
 LAYERS = frozenset({*OF_MODULES, *(f"named_{name}" for name in OF_MODULES), "forward_funcs", "get_submodule", "get_parameter", "state_dict", "_modules"})
 
@@ -45,6 +48,14 @@ def held_by(layer: Any) -> set[int]:
     search = _Models()
     search.layer(layer)
     return search.held
+
+
+def changes_in_place(kind: type[torch.autograd.Function]) -> set[str]:
+    """A backward that runs twice does so twice."""
+    codes = [c for function in _functions(kind.backward) for reached in _reached(kind, function) for c in _codes(reached.__code__)]
+    methods = {name for code in codes for name in code.co_names if IN_PLACE.fullmatch(name)}
+    sets = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname in ("STORE_ATTR", "DELETE_ATTR")}
+    return methods | sets
 
 
 class _Models(Search):
