@@ -24,6 +24,8 @@ class OptionSet : public Options {
   /// Takes over what was typed, and the file. Throws UsageError, and InputError for the file.
   void resolve();
 
+  const std::string& file() const { return file_; }  ///< "": none was given
+
  private:
   CommandLine& line_;
   std::map<std::string, std::string> typed_;  ///< by key

@@ -57,6 +57,14 @@ void make_folder(const fs::path& folder) {
   if (error) throw InputError(folder.string(), 0, "the folder cannot be made: " + error.message());
 }
 
+void check_apart_from_curve(const fs::path& folder, const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    const std::string name = fs::path(input).filename().string();
+    if (name.starts_with("memory-") && name.ends_with(".json"))
+      check_apart({{"--output", (folder / name).string()}}, {input});
+  }
+}
+
 std::vector<std::string> save_curve(const fs::path& folder, ParetoCurve& curve, const PlacementFile& file,
                                     Io& io) {
   std::vector<std::string> paths;

@@ -33,7 +33,7 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
   const Profile profile = read_times(arguments.profile, io);
   const PartitionOptions wanted = cut_options(options, on, arguments.micro_batches, profile);
   check_times(profile, wanted, arguments.profile);
-  check_apart({{"--output", output}}, {arguments.profile, arguments.devices});
+  check_apart({{"--output", output}}, {arguments.profile, arguments.devices, options.file()});
   check_can_write(output);
   const Partitioned cut = partition_profile(profile, wanted, options.text("stages") == "graph");
   write_file(output, cut.text);

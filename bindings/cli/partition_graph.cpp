@@ -8,6 +8,7 @@
 
 #include "bindings/cli/command_line.h"
 #include "bindings/cli/interrupt.h"
+#include "bindings/cli/plan_files.h"
 #include "bindings/cli/profile_arguments.h"
 #include "bindings/cli/run_search.h"
 #include "bindings/core/graph_partition.h"
@@ -91,6 +92,8 @@ int partition_graph_command(const std::vector<std::string>& args, Io& io) {
   Arguments a(line);
   if (!line.parse(args, io)) return 0;
   core::check(a.request);
+  check_apart({{"--output", a.output}}, {a.graph, a.devices});
+  if (!a.output.empty()) check_can_write(a.output);
   const core::GraphProblem problem = read_problem(a, io);
   const graph::GraphCosts costs = core::costs_of(problem);
   std::optional<InterruptGuard> guard;  // a strategy alone is not worth a part of it

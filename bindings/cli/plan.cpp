@@ -85,7 +85,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   JointOptions wanted = joint_options(options, on, arguments.micro_batches, profile);
   check_times(profile, wanted.partition, arguments.profile);
   check_apart({{"--output", outputs.plan}, {"--placement-output", outputs.placement}},
-              {arguments.profile, arguments.devices, sizes.file});
+              {arguments.profile, arguments.devices, sizes.file, options.file()});
   check_can_write(outputs.plan);
   check_can_write(outputs.placement);
 

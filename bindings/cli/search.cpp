@@ -26,7 +26,7 @@ namespace {
 
 /// What the command line asks for.
 struct Wanted {
-  std::string placement, output, pareto;
+  std::string placement, output, pareto, options;
   SizesArguments sizes;
   int micro_batches = 0;
   bool steady_state = false, explain = false;
@@ -69,6 +69,7 @@ void declare(CommandLine& line, Wanted& wanted, const Given& given) {
 
 void resolve(OptionSet& options, Wanted& wanted) {
   options.resolve();
+  wanted.options = options.file();
   wanted.search = search_options(options, std::max(1, wanted.micro_batches));
   wanted.choose = options.flag("choose");
   if (!wanted.pareto.empty()) check_choice("--pareto", wanted.pareto, {"memory"});
@@ -99,7 +100,7 @@ Searched search_plan(const Wanted& wanted, const SearchOptions& options, const P
 }
 
 int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
-  check_apart({{"--output", wanted.output}}, {wanted.placement, wanted.sizes.file});
+  check_apart({{"--output", wanted.output}}, {wanted.placement, wanted.sizes.file, wanted.options});
   check_can_write(wanted.output);
   const InterruptGuard guard;
   std::vector<Contribution> contributions;
@@ -126,6 +127,7 @@ int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
 
 int search_curve(const Wanted& wanted, PlacementFile& file, Io& io) {
   make_folder(wanted.output);
+  check_apart_from_curve(wanted.output, {wanted.placement, wanted.options});
   check_can_write(std::filesystem::path(wanted.output) / "plan.json");
   const InterruptGuard guard;
   SearchedCurve searched = run_pareto(file.placement, wanted.search, wanted.points, wanted.choose, guard, io);

@@ -144,6 +144,13 @@ void refuse_named(const std::vector<std::string>& against) {
                       what));
 }
 
+std::vector<std::string> read_files(const PlanArguments& files, const PageRequest& page) {
+  std::vector<std::string> read = {files.plan, files.placement};
+  const std::vector<std::string> of_page = files_of(page);
+  read.insert(read.end(), of_page.begin(), of_page.end());
+  return read;
+}
+
 Json written(const Asked& asked) {
   Json json = Json::object();
   if (!asked.page.file.empty()) json["html"] = asked.page.file;
@@ -166,7 +173,7 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   if (!line.parse(args, io)) return 0;
   refuse_what_needs_the_page(line, asked);
   check_apart({{"--html", asked.page.file}, {"--svg", asked.svg}, {"--perfetto", asked.perfetto}},
-              {files.plan, files.placement});
+              read_files(files, asked.page));
   const PlanAndPlacement read = files.read_checked();
   if (!read.plan.sizes.empty()) refuse_named(asked.page.against);
   const auto [placement, plan] = as_drawn(read.plan, read.placement);

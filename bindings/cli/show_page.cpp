@@ -70,6 +70,18 @@ MeasuredStep measured_step(const std::string& folder, const std::string& plan_pa
 
 }  // namespace
 
+std::vector<std::string> files_of(const PageRequest& asked) {
+  std::vector<std::string> files = asked.placements;
+  for (const std::string& what : asked.against) {
+    if (std::error_code error; is_schedule(what) || !std::filesystem::exists(what, error)) continue;
+    files.push_back(what);
+    files.push_back(placement_of(what, asked.placements).string());
+  }
+  if (asked.trace.empty()) return files;
+  for (const std::filesystem::path& file : trace_files(asked.trace)) files.push_back(file.string());
+  return files;
+}
+
 void write_page(const PageRequest& asked, const std::string& path, const Plan& plan,
                 const Placement& placement) {
   std::vector<Beside> others;

@@ -26,7 +26,7 @@ import torch
 
 from ostinato.core import Devices
 from ostinato.errors import Status
-from ostinato.files import write_text
+from ostinato.files import why_not_apart, write_text
 from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.machine.launched import file_of_kind, world
 from ostinato.profile.machine.transfers import fitted, measure_pairs
@@ -155,6 +155,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--profile", type=Path, help="as given to ostinato profile: each kind names its own file, if several")
     parser.add_argument("--stages", type=int, default=0, help="pipeline ranks, where data parallel replicas were started too")
     args = parser.parse_args(argv)
+    if wrong := why_not_apart({"--output": args.output}, [args.profile] if args.profile else []):
+        parser.error(wrong)
     try:
         text = describe(args.profile, args.stages)
     except ValueError as error:

@@ -62,6 +62,11 @@ def fail(command: str, args: list[str], status: int, message: str) -> int:
     return status
 
 
+def fail_usage(command: str, args: list[str], message: str) -> int:
+    """fail() for options that are wrong, as the C++ commands have it."""
+    return fail(command, args, Status.USAGE, f"{message}\nTry: ostinato {command} --help")
+
+
 class UsageError(Error, ValueError):
     """A keyword or an option out of range, or two that contradict each other."""
 

@@ -12,7 +12,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -163,19 +163,34 @@ def why_not_writable(path: Path) -> str:
 
 
 def why_not_all(outputs: Mapping[str, Path | None]) -> str:
-    """What is wrong with a command's outputs, by option; empty: nothing. Asked before the work that the outputs are of."""
-    places: dict[str, str] = {}
+    """Which of a command's outputs cannot be written, and why; empty: none. Asked before the work that the outputs are of."""
     for option, path in outputs.items():
-        if path is None:
-            continue
-        reason = why_not_writable(path)
-        if reason:
+        if path is not None and (reason := why_not_writable(path)):
             return f"{option} {path}: {reason}"
-        place = os.path.realpath(path)
-        if place in places and not is_special(path):
-            return f"{option} {path}: {places[place]} goes to the same file"
-        places[place] = option
     return ""
+
+
+def why_not_apart(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) -> str:
+    """Which output is another one, or a file that the command reads; empty: none. As check_apart() of the C++ commands."""
+    read = list(inputs)
+    seen: dict[str, Path] = {}
+    for option, path in outputs.items():
+        if path is None or is_special(path):
+            continue
+        for other, place in seen.items():
+            if is_same_file(path, place):
+                return f"{option} {path}: {other} goes to the same file"
+        if any(is_same_file(path, one) for one in read):
+            return f"{option} {path} would overwrite what is read: give it another name"
+        seen[option] = path
+    return ""
+
+
+def is_same_file(a: Path, b: Path) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except OSError:  # one is not there yet
+        return os.path.realpath(a) == os.path.realpath(b)
 
 
 class Diagnostic:

@@ -13,9 +13,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ostinato.errors import Status, fail, printable
-from ostinato.files import why_not_all, write_text
-from ostinato.trace import RankTrace, TraceError, perfetto, read_traces
+from ostinato.errors import Status, fail, fail_usage, printable
+from ostinato.files import why_not_all, why_not_apart, write_text
+from ostinato.trace import RankTrace, TraceError, perfetto, read_traces, trace_files
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
 
@@ -233,9 +233,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
+    outputs = {"--perfetto": args.perfetto}
+    if wrong := why_not_apart(outputs, [*trace_files(args.trace), *(trace_files(args.against) if args.against else [])]):
+        return fail_usage("report", argv, wrong)
     try:
-        wrong = why_not_all({"--perfetto": args.perfetto})
-        if wrong:
+        if wrong := why_not_all(outputs):
             raise TraceError(wrong)
         ranks = read_traces(args.trace)
         if args.perfetto:

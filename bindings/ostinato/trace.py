@@ -108,9 +108,13 @@ class RankTrace(BaseModel):
         return self
 
 
+def trace_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("rank-*.json"))
+
+
 def read_traces(folder: Path) -> list[RankTrace]:
     """All ranks of a trace folder, by rank. Raises TraceError where it is not one, or mixes plans or steps."""
-    files = sorted(folder.glob("rank-*.json"))
+    files = trace_files(folder)
     if not files:
         raise TraceError(f'{folder}: no rank-*.json here; a run leaves them where "trace" of its ostinato section points')
     ranks = [_read(path) for path in files]

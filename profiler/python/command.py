@@ -23,7 +23,7 @@ from rich.progress import Progress
 
 from ostinato import _profiler
 from ostinato.errors import Status, fail
-from ostinato.files import why_not_all, write_text
+from ostinato.files import why_not_all, why_not_apart, write_text
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import Cpu, device_of_this_process
@@ -105,10 +105,19 @@ def outputs(args: argparse.Namespace) -> dict[str, Path | None]:
     return {"--output": args.output, "--html": args.html, "--perfetto": args.perfetto}
 
 
-def check_outputs(args: argparse.Namespace) -> None:
+def inputs(args: argparse.Namespace, script_arguments: list[str]) -> list[Path]:
+    """The script, and what its arguments may name: `--deepspeed_config ds.json` or `--deepspeed_config=ds.json`."""
+    script = Path(*str(args.script).split(".")) if args.module else args.script
+    scripts = [script.with_suffix(".py"), script / "__main__.py"] if args.module else [script]
+    words = [word for argument in script_arguments for word in (argument, argument.partition("=")[2]) if word]
+    return [*scripts, *map(Path, words)]
+
+
+def check_outputs(args: argparse.Namespace, script_arguments: list[str]) -> None:
     """Before anything is measured."""
-    wrong = why_not_all(outputs(args))
-    if wrong:
+    if wrong := why_not_apart(outputs(args), inputs(args, script_arguments)):
+        raise ProfileError(f"{wrong}\nTry: ostinato profile --help", Status.USAGE)
+    if wrong := why_not_all(outputs(args)):
         raise ProfileError(wrong)
 
 
@@ -300,14 +309,14 @@ def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) 
     saved = is_program(args) or not args.module and args.script.suffix == EXPORTED
     if not saved:
         check_script(args.script, args.module)
-    check_outputs(args)
+    check_outputs(args, script_arguments)
     attempt, part = resumed() or (None, my_part(args))
     if not part.profiles:
         return 0
     for name in ("output", "html", "perfetto"):
         if getattr(args, name) is not None:
             setattr(args, name, file_of_kind(getattr(args, name), args.kind, part.kinds))
-    check_outputs(args)
+    check_outputs(args, script_arguments)
     if attempt is None:
         attempt = Attempt(args.world_size or max(part.ranks, 1), fixed=args.world_size is not None)
     work = Work(args, argv, part)

@@ -51,9 +51,10 @@ RankTrace rank_of(const TraceText& file) {
   const Value root =
       read_json(file.text, trace.file, "ostinato-trace/1", "instructions",
                 [&](const Value& value) { trace.instructions.push_back(instruction_of(value, trace.file)); });
-  const Fields fields(root, trace.file, "the trace",
-                      {"format", "rank", "device", "step", "plan_sha256", "makespan", "instructions",
-                       "step_seconds", "peak_memory", "one_f_one_b"});
+  const Fields fields(
+      root, trace.file, "the trace",
+      {"format", "rank", "device", "step", "plan_sha256", "makespan", "instructions", "step_seconds",
+       "step_plans", "peak_memory", "predicted", "whole_step", "one_f_one_b"});
   trace.rank = static_cast<int>(fields.integer("rank", 0, std::numeric_limits<int>::max()));
   trace.device = static_cast<int>(fields.integer("device", 0, kMostDevices - 1));
   trace.plan_sha256 = fields.text("plan_sha256");
@@ -61,20 +62,6 @@ RankTrace rank_of(const TraceText& file) {
   std::stable_sort(trace.instructions.begin(), trace.instructions.end(),
                    [](const auto& a, const auto& b) { return a.start < b.start; });
   return trace;
-}
-
-std::vector<fs::path> files_in(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("rank-") && name.ends_with(".json")) files.push_back(entry.path());
-  }
-  if (files.empty())
-    throw InputError(folder.string(), 0,
-                     "no rank-*.json here; a run leaves them where \"trace\" of its ostinato section points");
-  std::sort(files.begin(), files.end());
-  return files;
 }
 
 /// A step whose files come one after the other.
@@ -107,9 +94,23 @@ class StepReader {
 
 }  // namespace
 
+std::vector<fs::path> trace_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("rank-") && name.ends_with(".json")) files.push_back(entry.path());
+  }
+  if (files.empty())
+    throw InputError(folder.string(), 0,
+                     "no rank-*.json here; a run leaves them where \"trace\" of its ostinato section points");
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 MeasuredStep read_trace(const fs::path& folder) {
   StepReader reader;
-  for (const fs::path& path : files_in(folder)) reader.add({path.string(), read_file(path, kMostBytes)});
+  for (const fs::path& path : trace_files(folder)) reader.add({path.string(), read_file(path, kMostBytes)});
   return reader.finish();
 }
 

@@ -35,6 +35,9 @@ struct TraceText {
   std::string_view text;
 };
 
+/// By name. Throws InputError where the folder holds no trace.
+std::vector<std::filesystem::path> trace_files(const std::filesystem::path& folder);
+
 /// Throws InputError with file and line where the folder holds no trace, a rank's file is wrong, or the files
 /// are of several plans.
 MeasuredStep read_trace(const std::filesystem::path& folder);
