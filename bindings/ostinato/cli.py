@@ -8,6 +8,7 @@ and never imports torch.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import signal
@@ -18,6 +19,7 @@ from pathlib import Path
 from ostinato.errors import Status, fail
 
 PYTHON_COMMANDS = {"profile": "ostinato.profile", "report": "ostinato.report", "doctor": "ostinato.doctor"}
+CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell calls what a closed pipe has ended
 PLANNERS = ("plan", "partition")  # --devices launcher: the ranks of torchrun, deepspeed or Slurm
 
@@ -52,8 +54,13 @@ def run_python(command: str, args: list[str]) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever read has gone: `ostinato report out/trace | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes at its end
+        discard_output()
         return CLOSED_PIPE
+    except OSError as error:
+        if error.filename is not None or error.errno not in CANNOT_WRITE:
+            raise
+        discard_output()
+        return fail(command, args, Status.INTERNAL_ERROR, "cannot write to standard output")
     except KeyboardInterrupt:
         return fail(command, args, Status.INTERRUPTED, "interrupted")
     except ModuleNotFoundError as error:
@@ -62,6 +69,22 @@ def run_python(command: str, args: list[str]) -> int:
         return fail(command, args, Status.MISSING, str(error))
     except MemoryError:
         return fail(command, args, Status.INTERNAL_ERROR, "out of memory")
+
+
+def discard_output() -> None:
+    """What Python still writes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def open_closed_streams() -> None:
+    """A daemon, or `>&-`, may start a process without them; the first file that it opens would then take their place, and what is printed."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def run_launched(args: list[str]) -> int:
@@ -82,6 +105,7 @@ def names_launcher(args: list[str]) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
+    open_closed_streams()
     args = sys.argv[1:] if argv is None else argv
     if args and args[0] in PYTHON_COMMANDS:
         return run_python(args[0], args[1:])

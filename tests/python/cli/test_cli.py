@@ -122,6 +122,20 @@ def test_signal_handlers_are_given_back(tmp_path):
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE)) == before
 
 
+@pytest.mark.parametrize("command", ["doctor", "--help", "placement v"])
+def test_a_full_output_is_named(command):
+    done = subprocess.run(f"{sys.executable} -m ostinato {command} >/dev/full", shell=True, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and "cannot write to standard output" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_without_an_output_files_are_written(tmp_path):
+    """And nothing that is printed goes into them."""
+    placement, plan = tmp_path / "v.toml", tmp_path / "plan.json"
+    words = f"placement v --output {placement} >&- 2>&- && {sys.executable} -m ostinato search {placement} --micro-batches 2 --output {plan} >&- 2>&- <&-"
+    assert subprocess.run(f"{sys.executable} -m ostinato {words}", shell=True, timeout=300).returncode == 0
+    assert json.loads(plan.read_text())["micro_batches"] == 2 and placement.read_text().startswith("format")
+
+
 def test_a_closed_pipe_ends_the_command_quietly():
     command = f"{sys.executable} -m ostinato placement looped --devices 2000 --chunks 8 | head -1"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)

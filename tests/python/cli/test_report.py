@@ -9,7 +9,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
-from ostinato import _plugin, report
+from ostinato import _plugin, _search, report
 from ostinato.deepspeed.trace import Trace
 from ostinato.trace import TraceError, perfetto, read_traces
 from plan_files import write_chain
@@ -205,6 +205,7 @@ def test_a_plans_baselines_reach_the_report(tmp_path, capsys):
     left.close()
     assert report.main([str(tmp_path / "trace"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"]["predicted_1f1b"] == 1500
+    assert _search.main(["show", str(plan), str(placement), "--html", str(tmp_path / "page.html"), "--trace", str(tmp_path / "trace")], "") == 0
 
 
 def test_a_run_beside_another(tmp_path, capsys):
