@@ -227,7 +227,9 @@ std::string idle_text(const JointChoice& choice) {
 
 std::string cut_text(const JointChoice& choice) {
   const std::size_t cut = cut_candidates(choice);
-  if (cut == 0) return "";
+  if (!is_cut(choice)) return "";
+  if (cut == 0)
+    return "The time was up before all moves were tried: a longer --time-limit may find a shorter plan.\n";
   return fmt::format(
       "The time was up before {} could be ruled out: a longer --time-limit may find a shorter plan.\n",
       cut == 1 ? "1 candidate" : fmt::format("{} candidates", cut));
@@ -347,13 +349,25 @@ std::vector<Baseline> kept(const Baselines& base) {
   return list;
 }
 
+namespace {
+
+bool is_proved(const JointChoice& choice) {
+  return choice.candidates[choice.winner].value() <= choice.any_placement.lower_bound;
+}
+
+}  // namespace
+
+bool is_cut(const JointChoice& choice) {
+  return cut_candidates(choice) > 0 || (choice.cut_short && !is_proved(choice));
+}
+
 std::size_t cut_candidates(const JointChoice& choice) {
   const Nanoseconds best = choice.candidates[choice.winner].value();
-  if (best <= choice.any_placement.lower_bound) return 0;
+  if (is_proved(choice)) return 0;
   return static_cast<std::size_t>(
       std::count_if(choice.candidates.begin(), choice.candidates.end(), [&](const Candidate& c) {
         if (c.infeasible || c.no_shorter || c.bound >= best) return false;
-        return c.plan ? c.plan->search.cut_by_limit : c.too_late;
+        return c.plan ? c.cut : c.too_late;
       }));
 }
 

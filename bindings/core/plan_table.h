@@ -33,6 +33,9 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
 /// or that were not tried.
 std::size_t cut_candidates(const JointChoice& choice);
 
+/// More time may find a shorter plan. False: no limit had a say, and without one the plan is the same.
+bool is_cut(const JointChoice& choice);
+
 /// The table, and a sentence that says why the winner won.
 /// `every`: all candidates, else the best where they are many.
 std::string choice_text(const JointChoice& choice, const Baselines& base, const Profile& profile,

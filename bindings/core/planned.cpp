@@ -33,9 +33,9 @@ Planned plan_profile(const Profile& profile, const JointOptions& options, const 
   planned.plan = *planned.best().plan;
   describe(planned, profile);
   planned.plan.baselines = kept(planned.base);
-  const bool proved = cut_candidates(planned.choice) == 0;
-  if (proved) planned.plan.search.cut_by_limit = false;
-  planned.cut = planned.choice.interrupted || !proved;
+  const bool cut = is_cut(planned.choice);
+  planned.plan.search.cut_by_limit = cut;
+  planned.cut = planned.choice.interrupted || cut;
   for (const Candidate& candidate : planned.choice.candidates) planned.seconds += candidate.seconds;
   return planned;
 }

@@ -84,23 +84,34 @@ class Chooser {
 
   void improve() {
     cut_for_less();
+    search_best();                        // before the moves, which may take most of the time
     if (!judged_.sharing()) move_best();  // moves are judged as if every device had a processor of its own
     search_all();
+  }
+
+  bool was_cut() {
+    return choice_.cut_short ||
+           std::any_of(list().begin(), list().end(), [](const Candidate& c) { return c.cut || c.too_late; });
   }
 
   /// Of two steps that the profile's times do not tell apart, the one with losses equal to 1F1B's.
   void prefer_exact() {
     const double unknown = std::min(kMostForLosses, unknown_share(profile_));
     const bool asked_for = options_.partition.split_backward || options_.partition.inference;
-    if (best().keeps_losses() || unknown <= 0 || asked_for || stopped() || judged_.late(1)) return;
+    if (best().keeps_losses() || unknown <= 0 || asked_for || stopped()) return;
+    if (judged_.late(1)) {
+      choice_.cut_short = true;
+      return;
+    }
     const auto step = static_cast<double>(judged_.whole_value(best()));
     const auto most = static_cast<Nanoseconds>(step * (1 + unknown));
     JointOptions exact = options_;
     exact.split = false;
     exact.shardable.clear();
     exact.search = judged_.within_a_part(1);
-    std::optional<Candidate> found =
-        Chooser(profile_, exact, searcher_, most + 1).best_below(choice_.any_placement);
+    Chooser chooser(profile_, exact, searcher_, most + 1);
+    std::optional<Candidate> found = chooser.best_below(choice_.any_placement);
+    choice_.cut_short |= chooser.was_cut();
     if (!found || judged_.whole_value(*found) > most) return;
     choice_.shortest = choice_.winner;
     const auto same =
@@ -236,7 +247,11 @@ class Chooser {
     if (order.size() > starts(order)) order.resize(starts(order));
     for (const std::size_t i : order) {
       for (const int percent : kLessMemory) {
-        if (stopped() || judged_.late(0.5) || nothing_left()) return;
+        if (stopped() || nothing_left()) return;
+        if (judged_.late(0.5)) {
+          choice_.cut_short = true;
+          return;
+        }
         cut_for_less(i, percent);
       }
     }
@@ -275,14 +290,28 @@ class Chooser {
     }
   }
 
-  /// What may still become the best, the shortest first; of those with a plan no more than kSearchedWhole.
+  /// Whether it may still become the best.
+  bool open(const Candidate& c) const {
+    if (!c.placement || c.no_shorter || c.infeasible || c.whole) return false;
+    return c.bound < judged_.found() && !(c.plan && is_optimal(*c.plan));
+  }
+
+  /// The shortest first.
+  std::vector<std::size_t> still_open() {
+    return judged_.sorted([&](const Candidate& c) { return open(c); },
+                          [](const Candidate& c) { return c.plan ? c.value() : kNone; });
+  }
+
+  void search_best() {
+    const std::vector<std::size_t> order = still_open();
+    if (order.empty() || stopped() || nothing_left() || !list()[order.front()].plan) return;
+    judged_.search(list()[order.front()], judged_.within_a_part(2));
+    list()[order.front()].whole = true;
+  }
+
+  /// What may still become the best; of those with a plan no more than kSearchedWhole.
   void search_all() {
-    const auto open = [&](const Candidate& c) {
-      if (!c.placement || c.no_shorter || c.infeasible) return false;
-      return c.bound < judged_.found() && !(c.plan && is_optimal(*c.plan));
-    };
-    const std::vector<std::size_t> order =
-        judged_.sorted(open, [](const Candidate& c) { return c.plan ? c.value() : kNone; });
+    const std::vector<std::size_t> order = still_open();
     for (std::size_t i = 0; i < order.size() && !stopped() && !nothing_left(); ++i) {
       Candidate& candidate = list()[order[i]];
       if (candidate.plan && (i >= kSearchedWhole || !worth_all(candidate))) continue;
@@ -313,8 +342,10 @@ class Chooser {
     }
   }
 
-  std::optional<Candidate> climb(const Candidate& start) const {
-    return joint::climb(profile_, options_, start, judged_.at_share(kMovesEnd));
+  std::optional<Candidate> climb(const Candidate& start) {
+    std::optional<Candidate> moved = joint::climb(profile_, options_, start, judged_.at_share(kMovesEnd));
+    if (judged_.late(kMovesEnd)) choice_.cut_short = true;
+    return moved;
   }
 
   /// Each device that is used has a layer, a transfer then takes its time, and a slow device too.

@@ -82,6 +82,8 @@ struct Candidate {
   bool infeasible = false;  ///< `why_not` is a proof that nothing fits
   bool no_shorter = false;  ///< `why_not` is a proof that it is no shorter than another one
   bool too_late = false;    ///< `why_not` is the time limit
+  bool cut = false;         ///< some search of it was cut by its time, whether or not its plan was kept
+  bool whole = false;       ///< searched with all of the effort
 
   int devices() const;        ///< that it is made for
   bool keeps_losses() const;  ///< equal to 1F1B's bit for bit: no split backwards, no shards
@@ -97,6 +99,7 @@ struct JointChoice {
   int devices = 0;             ///< there are
   bool all_devices = false;    ///< none that leaves devices idle was tried
   bool interrupted = false;    ///< a stop left candidates untried
+  bool cut_short = false;      ///< the time limit left something untried that is no candidate: moves
   AnyPlacement any_placement;  ///< what no placement of these layers goes below
 };
 

@@ -142,14 +142,17 @@ void Judged::search(Candidate& candidate, const SearchOptions& options) {
     if (!candidate.plan) refuse(candidate, why, infeasible);
   };
   try {
-    consider(candidate, searcher_ ? searcher_(*candidate.placement, options, candidate.name)
-                                  : shortest_plan(*candidate.placement, options));
+    Plan plan = searcher_ ? searcher_(*candidate.placement, options, candidate.name)
+                          : shortest_plan(*candidate.placement, options);
+    candidate.cut |= plan.search.cut_by_limit;
+    consider(candidate, std::move(plan));
     if (sharing_) consider_1f1b(candidate, options);
     candidate.why_not.clear();
     found_ = std::min(found_, candidate.value());
   } catch (const InfeasibleError& error) {
     give_up(error.what(), true);
   } catch (const std::runtime_error& error) {  // no order found, and no proof that there is none
+    candidate.cut |= options.time_limit_seconds > 0 && seconds_since(began) >= options.time_limit_seconds;
     give_up(error.what(), false);
   }
   candidate.seconds += seconds_since(began);
