@@ -27,13 +27,14 @@ Planned plan_profile(const Profile& profile, const JointOptions& options, const 
   DegreeChoice degrees = choose_degree(profile, options, searcher);
   const PartitionOptions partition = degrees.best().options.partition;
   planned.choice = *degrees.best().choice;
+  const bool cut = std::any_of(degrees.degrees.begin(), degrees.degrees.end(),
+                               [](const Degree& d) { return d.choice && is_cut(*d.choice); });
   planned.degree = degrees.chosen;
   if (options.replicas != 1) planned.degrees = std::move(degrees.degrees);
   planned.base = baselines(profile, partition, options.search.objective);
   planned.plan = *planned.best().plan;
   describe(planned, profile);
   planned.plan.baselines = kept(planned.base);
-  const bool cut = is_cut(planned.choice);
   planned.plan.search.cut_by_limit = cut;
   planned.cut = planned.choice.interrupted || cut;
   for (const Candidate& candidate : planned.choice.candidates) planned.seconds += candidate.seconds;

@@ -155,6 +155,7 @@ Planned plan_sizes(const Profile& profile, const JointOptions& options, const Ba
                                  "{}, and times by size that go with it: leave it out",
                                  sizes.of, profile.tokens));
   Planned planned = plan_profile(profile, options, searcher);
+  const bool cut = planned.plan.search.cut_by_limit;
   Nanoseconds least = 0;
   std::optional<std::size_t> best;
   std::string why_not;
@@ -178,6 +179,8 @@ Planned plan_sizes(const Profile& profile, const JointOptions& options, const Ba
   if (!best)
     throw UndecidedError("no placement that was tried holds micro-batches of these sizes: " + why_not);
   planned.choice.winner = *best;  // which may have no plan but that for these sizes
+  planned.plan.search.cut_by_limit |= cut;
+  planned.cut |= planned.plan.search.cut_by_limit;
   describe(planned, profile);
   return planned;
 }

@@ -63,6 +63,7 @@ class Chooser {
     if (choice_.winner == list().size()) throw_reasons();
     prefer_exact();
     judged_.hold_less(best());
+    if (judged_.late(1)) choice_.cut_short = true;
     best().plan->any_placement = choice_.any_placement;
     choice_.candidates = std::move(list());
     return std::move(choice_);

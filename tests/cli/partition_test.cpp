@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+#include <tuple>
+
 #include "search/files/file.h"
 #include "search/placement/placement_toml.h"
 #include "search/profile/profile_json.h"
@@ -181,6 +184,35 @@ TEST(PlanCommand, WhatTheLimitCutIsWrittenAndToldOf) {
   const Result strict = ostinato_run(args);
   EXPECT_EQ(strict.status, 5);
   EXPECT_GT(strict.json()["candidates_cut"], 0);
+  EXPECT_TRUE(strict.json()["cut_by_limit"]);
+  EXPECT_TRUE(nlohmann::json::parse(read_text(folder / "p.json"))["search"]["cut_by_limit"]);
+}
+
+/// However much time a machine needs: a plan that no limit has cut is the one without a limit.
+TEST(PlanCommand, WhatIsNotCutIsAsWithoutALimit) {
+  const TemporaryFolder folder;
+  std::vector<Nanoseconds> times;
+  for (int l = 0; l < 12; ++l) times.push_back(1000 + 137 * (l * l % 31));
+  const std::string profile = folder.write("profile.json", profile_text(times));
+  const auto planned = [&](const std::string& limit) {
+    const Result result = ostinato_run({"plan", profile, "--devices", "4", "--micro-batches", "6", "--strict",
+                                        "--time-limit", limit, "--json", "--placement-output",
+                                        folder / "p.toml", "--output", folder / "p.json"});
+    const nlohmann::json file = nlohmann::json::parse(read_text(folder / "p.json"));
+    const bool cut = file["search"]["cut_by_limit"];
+    EXPECT_EQ(result.status, cut ? 5 : 0) << result.err;
+    EXPECT_EQ(result.json()["cut_by_limit"], cut);
+    return std::tuple(cut, file["makespan"].get<Nanoseconds>(), read_text(folder / "p.toml"));
+  };
+  const auto whole = planned("0");
+  EXPECT_FALSE(std::get<0>(whole));
+  for (const char* limit : {"0.001", "0.01", "0.03", "0.1", "0.3", "1", "3"}) {
+    SCOPED_TRACE(limit);
+    const auto some = planned(limit);
+    if (!std::get<0>(some)) {
+      EXPECT_EQ(some, whole);
+    }
+  }
 }
 
 TEST(PlanCommand, WhatIsProvedIsNotCut) {
