@@ -104,7 +104,7 @@ def partition(
     options = {"chunks": chunks, "layout": layout, "stages": stages, "shard": shard, "recompute": recompute, "inference": inference,
                "split_backward": split_backward, "allow_incomplete": allow_incomplete}  # fmt: skip
     check_counts(micro_batches=micro_batches)
-    core, report = _search.partition(profile._core, _devices(devices, device_memory)._core, micro_batches, _settings(options))
+    core, report = _search.partition(_core_of(profile, Profile), _devices(devices, device_memory)._core, micro_batches, _settings(options))
     return Placement(core, json.loads(report))
 
 
@@ -127,7 +127,7 @@ def search(
     """
     options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "choose": choose}
     check_counts(micro_batches=micro_batches)
-    core, interrupted = _search.search(placement._core, micro_batches, _settings(options), progress)
+    core, interrupted = _search.search(_core_of(placement, Placement), micro_batches, _settings(options), progress)
     return _unless(interrupted, Plan(core))
 
 
@@ -160,7 +160,7 @@ def search_sizes(
     batches = _micro_batches(placement, sizes, size)
     _check_effort(effort)
     settings = _settings({"time_limit": time_limit, "seed": seed})
-    return Plan(_search.search_sizes(placement._core, batches, settings, effort, keep_order))
+    return Plan(_search.search_sizes(_core_of(placement, Placement), batches, settings, effort, keep_order))
 
 
 def _check_effort(effort: int) -> None:
@@ -171,7 +171,7 @@ def _check_effort(effort: int) -> None:
 
 def _micro_batches(placement: Placement, sizes: Sequence[MicroBatch] | str | PathLike[str], of: int) -> list[_search.MicroBatch]:
     if isinstance(sizes, str | PathLike):
-        return _search.sizes_file(placement._core, fspath(sizes))
+        return _search.sizes_file(_core_of(placement, Placement), fspath(sizes))
     return [_micro_batch(placement, one, of) for one in sizes]
 
 
@@ -181,7 +181,7 @@ def _micro_batch(placement: Placement, one: MicroBatch, of: int) -> _search.Micr
         raise UsageError(f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}")
     check_counts(63, size=given.get("size", of), of=of)
     figures = [dict(given.get(key, {})) for key in ("times", "memory")]
-    return _search.micro_batch(placement._core, given.get("size", of), of, *figures)
+    return _search.micro_batch(_core_of(placement, Placement), given.get("size", of), of, *figures)
 
 
 def pareto(
@@ -204,7 +204,7 @@ def pareto(
     """
     options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "choose": choose, "points": points}
     check_counts(micro_batches=micro_batches)
-    cores, interrupted = _search.pareto(placement._core, micro_batches, _settings(options), progress)
+    cores, interrupted = _search.pareto(_core_of(placement, Placement), micro_batches, _settings(options), progress)
     return _unless(interrupted, [Plan(core) for core in cores])
 
 
@@ -218,7 +218,7 @@ def steady_state(placement: Placement, *, time_limit: float = 10) -> SteadyState
     >>> found.period, found.unroll, found.period_proved, found.peak_memory
     (300, 1, True, (4, 3, 2, 1))
     """
-    text, interrupted = _search.steady_state(placement._core, time_limit)
+    text, interrupted = _search.steady_state(_core_of(placement, Placement), time_limit)
     told = json.loads(text)
     peaks = told.pop("peak_memory")
     found = SteadyState(**{**told, "left_behind": tuple(told.get("left_behind", ())), "peak_memory": peaks and tuple(peaks)})
@@ -323,11 +323,11 @@ def plan(
     if sizes is None and (size or keep_order or effort != 100):
         raise UsageError("size, effort and keep_order go with sizes")
     if sizes is None:
-        found = _search.plan_profile(profile._core, where._core, micro_batches, _settings(options), progress)
+        found = _search.plan_profile(_core_of(profile, Profile), where._core, micro_batches, _settings(options), progress)
     else:
         step, of = _bare_sizes(sizes, size, micro_batches)
         _check_effort(effort)
-        found = _search.plan_sizes(profile._core, where._core, step, of, _settings(options), effort, keep_order, progress)
+        found = _search.plan_sizes(_core_of(profile, Profile), where._core, step, of, _settings(options), effort, keep_order, progress)
     core, report, told, interrupted = found
     return _unless(interrupted, Plan(core, json.loads(report), told))
 
@@ -360,9 +360,9 @@ def verify(plan: Plan, *, profile: Profile | None = None, devices: int | Devices
     >>> bool(verify(search(placement("m", devices=2), micro_batches=4)))
     True
     """
-    passed, failures = _search.verify(plan._core)
+    passed, failures = _search.verify(_core_of(plan, Plan))
     if profile is not None:
-        others = _search.verify_others(plan._core, profile._core, None if devices is None else _devices(devices, "unlimited")._core)
+        others = _search.verify_others(_core_of(plan, Plan), _core_of(profile, Profile), None if devices is None else _devices(devices, "unlimited")._core)
         passed, failures = passed + others[0], failures + others[1]
     return Check(tuple(passed), tuple(failures))
 
@@ -390,12 +390,12 @@ def simulate(
     batches = [] if sizes is None else _micro_batches(plan.placement, sizes, size)
     if sizes is not None and not batches:
         raise UsageError("sizes are of no micro-batch; a step has at least one")
-    return Simulation(tuple(_search.simulate(plan._core, batches, _settings(options))))
+    return Simulation(tuple(_search.simulate(_core_of(plan, Plan), batches, _settings(options))))
 
 
 def explain(plan: Plan) -> list[str]:
     """What holds up the makespan, in sentences."""
-    return _search.explain(plan._core)
+    return _search.explain(_core_of(plan, Plan))
 
 
 def lower(plan: Plan, *, transfers: bool = True) -> list[str]:
@@ -404,7 +404,15 @@ def lower(plan: Plan, *, transfers: bool = True) -> list[str]:
     >>> lower(search(placement("v", devices=2), micro_batches=1), transfers=False)
     ['0F0,0B0', '1F0,1B0']
     """
-    return _search.lower(plan._core, transfers)
+    return _search.lower(_core_of(plan, Plan), transfers)
+
+
+def _core_of(given: Any, kind: Any) -> Any:
+    """What _search takes for an object of `kind`; a path, as the commands take, is none."""
+    if not isinstance(given, kind):
+        a_path = f": {kind.__name__}.from_file({given!r}) reads one" if isinstance(given, str | PathLike) and hasattr(kind, "from_file") else ""
+        raise UsageError(f"this takes a {kind.__name__}, and was given a {type(given).__name__}{a_path}")
+    return given._core
 
 
 def _settings(given: dict[str, Any]) -> dict[str, str]:
@@ -412,6 +420,8 @@ def _settings(given: dict[str, Any]) -> dict[str, str]:
 
 
 def _devices(devices: int | Devices, memory: Memory) -> Devices:
+    if isinstance(devices, str | PathLike):
+        _core_of(devices, Devices)
     if not isinstance(devices, Devices):
         return Devices(devices, memory)
     if memory != "unlimited":

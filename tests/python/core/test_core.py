@@ -252,3 +252,17 @@ def test_a_plan_that_does_not_run_tells_nothing(tmp_path):
     for use in (wrong.html, lambda: str(wrong), lambda: wrong.schedule, lambda: wrong.facts, lambda: ostinato.simulate(wrong)):
         with pytest.raises(ostinato.InputError, match="the makespan is"):
             use()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ostinato.search("v.toml", micro_batches=2), r"takes a Placement, and was given a str: Placement.from_file\('v.toml'\) reads one"),
+        (lambda: ostinato.plan("p.json", devices=2, micro_batches=2), "takes a Profile, and was given a str: Profile"),
+        (lambda: ostinato.partition(1, devices=2, micro_batches=2), "takes a Profile, and was given a int$"),
+        (lambda: ostinato.explain("plan.json"), "takes a Plan, and was given a str: Plan"),
+    ],
+)
+def test_a_path_is_no_object(call, said):
+    with pytest.raises(ostinato.UsageError, match=said):
+        call()
