@@ -68,7 +68,7 @@ class Interleaved:
     def __init__(self, model: StagedLayers):
         self._model = model
         self._found: dict[str, bool] = {}  # in words: whether it has been said
-        self._hooks = TensorHooks()
+        self._hooks = TensorHooks(lambda: model._running)
         self.halved: set[int] = set()  # stages whose backwards the plan splits
         self._scripts: dict[tuple[int, bool], ScriptState] = {}  # by stage, and whether what its hooks on backwards use counts
         mine = list(zip(model._local_layers, model._local_funcs, strict=True))
@@ -100,24 +100,31 @@ class Interleaved:
 
     def forward(self, seen: Before, outputs: Any) -> None:
         functions = [f for f in self._model.functions_of(seen.stage) if isinstance(f, torch.nn.Module)]
-        reruns = not self._recomputes(seen.stage) and (self._hooks.reruns or any(map(_is_checkpoint, _graph(outputs))))
+        again = self._run_again(seen.stage, outputs)
         hooks = [*self._hooks.end(), *(hook for f in functions for hook in hooks_of(f.parameters()))]
         for name, (tensor, was, version) in seen.tensors.items():
             if tensor._version == version and bits_summed(tensor) != was:
                 self._note(f"forwards change {name} where autograd does not see it (.data), and backwards read it")
-            elif reruns and tensor._version != version and bits_summed(tensor) != was:
+            elif name.endswith(again) and tensor._version != version and bits_summed(tensor) != was:
                 self._note(f"forwards change {name}, and backwards run a part of the layer again (torch.utils.checkpoint)")
-        runs = reruns or _runs_python(functions, outputs)
-        attributes = seen.state.changed_attributes(seen.moment) if runs or any(map(held_by, hooks)) else []
+        runs = _runs_python(functions, outputs)
+        attributes = seen.state.changed_attributes(seen.moment) if runs or again or any(map(held_by, hooks)) else []
+        if not runs and not any(map(held_by, hooks)):
+            attributes = [name for name in attributes if name.endswith(again)]
         for kind in {node._forward_cls for node in _graph(outputs) if seen.stage.index in self.halved and _is_the_scripts(node)}:
             if changed := changes_in_place(kind):
                 self._note(f"the plan runs the backward of {kind.__qualname__} in two halves, each of which runs all of it, and it changes things ({', '.join(sorted(changed))})")
-        for name in (*attributes, *(_changed(seen.script) if runs or hooks else [])):
+        for name in (*attributes, *(_changed(seen.script) if runs or again or hooks else [])):
             self._note(f"forwards change {name}, and backwards run Python that may read it (hooks, autograd.Functions, checkpoints)")
 
-    def _recomputes(self, stage: Stage) -> bool:
-        """All of it, as the plan or DeepSpeed's configuration says: with what it was in its forward (recomputation)."""
-        return bool(stage.recomputes or self._model.own_checkpointing[0])
+    def _run_again(self, stage: Stage, outputs: Any) -> tuple[str, ...]:
+        """How the names of what layers with a checkpoint inside have end; of a re-entrant one the graph does not say whose it is. Where all of the
+        stage is recomputed, that is with what it was in its forward (recomputation).
+        """
+        if stage.recomputes or self._model.own_checkpointing[0]:
+            return ()
+        layers = set(stage.layers) if any(map(_is_checkpoint, _graph(outputs))) else self._hooks.reruns
+        return tuple(f" of layer {layer}" for layer in sorted(layers))
 
     def backward(self, seen: Before) -> None:
         for name, (tensor, was, _) in seen.tensors.items():

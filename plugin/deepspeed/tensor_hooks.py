@@ -5,7 +5,7 @@ torch.utils.checkpoint runs a part of the layer again.
     hooks = TensorHooks()
     hooks.watch()
     made = layer(hidden)           # made.register_hook(hook) inside
-    hooks.reruns                   # whether a checkpoint is inside
+    hooks.reruns                   # where checkpoints are: what `place` gave there
     hooks.end()                    # [hook]
 
 Torch keeps a hook in the graph, where nobody finds it, so it is noted as it is registered. Those of libraries are left out.
@@ -26,13 +26,16 @@ CHECKPOINT = "torch.utils.checkpoint"  # but this one's, which runs the layer's
 class TensorHooks:
     """Of one forward after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Callable[[], int]) -> None:
+        """`place`: the layer that runs."""
+        self._place, self.reruns = place, set[int]()
         self._registered: list[Callable] = []
         self._originals: tuple[Callable, Callable] | None = None
 
     def watch(self) -> None:
         """From here on, until end()."""
         self.end()
+        self.reruns = set()
         self._originals = on_tensor, on_saved = torch.Tensor.register_hook, saved_tensors_hooks.__init__
 
         def register_hook(tensor: torch.Tensor, hook: Callable) -> Any:
@@ -41,6 +44,8 @@ class TensorHooks:
 
         def made(hooks: saved_tensors_hooks, pack: Callable, unpack: Callable) -> None:
             self._registered.append(unpack)
+            if getattr(unpack, "__module__", None) == CHECKPOINT:
+                self.reruns.add(self._place())
             on_saved(hooks, pack, unpack)
 
         _set(register_hook, made)
@@ -53,11 +58,6 @@ class TensorHooks:
         registered, self._registered = self._registered, []
         return list(filter(may_read, registered))
 
-
-    @property
-    def reruns(self) -> bool:
-        """A checkpoint that is not re-entrant; another one is an autograd.Function."""
-        return any(hook.__module__ == CHECKPOINT for hook in self._registered if hasattr(hook, "__module__"))
 
 
 def _set(on_tensor: Callable, on_saved: Callable) -> None:
