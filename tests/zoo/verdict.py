@@ -12,7 +12,7 @@ from .trainings import START, STEP, Outcome
 EQUAL, ROUNDING, OTHER, REFUSED, WRONG = "equal", "rounding", "other numbers", "refused", "WRONG"
 EXACT, INEXACT, DRAWN = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding", "draw random numbers"  # what rank 0 says
 SHOWN, LATE = "step 1 has shown:", "does what step 1 did not:"
-STATE = ("these see it: ", "each direction has its own", "not what they were before it: ")  # said of what forwards change, by its name
+STATE = ("these see it: ", "forwards and backwards take turns otherwise", "each direction has its own", "not what they were before it: ")  # said of what forwards change, by its name
 ROOM = 1e-3  # of losses under "rounding", relative to the loss; or the step to the next number, where weights are bf16
 ROOM_OF_WEIGHTS = 0.06  # relative to the largest of a tensor, or to 1: Adam's 3 steps of 0.01 up, or down, where a gradient is all rounding
 NEAR = 0.5  # of losses under "other numbers", relative to the loss
