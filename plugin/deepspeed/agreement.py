@@ -17,7 +17,6 @@ from ostinato.ranks.reports import Missing, exchanged
 from .errors import OstinatoError, Unsupported
 
 
-
 @dataclass(frozen=True)
 class Statement:
     """What one rank holds. `model`: the names of all layers, a line each; `layers`: the digests of those that it has built, by

@@ -108,9 +108,9 @@ class Interleaved:
             elif name.endswith(again) and tensor._version != version and bits_summed(tensor) != was:
                 self._note(f"forwards change {name}, and backwards run a part of the layer again (torch.utils.checkpoint)")
         runs = _runs_python(functions, outputs)
-        attributes = seen.state.changed_attributes(seen.moment) if runs or again or any(map(held_by, hooks)) else []
-        if not runs and not any(map(held_by, hooks)):
-            attributes = [name for name in attributes if name.endswith(again)]
+        any_layers = runs or any(map(held_by, hooks))  # a checkpoint reads of its own layer alone
+        attributes = seen.state.changed_attributes(seen.moment) if any_layers or again else []
+        attributes = [name for name in attributes if any_layers or name.endswith(again)]
         for kind in {node._forward_cls for node in _graph(outputs) if seen.stage.index in self.halved and _is_the_scripts(node)}:
             if changed := changes_in_place(kind):
                 self._note(f"the plan runs the backward of {kind.__qualname__} in two halves, each of which runs all of it, and it changes things ({', '.join(sorted(changed))})")

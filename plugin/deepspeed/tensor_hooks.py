@@ -2,7 +2,7 @@
 """Hooks on tensors that backwards run: those of parameters, those that a forward registers, and those on what a graph saves, with which
 torch.utils.checkpoint runs a part of the layer again.
 
-    hooks = TensorHooks()
+    hooks = TensorHooks(lambda: 3)  # the layer that runs
     hooks.watch()
     made = layer(hidden)           # made.register_hook(hook) inside
     hooks.reruns                   # where checkpoints are: what `place` gave there
@@ -57,7 +57,6 @@ class TensorHooks:
             self._originals = None
         registered, self._registered = self._registered, []
         return list(filter(may_read, registered))
-
 
 
 def _set(on_tensor: Callable, on_saved: Callable) -> None:

@@ -67,9 +67,7 @@ class Pipeline(nn.Module):
         self._results: dict[int, list] = {}  # of the last step, by stage that feeds no other: losses or outputs
         if len(self._ranks) > 1:
             self._check_agreement()
-            with starting("making its pipeline", self._ranks, timeout_s):
-                self._make(build, group)
-        else:
+        with starting("making its pipeline", self._ranks, timeout_s) if len(self._ranks) > 1 else nullcontext():
             self._make(build, group)
 
     def _make(self, build: Build, group: dist.ProcessGroup | None) -> None:

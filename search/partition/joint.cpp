@@ -63,7 +63,7 @@ class Chooser {
     if (choice_.winner == list().size()) throw_reasons();
     prefer_exact();
     judged_.hold_less(best());
-    if (judged_.late(1)) choice_.cut_short = true;
+    out_of_time(1);
     best().plan->any_placement = choice_.any_placement;
     choice_.candidates = std::move(list());
     return std::move(choice_);
@@ -90,6 +90,13 @@ class Chooser {
     search_all();
   }
 
+  /// Asked of what is no candidate: it is then told that the limit had a say.
+  bool out_of_time(double share) {
+    const bool late = judged_.late(share);
+    choice_.cut_short |= late;
+    return late;
+  }
+
   bool was_cut() {
     return choice_.cut_short ||
            std::any_of(list().begin(), list().end(), [](const Candidate& c) { return c.cut || c.too_late; });
@@ -99,11 +106,7 @@ class Chooser {
   void prefer_exact() {
     const double unknown = std::min(kMostForLosses, unknown_share(profile_));
     const bool asked_for = options_.partition.split_backward || options_.partition.inference;
-    if (best().keeps_losses() || unknown <= 0 || asked_for || stopped()) return;
-    if (judged_.late(1)) {
-      choice_.cut_short = true;
-      return;
-    }
+    if (best().keeps_losses() || unknown <= 0 || asked_for || stopped() || out_of_time(1)) return;
     const auto step = static_cast<double>(judged_.whole_value(best()));
     const auto most = static_cast<Nanoseconds>(step * (1 + unknown));
     JointOptions exact = options_;
@@ -248,11 +251,7 @@ class Chooser {
     if (order.size() > starts(order)) order.resize(starts(order));
     for (const std::size_t i : order) {
       for (const int percent : kLessMemory) {
-        if (stopped() || nothing_left()) return;
-        if (judged_.late(0.5)) {
-          choice_.cut_short = true;
-          return;
-        }
+        if (stopped() || nothing_left() || out_of_time(0.5)) return;
         cut_for_less(i, percent);
       }
     }
@@ -345,7 +344,7 @@ class Chooser {
 
   std::optional<Candidate> climb(const Candidate& start) {
     std::optional<Candidate> moved = joint::climb(profile_, options_, start, judged_.at_share(kMovesEnd));
-    if (judged_.late(kMovesEnd)) choice_.cut_short = true;
+    out_of_time(kMovesEnd);
     return moved;
   }
 
