@@ -56,9 +56,12 @@ def late_after(timeout_s: float) -> float:
 
 
 def say(text: str) -> None:
-    """Where nothing can be written (a full disk, a closed stream) nothing is said, and what is under way goes on."""
+    """Where nothing can be written (a full disk, a closed stream) nothing is said, and what is under way goes on. In one write: print() makes
+    two, between which another thread says its own.
+    """
     with suppress(OSError, ValueError):
-        print(f"ostinato: {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"ostinato: {text}\n")
+        sys.stderr.flush()
 
 
 def in_a_line(text: str) -> str:

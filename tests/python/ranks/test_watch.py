@@ -463,3 +463,26 @@ def test_who_ends_the_groups_before_the_process_ends_as_quietly():
     said = [rank.communicate("\n", timeout=300)[1] for rank in ranks]  # rank 1 is told when rank 0 has ended
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert not any("ostinato" in text for text in said), said
+
+
+def test_what_two_threads_say_at_once_are_two_lines(tmp_path):
+    """The thread of a watch, and the one that trains."""
+    path = tmp_path / "said.txt"
+    code = """
+import threading
+from ostinato.ranks.watch import say
+together = threading.Barrier(2)
+
+def run(rank):
+    for _ in range(20_000):
+        together.wait()
+        say(f"rank {rank} waited")
+
+threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+    with path.open("w") as said:
+        subprocess.run([sys.executable, "-c", code], stderr=said, check=True, timeout=300)
+    lines = path.read_text().splitlines()
+    assert sorted(lines) == ["ostinato: rank 0 waited"] * 20_000 + ["ostinato: rank 1 waited"] * 20_000
