@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ostinato import _plugin
 
-from .batches import as_arguments, micro_batches
+from .batches import as_arguments, by_stage, micro_batches
 from .serving import SLOTS, Answer, Serving
 from .stages import Build, own_stages
 
@@ -62,7 +62,8 @@ class Pipeline(nn.Module):
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
         self.rank, self._ranks = place_in(group, self.program)
         check_copies(self.program)
-        self._inputs: dict[str | None, list] = {}
+        self._takers = [stage.name for stage in self.program.stages if not stage.inputs]
+        self._inputs: dict[str, list] = {}  # by stage that takes them
         self._targets: list = []
         self._results: dict[int, list] = {}  # of the last step, by stage that feeds no other: losses or outputs
         if len(self._ranks) > 1:
@@ -208,7 +209,7 @@ class Pipeline(nn.Module):
     # ---- what the executor calls
 
     def _take(self, inputs: Any, targets: Any) -> None:
-        given = inputs if isinstance(inputs, dict) else {None: inputs}
+        given = by_stage(inputs, self._takers)
         self._inputs = {name: micro_batches(value, self.micro_batches, "inputs") for name, value in given.items()}
         self._targets = micro_batches(targets, self.micro_batches, "targets")
         self._results = {s.index: [None] * self.micro_batches for s in self._own if not self.program.stages[s.index].outputs}
@@ -234,7 +235,7 @@ class Pipeline(nn.Module):
         return forward
 
     def _given(self, name: str, micro_batch: int) -> tuple:
-        of_stage = self._inputs.get(name, self._inputs.get(None))
+        of_stage = self._inputs.get(name)
         if of_stage is None or of_stage[micro_batch] is None:
             raise PipelineError(f'stage "{name}" takes the inputs of the step, and rank {self.rank} was given none')
         return as_arguments(of_stage[micro_batch])

@@ -20,7 +20,7 @@ from ostinato.ranks.groups import make_group
 from ostinato.ranks.names import agreed
 from torch.distributed.distributed_c10d import _get_default_store
 
-from .batches import as_arguments
+from .batches import BatchError, as_arguments, by_stage
 from .requests import NOTHING, Intake, lead_of
 
 SLOTS = 512  # of a run; between two runs the pipeline empties, where a rank has more than one stage
@@ -115,7 +115,10 @@ class Serving:
         number, inputs = self._intake.of(slot)
         if number == NOTHING:
             return number, ()
-        return number, as_arguments(inputs[name] if isinstance(inputs, dict) else inputs)
+        of_stages = by_stage(inputs, [stage.name for stage in self.program.stages if not stage.inputs])
+        if name not in of_stages:
+            raise BatchError(f'request {number} is a dictionary without an entry for stage "{name}"')
+        return number, as_arguments(of_stages[name])
 
     def _finished(self, index: int, number: int, outputs: Any) -> None:
         parts = self._parts.setdefault(number, {})

@@ -231,6 +231,17 @@ def refuse_an_answer(case: Case, given: list) -> str:
     return pipe.position()
 
 
+def serve_refusal(case: Case, given: list) -> str:
+    """What serve() raises on this rank; its peer hears of it or waits in vain."""
+    from ostinato.torch import Pipeline
+
+    try:
+        Pipeline(case.plan, build(case), timeout_s=2).serve(given, slots=4)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def make_and_drop(case: Case) -> tuple[bool, int]:
     """Whether a pipeline that has run is freed, and how many threads of watches are left of it."""
     from ostinato.torch import Pipeline
@@ -300,7 +311,7 @@ def train_on_torch(case: Case, kind: str = "") -> dict:
     return {"losses": losses, "gradients": gradients}
 
 
-def refusal(case: Case, how: str, **given) -> str:
+def refusal(case: Case, how: str, given: dict | None = None) -> str:
     """What `how` raises, as "Kind: message"; "" where it raises nothing."""
     from ostinato import torch as host
 
@@ -309,7 +320,7 @@ def refusal(case: Case, how: str, **given) -> str:
             host.schedule(case.plan, build(case), loss)
         else:
             pipe = host.Pipeline(case.plan, build(case), loss_fn=loss)
-            getattr(pipe, how)(**given)
+            getattr(pipe, how)(**given or {})
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

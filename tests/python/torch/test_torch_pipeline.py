@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ostinato.torch: plans without DeepSpeed, against the same model on one process."""
 
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -162,12 +163,27 @@ def test_wrong_size_of_the_group(world2, tmp_path):
     refused(world2, ["4 devices", "2 ranks"], Case(plan_of(tmp_path, looped)), "step")
 
 
+class Packed(NamedTuple):
+    ends: torch.Tensor
+    longest: int
+
+
+EIGHT = torch.arange(8)
+MASK = torch.ones(5, 5)
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (torch.zeros(7, 2), ["(7, 2)", "4 micro-batches do not divide"]),
+        (torch.zeros(7, 2), ["(7, 2)", "4 micro-batches do not divide", "drop_last"]),
         ([1, 2], ["2 entries", "4 micro-batches"]),
         ("text", ["is a str"]),
+        ((torch.zeros(32), EIGHT), ["(32,), (8,)", "list with an entry for each of the 4 micro-batches"]),
+        ((EIGHT, Packed(torch.zeros(4), 3)), ["(8,), (4,)"]),
+        ((EIGHT, {"mask": MASK}), ["(8,), (5, 5)", "[mask] * 4"]),
+        ((EIGHT, torch.ones(1, 8)), ["(8,), (1, 8)"]),
+        ((EIGHT, [MASK] * 3), ["3 entries"]),
+        ((EIGHT, object()), ["holds a object"]),
     ],
 )
 def test_batches_that_do_not_fit(value, words):
@@ -177,6 +193,28 @@ def test_batches_that_do_not_fit(value, words):
     with pytest.raises(BatchError) as raised:
         micro_batches(value, 4, "inputs")
     assert all(word in str(raised.value) for word in words), raised.value
+
+
+def test_batches_keep_their_kinds():
+    from ostinato.torch.batches import as_arguments, micro_batches
+
+    scalar = torch.tensor(2.0)
+    given = (EIGHT, Packed(EIGHT * 2, 3), {"mask": [MASK] * 4, "none": None, "scale": scalar}, ())
+    for m, (tokens, packed, named, nothing) in enumerate(micro_batches(given, 4, "inputs")):
+        assert tokens.tolist() == [2 * m, 2 * m + 1]
+        assert type(packed) is Packed and packed.longest == 3 and torch.equal(packed.ends, tokens * 2)
+        assert named == {"mask": MASK, "none": None, "scale": scalar} and nothing == ()
+        assert as_arguments(packed) == (packed,)
+    assert micro_batches(None, 2, "targets") == [None, None]
+    assert [part.shape for part in micro_batches(torch.zeros(0, 2), 4, "inputs")] == [(0, 2)] * 4
+
+
+def test_a_dictionary_is_by_stage(world2, tmp_path):
+    given = {"inputs": {"input_ids": torch.zeros(8, dtype=torch.long)}}
+    refused(world2, ["BatchError", "'input_ids' is no stage", '"s0"', "tuple"], Case(plan_of(tmp_path / "s")), "step", given)
+    text = placement_text(CHAINS["stock"], LAYERS, trains=False)
+    said, _ = world2.run(torch_jobs.serve_refusal, Case(plan_of(tmp_path / "f", text=text)), [given["inputs"]])
+    assert said.startswith("BatchError: inputs is a dictionary"), said
 
 
 def test_a_rank_that_gives_up_makes_all_say_where_they_are(world2, tmp_path):
