@@ -41,6 +41,19 @@ at::Tensor laid_out(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
+constexpr const char* kShapesHint =
+    "where shapes change, say so: PipelineModule(dynamic_shape=True), or Pipeline(dynamic_shapes=True)";
+constexpr const char* kFrozenHint =
+    "where parameters were frozen or freed since, call Pipeline.reset_shapes(), or DeepSpeed's "
+    "reset_activation_shape(), on all ranks";
+
+/// Apart from whether a gradient comes back.
+bool alike(MessageSpec one, const MessageSpec& other) {
+  for (std::size_t i = 0; i < std::min(one.size(), other.size()); ++i)
+    one[i].requires_grad = other[i].requires_grad;
+  return one == other;
+}
+
 }  // namespace
 
 Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono::nanoseconds timeout,
@@ -242,10 +255,10 @@ std::vector<Buffer> Traffic::wait(int index) {
 void Traffic::check(const Instruction& i, const MessageSpec& spec,
                     const std::vector<at::Tensor>& tensors) const {
   if (matches(spec, tensors)) return;
-  throw ExecutionError(
-      "rank " + std::to_string(rank_) + ": " + to_string(i) + " carries " + to_string(describe(tensors)) +
-      ", but stage '" + program_.stages[i.stage].name + "' announced " + to_string(spec) +
-      "; where shapes change, say so: PipelineModule(dynamic_shape=True), or Pipeline(dynamic_shapes=True)");
+  const MessageSpec carried = describe(tensors);
+  throw ExecutionError("rank " + std::to_string(rank_) + ": " + to_string(i) + " carries " +
+                       to_string(carried) + ", but stage '" + program_.stages[i.stage].name + "' announced " +
+                       to_string(spec) + "; " + (alike(spec, carried) ? kFrozenHint : kShapesHint));
 }
 
 void Traffic::announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors,
