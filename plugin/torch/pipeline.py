@@ -2,8 +2,8 @@
 """A model that runs as a plan says, over torch.distributed; see the package for how it is used."""
 
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from torch.distributed.distributed_c10d import _get_default_store
 from ostinato import _plugin
 
 from .batches import as_arguments, by_stage, micro_batches
+from .outside import Outside
 from .serving import SLOTS, Answer, Serving
-from .stages import Build, own_stages
+from .stages import Build, ChainOfLayers, own_stages
+from .ties import Tie, Ties, in_words, ties_of
 
 
 class PipelineError(Error, RuntimeError):
@@ -66,18 +68,24 @@ class Pipeline(nn.Module):
         self._inputs: dict[str, list] = {}  # by stage that takes them
         self._targets: list = []
         self._results: dict[int, list] = {}  # of the last step, by stage that feeds no other: losses or outputs
+        ties = ties_of(self.program, build)
+        check_ties(ties)
         if len(self._ranks) > 1:
-            self._check_agreement()
+            self._agree("plan", self.program.plan_sha256, "hold another plan")
+            self._agree("ties", in_words(ties), "see other weights in common")
         with starting("making its pipeline", self._ranks, timeout_s) if len(self._ranks) > 1 else nullcontext():
-            self._make(build, group)
+            self._make(build, ties, group)
 
-    def _make(self, build: Build, group: dist.ProcessGroup | None) -> None:
+    def _make(self, build: Build, ties: list[Tie], group: dist.ProcessGroup | None) -> None:
         """On all ranks, which have the same plan."""
         ranks = self._ranks
         self._group = make_group(ranks, group) if len(ranks) > 1 else None
         self._links = link_groups(self.program.links, ranks, self._group, self._device, group) if self._group is not None else {}
         self._own = own_stages(self.program, self.rank, ranks, self._group, self._timeout_s)
         self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
+        chain = build.chain if isinstance(build, ChainOfLayers) else []
+        self._ties = Ties(ties, chain, ranks, self._group, self._timeout_s)
+        self._ties.begin()
         self.reset_shapes()
         self._watch = self._make_watch()
 
@@ -104,8 +112,12 @@ class Pipeline(nn.Module):
         """
         if not self.trains:
             raise PipelineError("the plan has no backwards: call infer(), or search a placement that has them")
-        self._take(inputs, targets)
-        self._run()
+        if not torch.is_grad_enabled():
+            raise PipelineError("step() computes gradients, which torch.no_grad() or inference_mode() has switched off here")
+        outside = Outside()
+        self._take(inputs, targets, outside.apart)
+        self._run(self._ties.summed())
+        outside.backward()
         losses = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
         return torch.stack(losses).sum() / self.micro_batches if losses else None
 
@@ -180,9 +192,10 @@ class Pipeline(nn.Module):
             raise PipelineError(str(error)) from None
         return serving, self._make_executor(serving.program, serving.forward_of)
 
-    def _run(self) -> None:
+    def _run(self, around: AbstractContextManager | None = None) -> None:
         try:
-            self._running.run()
+            with around or nullcontext():
+                self._running.run()
         except Exception as error:
             if self._watch is None:
                 pass
@@ -208,10 +221,12 @@ class Pipeline(nn.Module):
 
     # ---- what the executor calls
 
-    def _take(self, inputs: Any, targets: Any) -> None:
-        given = by_stage(inputs, self._takers)
-        self._inputs = {name: micro_batches(value, self.micro_batches, "inputs") for name, value in given.items()}
-        self._targets = micro_batches(targets, self.micro_batches, "targets")
+    def _take(self, inputs: Any, targets: Any, apart: Callable[[Any], Any] = lambda value: value) -> None:
+        def cut(value: Any, what: str) -> list:
+            return list(map(apart, micro_batches(value, self.micro_batches, what)))
+
+        self._inputs = {name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()}
+        self._targets = cut(targets, "targets")
         self._results = {s.index: [None] * self.micro_batches for s in self._own if not self.program.stages[s.index].outputs}
 
     def _forward_of(self, index: int) -> Callable:
@@ -221,14 +236,14 @@ class Pipeline(nn.Module):
 
         def forward(micro_batch: int, inputs: tuple | None):
             arguments = this._given(stage.name, micro_batch) if inputs is None else inputs
-            with nullcontext() if scored else torch.no_grad():
+            with nullcontext() if scored else torch.no_grad(), changes_named(stage.name):
                 outputs = module(*arguments)
             if not last:
                 return outputs
             if not scored:
                 this._results[index][micro_batch] = outputs.whole() if isinstance(outputs, ShardedLogits) else outputs
                 return ()
-            loss = outputs if this.loss_fn is None else this.loss_fn(outputs, this._targets[micro_batch])
+            loss = this._loss(stage.name, outputs, micro_batch)
             this._results[index][micro_batch] = loss.detach()
             return loss / this.micro_batches
 
@@ -240,15 +255,57 @@ class Pipeline(nn.Module):
             raise PipelineError(f'stage "{name}" takes the inputs of the step, and rank {self.rank} was given none')
         return as_arguments(of_stage[micro_batch])
 
-    def _check_agreement(self) -> None:
-        """Every rank has come here, and holds the same plan."""
+    def _loss(self, stage: str, outputs: Any, micro_batch: int) -> torch.Tensor:
+        targets = self._targets[micro_batch]
         try:
-            held = exchanged("plan", self.program.plan_sha256, self._ranks, self._timeout_s)
+            loss = outputs if self.loss_fn is None else self.loss_fn(outputs, targets)
+        except Exception as error:
+            if targets is not None:
+                raise
+            what = f"{type(error).__name__}: {error}"
+            raise PipelineError(f"loss_fn(outputs, None) raises {what}; rank {self.rank}, which computes the loss, was given no targets") from error
+        maker = f'stage "{stage}", which feeds no other and without a loss_fn computes the loss,' if self.loss_fn is None else "loss_fn"
+        if not torch.is_tensor(loss) or loss.numel() != 1:
+            got = f"a tensor of shape {tuple(loss.shape)}" if torch.is_tensor(loss) else f"a {type(loss).__name__}"
+            raise PipelineError(f"{maker} returns {got}: expected a tensor with one element, the mean loss of the micro-batch")
+        if not loss.requires_grad:
+            raise PipelineError(f"{maker} returns a loss that has no gradient: nothing that it was computed from learns")
+        return loss
+
+    def _agree(self, what: str, mine: str, differently: str) -> None:
+        """Every rank has come here, and says the same."""
+        try:
+            held = exchanged(what, mine, self._ranks, self._timeout_s)
         except Missing as error:
             raise PipelineError(f"{error}: every rank of the group must make the pipeline") from None
-        differing = [rank for rank, digest in enumerate(held) if digest != held[0]]
+        differing = [rank for rank, said in enumerate(held) if said != held[0]]
         if differing:
-            raise PipelineError(f"ranks {differing} hold another plan than rank 0: {held[differing[0]][:12]} against {held[0][:12]}")
+            theirs, first = (held[rank][:200] or "none" for rank in (differing[0], 0))
+            raise PipelineError(f"ranks {differing} {differently} than rank 0: {theirs} against {first}")
+
+
+@contextmanager
+def changes_named(stage: str) -> Iterator[None]:
+    """Of a stage whose first layer changes its input in place, torch names neither."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "leaf Variable that requires grad" not in str(error):
+            raise
+        raise PipelineError(
+            f'stage "{stage}" changes what it is given in place, where the graph of the stages begins: its first layers must not '
+            f"(inplace=False), or clone it first; torch says: {error}"
+        ) from error
+
+
+def check_ties(ties: list[Tie]) -> None:
+    """Raises PipelineError where a weight in common would be cut in parts."""
+    for tie in ties:
+        if tie.sharded:
+            raise PipelineError(
+                f"{tie} are one weight, and a stage that several ranks share holds one of them: its parts would be weights by themselves. "
+                "Give each layer its own weight, or place both on unshared stages"
+            )
 
 
 def lowered(plan: str | Path, placement: str | Path | None, micro_batches: int = 0):

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from .pipeline import PipelineError, lowered, place_in
 from .stages import Build, own_stages
+from .ties import ties_of
 
 
 def schedule(
@@ -32,6 +33,10 @@ def schedule(
     """A `_PipelineScheduleRuntime` that holds this rank's stages. Raises PipelineError where torch cannot run the plan."""
     program = lowered(plan, placement)
     check(program)
+    for tie in ties_of(program, build):
+        raise PipelineError(
+            f"torch.distributed.pipelining cannot run this plan: {tie} are one weight, on several ranks; ostinato.torch.Pipeline can"
+        )
     try:
         from torch.distributed.pipelining import PipelineStage
         from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime

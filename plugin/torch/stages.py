@@ -6,14 +6,15 @@
     layers([a, b, c])                              # such a function for a chain whose placement has [[stages]]
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ostinato.ranks.groups import make_group
 from ostinato.nn import Shard, sharded
+from ostinato.ranks.groups import make_group
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-
 
 
 @dataclass(frozen=True)
@@ -36,28 +37,63 @@ def layers(chain: Sequence[nn.Module]) -> Build:
     Every rank gives the whole chain; modules of other ranks are not touched, and may be on the "meta" device.
     """
 
-    def build(stage: Stage) -> nn.Module:
-        if not stage.layers or stage.layers[-1] >= len(chain):
+    return ChainOfLayers(chain)
+
+
+class ChainOfLayers:
+    """What layers() gives. It has seen all of the model, and knows which weights its layers hold in common."""
+
+    def __init__(self, chain: Sequence[nn.Module]):
+        self.chain = chain
+
+    def __call__(self, stage: Stage) -> nn.Module:
+        if not stage.layers or stage.layers[-1] >= len(self.chain):
             first, end = (stage.layers[0], stage.layers[-1] + 1) if stage.layers else (0, 0)
             raise ValueError(
                 f'stage "{stage.name}" holds layers [{first}, {end}), and the chain has '
-                f"{len(chain)}: the placement needs [[stages]] for this model"
+                f"{len(self.chain)}: the placement needs [[stages]] for this model"
             )
         if not isinstance(stage.layers, range):
             raise ValueError(
                 f'stage "{stage.name}" runs layers {stage.layers}, a part of a model with branches, and layers() makes '
                 "a chain: build its module yourself"
             )
-        mine = [chain[layer] for layer in stage.layers]
+        mine = [self.chain[layer] for layer in stage.layers]
         if stage.shard is None:
-            return Recomputed(*mine) if stage.recompute else nn.Sequential(*mine)
-        numbered = zip(stage.layers, mine, strict=True)
-        return nn.Sequential(*(sharded(layer, stage.shard, last=i == len(chain) - 1) for i, layer in numbered))
+            return Recomputed(*mine) if stage.recompute else InARow(*mine)
+        numbered, last = zip(stage.layers, mine, strict=True), len(self.chain) - 1
+        return InARow(*(sharded(layer, stage.shard, last=i == last) for i, layer in numbered))
 
-    return build
+    def ties(self) -> list[dict[int, str]]:
+        """Parameters that several layers hold: by layer, the name there."""
+        held: dict[int, dict[int, str]] = {}
+        for index, layer in enumerate(self.chain):
+            for name, parameter in layer.named_parameters():
+                held.setdefault(id(parameter), {})[index] = name
+        return [by_layer for by_layer in held.values() if len(by_layer) > 1]
 
 
-class Recomputed(nn.Sequential):
+class InARow(nn.Sequential):
+    """Layers that may hand on tuples: what takes as many arguments is given them one by one, and any other layer the tuple, as by torch."""
+
+    def forward(self, *inputs):
+        value: Any = inputs
+        for layer in self:
+            value = layer(*value) if type(value) is tuple and _takes(layer, value) else layer(value)
+        return value
+
+
+def _takes(layer: nn.Module, arguments: tuple) -> bool:
+    if len(arguments) == 1:
+        return True
+    try:
+        inspect.signature(layer.forward).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+class Recomputed(InARow):
     """Keeps its input from the forward, and runs it again in the backward."""
 
     def forward(self, *inputs):

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks run in test_torch_as_one_process.py: models that a chain of layers is not all of, beside the same in plain torch."""
+
+import copy
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+SIZE, WIDTH, BATCH, MICRO_BATCHES, LAYERS = 12, 8, 8, 4, 8
+
+
+class Handed(nn.Module):
+    """Takes and hands on a pair, as by torch's own chain (`whole`: one argument) or one by one."""
+
+    def __init__(self, last: bool):
+        super().__init__()
+        self.mix, self.last = nn.Linear(WIDTH, WIDTH), last
+
+    def forward(self, x, scale):
+        x = torch.tanh(self.mix(x) * scale)
+        return x if self.last else (x, scale * 0.9)
+
+
+class HandedWhole(Handed):
+    def forward(self, pair):
+        return super().forward(*pair)
+
+
+class Start(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.mix(x), torch.ones(1)
+
+
+def linears() -> list[nn.Module]:
+    return [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+
+
+def tied() -> list[nn.Module]:
+    embedding, head = nn.Embedding(SIZE, WIDTH), nn.Linear(WIDTH, SIZE, bias=False)
+    head.weight = embedding.weight
+    return [embedding, *linears()[2:], head]
+
+
+def frozen() -> list[nn.Module]:
+    return [layer.requires_grad_(False) for layer in linears()]
+
+
+def twice() -> list[nn.Module]:
+    layers = linears()
+    layers[1] = layers[5] = layers[6]
+    return layers
+
+
+def tied_frozen() -> list[nn.Module]:
+    layers = tied()
+    layers[0].requires_grad_(False)
+    return layers
+
+
+def pairs() -> list[nn.Module]:
+    kinds = [Handed, HandedWhole] * LAYERS
+    return [Start(), *(kinds[i](last=i == LAYERS - 1) for i in range(1, LAYERS))]
+
+
+def in_place() -> list[nn.Module]:
+    layers = linears()
+    layers[4] = nn.ReLU(inplace=True)
+    return layers
+
+
+CHAINS = {f.__name__: f for f in (linears, frozen, tied, twice, tied_frozen, pairs, in_place)}
+
+
+def plain(layers, value):
+    """As one process runs them."""
+    for layer in layers:
+        value = layer(*value) if type(value) is tuple and not isinstance(layer, HandedWhole) else layer(value)
+    return value
+
+
+def made(kind: str) -> list[nn.Module]:
+    torch.manual_seed(7)
+    return CHAINS[kind]()
+
+
+def batch(kind: str, step: int):
+    generator = torch.Generator().manual_seed(step)
+    if kind.startswith("tied"):
+        return (torch.randint(SIZE, (BATCH,), generator=generator) for _ in range(2))
+    return (torch.randn(BATCH, WIDTH, generator=generator) for _ in range(2))
+
+
+class Report(NamedTuple):
+    losses: list[tuple[float, float]]  # of the pipeline, where this rank has it, and of one process
+    worst: float  # difference of any gradient of the last step, and of any weight, relative to the largest one
+    without: int  # gradients that only one of the two has
+
+
+def train(plan: str, kind: str, outside: str = "", steps: int = 5, each: int = 1) -> Report:
+    """Beside one process that does the same. `outside`: what a trained module outside makes: "inputs", "listed" ones, "targets". `each`:
+    calls of step() for one of the optimizer."""
+    from ostinato.torch import Pipeline, layers
+
+    torch.set_num_threads(1)
+    mine, theirs, encoder = made(kind), made(kind), nn.Linear(WIDTH, WIDTH)
+    encoders = encoder, copy.deepcopy(encoder)
+    loss_fn = F.cross_entropy if kind.startswith("tied") else F.mse_loss
+    pipe = Pipeline(plan, layers(mine), loss_fn=loss_fn, timeout_s=60)
+    pairs = held(pipe, mine, theirs, encoders if takes(pipe, outside) else ())
+    every = [p for layer in (*theirs, encoders[1]) for p in layer.parameters()]
+    ours = torch.optim.SGD(list(dict.fromkeys(a for a, _ in pairs)), lr=0.2, momentum=0.5)
+    other = torch.optim.SGD(list(dict.fromkeys(every)), lr=0.2, momentum=0.5)
+    losses = []
+    for step in range(steps * each):
+        given, alone = (outside_of(one, outside, *batch(kind, step)) for one in encoders)
+        loss = pipe.step(*given)
+        one = loss_fn(plain(theirs, torch.cat(alone[0]) if outside == "listed" else alone[0]), alone[1])
+        one.backward()
+        losses += [] if loss is None else [(loss.item(), one.item())]
+        if step % each == each - 1:
+            gradients = [(a.grad, b.grad) for a, b in pairs]
+            for optimizer in (ours, other):
+                optimizer.step()
+                optimizer.zero_grad()
+    both = [(a, b) for a, b in gradients if a is not None and b is not None]
+    worst = max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs + both)
+    return Report(losses, worst, sum((a is None) != (b is None) for a, b in gradients))
+
+
+def refusals(plan: str, kind: str, how: str = "") -> str:
+    """What this rank is told, as "Kind: message"."""
+    from ostinato.torch import Pipeline, layers, schedule
+
+    torch.set_num_threads(1)
+    chain, loss_fn, (x, y) = made(kind), F.mse_loss, batch(kind, 0)
+    if how == "seen by one" and dist.get_rank() == 1:
+        chain[0] = nn.Embedding(SIZE, WIDTH)
+    if how == "two losses":
+        loss_fn = lambda outputs, targets: (F.mse_loss(outputs, targets), 1)  # noqa: E731
+    try:
+        if how == "torch":
+            schedule(plan, layers(chain), loss_fn)
+        pipe = Pipeline(plan, layers(chain), loss_fn=loss_fn, timeout_s=2)
+        with torch.no_grad() if how == "no_grad" else nullcontext():
+            pipe.step(x, None if how == "no targets" else y)
+        if how == "frozen between":
+            for layer in chain[:4]:
+                layer.requires_grad_(False)
+            pipe.step(x, y)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def takes(pipe, outside: str) -> bool:
+    """Whether this rank has the stage that takes what is made outside."""
+    stages = [pipe.program.stages[stage.index] for stage in pipe._own]
+    return bool(outside) and any(not (stage.outputs if outside == "targets" else stage.inputs) for stage in stages)
+
+
+def held(pipe, mine, theirs, encoders) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """Parameters of this rank, with those of one process."""
+    layers = [(mine[layer], theirs[layer]) for stage in pipe._own for layer in stage.layers]
+    both = [*layers, *([encoders] if encoders else [])]
+    return [pair for a, b in both for pair in zip(a.parameters(), b.parameters(), strict=True)]
+
+
+def outside_of(encoder: nn.Module, outside: str, x, y):
+    if outside == "inputs":
+        return encoder(x), y
+    if outside == "listed":
+        return list(encoder(x).chunk(MICRO_BATCHES)), y
+    return (x, encoder(y)) if outside == "targets" else (x, y)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ostinato.torch.Pipeline beside plain torch on one process, where a rank by itself does not see the whole model."""
+
+import pytest
+from support import one_process
+from support.one_process import LAYERS, MICRO_BATCHES
+from support.plans import Layout, make_plan
+
+LAYOUTS = {
+    "whole": Layout("whole", (4,), (0, 1)),
+    "split": Layout("split", (4,), (0, 1), split=True),
+    "looped": Layout("looped", (2, 4, 6), (0, 1, 0, 1), split=True),
+    "wave": Layout("wave", (1, 4, 6), (0, 1, 1, 0)),  # embedding and head on one rank
+}
+SHARDED = Layout("sharded", (1, 3, 6), ((0, 1), 0, 1, (0, 1)))
+
+
+def plan_of(folder, layout: str | Layout) -> str:
+    layout = LAYOUTS[layout] if isinstance(layout, str) else layout
+    return str(make_plan(folder, layout, LAYERS, MICRO_BATCHES))
+
+
+def check(reports) -> None:
+    losses = [pair for report in reports for pair in report.losses]
+    assert losses
+    for mine, one in losses:
+        assert mine == pytest.approx(one, rel=1e-5)
+    assert [report.worst for report in reports] == pytest.approx([0, 0], abs=1e-4)
+    assert [report.without for report in reports] == [0, 0]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["tied", "twice", "tied_frozen"])
+def test_weights_in_common(world2, tmp_path, kind, layout):
+    check(world2.run(one_process.train, plan_of(tmp_path, layout), kind))
+
+
+def test_weights_in_common_accumulate(world2, tmp_path):
+    check(world2.run(one_process.train, plan_of(tmp_path, "whole"), "tied", "", 3, 2))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("outside", ["inputs", "listed", "targets"])
+def test_what_a_trained_module_outside_makes(world2, tmp_path, outside, layout):
+    check(world2.run(one_process.train, plan_of(tmp_path, layout), "linears", outside))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layers_that_hand_on_tuples(world2, tmp_path, layout):
+    check(world2.run(one_process.train, plan_of(tmp_path, layout), "pairs"))
+
+
+REFUSED = {  # by how it is used: the chain, whether each rank says it, words
+    "no_grad": ("linears", True, ["PipelineError: step() computes gradients", "torch.no_grad()"]),
+    "no targets": ("linears", False, ["PipelineError: loss_fn(outputs, None) raises", "was given no targets"]),
+    "two losses": ("linears", False, ["PipelineError: loss_fn returns a tuple", "the mean loss"]),
+    "in place": ("in_place", False, ['PipelineError: stage "s1" changes what it is given in place', "inplace=False"]),
+    "frozen": ("frozen", False, ["PipelineError: loss_fn returns a loss that has no gradient"]),
+    "frozen between": ("linears", False, ["Pipeline.reset_shapes()", "frozen or freed"]),
+    "seen by one": ("tied", True, ["PipelineError: ranks [1] see other weights in common", "none", "layer 0 (weight)"]),
+    "torch": ("tied", True, ["PipelineError: torch.distributed.pipelining", "layer 0 (weight) and layer 7 (weight)"]),
+}
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_wrong_use_is_named(world2, tmp_path, how):
+    kind, everywhere, words = REFUSED[how]
+    said = world2.run(one_process.refusals, plan_of(tmp_path, "whole"), kind, how)
+    if everywhere:
+        assert all(word in one for one in said for word in words), said
+    else:
+        assert any(all(word in one for word in words) for one in said), said
+
+
+def test_a_shared_weight_in_a_stage_that_ranks_share_is_named(world2, tmp_path):
+    for said in world2.run(one_process.refusals, plan_of(tmp_path, SHARDED), "tied"):
+        assert said.startswith("PipelineError: layer 0 (weight) and layer 7 (weight) are one weight"), said
