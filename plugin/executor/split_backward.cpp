@@ -22,7 +22,8 @@ SplitBackward::SplitBackward(SplitBackward&&) noexcept = default;
 SplitBackward& SplitBackward::operator=(SplitBackward&&) noexcept = default;
 SplitBackward::~SplitBackward() = default;
 
-SplitBackward::SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>& inputs, bool may_split)
+SplitBackward::SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>& inputs, bool may_split,
+                             std::uint64_t first)
     : graph_(std::make_unique<Graph>()) {
   graph_->roots = std::move(roots.edges_);
   if (!graph_->roots) graph_->roots = std::make_unique<BackwardRoots::Edges>();
@@ -32,7 +33,7 @@ SplitBackward::SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>&
     graph_->leaves.push_back(input);
     input_edges.push_back(torch::autograd::impl::gradient_edge(input));
   }
-  if (may_split) graph_->halves.emplace(graph_->roots->roots, std::move(input_edges));
+  if (may_split) graph_->halves.emplace(graph_->roots->roots, std::move(input_edges), first);
 }
 
 void SplitBackward::run_inputs(const std::vector<at::Tensor>& gradients) {

@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -24,8 +25,10 @@ class SplitBackward {
  public:
   SplitBackward();
   /// `inputs` are the leaves of the stage's inputs; undefined ones and ones without a gradient are skipped.
-  /// `may_split` false: all of it runs in the first half. O(nodes of the graph).
-  SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>& inputs, bool may_split = true);
+  /// `may_split` false: all of it runs in the first half. `first` as BackwardHalves takes it. O(nodes of the
+  /// graph).
+  SplitBackward(BackwardRoots roots, const std::vector<at::Tensor>& inputs, bool may_split = true,
+                std::uint64_t first = 0);
   SplitBackward(SplitBackward&&) noexcept;
   SplitBackward& operator=(SplitBackward&&) noexcept;
   ~SplitBackward();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/executor/stage_run.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/alias.h>
 #include <ATen/ops/empty.h>
@@ -93,6 +94,7 @@ std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> 
     kept.counts.push_back(message.tensors.size());
     message.tensors.clear();
   }
+  kept.first = at::sequence_number::peek();
   std::vector<at::Tensor> outputs = run_module(micro_batch, kept.inputs);
   if (!stage_.has_backward) {
     kept = {};
@@ -164,7 +166,7 @@ std::vector<std::vector<at::Tensor>> StageRun::backward_input(int micro_batch,
   assert(kept.live);
   {
     const std::vector<at::Tensor> received = roots_gradients(kept, gradients);
-    kept.split = SplitBackward(std::move(kept.roots), kept.inputs, module_.may_split());
+    kept.split = SplitBackward(std::move(kept.roots), kept.inputs, module_.may_split(), kept.first);
     const BackwardPart part = kept.split.whole() ? BackwardPart::whole : BackwardPart::inputs;
     ran_whole_ = ran_whole_ || kept.split.whole();
     module_.before_backward(micro_batch, part);

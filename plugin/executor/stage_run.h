@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "plugin/executor/backward.h"
@@ -62,8 +63,9 @@ class StageRun {
     std::vector<at::Tensor> inputs;   ///< leaves without data, all messages one after the other
     std::vector<std::size_t> counts;  ///< tensors per message
     BackwardRoots roots;
-    SplitBackward split;  ///< between the two halves
-    at::Tensor seed;      ///< gradient of the loss; undefined where gradients are received
+    SplitBackward split;      ///< between the two halves
+    std::uint64_t first = 0;  ///< sequence number of the graph's first node
+    at::Tensor seed;          ///< gradient of the loss; undefined where gradients are received
     bool live = false;
   };
 

@@ -59,8 +59,8 @@ void add_inputs(edge_list& edges, Node& node) {
 
 }  // namespace
 
-BackwardHalves::BackwardHalves(edge_list roots, edge_list inputs)
-    : roots_(std::move(roots)), inputs_(std::move(inputs)) {
+BackwardHalves::BackwardHalves(edge_list roots, edge_list inputs, std::uint64_t first)
+    : roots_(std::move(roots)), inputs_(std::move(inputs)), first_(first) {
   explore();
   if (can_split_)
     find_weight_roots();
@@ -75,7 +75,7 @@ Node* BackwardHalves::first_operator() const {
   std::vector<Node*> stack;
   Node* first = nullptr;
   const auto enter = [&](Node* node) {
-    if (!seen.insert(node).second) return;
+    if (node->sequence_nr() < first_ || !seen.insert(node).second) return;
     stack.push_back(node);
     if (!first || node->sequence_nr() < first->sequence_nr()) first = node;
   };

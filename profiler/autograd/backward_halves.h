@@ -18,6 +18,7 @@
 
 #include <torch/csrc/autograd/function.h>
 
+#include <cstdint>
 #include <unordered_map>
 #include <vector>
 
@@ -26,8 +27,10 @@ namespace ostinato {
 class BackwardHalves {
  public:
   /// `roots`: where gradients are given. `inputs`: where those of the inputs come out. Both hold the graph
-  /// until cut(). O(nodes of the graph).
-  BackwardHalves(torch::autograd::edge_list roots, torch::autograd::edge_list inputs);
+  /// until cut(). `first`: the sequence number that the first node of this graph may have: ones before it are
+  /// of a graph that others share, which is not taken apart. O(nodes of the graph).
+  BackwardHalves(torch::autograd::edge_list roots, torch::autograd::edge_list inputs,
+                 std::uint64_t first = 0);
 
   /// False where a re-entrant checkpoint is part of the graph, which torch refuses to enter in parts, or a
   /// compiled function, whose memory is gone after one run: only cut() may be called then.
@@ -60,6 +63,7 @@ class BackwardHalves {
   std::vector<torch::autograd::Node*> order_;  ///< but the inputs: each behind those that it leads to
   torch::autograd::edge_list starts_;          ///< of the second half: the weight roots' inputs
   torch::autograd::variable_list arrived_;     ///< there, in the first half
+  std::uint64_t first_;
   bool can_split_ = true;
 };
 

@@ -5,6 +5,7 @@
 #include "profiler/autograd/backward_halves.h"
 
 #include <ATen/ATen.h>
+#include <ATen/SequenceNumber.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
@@ -96,6 +97,20 @@ TEST(BackwardHalves, WithoutInputsAllBehindTheFirstOperatorIsInTheFirstHalf) {
   halves.run_weights();
   EXPECT_TRUE(equals(v.grad(), 20));
   EXPECT_TRUE(equals(w.grad(), 12));
+}
+
+/// What micro-batches share, made before all of them, is whole until a second half has run it.
+TEST(BackwardHalves, AGraphFromBeforeIsNotTakenApart) {
+  const at::Tensor v = leaf(3), w = leaf(2);
+  const at::Tensor shared = v.exp().view({1, 2});  // a view, which saves nothing that would say it is gone
+  const std::uint64_t first = at::sequence_number::peek();
+  BackwardHalves halves(edges_of({(shared.view({2}).log() * w).exp().log()}), {}, first);
+  halves.run_inputs({at::ones({2})});
+  halves.cut();
+  EXPECT_TRUE(shared.grad_fn()->next_edge(0).is_valid());
+  halves.run_weights();
+  EXPECT_TRUE(at::allclose(v.grad(), at::full({2}, 2.0)));
+  EXPECT_TRUE(at::allclose(w.grad(), at::full({2}, 3.0)));
 }
 
 }  // namespace

@@ -75,3 +75,10 @@ def test_wrong_use_is_named(world2, tmp_path, how):
 def test_a_shared_weight_in_a_stage_that_ranks_share_is_named(world2, tmp_path):
     for said in world2.run(one_process.refusals, plan_of(tmp_path, SHARDED), "tied"):
         assert said.startswith("PipelineError: layer 0 (weight) and layer 7 (weight) are one weight"), said
+
+
+@pytest.mark.parametrize("layout", ["whole", "split"])
+def test_a_graph_that_micro_batches_share_is_not_run_in_parts(world2, tmp_path, layout):
+    """As torch says of it; a split backward took it apart, and lost its gradients but the first."""
+    said = world2.run(one_process.refusals, plan_of(tmp_path, layout), "cached")
+    assert said[0].startswith("RuntimeError: Trying to backward through the graph a second time"), said
