@@ -55,7 +55,7 @@ Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bound
     plan.lower_bound.objective = portfolio.claims().objective;
     plan.optimal.objective = plan.lower_bound.objective == best.score().objective;
   }
-  plan.search = {best.method(), options.seed, portfolio.cut() && !is_optimal(plan)};
+  plan.search = {best.method(), options.seed, portfolio.cut() && !is_optimal(plan), portfolio.untried()};
   return plan;
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/command_line.h"
@@ -31,20 +32,21 @@ void save(const Planned& planned, const Outputs& outputs, Io& io) {
 }
 
 void print(const Planned& planned, const Profile& profile, const Outputs& outputs, int status, bool json,
-           Io& io) {
+           const Until& until, Io& io) {
   if (!json) {
-    io.say(planned_text(planned, profile, outputs.all_candidates) +
+    io.say(planned_text(planned, profile, outputs.all_candidates, until) +
            fmt::format("  written to        {}, {}\n", outputs.plan, outputs.placement));
     return;
   }
   Json object = {{"status", status}, {"output", outputs.plan}, {"placement_output", outputs.placement}};
-  object.update(planned_json(planned, profile));
+  object.update(planned_json(planned, profile, until));
   print_json(object, io);
 }
 
 }  // namespace
 
 int plan_command(const std::vector<std::string>& args, Io& io) {
+  const CommandTime time;
   CommandLine line(
       "plan",
       "From a profile to a plan: partitions the model in every way that may pay (several chunks per "
@@ -90,6 +92,8 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   check_can_write(outputs.placement);
 
   const InterruptGuard guard;
+  const auto steps = static_cast<std::int64_t>(profile.layers.size()) * arguments.micro_batches;
+  const SearchOptions asked = std::exchange(wanted.search, time.to_search(wanted.search, steps));
   wanted.search.stop = guard.flag();
   const Searcher searcher = [&](const Placement& placement, const SearchOptions& search,
                                 const std::string& name) {
@@ -105,7 +109,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   save(planned, outputs, io);
   if (!io.quiet) io.err << whole_backward_lines(profile, best.options, best.cuts->stages);
   const int status = to_int(status_of_cut(planned.cut, strict, guard));
-  print(planned, profile, outputs, status, line.json, io);
+  print(planned, profile, outputs, status, line.json, time.to_print(asked), io);
   return status;
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/cli/run_search.h"
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "bindings/cli/progress.h"
 #include "bindings/core/requests.h"
@@ -12,6 +14,17 @@
 
 namespace ostinato::cli {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+/// Seconds that a plan takes for each of its steps once it is found, and the part of a limit that they may
+/// take.
+constexpr double kWriting = 7e-7, kMostWriting = 0.6;
+/// Seconds, beyond which a limit is as good as none: a clock holds it.
+constexpr double kLongest = 1e8;
+/// What may be printed without a look at the clock.
+constexpr std::chrono::milliseconds kMoment{100};
 
 /// Runs `find` with `options` joined to the terminal and to Ctrl-C, and measures it.
 template <typename Find>
@@ -70,6 +83,18 @@ SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int 
   searched.curve = timed(placement, options, guard, "curve", io, searched.seconds,
                          [&] { return pareto_memory(placement, options, points, choose); });
   return searched;
+}
+
+SearchOptions CommandTime::to_search(SearchOptions options, std::int64_t steps) const {
+  const double writing =
+      std::min(static_cast<double>(steps) * kWriting, options.time_limit_seconds * kMostWriting);
+  return left_after(std::move(options), Clock::now() - began_ + Seconds(writing));
+}
+
+std::optional<Clock::time_point> CommandTime::to_print(const SearchOptions& options) const {
+  if (options.time_limit_seconds <= 0) return std::nullopt;
+  const Seconds limit(std::min(options.time_limit_seconds, kLongest));
+  return std::max(began_ + std::chrono::duration_cast<Clock::duration>(limit), Clock::now() + kMoment);
 }
 
 ExitStatus status_of_cut(bool cut, bool strict, const InterruptGuard& guard) {

@@ -2,6 +2,9 @@
 #pragma once
 // The search as `search` and `plan` call it: with progress and Ctrl-C.
 
+#include <chrono>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "bindings/cli/command_line.h"
@@ -43,6 +46,18 @@ Searched run_search_unequal(const Placement& placement, const std::vector<MicroB
 /// The same for every point of the curve.
 SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points, bool choose,
                          const InterruptGuard& guard, Io& io);
+
+/// A time limit is that of the command, from when this is made: it reads, searches, writes and prints.
+class CommandTime {
+ public:
+  /// The options with what is left to search: reading took its part, writing a plan of so many steps will.
+  SearchOptions to_search(SearchOptions options, std::int64_t steps) const;
+  /// When the limit of the options is over, but not sooner than a moment from now; nullopt: it has none.
+  std::optional<std::chrono::steady_clock::time_point> to_print(const SearchOptions& options) const;
+
+ private:
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
 
 /// Of what was cut and is written all the same: 130 after a signal, with --strict 5 at the limit, else 0.
 ExitStatus status_of_cut(bool cut, bool strict, const InterruptGuard& guard);

@@ -99,12 +99,13 @@ Searched search_plan(const Wanted& wanted, const SearchOptions& options, const P
                        : run_search(file.placement, options, guard, "", io);
 }
 
-int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
+int search_once(const Wanted& wanted, PlacementFile& file, const CommandTime& time, Io& io) {
   check_apart({{"--output", wanted.output}}, {wanted.placement, wanted.sizes.file, wanted.options});
   check_can_write(wanted.output);
   const InterruptGuard guard;
   std::vector<Contribution> contributions;
-  SearchOptions options = wanted.search;
+  const auto steps = static_cast<std::int64_t>(file.placement.blocks.size()) * wanted.search.micro_batches;
+  SearchOptions options = time.to_search(wanted.search, steps);
   if (wanted.explain) options.contributions = &contributions;
   Searched searched = search_plan(wanted, options, file, guard, io);
   Plan& plan = searched.plan;
@@ -112,14 +113,15 @@ int search_once(const Wanted& wanted, PlacementFile& file, Io& io) {
   const Placement placement = as_planned(file.placement, plan);
   save_plan(wanted.output, plan, placement, io);
   const int status = to_int(status_of_cut(plan.search.cut_by_limit, wanted.strict, guard));
+  const auto until = time.to_print(wanted.search);
   if (wanted.json) {
     Json json = {{"status", status}, {"output", wanted.output}};
-    json.update(summary_json(plan, placement, searched.seconds, file.model));
+    json.update(summary_json(plan, placement, searched.seconds, file.model, until));
     if (wanted.explain) json["techniques"] = contributions_json(contributions);
     print_json(json, io);
   } else {
-    io.say(summary(plan, placement, searched.seconds, file.model) + "  written to        " + wanted.output +
-           "\n");
+    io.say(summary(plan, placement, searched.seconds, file.model, until) + "  written to        " +
+           wanted.output + "\n");
     if (wanted.explain) io.say(contributions_text(contributions));
   }
   return status;
@@ -146,6 +148,7 @@ int search_curve(const Wanted& wanted, PlacementFile& file, Io& io) {
 }  // namespace
 
 int search_command(const std::vector<std::string>& args, Io& io) {
+  const CommandTime time;
   CommandLine line(
       "search",
       "Searches the schedule of a placement: the repeating part, warm-up and cool-down together, with "
@@ -166,7 +169,7 @@ int search_command(const std::vector<std::string>& args, Io& io) {
                                line.json, io);
   }
   if (wanted.choose) check_choices(file.placement, wanted.placement);
-  return wanted.pareto.empty() ? search_once(wanted, file, io) : search_curve(wanted, file, io);
+  return wanted.pareto.empty() ? search_once(wanted, file, time, io) : search_curve(wanted, file, io);
 }
 
 }  // namespace ostinato::cli

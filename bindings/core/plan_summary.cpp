@@ -105,10 +105,11 @@ std::string any_placement_line(const Plan& plan, Nanoseconds value) {
   return bound == 0 ? "" : line("any placement", proof(value, bound, bound == value));
 }
 
-/// A search of modes may be cut where that of the modes it takes was not.
+/// A search of modes or placements may be cut where that of what it takes was not.
 std::string cut_text(const Plan& plan) {
   if (!plan.search.cut_by_limit) return "";
-  return is_optimal(plan) ? ", the limit left other modes untried" : ", cut by the limit";
+  if (!is_optimal(plan)) return ", cut by the limit";
+  return plan.modes ? ", the limit left other modes untried" : ", the limit left other placements untried";
 }
 
 /// What the step takes where devices share processors; of a step whose micro-batches are alike.
@@ -126,9 +127,15 @@ std::string whole_step_line(const Plan& plan, const Placement& placement, const 
   return step ? line("whole step", format_time(*step) + " with the optimizer's") : "";
 }
 
-/// With the sizes of the plan, where it has them: then in the order given.
-std::vector<Reference> references_of(const Plan& plan, const Placement& placement) {
-  if (plan.sizes.empty()) return references(placement, plan.micro_batches, plan.objective);
+/// With the sizes of the plan, where it has them: then in the order given. What the search had no time for is
+/// no reference: a plan is longer than none that it is shown beside.
+std::vector<Reference> references_of(const Plan& plan, const Placement& placement, const Until& until) {
+  const auto wanted = [&](const std::string& name) {
+    const auto& untried = plan.search.untried;
+    return std::find(untried.begin(), untried.end(), name) == untried.end() &&
+           (!until || std::chrono::steady_clock::now() < *until);
+  };
+  if (plan.sizes.empty()) return references(placement, plan.micro_batches, plan.objective, wanted);
   std::vector<Reference> list;
   for (const UsualSchedule& usual : usual_schedules(placement, plan.sizes))
     list.push_back({usual.name, usual.makespan, usual.makespan, usual.fits});
@@ -140,8 +147,9 @@ Nanoseconds value_of(const Plan& plan, const Placement& placement) {
 }
 
 /// 1F1B, plain or interleaved, and the best of the others that fit.
-std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value) {
-  const std::vector<Reference> list = references_of(plan, placement);
+std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value,
+                            const Until& until) {
+  const std::vector<Reference> list = references_of(plan, placement, until);
   std::string text;
   const auto add = [&](const Reference& r) {
     text += line(r.name, fmt::format("{}, {} times as long{}", format_time(r.value), ratio(r.value, value),
@@ -174,7 +182,8 @@ std::vector<Bytes> peaks_with_step(std::vector<Bytes> peaks, const Placement& pl
   return peaks;
 }
 
-std::string summary(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts) {
+std::string summary(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts,
+                    const Until& until) {
   const Nanoseconds value = value_of(plan, placement);
   std::string text =
       fmt::format("{}: {} micro-batches{} on {} devices\n", printable(placement.name), plan.micro_batches,
@@ -189,7 +198,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
                                        proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,
                                              plan.by_exhaustion.makespan)));
   text += sharing_line(plan, placement) + whole_step_line(plan, placement, facts) +
-          reference_lines(plan, placement, value);
+          reference_lines(plan, placement, value, until);
   if (plan.sizes.empty()) text += period_line(plan) + in_flight_line(plan, placement);
   text += memory_line(plan, placement, facts.step_memory);
   if (plan.modes) text += modes_lines(plan);
@@ -199,9 +208,10 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   return text;
 }
 
-Json summary_json(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts) {
+Json summary_json(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts,
+                  const Until& until) {
   Json named = Json::object();
-  for (const Reference& r : references_of(plan, placement)) {
+  for (const Reference& r : references_of(plan, placement, until)) {
     named[r.name] = {{"makespan", r.makespan}, {"objective_value", r.value}, {"fits", r.fits}};
   }
   Json json = {

@@ -2,6 +2,7 @@
 #pragma once
 // A plan in a few lines, beside the schedules that have names.
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,11 +18,14 @@ namespace ostinato::core {
 /// `placement` is with the modes that the plan takes, here and below.
 /// Lines for people: objective, bound, 1F1B, period, memory. `seconds` < 0: nothing was searched.
 /// `facts`: what the end of a step takes, where the placement's file says it.
+/// `until`: when the time limit is over, after which no more schedules that have names are computed.
+using Until = std::optional<std::chrono::steady_clock::time_point>;
 std::string summary(const Plan& plan, const Placement& placement, double seconds,
-                    const ModelFacts& facts = {});
+                    const ModelFacts& facts = {}, const Until& until = {});
 
 /// The same for programs: no line of it depends on how it is printed.
-Json summary_json(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts = {});
+Json summary_json(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts = {},
+                  const Until& until = {});
 
 /// What the step takes with the optimizer's; nullopt: not known, or the plan is for another objective.
 std::optional<Nanoseconds> step_with_optimizer(const Plan& plan, const Placement& placement,

@@ -43,6 +43,23 @@ std::optional<UsualOrder> in_usual_order(const Profile& profile, const Partition
   return found;
 }
 
+/// With one chunk per device; nullopt where there are none, as the candidates say, or the time was up.
+std::optional<std::vector<Stage>> best_stages(const Profile& profile, const PartitionOptions& one_chunk,
+                                              const JointChoice& choice) {
+  for (const Candidate& candidate : choice.candidates) {
+    if (candidate.even || !is_usual(candidate, one_chunk)) continue;
+    if (candidate.cuts) return candidate.cuts->stages;
+    if (!candidate.no_shorter) return std::nullopt;
+  }
+  try {
+    return cut_chain(profile, one_chunk).stages;
+  } catch (const InfeasibleError&) {
+    return std::nullopt;
+  } catch (const StoppedError&) {
+    return std::nullopt;
+  }
+}
+
 /// As Candidate::value().
 Nanoseconds value_of(const Baseline& baseline) {
   return baseline.shared > 0 ? baseline.shared : baseline.value;
@@ -324,7 +341,8 @@ Json candidate_json(const Candidate& c) {
 
 }  // namespace
 
-Baselines baselines(const Profile& profile, const PartitionOptions& options, Objective objective) {
+Baselines baselines(const Profile& profile, const PartitionOptions& options, Objective objective,
+                    const JointChoice& choice, const std::function<bool()>& stop) {
   PartitionOptions one_chunk = options;
   one_chunk.chunks = 1;
   one_chunk.sharded.clear();
@@ -334,11 +352,9 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
   if (profile.layers.size() < devices) return result;
   result.even =
       in_usual_order(profile, one_chunk, cut_evenly(profile, one_chunk).stages, objective, "_even_split");
-  try {
-    result.balanced = in_usual_order(profile, one_chunk, cut_chain(profile, one_chunk).stages, objective, "");
-  } catch (const InfeasibleError&) {
-    // Then there is nothing to compare with, and the candidates say why.
-  }
+  one_chunk.stop = stop;
+  if (const auto stages = best_stages(profile, one_chunk, choice))
+    result.balanced = in_usual_order(profile, one_chunk, *stages, objective, "");
   return result;
 }
 

@@ -4,6 +4,7 @@
 // was dropped, beside 1F1B on the stages that nobody and somebody balanced.
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,7 +28,10 @@ struct Baselines {
 /// Those that are there, as a plan keeps them.
 std::vector<Baseline> kept(const Baselines& base);
 
-Baselines baselines(const Profile& profile, const PartitionOptions& options, Objective objective);
+/// Of the candidates of this choice where they are placed, else made until `stop` says so: what the time left
+/// untried, the plan is not compared with.
+Baselines baselines(const Profile& profile, const PartitionOptions& options, Objective objective,
+                    const JointChoice& choice, const std::function<bool()>& stop);
 
 /// Candidates that might have become the shortest in more time: whose search the limit cut above its bound,
 /// or that were not tried.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "bindings/core/degree_table.h"
 #include "bindings/core/plan_summary.h"
@@ -23,6 +24,7 @@ void describe(Planned& planned, const Profile& profile) {
 }
 
 Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher) {
+  const auto began = std::chrono::steady_clock::now();
   Planned planned;
   DegreeChoice degrees = choose_degree(profile, options, searcher);
   const PartitionOptions partition = degrees.best().options.partition;
@@ -31,7 +33,8 @@ Planned plan_profile(const Profile& profile, const JointOptions& options, const 
                                [](const Degree& d) { return d.choice && is_cut(*d.choice); });
   planned.degree = degrees.chosen;
   if (options.replicas != 1) planned.degrees = std::move(degrees.degrees);
-  planned.base = baselines(profile, partition, options.search.objective);
+  planned.base = baselines(profile, partition, options.search.objective, planned.choice,
+                           [&] { return is_over(options.search, std::chrono::steady_clock::now() - began); });
   planned.plan = *planned.best().plan;
   describe(planned, profile);
   planned.plan.baselines = kept(planned.base);
@@ -65,19 +68,19 @@ std::string sizes_text(const Planned& planned, bool every) {
 
 }  // namespace
 
-std::string planned_text(const Planned& planned, const Profile& profile, bool every) {
+std::string planned_text(const Planned& planned, const Profile& profile, bool every, const Until& until) {
   if (!planned.of_sizes.empty())
     return sizes_text(planned, every) +
-           summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts);
+           summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts, until);
   const std::string degrees =
       planned.degrees.empty() ? "" : degrees_text(planned.degrees, planned.degree) + "\n";
   return degrees + choice_text(planned.choice, planned.base, profile, every) + "\n" +
-         summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts);
+         summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts, until);
 }
 
-Json planned_json(const Planned& planned, const Profile& profile) {
+Json planned_json(const Planned& planned, const Profile& profile, const Until& until) {
   Json object = {{"chosen", planned.best().name}};
-  object.update(summary_json(planned.plan, *planned.best().placement, planned.seconds, planned.facts));
+  object.update(summary_json(planned.plan, *planned.best().placement, planned.seconds, planned.facts, until));
   if (planned.of_sizes.empty()) {
     object.update(choice_json(planned.choice, planned.base));
   } else {

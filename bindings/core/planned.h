@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/core/plan_summary.h"
 #include "bindings/core/plan_table.h"
 #include "search/files/json.h"
 #include "search/partition/degrees.h"
@@ -43,7 +44,8 @@ void describe(Planned& planned, const Profile& profile);
 
 /// Where replicas were asked for, their table first. The table of the best candidates, or of `every` one, why
 /// one was chosen, and the plan in a few lines.
-std::string planned_text(const Planned& planned, const Profile& profile, bool every = false);
-Json planned_json(const Planned& planned, const Profile& profile);
+std::string planned_text(const Planned& planned, const Profile& profile, bool every = false,
+                         const Until& until = {});
+Json planned_json(const Planned& planned, const Profile& profile, const Until& until = {});
 
 }  // namespace ostinato::core

@@ -130,14 +130,14 @@ bool applicable(const Instance& in, int n) {
 
 /// Three quarters of the work forwards, the rest backwards.
 Trial try_both_ways(const Instance& in, const Instance& mirror, const Windows& windows, Nanoseconds below,
-                    std::int64_t most_work) {
+                    std::int64_t most_work, const std::function<bool()>& stop) {
   Trial trial;
   for (const Instance* way : {&in, &mirror}) {
     const bool backwards = way == &mirror;
     const bool from_origin = windows.origin() == kNoDevice || all_from(*way, windows.origin());
     if (!from_origin || (backwards && !reversible(in))) continue;
     const std::int64_t most = backwards ? most_work : most_work / 4 * 3;
-    trial.verdict = try_one_way(*way, windows, below - 1, most, trial.work);
+    trial.verdict = try_one_way(*way, windows, below - 1, most, trial.work, stop);
     if (trial.verdict != Trial::unknown) break;
   }
   return trial;
@@ -176,15 +176,16 @@ Nanoseconds bound_by_windows(const Instance& in, const Instance& mirror, Objecti
 }
 
 Trial try_all(const Instance& in, const Instance& mirror, Objective objective, int n, Nanoseconds below,
-              std::int64_t most_work) {
+              std::int64_t most_work, const std::function<bool()>& stop) {
   if (objective == Objective::latency || !applicable(in, n) || !Windows::affordable(in, n)) return {};
   const Matchings held = match_all(in);
   if (objective == Objective::makespan)
-    return try_both_ways(in, mirror, Windows(in, mirror, held, n), below, most_work);
+    return try_both_ways(in, mirror, Windows(in, mirror, held, n), below, most_work, stop);
   Trial all;
   for (int d = 0; d < in.devices(); ++d) {
     if (!all_from(in, d) && !all_from(mirror, d)) continue;
-    const Trial one = try_both_ways(in, mirror, Windows(in, mirror, held, n, d), below, most_work - all.work);
+    const Trial one =
+        try_both_ways(in, mirror, Windows(in, mirror, held, n, d), below, most_work - all.work, stop);
     all.work += one.work;
     all.verdict = one.verdict == Trial::none ? Trial::none : Trial::unknown;
     if (all.verdict == Trial::none) break;

@@ -10,6 +10,7 @@
 // The checker has its own writing of each (search/checker/), and tests compare the two.
 
 #include <cstdint>
+#include <functional>
 
 #include "search/placement/instance.h"
 #include "search/plan/plan.h"
@@ -33,8 +34,9 @@ struct Trial {
   std::int64_t work = 0;  ///< steps that were tried * blocks: the same on every machine
 };
 
-/// E: whether a schedule of n micro-batches has an objective below `below`. O(most_work).
+/// E: whether a schedule of n micro-batches has an objective below `below`. O(most_work); `stop` ends it as
+/// if that were used up.
 Trial try_all(const Instance& instance, const Instance& mirror, Objective objective, int n, Nanoseconds below,
-              std::int64_t most_work);
+              std::int64_t most_work, const std::function<bool()>& stop = {});
 
 }  // namespace ostinato

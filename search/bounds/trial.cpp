@@ -81,7 +81,7 @@ class OneWay {
     }
   }
 
-  Trial::Verdict run(std::int64_t most_work, std::int64_t& work) {
+  Trial::Verdict run(std::int64_t most_work, std::int64_t& work, const std::function<bool()>& stop) {
     Level level;
     level.add(root());
     for (int step = 0; step < n_ * in_.blocks(); ++step) {
@@ -93,7 +93,7 @@ class OneWay {
           State child = appended(state, block, start);
           if (may_end_in_time(child)) next.add(std::move(child));
         }
-        if (work > most_work) return Trial::unknown;
+        if (work > most_work || (stop && stop())) return Trial::unknown;
       }
       if (next.states.empty()) return Trial::none;
       level = std::move(next);
@@ -267,8 +267,8 @@ class OneWay {
 }  // namespace
 
 Trial::Verdict try_one_way(const Instance& in, const Windows& windows, Nanoseconds deadline,
-                           std::int64_t most_work, std::int64_t& work) {
-  return OneWay(in, windows, deadline).run(most_work, work);
+                           std::int64_t most_work, std::int64_t& work, const std::function<bool()>& stop) {
+  return OneWay(in, windows, deadline).run(most_work, work, stop);
 }
 
 }  // namespace ostinato

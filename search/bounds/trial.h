@@ -11,9 +11,9 @@
 namespace ostinato {
 
 /// Whether a schedule in the direction of the instance ends by `deadline`, counted from the windows' origin
-/// where they have one. Adds to `work` and stops beyond `most_work`. The windows must be known, no block of
-/// no time may change memory, and all sums of memory must fit.
+/// where they have one. Adds to `work` and ends beyond `most_work`, and where `stop` says so. The windows
+/// must be known, no block of no time may change memory, and all sums of memory must fit.
 Trial::Verdict try_one_way(const Instance& instance, const Windows& windows, Nanoseconds deadline,
-                           std::int64_t most_work, std::int64_t& work);
+                           std::int64_t most_work, std::int64_t& work, const std::function<bool()>& stop);
 
 }  // namespace ostinato

@@ -69,12 +69,13 @@ class Portfolio {
     for (int i = 0; i < count; ++i) usable[costs_.by_speed()[i]] = 1;
     const GraphPartition p = partition_heft(costs_, usable, {.seed = seed_});
     if (!accepted(p)) return;
+    const std::string name =
+        count == costs_.device_count() ? "heft" : fmt::format("heft on the {} fastest", count);
     std::vector<Ticks> start = p.planned;
     for (int v = 0; v < costs_.graph().size(); ++v) start[v] -= costs_.execution(v, p.assignment[v]);
-    add(count == costs_.device_count() ? "heft" : fmt::format("heft on the {} fastest", count), p.assignment,
-        start);
-    add((count == costs_.device_count() ? "heft" : fmt::format("heft on the {} fastest", count)) + " + pct",
-        p.assignment, simulate(costs_, p.assignment, GraphSchedule::pct).start);
+    add(name, p.assignment, start);
+    keep_shorter(p.assignment, simulate_ranked(costs_, p.assignment, p.planned).start);
+    add(name + " + pct", p.assignment, simulate(costs_, p.assignment, GraphSchedule::pct).start);
   }
 
   void add_strategy(GraphStrategy strategy) {
@@ -103,13 +104,24 @@ class Portfolio {
     return p.reason.empty();
   }
 
-  /// The order of the starts, packed to the left: as long as before, or shorter.
   void add(std::string name, const Assignment& assignment, const std::vector<Ticks>& start) {
+    starts_.push_back({std::move(name), packed(assignment, start)});
+  }
+
+  /// The last start by this order, where that is shorter.
+  void keep_shorter(const Assignment& assignment, const std::vector<Ticks>& start) {
+    GraphSolution other = packed(assignment, start);
+    if (other.makespan < starts_.back().solution.makespan) starts_.back().solution = std::move(other);
+  }
+
+  /// The order of the starts, packed to the left: as long as before, or shorter. What takes no time goes
+  /// before what starts with it on its device, and takes some.
+  GraphSolution packed(const Assignment& assignment, const std::vector<Ticks>& start) const {
     std::vector<int> order = costs_.graph().order;
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return start[a] < start[b]; });
+    const auto place = [&](int v) { return std::pair(start[v], costs_.execution(v, assignment[v]) > 0); };
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return place(a) < place(b); });
     const GraphSequence sequence(costs_, assignment, order);
-    starts_.push_back(
-        {std::move(name), {assignment, std::move(order), sequence.starts(), sequence.makespan()}});
+    return {assignment, std::move(order), sequence.starts(), sequence.makespan()};
   }
 
   const GraphCosts& costs_;

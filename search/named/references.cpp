@@ -7,10 +7,12 @@
 
 namespace ostinato {
 
-std::vector<Reference> references(const Placement& placement, int micro_batches, Objective objective) {
+std::vector<Reference> references(const Placement& placement, int micro_batches, Objective objective,
+                                  const std::function<bool(const std::string&)>& wanted) {
   std::vector<Reference> list;
   const Chains chains(placement);
   for (const std::string& name : named_schedules()) {
+    if (wanted && !wanted(name)) continue;
     const NamedSchedule named = named_schedule(name, placement, micro_batches, chains);
     if (!named.orders) continue;
     const auto schedule = earliest_starts(placement, micro_batches, *named.orders);

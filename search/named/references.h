@@ -3,6 +3,7 @@
 // What the named schedules would take for a placement: what a plan is compared with, and an upper bound on it
 // that costs next to nothing.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ struct Reference {
   bool fits = false;  ///< under the placement's memory
 };
 
-/// Every named schedule that the placement admits. O(names * steps).
-std::vector<Reference> references(const Placement& placement, int micro_batches, Objective objective);
+/// Every named schedule that the placement admits, and that is wanted. O(names * steps).
+std::vector<Reference> references(const Placement& placement, int micro_batches, Objective objective,
+                                  const std::function<bool(const std::string&)>& wanted = {});
 
 /// The value of the plan's objective.
 Nanoseconds objective_value(const Plan& plan, const Placement& placement);

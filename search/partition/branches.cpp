@@ -98,6 +98,7 @@ class GraphCutter {
     }
   }
 
+  /// So far, where it is stopped.
   StageCuts best();
   /// Layers are joined that could be on different devices.
   bool joined() const { return sets_.groups().size() != groups_of(model_, options_.sharded).size(); }
@@ -129,6 +130,10 @@ class GraphCutter {
   bool connected(const std::vector<int>& layers) const;
   Nanoseconds first_limit() const;
   Nanoseconds critical_path() const;
+  void look();
+  void check_stop() const {
+    if (options_.stop && options_.stop()) throw StoppedError();
+  }
   void find_stage_sets(Nanoseconds limit);
   void grow(int from, Nanoseconds limit);
   std::optional<Fit> fitting(const StageSet& set, int behind, int cap) const;
@@ -144,6 +149,7 @@ class GraphCutter {
   std::vector<StageSet> stage_sets_;
   std::vector<std::vector<int>> from_;    ///< stage sets by their smaller downset
   std::vector<std::vector<Rest>> table_;  ///< by stages left, then downset
+  StageCuts best_;
 };
 
 std::vector<int> GraphCutter::layers_of(const std::vector<int>& groups) const {
@@ -213,7 +219,10 @@ Nanoseconds GraphCutter::least_busiest() const {
 void GraphCutter::find_stage_sets(Nanoseconds limit) {
   stage_sets_.clear();
   from_.assign(sets_.size(), {});
-  for (int downset = 0; downset < sets_.size(); ++downset) grow(downset, limit);
+  for (int downset = 0; downset < sets_.size(); ++downset) {
+    check_stop();
+    grow(downset, limit);
+  }
 }
 
 void GraphCutter::grow(int from, Nanoseconds limit) {
@@ -302,6 +311,7 @@ GraphCutter::Rest GraphCutter::rest_behind(int downset, int k, int cap) const {
 void GraphCutter::solve(int cap) {
   table_.assign(model_.devices() + 1, {});
   for (int k = 0; k <= model_.devices(); ++k) {
+    check_stop();
     table_[k].resize(sets_.size());
     for (int downset = sets_.size() - 1; downset >= 0; --downset)
       table_[k][downset] = rest_behind(downset, k, cap);
@@ -326,31 +336,38 @@ std::vector<Stage> GraphCutter::stages() const {
 }
 
 StageCuts GraphCutter::best() {
+  try {
+    look();
+  } catch (const StoppedError&) {
+    if (best_.stages.empty()) throw;
+  }
+  return std::move(best_);
+}
+
+void GraphCutter::look() {
   const Nanoseconds critical = critical_path();
   const int most = std::min(options_.micro_batches, model_.devices() + static_cast<int>(shards_.size()));
   Nanoseconds shard_time = 0;
   for (const StageCost& shard : shards_) shard_time += shard.forward + shard.backward;
-  StageCuts best;
   Nanoseconds least = 0;
-  for (Nanoseconds limit = first_limit(); best.stages.empty(); limit *= 2) {
+  for (Nanoseconds limit = first_limit(); best_.stages.empty(); limit *= 2) {
     find_stage_sets(limit);
     const int fewest = model_.inference ? most : 1;  // an inference needs no less memory for fewer
     for (int cap = most; cap >= fewest; --cap) {
       const Nanoseconds in_turn = (critical + cap - 1) / cap;
-      if (!best.stages.empty() && in_turn >= least) break;
+      if (!best_.stages.empty() && in_turn >= least) break;
       solve(cap);
       const Rest& found = table_[model_.devices()][0];
       if (found.busiest < 0) continue;
       const Nanoseconds period = std::max(found.busiest, in_turn);
-      if (!best.stages.empty() && period >= least) continue;
+      if (!best_.stages.empty() && period >= least) continue;
       least = period;
       // A set left out takes more than `limit`, beside the shards.
       const Nanoseconds left_out = joined() ? least_busiest() : limit + shard_time;
-      best = {stages(), found.busiest, std::min(found.busiest, left_out), cap};
+      best_ = {stages(), found.busiest, std::min(found.busiest, left_out), cap};
     }
     if (limit > first_limit() * model_.devices()) break;  // every set was a candidate
   }
-  return best;
 }
 
 /// Runs of layers in their order, whole stages; nothing where there are none that fit.
@@ -363,6 +380,8 @@ std::optional<StageCuts> whole_chain(const Profile& profile, PartitionOptions op
   } catch (const InfeasibleError&) {
     return std::nullopt;
   } catch (const InputError&) {
+    return std::nullopt;
+  } catch (const StoppedError&) {
     return std::nullopt;
   }
 }

@@ -38,6 +38,7 @@ int in_flight_of(const ChainCosts& costs, const Shard& shard, int stages, int ca
 
 Problem problem_at(const Model& model, const ChainCosts& costs, const PartitionOptions& options, int cap) {
   Problem problem{model, costs, devices_of_stages(options), {}, {}};
+  problem.stop = options.stop;
   const int most = std::min(cap, options.micro_batches);
   int first_shards = 0;  // that stand before all stages, and so behind none
   for (const Shard& shard : costs.shards()) first_shards += shard.position == 0 ? 1 : 0;
@@ -115,8 +116,20 @@ class Levels {
     Nanoseconds period = 0;
   };
 
-  /// The best cuts; `found.ends` is empty where none was found.
+  /// The best cuts, so far where it is stopped; `found.ends` is empty where none was found.
   Best best() {
+    try {
+      look();
+    } catch (const StoppedError&) {
+      if (!has_best()) throw;
+    }
+    return best_;
+  }
+
+  bool proved_empty() const { return last_.proved_empty; }  ///< of the last level, cap == 1
+
+ private:
+  void look() {
     const int stages = model_.devices() * options_.chunks + static_cast<int>(costs_.shards().size());
     const int most = std::min(options_.micro_batches, stages);
     Problem free = problem_at(model_, costs_, options_, most);
@@ -126,22 +139,22 @@ class Levels {
     free_bound_ = quickest.lower_bound;
     Problem full = problem_at(model_, costs_, options_, most);
     full.device_of = quickest.device_of;
-    if (!quickest.ends.empty() && fits(full, quickest)) return {quickest, most, quickest.busiest};
+    if (!quickest.ends.empty() && fits(full, quickest)) {
+      best_ = {quickest, most, quickest.busiest};
+      return;
+    }
     const int fewest = model_.inference ? most : 1;  // an inference needs no less memory for fewer
     for (int cap = most; cap >= fewest; --cap) {
       if (has_best() && (least_period(cap) >= best_.period || best_.found.busiest == quickest.lower_bound))
         break;
+      free.check_stop();
       last_ = solve(problem_at(model_, costs_, options_, cap), options_.nodes / 10);
       if (last_.ends.empty()) continue;
       const Nanoseconds period = std::max(last_.busiest, least_period(cap));
       if (!has_best() || period < best_.period) best_ = {last_, cap, period};
     }
-    return best_;
   }
 
-  bool proved_empty() const { return last_.proved_empty; }  ///< of the last level, cap == 1
-
- private:
   bool has_best() const { return !best_.found.ends.empty(); }
 
   /// Whether the partition that memory did not restrict fits as it is.

@@ -46,7 +46,7 @@ namespace ostinato {
 /// cuts.
 ///
 /// Throws InfeasibleError where no partition fits the memory, InputError as check_partition(), for more
-/// stages than layers, and where none was found to fit and none shown not to.
+/// stages than layers, and where none was found to fit and none shown not to; StoppedError.
 StageCuts cut_chain(const Profile& profile, const PartitionOptions& options);
 
 /// place_stages() of cut_chain().

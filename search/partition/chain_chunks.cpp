@@ -74,7 +74,7 @@ Found solve_chunks(const Problem& problem, long nodes) {
     if (found.ends.empty() || busiest_of(problem, ends) < busiest_of(problem, found.ends)) found.ends = ends;
   }
   constexpr Nanoseconds any = std::numeric_limits<Nanoseconds>::max();
-  while (found.ends.empty() || busiest_of(problem, found.ends) > found.lower_bound) {
+  while (!problem.stopped() && (found.ends.empty() || busiest_of(problem, found.ends) > found.lower_bound)) {
     const Nanoseconds limit = found.ends.empty() ? any : busiest_of(problem, found.ends) - 1;
     const Searched searched = search_cuts(problem, limit, nodes);
     if (!searched.ends.empty()) {
@@ -109,6 +109,7 @@ void keep_what_fits(const Problem& problem, Found& found) {
   };
   std::erase_if(order, [&](int s) { return fits_with(s, 0); });
   for (const int s : order) {
+    if (problem.stopped()) break;
     for (int recomputed = 1; problem.in_part && recomputed < found.recomputed[s]; ++recomputed)
       if (fits_with(s, recomputed)) break;
   }

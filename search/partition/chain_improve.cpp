@@ -58,7 +58,7 @@ Ends improve_cuts(const Problem& problem, Ends ends, long scores) {
         for (const int step : {-1, 1, -2, 2}) {
           const Ends candidate = moved(ends, from, to, step);
           if (!valid(candidate)) continue;
-          if (scores-- == 0) return ends;
+          if (scores-- == 0 || problem.stopped()) return ends;
           const Score score = score_of(problem, candidate);
           if (!(score < best)) continue;
           best = score;

@@ -29,6 +29,7 @@ class KindStates {
     reached_.assign(states_, std::vector<char>(width, 0));
     reached_[0][0] = 1;
     for (long state = 1; state < states_; ++state) {
+      problem_.check_stop();
       for (int k = 0; k < kinds(); ++k) {
         if (used(state, k) > 0) extend(state, k, limit);
       }

@@ -3,6 +3,7 @@
 // The chain partition with one number of micro-batches in flight: what a device carries when stages are put
 // on it, and the algorithms that cut. Private to search/partition.
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -33,6 +34,13 @@ struct Problem {
   bool may_keep = true;  ///< a stage may keep its activations
   bool may_recompute = false;
   bool in_part = false;  ///< the first layers of a stage may recompute alone: as a stage of their own
+  std::function<bool()> stop = {};
+
+  bool stopped() const { return stop && stop(); }
+  /// Throws StoppedError where there is nothing to return yet.
+  void check_stop() const {
+    if (stopped()) throw StoppedError();
+  }
 
   int devices() const { return model.devices(); }
   int stages() const { return static_cast<int>(device_of.size()); }
@@ -78,9 +86,9 @@ struct Found {
   bool proved_empty = false;    ///< nothing fits, and every partition was excluded
 };
 
-/// One stage per device: exact. Bisection on the busiest device, then a dynamic program that among the
-/// partitions with that optimum takes the least transfer time, then the smallest sum of squared loads, then
-/// the fewest bytes over the cuts. Devices of several kinds are put in the best order first.
+/// One stage per device: exact, or StoppedError. Bisection on the busiest device, then a dynamic program that
+/// among the partitions with that optimum takes the least transfer time, then the smallest sum of squared
+/// loads, then the fewest bytes over the cuts. Devices of several kinds are put in the best order first.
 Found solve_single(const Problem& problem);
 
 /// The device of every stage, where devices of several kinds may stand in any order: exact in
@@ -102,7 +110,7 @@ std::vector<char> reachable_ends(const Problem& problem, int device, int stage,
 Nanoseconds longest_load(const Problem& problem);
 
 /// Several stages per device: see cut_chain(). All of them keep, or all recompute. `nodes`: of branch and
-/// bound, all its runs together.
+/// bound, all its runs together. A stop ends it as if these were used up.
 Found solve_chunks(const Problem& problem, long nodes);
 
 /// Of stages that all recompute, those keep again for which there is memory, longest forward first; then,

@@ -6,6 +6,9 @@
 namespace ostinato::chain {
 namespace {
 
+/// Nodes between two looks at the stop.
+constexpr long kNodesAtOnce = 1024;
+
 /// Depth first over the ends of the stages, front to back.
 class CutSearch {
  public:
@@ -46,7 +49,7 @@ class CutSearch {
     bool found = false;
     --left_[device];
     for (int end = last_stage ? layers : first + 1; end <= last && !found; ++end) {
-      if (--nodes_ <= 0) break;
+      if (!next_node()) break;
       loads_[device] = problem_.add(before, device, stage, first, end, !problem_.may_keep);
       // Longer stages take longer still.
       if (loads_[device].time > limit_ || problem_.costs.splits(first, end)) break;
@@ -58,6 +61,13 @@ class CutSearch {
     ++left_[device];
     loads_[device] = before;
     return found;
+  }
+
+  /// False once the nodes are used up, or the search is stopped.
+  bool next_node() {
+    --nodes_;
+    if (nodes_ % kNodesAtOnce == 0 && problem_.stopped()) nodes_ = 0;
+    return nodes_ > 0;
   }
 
   /// The time from layer `first` on fits into what the devices with stages left may still take.

@@ -14,8 +14,10 @@ bool feasible(const Problem& problem, Nanoseconds limit) {
   const int layers = problem.costs.layers();
   std::vector<char> ends(layers + 1, 0);
   ends[0] = 1;
-  for (int s = 0; s < problem.stages(); ++s)
+  for (int s = 0; s < problem.stages(); ++s) {
+    problem.check_stop();
     ends = reachable_ends(problem, problem.device_of[s], s, ends, limit);
+  }
   return ends[layers] != 0;
 }
 
@@ -66,6 +68,7 @@ Ends balanced(const Problem& problem, Nanoseconds limit) {
   std::vector<std::vector<Cost>> table(stages + 1, std::vector<Cost>(layers + 1));
   table[0][0].squares = 0;
   for (int s = 0; s < stages; ++s) {
+    problem.check_stop();
     for (int end = s + 1; end <= layers - (stages - 1 - s); ++end)
       table[s + 1][end] = best_stage(problem, table[s], s, end, limit);
   }
@@ -88,10 +91,16 @@ Nanoseconds least_load(const Problem& problem) {
 Found solve_in_order(const Problem& problem) {
   Found found;
   found.device_of = problem.device_of;
-  Nanoseconds low = least_load(problem), high = longest_load(problem);
-  if (!feasible(problem, high)) {
-    found.proved_empty = true;
-    return found;
+  Nanoseconds low = least_load(problem), high = low;
+  const Nanoseconds most = longest_load(problem);
+  // Up from the least in growing steps: the best is mostly near it, and small limits cost least to try.
+  for (Nanoseconds step = low / 64 + 1; !feasible(problem, high); step *= 2) {
+    if (high >= most) {
+      found.proved_empty = true;
+      return found;
+    }
+    low = high + 1;
+    high = std::min(most, high + step);
   }
   while (low < high) {
     const Nanoseconds middle = low + (high - low) / 2;

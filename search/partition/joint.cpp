@@ -36,6 +36,8 @@ constexpr Nanoseconds kNearest = 25;
 constexpr int kLessMemory[] = {90, 75, 60, 50, 35, 25};
 /// Candidates that move, or are cut again, by the steps (blocks times micro-batches) of a schedule.
 constexpr std::size_t kFewestMoved = 3, kMostMoved = 5, kMovedSteps = 2'000;
+/// The share of the time limit after which nothing is placed.
+constexpr double kPlacedBy = 0.5;
 /// The share of the time limit after which nothing moves.
 constexpr double kMovesEnd = 0.75;
 /// The most by which a plan may be longer than the shortest because its losses are equal to 1F1B's.
@@ -59,10 +61,10 @@ class Chooser {
     place_and_search();
     choice_.any_placement = bound_any_placement(profile_, options_, judged_.reached());
     improve();
-    choice_.winner = judged_.best();
+    find_winner();
     if (choice_.winner == list().size()) throw_reasons();
     prefer_exact();
-    judged_.hold_less(best());
+    if (!out_of_time(1)) judged_.hold_less(best());
     out_of_time(1);
     best().plan->any_placement = choice_.any_placement;
     choice_.candidates = std::move(list());
@@ -133,9 +135,14 @@ class Chooser {
     choice_.any_placement = any;
     place_and_search();
     improve();
-    choice_.winner = judged_.best();
+    find_winner();
     if (choice_.winner == list().size()) return std::nullopt;
     return std::move(best());
+  }
+
+  void find_winner() {
+    judged_.take_upper();
+    choice_.winner = judged_.best();
   }
 
   [[noreturn]] void throw_reasons() {
@@ -153,17 +160,15 @@ class Chooser {
     throw InputError("", 0, message);
   }
 
-  /// By what is known before a partition; the sooner a good placement is known, the more are dropped. More
-  /// than kUsualChunks come last, and only while fewer of the same kind leave room.
+  /// First what costs least to try, and then by what is known before a partition: the sooner a good placement
+  /// is known, the more are dropped. More than kUsualChunks come last, and only while fewer of the same kind
+  /// leave room.
   void place_all() {
     std::vector<Nanoseconds> bounds;
     for (const Candidate& candidate : list()) bounds.push_back(judged_.first_bound(candidate));
     std::vector<std::size_t> order(list().size());
     std::iota(order.begin(), order.end(), 0);
-    const auto key = [&](std::size_t i) {
-      const int chunks = list()[i].options.chunks;
-      return std::pair(chunks <= kUsualChunks ? 0 : chunks, bounds[i]);
-    };
+    const auto key = [&](std::size_t i) { return std::pair(effort_of(list()[i]), bounds[i]); };
     std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return key(a) < key(b); });
     for (const std::size_t i : order) {
       if (judged_.drop_by(list()[i], bounds[i], "its busiest device needs at least")) continue;
@@ -176,9 +181,18 @@ class Chooser {
     }
   }
 
+  /// What its cuts cost, as a rank: the best of one chunk per device little, and an even split, which may be
+  /// the same stages, nothing; those of several take a search, and the longer, the more they are.
+  static int effort_of(const Candidate& candidate) {
+    const int chunks = candidate.options.chunks;
+    if (candidate.even) return 1;
+    if (chunks > 1) return chunks <= kUsualChunks ? 3 : chunks;
+    return candidate.graph || candidate.quick ? 2 : 0;
+  }
+
   std::string why_not_placed(Candidate& candidate) {
     if (stopped()) return "not tried: interrupted";
-    candidate.too_late = judged_.late(0.5);
+    candidate.too_late = judged_.late(kPlacedBy) && !judged_.needed(candidate);
     if (candidate.too_late) return "not tried: the time limit";
     if (candidate.options.chunks <= kUsualChunks) return "";
     const Candidate* fewer = nullptr;  // chunks, the most of the same kind
@@ -236,7 +250,12 @@ class Chooser {
       return false;
     }
     for (Candidate* one : {&candidate, &even}) {
-      judged_.add_placed(std::move(*one));
+      judged_.add(std::move(*one));
+      if (const std::string reason = why_not_placed(list().back()); !reason.empty()) {
+        judged_.refuse(list().back(), reason, false);
+      } else {
+        judged_.place(list().size() - 1);
+      }
     }
     recompute_too(list().size() - 2);
     return true;
@@ -282,8 +301,10 @@ class Chooser {
     for (std::size_t i = 0; i < order.size(); ++i) {
       Candidate& candidate = list()[order[i]];
       if (judged_.drop_by(candidate, candidate.bound, "proven bound")) continue;
-      if (stopped()) {
-        judged_.refuse(candidate, "not tried: interrupted", false);
+      if (!judged_.needed(candidate) && (stopped() || judged_.late(1))) {
+        candidate.too_late = !stopped();
+        judged_.refuse(candidate, candidate.too_late ? "not tried: the time limit" : "not tried: interrupted",
+                       false);
         continue;
       }
       judged_.search(candidate, judged_.shortly(2 * wanted_from(order, i)));
@@ -304,7 +325,7 @@ class Chooser {
 
   void search_best() {
     const std::vector<std::size_t> order = still_open();
-    if (order.empty() || stopped() || nothing_left() || !list()[order.front()].plan) return;
+    if (order.empty() || stopped() || nothing_left() || !list()[order.front()].plan || out_of_time(1)) return;
     judged_.search(list()[order.front()], judged_.within_a_part(2));
     list()[order.front()].whole = true;
   }
@@ -312,7 +333,7 @@ class Chooser {
   /// What may still become the best; of those with a plan no more than kSearchedWhole.
   void search_all() {
     const std::vector<std::size_t> order = still_open();
-    for (std::size_t i = 0; i < order.size() && !stopped() && !nothing_left(); ++i) {
+    for (std::size_t i = 0; i < order.size() && !stopped() && !nothing_left() && !out_of_time(1); ++i) {
       Candidate& candidate = list()[order[i]];
       if (candidate.plan && (i >= kSearchedWhole || !worth_all(candidate))) continue;
       SearchOptions all = judged_.within_a_part(order.size() - i);
@@ -460,6 +481,12 @@ class Chooser {
 Nanoseconds Candidate::value() const { return shared > 0 ? shared : objective_value(*plan, *placement); }
 
 int Candidate::devices() const { return static_cast<int>(cluster_of(options).devices.size()); }
+
+bool is_usual(const Candidate& c, const PartitionOptions& asked) {
+  return c.options.chunks == 1 && !c.graph && !c.quick && !c.moved && c.idle.empty() &&
+         c.options.sharded.empty() && c.options.recompute == Recompute::never &&
+         c.options.split_backward == asked.split_backward;
+}
 
 bool Candidate::keeps_losses() const { return !options.split_backward && options.sharded.empty(); }
 

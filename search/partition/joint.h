@@ -90,6 +90,10 @@ struct Candidate {
   Nanoseconds value() const;  ///< `shared`, else the plan's objective; only where there is a plan
 };
 
+/// One chunk per device on all devices, nothing sharded or recomputed, backwards as asked for: the best
+/// stages of that kind, or the even split. 1F1B on these is what a plan is shown beside.
+bool is_usual(const Candidate& candidate, const PartitionOptions& asked);
+
 struct JointChoice {
   std::vector<Candidate> candidates;
   std::size_t winner = 0;

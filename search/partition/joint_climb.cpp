@@ -175,7 +175,7 @@ class Climb {
     SearchOptions quick = options_.search;
     quick.effort = 1;  // percent
     quick.below = value_;
-    quick.time_limit_seconds = 0;
+    quick.time_limit_seconds = seconds_left();
     quick.progress = {};
     quick.contributions = nullptr;
     searches_ -= cost_;
@@ -189,6 +189,13 @@ class Climb {
       searches_ += cost_ - 1;
       return false;
     }
+  }
+
+  /// As SearchOptions::time_limit_seconds.
+  double seconds_left() const {
+    if (!until_) return 0;
+    const std::chrono::duration<double> left = *until_ - std::chrono::steady_clock::now();
+    return std::max(1e-3, left.count());
   }
 
   void take(Neighbour& next, Plan plan, Nanoseconds value) {

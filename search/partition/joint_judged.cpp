@@ -30,6 +30,11 @@ constexpr long kNodes = 300'000;
 constexpr Nanoseconds kReplayed = 100;
 /// Percent of a search's usual work, by which a candidate is judged first.
 constexpr int kShortEffort = 5;
+/// The cuts of one candidate take so small a part of the time that is left, at most; those of the best stages
+/// with one chunk per device.
+constexpr double kCutShare = 1.0 / 16, kUsualShare = 1.0 / 2;
+
+bool is_past(std::optional<Judged::Clock::time_point> end) { return end && Judged::Clock::now() > *end; }
 
 double seconds_since(Judged::Clock::time_point began) {
   return std::chrono::duration<double>(Judged::Clock::now() - began).count();
@@ -44,6 +49,7 @@ Judged::Judged(const Profile& profile, const JointOptions& options, const Search
       searcher_(searcher),
       sharing_(objective() == Objective::makespan &&
                !cluster_of(options.partition).hosts(profile.rank.computing).empty()),
+      below_(below),
       found_(below) {}
 
 void Judged::add(Candidate candidate) {
@@ -72,8 +78,21 @@ bool Judged::short_of_memory(const Candidate& candidate) const {
          std::min<long>(micro_batches(), static_cast<long>(candidate.cuts->stages.size()));
 }
 
-StageCuts Judged::cut(const Candidate& candidate, int percent) const {
-  const PartitionOptions options = in_part_of_memory(candidate.options, percent);
+bool Judged::needed(const Candidate& c) const {
+  if (below_ != kNone) return false;
+  if (c.placement ? found_ == kNone : !any_fits()) return true;
+  return is_usual(c, options_.partition) && (c.placement || c.even);
+}
+
+/// Of some candidate there is an order that fits: cuts by memory leave room for one micro-batch.
+bool Judged::any_fits() const {
+  if (upper_ != kNone) return true;
+  return std::any_of(list_.begin(), list_.end(), [](const Candidate& c) { return c.placement && !c.even; });
+}
+
+StageCuts Judged::cut(const Candidate& candidate, int percent, std::function<bool()> stop) const {
+  PartitionOptions options = in_part_of_memory(candidate.options, percent);
+  options.stop = std::move(stop);
   if (candidate.even) return cut_evenly(profile_, options);
   if (candidate.graph) return cut_graph(profile_, options);
   if (candidate.quick)
@@ -94,8 +113,16 @@ void Judged::place(std::size_t index, int percent) {
   Candidate& candidate = list_[index];
   const std::string missing = too_few_layers(profile_, candidate);
   if (!missing.empty()) return refuse(candidate, missing, true);
+  const bool usual = is_usual(candidate, options_.partition);
+  const std::optional<Clock::time_point> end = after_a_part(usual ? kUsualShare : kCutShare);
+  const bool must = needed(candidate);
+  const auto stop = [&] { return stopped() || (!must && is_past(end)); };
   try {
-    candidate.cuts = cut(candidate, percent);
+    candidate.cuts = cut(candidate, percent, stop);
+  } catch (const StoppedError&) {
+    candidate.too_late = !stopped();
+    return refuse(candidate, candidate.too_late ? "not tried: the time limit" : "not tried: interrupted",
+                  false);
   } catch (const InfeasibleError& error) {
     return refuse(candidate, error.what(), true);
   } catch (const InputError& error) {
@@ -112,13 +139,20 @@ void Judged::place(std::size_t index, int percent) {
   candidate.bound = Bounds(Instance(*candidate.placement)).of(objective(), micro_batches());
   if (sharing_)
     candidate.bound = std::max(candidate.bound, shared_work(*candidate.placement, micro_batches()));
-  take_named(candidate);
+  take_named(index, end);
 }
 
-void Judged::take_named(const Candidate& candidate) {
+/// Those that may be less than what is known; when the time is over, what every plan is shown beside.
+void Judged::take_named(std::size_t index, std::optional<Clock::time_point> end) {
   if (options_.search.method != "auto" || sharing_) return;  // that alone is never behind them
-  for (const Reference& named : references(*candidate.placement, micro_batches(), objective())) {
-    if (named.fits) upper_ = std::min(upper_, named.value);
+  const Candidate& candidate = list_[index];
+  if (candidate.bound >= upper_) return;
+  const std::string usual = candidate.options.inference ? "gpipe" : "1f1b";
+  const auto wanted = [&](const std::string& name) { return name == usual || !(stopped() || is_past(end)); };
+  for (const Reference& named : references(*candidate.placement, micro_batches(), objective(), wanted)) {
+    if (!named.fits || named.value >= upper_) continue;
+    upper_ = named.value;
+    upper_of_ = {index, named.name};
   }
 }
 
@@ -156,6 +190,15 @@ void Judged::search(Candidate& candidate, const SearchOptions& options) {
     give_up(error.what(), false);
   }
   candidate.seconds += seconds_since(began);
+}
+
+void Judged::take_upper() {
+  if (upper_ >= found_) return;
+  Candidate& candidate = list_[upper_of_.candidate];
+  SearchOptions options = within_a_part(1);
+  options.method = upper_of_.schedule;
+  search(candidate, options);
+  candidate.cut = true;
 }
 
 /// Keeps the plan where it is shorter than the candidate's, or as short and more of it proved.
@@ -226,6 +269,15 @@ std::optional<Judged::Clock::time_point> Judged::at_share(double share) const {
   const double limit = options_.search.time_limit_seconds;
   if (limit <= 0) return std::nullopt;
   return began_ + std::chrono::milliseconds(static_cast<long>(limit * share * 1000));
+}
+
+/// When so small a part of the time that is left is over; nullopt: there is no limit.
+std::optional<Judged::Clock::time_point> Judged::after_a_part(double part) const {
+  const double limit = options_.search.time_limit_seconds;
+  if (limit <= 0) return std::nullopt;
+  const double left = std::max(0.0, limit - seconds_since(began_));
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(left * part));
 }
 
 SearchOptions Judged::within_a_part(std::size_t parts) const {

@@ -55,9 +55,13 @@ class Judged {
   /// One whose plan is there.
   void add_planned(Candidate candidate);
 
-  /// Partitions within so many percent of the memory, and bounds from both sides. No placement: `why_not`
-  /// says why.
+  /// Partitions within so many percent of the memory, and bounds from both sides, in a small part of the time
+  /// that is left, unless the candidate is needed(). No placement: `why_not` says why.
   void place(std::size_t index, int percent = 100);
+  /// To be placed, or searched, whatever the clock says: so that there is a plan, and none that is longer
+  /// than what it is shown beside, 1F1B on an even split and on the best stages, if these are known
+  /// (is_usual()).
+  bool needed(const Candidate& candidate) const;
   /// No plan of the candidate is shorter; known before it is placed.
   Nanoseconds first_bound(const Candidate& candidate) const;
   /// Its memory holds fewer micro-batches than keep all devices busy.
@@ -78,6 +82,8 @@ class Judged {
 
   /// Finds a plan for a candidate that is placed. One that it has stays where it is as short.
   void search(Candidate& candidate, const SearchOptions& options);
+  /// Where the shortest named schedule is shorter than any plan that was found, its candidate takes it.
+  void take_upper();
   /// As short a step in less memory.
   void hold_less(Candidate& candidate) const;
   /// The shortest with its optimizer's step; of several, one with fewest blocks. On shared processors one
@@ -98,9 +104,11 @@ class Judged {
   SearchOptions shortly(std::size_t parts) const;
 
  private:
-  StageCuts cut(const Candidate& candidate, int percent) const;
+  StageCuts cut(const Candidate& candidate, int percent, std::function<bool()> stop) const;
   const Candidate* with_the_same_stages(const Candidate& candidate) const;
-  void take_named(const Candidate& candidate);
+  bool any_fits() const;
+  void take_named(std::size_t index, std::optional<Clock::time_point> end);
+  std::optional<Clock::time_point> after_a_part(double part) const;
   void consider(Candidate& candidate, Plan plan) const;
   void consider_1f1b(Candidate& candidate, SearchOptions options) const;
 
@@ -111,6 +119,11 @@ class Judged {
   const Clock::time_point began_ = Clock::now();
   std::vector<Candidate> list_;
   Nanoseconds upper_ = kNone;  ///< a named schedule of some candidate takes this long
+  struct {
+    std::size_t candidate = 0;
+    std::string schedule = {};
+  } upper_of_;
+  const Nanoseconds below_;
   Nanoseconds found_;
 };
 

@@ -166,15 +166,18 @@ std::vector<Stage> one_a_layer(const GraphSolution& solution, int layers) {
 
 /// Of the operators, which are an estimate: their optimum need not be the stages' own, so where it is found
 /// by exhaustion, what the local search finds is looked at too.
-std::vector<GraphSolution> assignments(const Model& model) {
+std::vector<GraphSolution> assignments(const Model& model, const std::function<bool()>& stop) {
   const LayerOperators operators(model);
   std::vector<GraphSolution> found;
   try {
     const GraphCosts costs(operators.graph(), operators.devices());
     for (const bool exhaust : {false, true}) {
       if (exhaust && costs.graph().size() > kMostExactVertices) continue;
-      GraphBest best = best_partition(
-          costs, {.runs = 1, .work = kWorkPerLayer * model.graph.layers(), .exhaust = exhaust, .threads = 1});
+      GraphBest best = best_partition(costs, {.runs = 1,
+                                              .work = kWorkPerLayer * model.graph.layers(),
+                                              .exhaust = exhaust,
+                                              .threads = 1,
+                                              .interrupted = stop});
       if (best.reason.empty()) found.push_back(std::move(best.solution));
     }
   } catch (const InfeasibleError&) {  // their memory is an estimate from above: no proof
@@ -207,7 +210,7 @@ StageCuts cut_for_latency(const Profile& profile, const PartitionOptions& asked,
   if (all_devices && layers < model.devices())
     refuse(fmt::format("{} devices need at least as many layers, the model has {}", model.devices(), layers));
   std::optional<Stages> best;
-  for (const GraphSolution& solution : assignments(model)) {
+  for (const GraphSolution& solution : assignments(model, options.stop)) {
     Stages stages(profile, options, one_a_layer(solution, layers));
     stages.join();
     if (all_devices) stages.use_all_devices();

@@ -2,7 +2,9 @@
 #pragma once
 // What every partition of a profile is asked for, and what it gives: stages.
 
+#include <functional>
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "search/placement/placement.h"
@@ -35,6 +37,13 @@ struct PartitionOptions {
   Recompute recompute = Recompute::never;
   long nodes = 3'000'000;               ///< of branch and bound, for several chunks: a fraction of a second
   std::optional<Cluster> cluster = {};  ///< where it is there, `devices` and `device_memory` do not count
+  std::function<bool()> stop = {};      ///< true: the best cuts so far, else StoppedError
+};
+
+/// PartitionOptions::stop said so before any cuts were found.
+class StoppedError : public std::runtime_error {
+ public:
+  StoppedError() : std::runtime_error("stopped before any cuts were found") {}
 };
 
 /// Where a model is cut, and how good that is.

@@ -114,6 +114,7 @@ struct Plan {
     std::string method;
     std::uint64_t seed = 0;
     bool cut_by_limit = false;  ///< more time may find a better plan; never of one that is proved optimal
+    std::vector<std::string> untried = {};  ///< named schedules, because the time was up; not in the file
   } search;
   std::optional<TakenModes> modes;            ///< where the search chose among the modes of the placement
   std::optional<WithinCapacity> capacity;     ///< where the memory was held below that of the placement

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "search/portfolio/techniques.h"
 #include "search/schedule/stretch.h"
 
 namespace ostinato {
@@ -54,6 +55,8 @@ std::optional<Nanoseconds> Hunt::to_beat() const {
   if (!best.empty()) return std::min(known, best.score().objective);
   return options.below > 0 ? std::optional(known) : std::nullopt;
 }
+
+bool Hunt::only_in_turn() const { return best.empty() || best.method() == techniques::kSequential.name; }
 
 bool Hunt::stopped() {
   if (is_over(options, Clock::now() - began_)) cut_ = true;

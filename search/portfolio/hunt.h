@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "search/bounds/bounds.h"
@@ -50,7 +51,8 @@ class Hunt {
   bool truncated = false;  ///< in this round a wider search may find more
   bool exhausted = false;  ///< every schedule was covered: none is better than the best
   bool windows_known = false;
-  Nanoseconds not_certified = 0;  ///< objective for which the trial of all schedules was too long
+  std::vector<std::string> untried;  ///< named schedules, because the time was up
+  Nanoseconds not_certified = 0;     ///< objective for which the trial of all schedules was too long
 
   /// Only few micro-batches are scheduled, which stand for all.
   bool few() const { return micro_batches < options.micro_batches; }
@@ -74,6 +76,9 @@ class Hunt {
   bool proved();
   /// True if SearchOptions::below was not reached, and nothing below it exists.
   bool pointless();
+
+  /// There is nothing better than one micro-batch after another.
+  bool only_in_turn() const;
 
   bool cut() const { return cut_; }
   bool stopped();

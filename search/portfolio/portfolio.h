@@ -13,6 +13,8 @@
 // on any number of threads and are taken in a fixed order.
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "search/portfolio/hunt.h"
 #include "search/portfolio/techniques.h"
@@ -35,11 +37,15 @@ class Portfolio {
   /// schedules, well within the work that `ostinato verify` spends.
   void certify();
 
+  /// Named schedules that were not tried, because the time was up.
+  const std::vector<std::string>& untried() const { return hunt_.untried; }
   const Claims& claims() const { return hunt_.claims(); }
   const Incumbent& best() const { return hunt_.best; }
   bool cut() const { return hunt_.cut(); }
 
  private:
+  std::vector<int> shortest_in_all();
+  void run_for_objective();
   void run_phases();
   void run(const Technique& technique);
   void measured(const char* technique, const std::function<void()>& run);

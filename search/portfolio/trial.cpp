@@ -20,8 +20,8 @@ void try_all_schedules(Hunt& hunt, std::int64_t work) {
     return;
   const Nanoseconds below = hunt.best.score().objective;
   if (below == hunt.not_certified && work <= hunt.share(kCertifyingWork)) return;
-  const Trial tried =
-      try_all(hunt.in, hunt.mirror, hunt.options.objective, hunt.options.micro_batches, below, work);
+  const Trial tried = try_all(hunt.in, hunt.mirror, hunt.options.objective, hunt.options.micro_batches, below,
+                              work, hunt.stop());
   hunt.not_certified = below;
   if (tried.verdict == Trial::none) hunt.claim_by_exhaustion(below);
 }

@@ -31,7 +31,24 @@ bool Incumbent::offer(const std::vector<int>& sequence, const std::string& metho
   return offer(std::move(schedule), method);
 }
 
+/// False where some device's order needs more memory than it has, which costs less to see than its schedule.
+bool Incumbent::may_fit(const Orders& orders) const {
+  const Placement& p = in_.placement();
+  for (int d = 0; d < in_.devices(); ++d) {
+    if (!in_.limited(d)) continue;
+    __int128 used = p.devices[d].static_memory;
+    for (const Step& step : orders[d]) {
+      const Block& block = p.blocks[step.block];
+      if (block.time == 0) break;  // it may run at the same instant as what stands beside it
+      if (used + std::max<Bytes>(0, block.memory) + block.workspace > p.devices[d].memory) return false;
+      used += block.memory;
+    }
+  }
+  return true;
+}
+
 bool Incumbent::offer(const Orders& orders, const std::string& method) {
+  if (!may_fit(orders)) return false;
   auto schedule = earliest_starts(in_.placement(), micro_batches_, orders);
   if (!schedule) return false;
   if (objective_ == Objective::span) {

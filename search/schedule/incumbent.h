@@ -50,6 +50,7 @@ class Incumbent {
   const std::string& method() const { return method_; }
 
  private:
+  bool may_fit(const Orders& orders) const;
   void count_what_adds_up();
   bool add_repetition(Score& score, const std::vector<ScheduledBlock>& schedule, SteadyState& steady) const;
 

@@ -25,12 +25,15 @@ class TabuSearch {
  public:
   TabuSearch(const Instance& in, int micro_batches, const std::vector<int>& sequence,
              const LocalSearchOptions& options)
-      : options_(options), words_(in, micro_batches, sequence), best_(words_), random_(options.seed) {}
+      : options_(options),
+        words_(in, micro_batches, sequence, options.objective),
+        best_(words_),
+        random_(options.seed) {}
 
   LocalSearchResult run() {
     for (int i = 0; i < options_.shake; ++i) shake();
     int since = 0;
-    while (words_.makespan() > options_.give_up && work_ < options_.work) {
+    while (words_.value() > options_.give_up && work_ < options_.work) {
       if (options_.stop && (++asked_ & 63) == 0 && options_.stop()) break;
       if (++since > kPatience) {
         words_ = best_;
@@ -39,12 +42,12 @@ class TabuSearch {
         since = 0;
       }
       if (!step()) shake();
-      if (words_.makespan() < best_.makespan()) {
+      if (words_.value() < best_.value()) {
         best_ = words_;
         since = 0;
       }
     }
-    return {best_.sequence(), best_.makespan(), work_};
+    return {best_.sequence(), best_.schedule(), best_.value(), work_};
   }
 
  private:
@@ -101,7 +104,7 @@ class TabuSearch {
   bool make(const Words::Move& move) {
     const int mover = words_.mover(move);
     const std::vector<int> passed = words_.passed(move);
-    work_ += 3 * words_.steps();
+    work_ += words_.work();
     if (!words_.apply(move)) return false;
     const std::int64_t until = ++moves_ + kTenure + static_cast<std::int64_t>(random_.next() % kTenureSpread);
     for (const int s : passed) tabu_.push_back({move.right ? mover : s, move.right ? s : mover, until});
@@ -113,7 +116,7 @@ class TabuSearch {
   bool step() {
     find_candidates(true);
     for (const Candidate& c : candidates_) {
-      if ((c.estimate < best_.makespan() || !tabu(c.move)) && make(c.move)) return true;
+      if ((c.estimate < best_.value() || !tabu(c.move)) && make(c.move)) return true;
     }
     return !candidates_.empty() && make(candidates_[random_.next() % candidates_.size()].move);
   }

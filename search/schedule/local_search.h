@@ -3,7 +3,7 @@
 // Tabu search over words: from a schedule to a shorter one by moves on its critical path.
 //
 //   LocalSearchOptions options{.give_up = bound, .seed = 1};
-//   LocalSearchResult found = local_search(in, 12, sequence, options);    // found.makespan
+//   LocalSearchResult found = local_search(in, 12, sequence, options);    // found.value
 //
 // Only a move that turns round an arc of every longest path can make a schedule shorter, so the moves are
 // those within runs of critical steps on one device: neighbours change places, and a step goes to an end of
@@ -16,11 +16,13 @@
 #include <vector>
 
 #include "search/placement/instance.h"
+#include "search/plan/plan.h"
 
 namespace ostinato {
 
 struct LocalSearchOptions {
-  Nanoseconds give_up = 0;          ///< it ends when the makespan is this short
+  Objective objective = Objective::makespan;
+  Nanoseconds give_up = 0;          ///< it ends when the objective is this short
   std::int64_t work = 5'000'000;    ///< steps that may be looked at
   std::uint64_t seed = 0;           ///< of all that is random; the same seed gives the same schedule
   int shake = 0;                    ///< moves at random before it begins
@@ -29,7 +31,8 @@ struct LocalSearchOptions {
 
 struct LocalSearchResult {
   std::vector<int> sequence;  ///< blocks by start; the i-th mention of a block is its micro-batch i
-  Nanoseconds makespan = 0;
+  std::vector<ScheduledBlock> schedule;  ///< the same with the starts that reach the value
+  Nanoseconds value = 0;                 ///< of the objective
   std::int64_t work = 0;  ///< steps that were looked at: a clock that runs alike on every machine
 };
 

@@ -13,8 +13,12 @@ bool contains(const std::vector<int>& steps, int step) {
 
 }  // namespace
 
-Words::Words(const Instance& in, int micro_batches, const std::vector<int>& sequence)
-    : in_(&in), n_(micro_batches), blocks_(in.blocks()) {
+Words::Words(const Instance& in, int micro_batches, const std::vector<int>& sequence, Objective objective)
+    : in_(&in),
+      n_(micro_batches),
+      blocks_(in.blocks()),
+      objective_(objective),
+      start_(groups_of(objective, in, micro_batches), 0) {
   for (int b = 0; b < blocks_; ++b) {
     first_link_.push_back(links_);
     links_ += in.devices_of(b).size();
@@ -68,24 +72,82 @@ bool Words::is_on(int step, int device) const {
   return std::binary_search(devices.begin(), devices.end(), device);
 }
 
-void Words::measure() {
-  makespan_ = 0;
+std::vector<ScheduledBlock> Words::schedule() const {
+  std::vector<ScheduledBlock> schedule;
+  for (const int step : order_) schedule.push_back({block(step), step / blocks_, head_[step]});
+  return schedule;
+}
+
+Nanoseconds Words::release(int step) const {
+  if (!several()) return 0;
+  if (objective_ == Objective::latency) return start_[step / blocks_];
+  Nanoseconds latest = 0;
+  for (const int d : in_->devices_of(block(step))) latest = std::max(latest, start_[d]);
+  return latest;
+}
+
+Nanoseconds Words::due(int step) const {
+  if (!several()) return 0;
+  if (objective_ == Objective::latency) return -start_[step / blocks_];
+  Nanoseconds earliest = std::numeric_limits<Nanoseconds>::max();
+  for (const int d : in_->devices_of(block(step))) earliest = std::min(earliest, start_[d]);
+  return -earliest;
+}
+
+bool Words::in_group(int step, int group) const {
+  return objective_ == Objective::latency ? step / blocks_ == group : is_on(step, group);
+}
+
+/// With `start_` as the least heads; kNoPath where no path leads to a step.
+void Words::find_heads() {
   for (const int step : order_) {
     const int b = block(step);
     const int base = step - b;
-    Nanoseconds head = 0;
+    Nanoseconds head = head_[step];
     for (const Edge& e : in_->inputs(b)) head = std::max(head, end(base + e.block) + e.transfer);
     for (std::size_t k = 0; k < in_->devices_of(b).size(); ++k) {
       const int previous = previous_[link(step, k)];
       if (previous != kNone) head = std::max(head, end(previous));
     }
     head_[step] = head;
-    makespan_ = std::max(makespan_, head + in_->time(b));
   }
+}
+
+/// The longest paths from the steps of one group to the ends of all.
+void Words::add_paths_from(int group, std::vector<Nanoseconds>& longest) {
+  for (const int step : order_) head_[step] = in_group(step, group) ? 0 : kNoPath;
+  find_heads();
+  const auto row = longest.begin() + static_cast<std::ptrdiff_t>(group * start_.size());
+  const auto take = [&](int step, int to) {
+    if (head_[step] >= 0) row[to] = std::max(row[to], end(step));
+  };
+  for (const int step : order_) {
+    if (objective_ == Objective::latency) {
+      take(step, step / blocks_);
+    } else {
+      for (const int d : in_->devices_of(block(step))) take(step, d);
+    }
+  }
+}
+
+void Words::start_groups() {
+  if (!several()) return;
+  std::vector<Nanoseconds> longest(start_.size() * start_.size(), kNoPath);
+  for (std::size_t group = 0; group < start_.size(); ++group)
+    add_paths_from(static_cast<int>(group), longest);
+  start_ = least_extent(longest, static_cast<int>(start_.size())).start;
+}
+
+void Words::measure() {
+  start_groups();
+  for (const int step : order_) head_[step] = release(step);
+  find_heads();
+  value_ = 0;
   for (auto s = order_.rbegin(); s != order_.rend(); ++s) {
     const int b = block(*s);
     const int base = *s - b;
-    Nanoseconds tail = 0;
+    Nanoseconds tail = due(*s);
+    value_ = std::max(value_, end(*s) + tail);
     for (const Edge& e : in_->followers(b)) tail = std::max(tail, e.transfer + after(base + e.block));
     for (std::size_t k = 0; k < in_->devices_of(b).size(); ++k)
       tail = std::max(tail, after(next_[link(*s, k)]));
@@ -131,11 +193,11 @@ int Words::critical_before(int step, std::uint64_t choice, int& device) const {
 std::vector<Words::Run> Words::critical_runs(std::uint64_t choice) const {
   int step = kNone;
   for (const int s : order_) {
-    if (end(s) == makespan_ && (step == kNone || (choice & 1) != 0)) step = s;
+    if (end(s) + due(s) == value_ && (step == kNone || (choice & 1) != 0)) step = s;
   }
   std::vector<Run> runs;
   int on = kNone;  // device of the run that is open
-  while (head_[step] > 0) {
+  while (head_[step] > release(step)) {
     int device = kNone;
     choice = choice * 6364136223846793005ULL + 1442695040888963407ULL;
     const int before = critical_before(step, choice, device);
@@ -207,7 +269,7 @@ bool Words::fits(const Move& move) const {
 
 Nanoseconds Words::head_without(int step, int device, int mover, const std::vector<int>& steps) const {
   const int b = block(step);
-  Nanoseconds head = 0;
+  Nanoseconds head = release(step);
   for (const Edge& e : in_->inputs(b)) head = std::max(head, end(step - b + e.block) + e.transfer);
   for (std::size_t k = 0; k < in_->devices_of(b).size(); ++k) {
     const int previous = previous_[link(step, k)];
@@ -221,7 +283,7 @@ Nanoseconds Words::head_without(int step, int device, int mover, const std::vect
 
 Nanoseconds Words::tail_without(int step, int device, int mover, const std::vector<int>& steps) const {
   const int b = block(step);
-  Nanoseconds tail = 0;
+  Nanoseconds tail = due(step);
   for (const Edge& e : in_->followers(b)) tail = std::max(tail, e.transfer + after(step - b + e.block));
   for (std::size_t k = 0; k < in_->devices_of(b).size(); ++k) {
     const int next = next_[link(step, k)];

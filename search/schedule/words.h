@@ -4,35 +4,45 @@
 // move would do.
 //
 //   Words words(in, 12, sequence);
-//   for (const Words::Run& run : words.critical_runs(0)) ...             // what holds the makespan
+//   for (const Words::Run& run : words.critical_runs(0)) ...             // what holds the objective
 //   if (words.fits(move) && words.estimate(move) < best) words.apply(move);
 //
-// Every step starts as early as the words allow: starts are longest paths in the disjunctive graph (Roy,
-// Sussmann 1964), and so are tails, from the end of a step to the end of all. The memory of a device depends
-// on its word alone. A linear order of all steps that agrees with every word is kept beside them, so that
-// longest paths are one pass.
+// Every step starts as early as the words and its group (group_starts.h) allow: starts are longest paths in
+// the disjunctive graph (Roy, Sussmann 1964), and so are tails, from the end of a step to the end of all. The
+// memory of a device depends on its word alone. A linear order of all steps that agrees with every word is
+// kept beside them, so that longest paths are one pass, and where there are several groups one for each.
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "search/placement/instance.h"
+#include "search/plan/plan.h"
+#include "search/schedule/group_starts.h"
 
 namespace ostinato {
 
 class Words {
  public:
   /// `sequence`: blocks, of which the i-th mention is micro-batch i, inputs first, within the memory.
-  Words(const Instance& instance, int micro_batches, const std::vector<int>& sequence);
+  Words(const Instance& instance, int micro_batches, const std::vector<int>& sequence,
+        Objective objective = Objective::makespan);
 
   /// A step is micro_batch * blocks + block.
   int steps() const { return static_cast<int>(head_.size()); }
   int block(int step) const { return step % blocks_; }
-  Nanoseconds makespan() const { return makespan_; }
+  /// Of the objective: the least that these words allow.
+  Nanoseconds value() const { return value_; }
   /// As the constructor takes it.
   std::vector<int> sequence() const;
+  /// The starts that reach the value.
+  std::vector<ScheduledBlock> schedule() const;
+  /// Steps that apply() looks at.
+  std::int64_t work() const {
+    return static_cast<std::int64_t>(steps()) * (several() ? 3 + start_.size() : 3);
+  }
 
-  /// Steps that follow each other on `device` without a gap and hold the makespan, at least two.
+  /// Steps that follow each other on `device` without a gap and hold the value, at least two.
   struct Run {
     int device;
     std::vector<int> steps;
@@ -58,11 +68,12 @@ class Words {
 
   /// False where it passes a step of its own block or a direct input, or where the device has not the memory.
   bool fits(const Move& move) const;
-  /// The longest path through what moves and what is passed, if nothing else changed: most often the new
-  /// makespan, else a little off. Source: Balas, Vazacopoulos (1998), section 3. O(passed).
+  /// The longest path through what moves and what is passed, if nothing else changed, the starts of groups
+  /// neither: most often the new makespan, else a little off. Source: Balas, Vazacopoulos (1998), section 3.
+  /// O(passed).
   Nanoseconds estimate(const Move& move);
   /// Makes the move, or leaves all as it was and returns false where the words would contradict each other.
-  /// O(steps).
+  /// O(steps), of several groups O(groups * steps).
   bool apply(const Move& move);
 
  private:
@@ -78,8 +89,15 @@ class Words {
   Nanoseconds head_without(int step, int device, int mover, const std::vector<int>& steps) const;
   Nanoseconds tail_without(int step, int device, int mover, const std::vector<int>& steps) const;
   Nanoseconds after(int step) const {  ///< from the start of `step`, kNone: nothing follows
-    return step == kNone ? 0 : in_->time(block(step)) + tail_[step];
+    return step == kNone ? kNoPath : in_->time(block(step)) + tail_[step];
   }
+  bool several() const { return objective_ != Objective::makespan; }
+  Nanoseconds release(int step) const;  ///< no group of the step has begun before
+  Nanoseconds due(int step) const;      ///< the least tail that its groups leave it
+  bool in_group(int step, int group) const;
+  void start_groups();
+  void add_paths_from(int group, std::vector<Nanoseconds>& longest);
+  void find_heads();
   void measure();
   void hold(int device, int from, int to);
   bool holds(int step, Bytes before, int device) const;
@@ -101,7 +119,9 @@ class Words {
   std::vector<int> stay_, go_;            ///< scratch of reorder()
   std::vector<char> moves_;               ///< scratch of reorder(), per step
   std::vector<Nanoseconds> heads_;        ///< scratch of estimate()
-  Nanoseconds makespan_ = 0;
+  Objective objective_;
+  std::vector<Nanoseconds> start_;  ///< per group
+  Nanoseconds value_ = 0;
 };
 
 }  // namespace ostinato

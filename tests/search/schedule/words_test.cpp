@@ -61,7 +61,7 @@ TEST(Words, CriticalRunsAreWhatHoldsTheMakespan) {
   const Instance in(p);
   // Device 0: A0 (0-2), B0 (9-14); device 1: A1 (2-6), B1 (6-9).
   const Words words(in, 1, {0, 2, 1, 3});
-  EXPECT_EQ(words.makespan(), 14);
+  EXPECT_EQ(words.value(), 14);
   const auto runs = words.critical_runs(0);
   ASSERT_EQ(runs.size(), 1U);
   EXPECT_EQ(runs[0].device, 1);
@@ -76,7 +76,7 @@ TEST(Words, AMoveOnTheCriticalPathIsEstimatedAndMade) {
   ASSERT_TRUE(words.fits(move));
   EXPECT_EQ(words.estimate(move), 8);
   ASSERT_TRUE(words.apply(move));
-  EXPECT_EQ(words.makespan(), 8);
+  EXPECT_EQ(words.value(), 8);
 }
 
 TEST(Words, NothingPassesItsInputOrItsOwnBlock) {
@@ -127,7 +127,7 @@ TEST(Words, MovesAtRandomLeaveASchedule) {
         EXPECT_EQ(words.sequence(), before);
       }
       const Plan plan = plan_of(p, in, n, words.sequence());
-      ASSERT_EQ(plan.makespan, words.makespan());
+      ASSERT_EQ(plan.makespan, words.value());
       test::expect_holds(plan, p);
     }
   }
@@ -148,12 +148,12 @@ TEST(LocalSearch, FromOneMicroBatchAfterAnotherToTheProvedOptimum) {
     const LocalSearchResult found = local_search(in, n, one_by_one(in, n), {.work = 200'000, .seed = 1});
     const Plan plan = plan_of(p, in, n, found.sequence);
     test::expect_holds(plan, p);
-    EXPECT_EQ(plan.makespan, found.makespan);
+    EXPECT_EQ(plan.makespan, found.value);
     const Plan best = test::searched(p, n);
     if (!best.optimal.makespan) continue;
     ++proved;
-    EXPECT_GE(found.makespan, best.makespan);
-    reached += found.makespan == best.makespan;
+    EXPECT_GE(found.value, best.makespan);
+    reached += found.value == best.makespan;
   }
   EXPECT_GT(proved, 30);
   EXPECT_GE(reached, proved * 9 / 10) << proved;
@@ -167,7 +167,7 @@ TEST(LocalSearch, TheSameSeedGivesTheSameScheduleAndStopsWhenToldTo) {
   const LocalSearchResult again = local_search(in, 8, start, {.seed = 5});
   EXPECT_EQ(first.sequence, again.sequence);
   EXPECT_EQ(first.work, again.work);
-  EXPECT_LT(first.makespan, plan_of(p, in, 8, start).makespan);
+  EXPECT_LT(first.value, plan_of(p, in, 8, start).makespan);
   const LocalSearchResult stopped = local_search(in, 8, start, {.stop = [] { return true; }});
   EXPECT_LT(stopped.work, first.work / 100);
 }
