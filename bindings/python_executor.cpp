@@ -135,6 +135,8 @@ class PythonExecutor {
     return rows;
   }
 
+  void abandon(const std::string& why) { executor_.abandon(why); }
+
   std::vector<int> unsplit_stages() const { return executor_.unsplit_stages(); }
   std::int64_t peak_bytes() const { return executor_.peak_bytes(); }
   std::string position() const { return executor_.position(); }
@@ -231,6 +233,9 @@ void bind_executor(py::module_& m) {
            "Between two steps, on all ranks: from now on runs this one, of the same stages and transfers in "
            "another order. Proved free of deadlock first.")
       .def("run", &PythonExecutor::run, "One training step: every instruction of this rank.")
+      .def("abandon", &PythonExecutor::abandon, py::arg("why"),
+           "From another thread, once a peer has failed: run() raises ExecutionError where it waits for a "
+           "message that is not here.")
       .def("records", &PythonExecutor::records,
            "[(instruction index, start_ns, end_ns)] of the last step, relative to its begin.")
       .def_property_readonly("peak_bytes", &PythonExecutor::peak_bytes,

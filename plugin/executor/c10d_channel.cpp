@@ -42,6 +42,17 @@ class C10dTransfer : public Transfer {
     }
   }
 
+  void give_up() override {
+    if (!of_host_) return;
+    for (const auto& work : works_) {
+      try {
+        work->abort();
+      } catch (const std::exception&) {
+        // This backend cannot: wait() goes on until the time is up.
+      }
+    }
+  }
+
  private:
   Works works_;
   std::vector<at::Tensor> tensors_;

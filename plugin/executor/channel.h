@@ -35,6 +35,10 @@ class Transfer {
   /// stream; false when the time is up. Throws ExecutionError where the peer is gone. On an accelerator it
   /// returns at once, and true.
   virtual bool wait(std::chrono::nanoseconds timeout) = 0;
+
+  /// From another thread: wait() need not go on, and returns false or throws soon, where the channel can do
+  /// that.
+  virtual void give_up() {}
 };
 
 class Channel {

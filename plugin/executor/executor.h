@@ -67,6 +67,10 @@ class Executor {
   /// first reason.
   void run();
 
+  /// From another thread: a peer has failed, and the step cannot end. run() throws ExecutionError with `why`
+  /// where it waits for a message that is not here.
+  void abandon(const std::string& why) { traffic_.abandon(why); }
+
   /// Of the last step.
   const std::vector<Record>& records() const { return trace_.records(); }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "plugin/executor/error.h"
@@ -35,23 +36,48 @@ struct Peer {
   std::int64_t received = 0;
 };
 
-class Sent : public Transfer {
+/// Waits in slices, between which it may be told to give up.
+class InMemory : public Transfer {
+ public:
+  void give_up() override { given_up_ = true; }
+
+ protected:
+  template <typename Wait>
+  bool wait_in_slices(Timeout timeout, Wait wait) const {
+    const auto begin = std::chrono::steady_clock::now();
+    for (Timeout left = timeout;; left = timeout - (std::chrono::steady_clock::now() - begin)) {
+      if (wait(std::clamp<Timeout>(left, Timeout{0}, kSlice))) return true;
+      if (given_up_ || left <= kSlice) return false;
+    }
+  }
+
+ private:
+  static constexpr Timeout kSlice = std::chrono::milliseconds(250);
+  std::atomic<bool> given_up_ = false;
+};
+
+class Sent : public InMemory {
  public:
   Sent(Peer& peer, std::int64_t message) : peer_(peer), message_(message) {}
-  bool wait(Timeout timeout) override { return peer_.out->wait_taken(message_, timeout, peer_.process); }
+  bool wait(Timeout timeout) override {
+    return wait_in_slices(
+        timeout, [this](Timeout slice) { return peer_.out->wait_taken(message_, slice, peer_.process); });
+  }
 
  private:
   Peer& peer_;
   std::int64_t message_;
 };
 
-class Arriving : public Transfer {
+class Arriving : public InMemory {
  public:
   Arriving(Peer& peer, std::int64_t message, Tensors tensors)
       : peer_(peer), message_(message), tensors_(std::move(tensors)) {}
 
   bool wait(Timeout timeout) override {
-    if (!peer_.in->wait_for(message_, timeout, peer_.process)) return false;
+    const bool here = wait_in_slices(
+        timeout, [this](Timeout slice) { return peer_.in->wait_for(message_, slice, peer_.process); });
+    if (!here) return false;
     const std::byte* from = peer_.in->slot(message_);
     for (const at::Tensor& tensor : tensors_) {
       std::copy_n(from, tensor.nbytes(), static_cast<std::byte*>(tensor.mutable_data_ptr()));

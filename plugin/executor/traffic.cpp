@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <cassert>
@@ -147,7 +148,7 @@ void Traffic::complete(Transfers& transfers, int index) {
   waiting_(index);
   for (auto& transfer : transfers) {
     try {
-      if (!transfer->wait(timeout_)) throw TimeoutError(late(index));
+      if (!wait_for(*transfer)) throw TimeoutError(late(index));
     } catch (const TimeoutError&) {
       throw;
     } catch (const ExecutionError& error) {
@@ -156,6 +157,26 @@ void Traffic::complete(Transfers& transfers, int index) {
   }
   transfers.clear();
   waiting_(-1);
+}
+
+bool Traffic::wait_for(Transfer& transfer) {
+  const auto note = [this](Transfer* waited) {
+    const std::lock_guard lock(abandoning_);
+    waited_ = waited;
+    return abandoned_;
+  };
+  const bool can_end = note(&transfer).empty();
+  const auto over = c10::make_scope_exit([&] { note(nullptr); });
+  if (transfer.wait(can_end ? timeout_ : std::chrono::nanoseconds{0})) return true;
+  const std::string why = note(nullptr);
+  if (!why.empty()) throw ExecutionError(why);
+  return false;
+}
+
+void Traffic::abandon(const std::string& why) {
+  const std::lock_guard lock(abandoning_);
+  if (abandoned_.empty()) abandoned_ = why;
+  if (waited_) waited_->give_up();
 }
 
 bool Traffic::is_known(int index) {

@@ -29,6 +29,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -84,6 +85,10 @@ class Traffic {
   /// Waits for every send of the step. Asserts that every receive was waited for.
   void finish();
 
+  /// From another thread, where the step cannot end any more: waits end with an ExecutionError that says
+  /// `why`, but for those of messages that are here.
+  void abandon(const std::string& why);
+
   /// "0SEND_F3 of rank 0 (its instruction 7)": what the other side does for the transfer at `index`.
   std::string partner(int index) const;
 
@@ -136,8 +141,12 @@ class Traffic {
   std::string name(int index) const;
   at::Tensor receive_words(std::int64_t count, int index);
   void complete(Transfers& transfers, int index);
+  bool wait_for(Transfer& transfer);
   void release_sends(int peer, int count);
 
+  std::mutex abandoning_;
+  std::string abandoned_;       ///< why; guarded, as the next one is
+  Transfer* waited_ = nullptr;  ///< for now
   const Program& program_;
   int rank_;
   Channel& channel_;

@@ -72,12 +72,13 @@ def in_a_line(text: str) -> str:
 class Watch:
     """`name`: the same on all ranks of one pipeline, and of this pipeline alone. `presence`: what its thread
     answers for this rank. `late_s`: a rank that waits so long in the executor says so, once a wait. `together`: a name that several pipelines
-    share: a rank of one of them that gives up is heard in all.
+    share: a rank of one of them that gives up is heard in all. `lost`: called from the watch's thread once one has given up, and the others
+    have had their time to say where they are.
     """
 
     def __init__(
         self, store, name: str, rank: int, ranks: int, position: Callable[[], str], period_s: float,
-        presence: Presence | None = None, late_s: float = math.inf, together: str = "",
+        presence: Presence | None = None, late_s: float = math.inf, together: str = "", lost: Callable[[str], None] = lambda why: None,
     ):  # fmt: skip
         self._store = store  # its server lives as long as it, where this process has it
         self._rank, self._ranks = rank, ranks
@@ -91,7 +92,7 @@ class Watch:
         self._late = ""  # a wait to tell of, once the others have said where they are
         self._over, self._leaves = threading.Event(), False
         self._why, self._names_silent, self._asked = "", False, threading.Event()  # this rank gives up; its thread has asked the others
-        self._heard = False  # that another has given up, and why
+        self._heard, self._lost = "", lost  # that another has given up, and why
         self._silent: list[int] = []  # who has said nothing since then, when last looked
         self._looks = 0  # that are left for it
         self._deadlines: list[Deadline] = []  # that end with it
@@ -204,13 +205,14 @@ class Watch:
             store = connected(self._store)
             if not self._heard and store.check([self._failed]):
                 who, why = json.loads(store.get(self._failed))
-                self._heard, self._looks = True, LOOKS
+                self._heard, self._looks = f"{who} gave up, and said: {why}", LOOKS
                 say(f"{who} gave up; {self._position()}. It said: {why}")
                 store.set(f"{self._spoken}/{self._rank}", "")
             elif self._looks:
                 self._looks -= 1
                 if not self._note_silent(store) or not self._looks:
                     self._say_silent()
+                    self._lost(self._heard)
             if store.check([_LEAVING]):
                 self._reaches = False
                 self._tell_left(store)

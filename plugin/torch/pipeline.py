@@ -214,8 +214,13 @@ class Pipeline(nn.Module):
             mine = this()
             return "its pipeline is gone" if mine is None else mine.position()
 
-        period_s = min(1.0, self._timeout_s / 4)
-        watch = Watch(_get_default_store(), agreed("pipeline", self._ranks), self.rank, self.program.ranks, position, period_s)
+        def lost(why: str) -> None:
+            mine = this()
+            if mine is not None:
+                mine._running.abandon(why)
+
+        name, period_s = agreed("pipeline", self._ranks), min(1.0, self._timeout_s / 4)
+        watch = Watch(_get_default_store(), name, self.rank, self.program.ranks, position, period_s, lost=lost)
         weakref.finalize(self, watch.close).atexit = False  # which the watch sees to itself
         return watch
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ranks run in test_torch_pipeline.py, and the same on one process."""
 
+import functools
 import gc
 import os
 import signal
@@ -8,6 +9,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -345,6 +347,30 @@ def stuck(case: Case) -> tuple[str, list[str]]:
     finally:
         watch.say = original
     return raised, said
+
+
+def beside_a_failure(case: Case, shared_memory: bool) -> tuple[str, float]:
+    """Rank 0's stage fails, which it catches; rank 1 waits for it. What each is told, and after how many seconds."""
+    from ostinato.torch import Pipeline, pipeline
+
+    made = pipeline._plugin.Executor
+    with mock.patch.object(pipeline._plugin, "Executor", functools.partial(made, shared_memory=shared_memory)):
+        pipe = Pipeline(case.plan, build(case), loss_fn=loss, timeout_s=200)
+    tokens, _, targets = batch(0)
+    pipe.step(tokens, targets)
+    dist.barrier()
+    if pipe.rank == 0:
+        pipe.stages["0"].register_forward_pre_hook(fail)
+    begin = time.monotonic()
+    try:
+        pipe.step(tokens, targets)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - begin
+    return "", time.monotonic() - begin
+
+
+def fail(*_) -> None:
+    raise ValueError("no such token")
 
 
 def wait_until(condition) -> None:
