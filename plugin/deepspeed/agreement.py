@@ -6,6 +6,7 @@
 It goes through the store and not through a collective (ranks/reports.py): where a rank has no section, that would mix with DeepSpeed's own.
 """
 
+import importlib.metadata
 import json
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
@@ -92,3 +93,14 @@ def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
 def _read(text: str) -> Statement:
     statement = json.loads(text)
     return Statement(**statement | {"layers": {int(index): digest for index, digest in statement["layers"].items()}})
+
+
+def versions() -> str:
+    import deepspeed
+    import torch
+
+    try:
+        own = importlib.metadata.version("ostinato")
+    except importlib.metadata.PackageNotFoundError:
+        own = "of a build tree"
+    return f"ostinato {own}, torch {torch.__version__}, DeepSpeed {deepspeed.__version__}"

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one line that rank 0 prints: which plan runs, what it promises, and how its numbers relate to 1F1B's."""
+"""The one line that rank 0 prints: which plan runs, what it promises, and which losses are expected of it."""
 
 from ostinato.ranks.presence import ranks_in_words
 
-from .claims import ROUNDED, seen_twice
+from .random_numbers import in_words
+
+ROUNDED = "up to rounding"
 
 
 def ran_whole(rank: int, stages: list[str]) -> str:
@@ -14,80 +16,62 @@ def ran_whole(rank: int, stages: list[str]) -> str:
     )
 
 
-def shown(relation: str) -> str:
-    """What rank 0 says after step 1, where the line left it open. `relation`: as Claim.after() says it."""
-    return f"ostinato: step 1 has shown: {relation}"
+def draws(rank: int, what: str, step: int, drawn: dict, strays: dict) -> str:
+    """What a rank says of a "step", or of an "evaluation", in which layers draw other random numbers than in 1F1B."""
+    where = f"step {step}" if what == "step" else "an evaluation"
+    return (
+        f"ostinato: rank {rank}: in {where}, {in_words(drawn, strays)}: losses are those of another seed; PipelineModule(seed_layers=True) makes random "
+        "numbers of torch, NumPy and Python equal under every placement"
+    )
 
 
-def shown_later(rank: int, step: int, relation: str) -> str:
-    """What a rank says where a later step does what the first did not, or the first what was not expected."""
-    if step == 1:
-        return f"ostinato: rank {rank}: step 1 has shown: {relation}"
-    return f"ostinato: rank {rank}: step {step} does what step 1 did not: {relation}"
-
-
-def evaluated(rank: int, relation: str) -> str:
-    """What a rank says after an evaluation in which layers draw, where its numbers are not 1F1B's."""
-    return f"ostinato: rank {rank}: an evaluation has shown: {relation}"
-
-
-def run_twice(rank: int, places: list[str]) -> str:
-    """What a rank says of layers that are recomputed, and whose forward changes what is not put back for it."""
-    return f"ostinato: rank {rank}: {seen_twice(places)}"
-
-
-def each_its_own(places: list[str]) -> str:
-    """What rank 0 says after the first step of a plan in two directions whose forwards change attributes of layers."""
-    shown = "; ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
-    return f"ostinato: forwards change these, and each direction has its own, of the batches that go its way: {shown}"
-
-
-def measuring_left(rank: int, places: list[str]) -> str:
-    """What a rank says where the forwards that "auto" measures with have changed what cannot be put back."""
-    return f"ostinato: rank {rank}: measuring ran forwards, and these are not what they were before it: {'; '.join(places)}"
-
-
-def left_by_measuring(ranks: list[int]) -> str:
-    """What rank 0 says for them of the numbers. `ranks`: those that said what measuring_left() says."""
-    return f"measuring has changed what {ranks_in_words(ranks)} named: what reads it may have other numbers than in 1F1B"
+def several(layers: list[int]) -> str:
+    """What rank 0 says after step 1 where the plan cuts after layers that hand on more than one tensor with a gradient."""
+    return (
+        f"ostinato: several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where DeepSpeed's own partition does not cut: "
+        f"expected: the losses of 1F1B {ROUNDED}"
+    )
 
 
 NORM = "ostinato: get_global_grad_norm() sums rank by rank, and layers have moved: it equals 1F1B's up to rounding"
-STEPS_OF_THEIR_OWN = f"every step has an order of its own, in which gradients and losses are added: {ROUNDED}"
 
 
-def difference(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False, order: bool | None = None) -> str:
-    """Why the run equals 1F1B up to rounding only; "" where it equals it bit for bit.
+def expected(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False, order: bool | None = None) -> str:
+    """What the plan's design says of losses, which nothing has measured yet.
 
     `regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped by a norm that is
     summed over other ranks than in DeepSpeed's partition. `copies`: directions in which the plan runs the model. `branches`: its
     stages are not a chain. `order`: whether the plans of steps keep the order in which 1F1B adds; None: `program` is the plan of all.
     """
+    why = _rounds(program, regrouped, clipped, copies, branches, order)
+    return f"expected: the losses of 1F1B {ROUNDED}, for {why}" if why else "expected: the losses of 1F1B bit for bit"
+
+
+def _rounds(program, regrouped: list[str], clipped: bool, copies: int, branches: bool, order: bool | None) -> str:
+    """Why they are not equal bit for bit; "" where they are."""
     if copies > 1:
-        return f"gradients of the {copies} directions are added at the end: {ROUNDED}"
+        return f"gradients of the {copies} directions are added at the end"
     if branches:
-        return f"gradients of what several layers read are added in another order: {ROUNDED}"
+        return "gradients of what several layers read are added in another order"
     if order is False:
-        return STEPS_OF_THEIR_OWN
+        return "every step has an order of its own, in which gradients and losses are added"
     if order is None and not program.keeps_order:
-        return f"gradients or losses are added in another order: {ROUNDED}"
+        return "gradients or losses are added in another order"
     if shared := [stage.name for stage in program.stages if len(stage.ranks) > 1]:
-        return f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one: {ROUNDED}"
+        return f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one"
     if regrouped:
-        return f"gradients of layers tied as {', '.join(regrouped)} are added in another order: {ROUNDED}"
-    if clipped:
-        return f"gradient clipping sums its norm rank by rank, and layers have moved: {ROUNDED}"
-    return ""
+        return f"gradients of layers tied as {', '.join(regrouped)} are added in another order"
+    return "gradient clipping sums its norm rank by rank, and layers have moved" if clipped else ""
 
 
-def line(program, relation: str, sized: bool = False) -> str:
-    """`relation`: as Claim.before() says it. `sized`: every step has a plan of its own."""
+def line(program, losses: str, sized: bool = False) -> str:
+    """`losses`: as expected() says it. `sized`: every step has a plan of its own."""
     what = f'ostinato: plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
     if not any(stage.has_backward for stage in program.stages):
         return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
     if sized:
-        return f"{what}micro-batches a step, each step planned for their sizes; numbers: {relation}"
-    return f"{what}micro-batches: predicted step {program.predicted / 1e6:.3f} ms{optimizer(program)}{against(program)}; numbers: {relation}"
+        return f"{what}micro-batches a step, each step planned for their sizes; {losses}"
+    return f"{what}micro-batches: predicted step {program.predicted / 1e6:.3f} ms{optimizer(program)}{against(program)}; {losses}"
 
 
 def optimizer(program) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from deepspeed.runtime.pipe import schedule
 
 from .errors import OstinatoError
+from .items import own
 from .plans import Stage
 from .upstream import Engine
 
@@ -58,6 +59,5 @@ class Batches:
         for name, takers in self._takers[index % self._copies].items():
             if takers:
                 value = buffers[name][index]  # DeepSpeed copies inputs
-                labels = self._engine._ostinato.labels
-                self._held[index, name] = (takers, value if kept or name == "inputs" else labels.copy(index, value))
+                self._held[index, name] = (takers, value if kept or name == "inputs" else own(value))
             buffers[name][index] = None

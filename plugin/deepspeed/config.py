@@ -6,7 +6,9 @@
       "placement": "placement.toml",  // default: placement.toml beside the plan; must be the one that the plan names
 
       "profile": "profile.json",      // or: search one at start, from a profile
-      "auto": true,                   // or: measure the layers in the first train_batch(), then search
+      "auto": true,                   // or: run the first step under DeepSpeed's 1F1B, measure, search, and start again with the plan;
+                                      // "measure": end there, and let the next start run the plan that lies in "output"
+      "check": 1,                     // steps that DeepSpeed's 1F1B runs first, with which the plan's are compared (0; with "auto" 1)
       "search": {"time_limit": 30},   // how, for these two; keys as in configs/options.toml
 
       "sizes": "tokens",              // micro-batches differ, and each step has a plan of its own; or "module:function"
@@ -62,7 +64,8 @@ class Section(BaseModel):
     plan: str | None = Field(default=None, min_length=1)
     placement: str | None = Field(default=None, min_length=1)
     profile: str | None = Field(default=None, min_length=1)
-    auto: bool = False
+    auto: bool | Literal["measure"] = False
+    check: int | None = Field(default=None, ge=0, le=1000)
     search: Search | None = None
     sizes: str | None = Field(default=None, min_length=1)
     size: float | None = Field(default=None, gt=0, le=2**50)
@@ -74,6 +77,11 @@ class Section(BaseModel):
     trace: str | None = Field(default=None, min_length=1)
     memory: str | None = Field(default=None, min_length=1)
     require: bool = True
+
+    @property
+    def checks(self) -> int:
+        """Steps that DeepSpeed's own 1F1B runs first."""
+        return int(bool(self.auto)) if self.check is None else self.check
 
     @property
     def searches(self) -> bool:
@@ -118,6 +126,8 @@ def _check_ways(section: Section, where: str) -> None:
         raise OstinatoError(f'{where}: the "ostinato" section has {given}: each is a way to a plan, give one')
     if section.placement and section.searches and (section.auto or not section.sizes):
         raise OstinatoError(f'{where}: "placement" in the "ostinato" section belongs to "plan": a search makes its own')
+    if section.auto == "measure" and not section.output:
+        raise OstinatoError(f'{where}: "auto": "measure" in the "ostinato" section needs "output": a folder for the plan')
     if section.auto and section.search is not None and section.search.inference:
         raise OstinatoError(f'{where}: "inference" in "search" needs "profile": "auto" measures while it trains')
     for key in ("search", "output"):
@@ -163,10 +173,16 @@ def _suggestion(key: str, inside: str) -> str:
     return f"known keys: {', '.join(known[inside])}"
 
 
-def resolve(section: Section, file: str | None) -> Paths:
-    """Absolute paths. Raises OstinatoError where a plan that is named, or its placement, is missing."""
+def resolve(section: Section, file: str | None, found: Path | None = None) -> Paths:
+    """Absolute paths. `found`: the folder in which the first start has left its plan to the second. Raises OstinatoError where a plan that is
+    named, or its placement, is missing.
+    """
     base = Path(file).parent if file else Path.cwd()
     named: dict[str, Any] = {key: base / value if (value := getattr(section, key)) else None for key in Section.PATHS}
+    if found is not None:
+        sizes = found / "sizes.json"
+        here = {"plan": found / "plan.json", "placement": found / "placement.toml", "sizes": sizes if sizes.is_file() else None}
+        return Paths(**named | (here if here["plan"].is_file() else {}))
     if section.searches:
         if (placement := named["placement"]) and not placement.is_file():
             raise OstinatoError(f'"placement": {placement}: no such file; ostinato placement and ostinato partition make one')

@@ -19,8 +19,8 @@ from ostinato.nn.layers import split_of
 from ostinato.ranks.groups import everyones
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from .buffers import Buffers
 from .errors import OstinatoError
-from .forward_state import ForwardState
 from .module import StagedLayers
 from .upstream import Engine, Model, count_elsewhere
 
@@ -118,22 +118,23 @@ class Copies:
 
 
 @contextmanager
-def watched_state(model: StagedLayers, group) -> Iterator[list[str]]:
-    """Around the forwards of a step: attributes of layers that they changed, of the whole pipeline, in words. Each direction has its own, and
-    has seen its own batches only. Raises OstinatoError on every rank where they changed buffers (BatchNorm's statistics): checkpoints and
-    evaluation have one for both. All ranks of the group must call it.
+def watched_buffers(model: StagedLayers, group) -> Iterator[None]:
+    """Around the forwards of a step. Raises OstinatoError on every rank where they changed buffers (BatchNorm's statistics): checkpoints and
+    evaluation have one for both directions. All ranks of the group must call it.
     """
-    changed: list[str] = []
-    state = ForwardState(dict(zip(model._local_layers, model._local_funcs, strict=True)))
-    before = state.now()
-    yield changed
-    everyone = everyones((state.changed_buffers(before), state.lost(before) + state.changed_generators(before)), group)
-    if buffers := sorted({name for held, _ in everyone for name in held}):
+    buffers = Buffers(dict(zip(model._local_layers, model._local_funcs, strict=True)))
+    before = buffers.now()
+    yield
+    if changed := sorted({name for held in everyones(buffers.changed(before), group) for name in held}):
         raise OstinatoError(
-            f"the plan runs the model in two directions, and forwards change {buffers[0]}{f' and {len(buffers) - 1} more' if buffers[1:] else ''}: "
+            f"the plan runs the model in two directions, and forwards change {_of_layer(changed[0])}{f' and {len(changed) - 1} more' if changed[1:] else ''}: "
             "each direction would have its own, of its own batches. Use a placement of one direction, or layers without such statistics"
         )
-    changed += sorted({name for _, held in everyone for name in held})
+
+
+def _of_layer(buffer: str) -> str:
+    layer, _, name = buffer.partition(".")
+    return f'"{name}" of layer {layer}'
 
 
 def _gradients(engine: Engine, parameters: list[torch.nn.Parameter], group) -> list[torch.Tensor]:

@@ -68,3 +68,13 @@ class Draws:
     def new(self) -> dict[int | str, list[str]]:
         found, self._new = self._new, {}
         return {what: sorted(kinds) for what, kinds in found.items()}
+
+
+def merged(all_draws, with_batches: bool = False) -> dict:
+    """Of several ranks. Reading batches counts only among streams: else a loader draws on the ranks that read, as in 1F1B."""
+    found: dict = {}
+    for draws in all_draws:
+        for what, kinds in draws.items():
+            if with_batches or what != BATCH:
+                found.setdefault(what, set()).update(kinds)
+    return found

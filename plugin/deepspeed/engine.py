@@ -16,26 +16,25 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 from ostinato.profile.machine import freed_memory
-from ostinato.ranks.groups import link_groups
+from ostinato.ranks.groups import everyones, link_groups
 from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch, late_after
 from torch.distributed.distributed_c10d import _get_default_store
 
 from . import announce, plans
 from .batches import Batches
-from .claims import Claim
 from .clipping import clip_as_partitioned
-from .copies import add_losses, watched_state
+from .compared import compare_with
+from .copies import add_losses, watched_buffers
 from .costs import costs_of
-from .equality import Equality
 from .errors import OstinatoError
 from .evaluation import Forwards
-from .labels import Labels
-from .late_changes import EXECUTED, LateChanges
 from .next_step import NextStep
 from .outside import Outside
 from .plan_checkpoints import PlanCheckpoints
 from .plan_data import PlanData
+from .random_numbers import RandomNumbers
+from .readers import Readers
 from .run import Run
 from .sharding import couriers_of
 from .sizes import size_function
@@ -46,23 +45,35 @@ from .upstream import Engine
 
 _engines = count()  # every rank makes its engines in the same order
 
+# What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
+EXECUTED = (
+    schedule.LoadMicroBatch,
+    schedule.ForwardPass,
+    schedule.BackwardPass,
+    schedule.SendActivation,
+    schedule.RecvActivation,
+    schedule.SendGrad,
+    schedule.RecvGrad,
+)
 
-def become_plan_engine(engine: Engine, run: Run) -> None:
-    """Before __init__ of the engine has run."""
-    kind = type(engine)
-    engine.__class__ = type(kind.__name__, (PlanEngine, kind), {"__module__": kind.__module__})
-    engine.__dict__["_ostinato"] = run
+
+def become(kind: type, engine: Engine) -> None:
+    """`kind` is mixed in before the class of `engine`, when its __init__ has not run yet."""
+    own = type(engine)
+    engine.__class__ = type(own.__name__, (kind, own), {"__module__": own.__module__})
 
 
 class PlanEngine(PlanData, PlanCheckpoints):
     """Mixed in before PipelineEngine."""
 
-    def ostinato_begin(self, claim: Claim) -> Claim:
-        """After __init__: makes the executors and hands them this rank's stages. All ranks must call it. Returns what is known now."""
+    def ostinato_begin(self, draws_elsewhere: bool, first: str | None) -> None:
+        """After __init__: makes the executors and hands them this rank's stages. All ranks must call it. `draws_elsewhere`: layers would draw
+        other random numbers than in 1F1B. `first`: what 1F1B has computed in the steps that are to be compared.
+        """
         run = self._ostinato
         run.group, run.links = self._own_groups()
-        run.equality = Equality(self, claim, run.stages)
-        run.labels = Labels(lambda words: run.equality.doubt([words] * run.trains))
+        run.random_numbers = RandomNumbers(self, run.stages, draws_elsewhere)
+        run.readers = Readers(self, run.stages)
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         run.executor = self._training_executor() if run.trains else None
@@ -70,14 +81,14 @@ class PlanEngine(PlanData, PlanCheckpoints):
             freed_memory.keep()
         if run.plans_steps:
             self._plan_steps()
-        run.late_changes = LateChanges(self)
         run.watch = self._watched()
         run.outside = Outside(self, run.watch, run.section.timeout_s)
         if run.paths.trace is not None:
             run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
-        return run.equality.claim
+        if first is not None:
+            compare_with(self, first, run.section.require)
 
     def _plan_steps(self) -> None:
         """Each has a plan of its own from here on."""
@@ -88,7 +99,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         assert asked.sizes is not None
         if not (asked.read_ahead and run.steps.plans_here):
             return
-        if run.equality.follows_draws:
+        if run.random_numbers.elsewhere:
             print(announce.nothing_ahead(self.global_rank), flush=True)
         else:
             say = partial(announce.of_next_step, self.global_rank)
@@ -132,7 +143,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
                     before_backward=lambda micro_batch, part, c=stage: self._before_backward(c, micro_batch, part),
                     after_backward=lambda micro_batch, part: self._after_backward(part),
                     may_split=self.module.may_split(stage),
-                    one_by_one=run.equality.one_by_one(stage),
+                    one_by_one=self._one_by_one(stage),
                 )
         return executor
 
@@ -151,13 +162,13 @@ class PlanEngine(PlanData, PlanCheckpoints):
 
     def is_first_stage(self):
         run = self._ostinato
-        if not run.ready or run.equality.asks_as_1f1b:
+        if not run.ready or run.readers.looking:
             return super().is_first_stage()
         return any(stage.reads and stage.rank == self.stage_id for stage in run.stages)
 
     def is_last_stage(self):
         run = self._ostinato
-        if not run.ready or run.equality.asks_as_1f1b:  # __init__ tries its neighbours out, in the order of the ranks
+        if not run.ready or run.readers.looking:  # __init__ tries its neighbours out, in the order of the ranks
             return super().is_last_stage()
         if run.active is not None:
             return run.active.ends
@@ -191,14 +202,17 @@ class PlanEngine(PlanData, PlanCheckpoints):
         run = self._ostinato
         if not self._steps_here:
             self._refuse_without_data(data_iter)
-            data_iter = run.equality.before_step(data_iter)
+            run.readers.begin(data_iter)
+            data_iter = run.random_numbers.before_step(data_iter)
         with self._whole_or_failed(f"step {self.global_steps + 1}"), run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
             loss = super().train_batch(data_iter)
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if self._steps_here == 1:
             self._tell_what_ran_whole()
-        run.equality.after_step(self._steps_here)
+        if self._steps_here == 1:
+            self._tell_of_first_step()
+        run.random_numbers.after_step(self._steps_here)
         return loss
 
     def eval_batch(self, *args, **kwargs):
@@ -206,7 +220,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         begin = time.perf_counter()
         run = self._ostinato
         # DeepSpeed's torch.no_grad() counts; transfers look at versions.
-        with run.outside.call("eval_batch()"), torch.inference_mode(False), run.equality.evaluation():
+        with run.outside.call("eval_batch()"), torch.inference_mode(False), run.random_numbers.evaluation():
             result = super().eval_batch(*args, **kwargs)
         if run.trace is not None and not run.trains and run.forwards.whole is not None:
             run.trace.step(time.perf_counter() - begin, run.forwards.whole)
@@ -228,6 +242,15 @@ class PlanEngine(PlanData, PlanCheckpoints):
         if failed := self._ostinato.failed:
             raise OstinatoError(f"{what}: {failed}, and ranks are out of step since then: end the run and resume it from its last checkpoint")
 
+    def _tell_of_first_step(self) -> None:
+        """What nobody knows before it. All ranks must call it."""
+        run = self._ostinato
+        for said in run.readers.end():
+            print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
+        layers = sorted({layer for of_rank in everyones(run.several) for layer in of_rank})
+        if layers and run.keeps_bits and self.global_rank == 0:
+            print(announce.several(layers), flush=True)
+
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""
         run = self._ostinato
@@ -240,7 +263,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
         self.fwd_outputs = []
         run = self._ostinato
         evaluates = isinstance(pipe_schedule, schedule.InferenceSchedule)
-        run.equality.prepare(evaluates, run.late_changes.follow(self._steps_here + 1))
+        run.random_numbers.prepare(evaluates)
+        self.module.follow()
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
         self._reserve_pipe_buffers(batches)
         run.batches = Batches(self, batches, [c for c in run.stages if c.rank == self.stage_id], plans.copies_of(run.stages))
@@ -250,17 +274,15 @@ class PlanEngine(PlanData, PlanCheckpoints):
             self._plan_step(batches)
         if evaluates:
             run.forwards.refuse_without_data()
-        run.equality.begin(batches)
+        run.random_numbers.begin(batches)
         whole = False
         try:
             if evaluates:
                 with self._whole_or_failed("an evaluation"):
                     run.forwards.run(batches)
             elif run.copies is not None and self._steps_here == 1:
-                with watched_state(self.module, run.group) as changed:
+                with watched_buffers(self.module, run.group):
                     self.ostinato_run(run.executor)
-                if changed and self.global_rank == 0:
-                    print(announce.each_its_own(changed), flush=True)
             else:
                 self.ostinato_run(run.executor)
             whole = True
@@ -269,7 +291,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             self._running_engine_backward = False
             self.module.show_all()
             run.ahead.clear()  # of a step that failed
-            run.equality.end(whole)
+            run.random_numbers.end(whole)
         run.batches_before += batches
         if not evaluates:
             if run.copies is not None:
@@ -277,10 +299,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
                     run.copies.add_gradients(self)
             if run.memory is not None:
                 run.memory.note()
-            with run.equality.update():
-                for command in self._after_the_plan(pipe_schedule):
-                    with run.outside.command(command):
-                        self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
+            for command in self._after_the_plan(pipe_schedule):
+                with run.outside.command(command):
+                    self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
     def ostinato_run(self, executor) -> None:
         """Runs all instructions of this rank; an error says where it came from."""

@@ -14,9 +14,13 @@ class Unsupported(OstinatoError):
     With `"require": false` the run then goes on under DeepSpeed's own 1F1B, and says so; every other OstinatoError stops.
     """
 
-# A PipelineModule that an engine has had before.
+# A PipelineModule that an engine has, or had.
 ANEW = (
     "give each engine a new PipelineModule; weights go from one to the other by save_checkpoint() and "
     "load_checkpoint(..., load_module_only=True)"
 )
-PLACED = f"an earlier deepspeed.initialize() has placed the layers of this PipelineModule for its plan: {ANEW}"
+HAS_ENGINE = f"this PipelineModule has an engine already that runs a plan: {ANEW}"
+PLACED = (
+    "the layers of this PipelineModule lie where a plan has them, and the configuration of this engine names no plan: name it in the "
+    '"ostinato" section, or take it from where PipelineModule found it'
+)

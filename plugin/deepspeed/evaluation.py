@@ -47,7 +47,7 @@ class Forwards:
         engine, ended = self._engine, torch.zeros(1, dtype=torch.int32, device=self._engine.device)
         if engine._reads_data():
             try:
-                self._run.equality.read_early()
+                self._run.random_numbers.read_early()
             except StopIteration:
                 ended += 1
         dist.all_reduce(ended, group=self._run.group)

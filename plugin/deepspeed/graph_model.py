@@ -103,10 +103,6 @@ class Again(Wired):
     def __call__(self, first: Node, state):
         return self.run(first.called(self.forward_fn), state)
 
-    def with_function(self, changed: Callable[[Callable], Callable]) -> "Again":
-        """One that runs changed(function) of (module, *values)."""
-        return Again(self.name, self.reads, self.wires, changed(self.forward_fn or (lambda module, *values: module(*values))))
-
 
 class NodeSpec(LayerSpec):
     """Builds a Node; the names are there before anything is built."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank holds of the layers that move, whether a tensor of one rank can become that of another, and how it does."""
+"""What a rank holds of a layer that moves, whether it can become that of another rank, and how it does."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,10 @@ from ostinato.nn import Shard
 from ostinato.nn.layers import split_of
 
 from .errors import OstinatoError
-from .parameter_groups import GroupMap, position
 
 
 @dataclass(frozen=True)
-class TensorFacts:
+class Facts:
     """What the new owner of a tensor must know of it."""
 
     name: str
@@ -22,43 +21,18 @@ class TensorFacts:
     dtype: torch.dtype
     parameter: bool
     trainable: bool
-    group: int | None  # index of its parameter group on the rank that built it
     cut: int | None  # dimension along which it is cut; None where it is whole
 
 
-@dataclass(frozen=True)
-class Holdings:
-    """One rank before the exchange: facts per unit, the options of its parameter groups, the names of its parameters, why it could
-    not build what it should ("" where it could), and what there is of the units that leave it and come to it beside tensors."""
-
-    kept: dict[str, list[TensorFacts]]
-    built: dict[str, list[TensorFacts]]
-    options: list[str]
-    names: list[str]
-    error: str
-    left: dict[str, str]  # digests by unit
-    arrived: dict[str, str]
-    beside: dict[int, tuple[str, str]]  # by layer: of tensors that it uses and that are no layer's (held)
-
-
-def check_transfer(unit: str, source: Holdings, target: Holdings, rank: int, shard: Shard | None) -> None:
+def check_transfer(unit: str, sent: list[Facts], expected: list[Facts], rank: int, shard: Shard | None) -> None:
     """Every rank checks every transfer, so that all raise the same. `shard`: the part that the target takes; None: all."""
-    sent, expected = source.kept[unit], target.built[unit]
     cut = {fact.name: fact.cut for fact in expected}
     shapes = {f.name: _part_of(f.shape, cut.get(f.name), shard) for f in sent}
     if shapes != {f.name: f.shape for f in expected}:
         raise OstinatoError(
             f'layer "{unit}" is not what its LayerSpec builds (rank {rank} holds other tensors): change layers in their '
-            "constructor, or after deepspeed.initialize()"
+            "constructor, or after PipelineModule() has made them"
         )
-    for fact in sent:
-        if fact.group is None:
-            continue
-        if position(source.options[fact.group], fact.group, target.options) is None:
-            raise OstinatoError(
-                f'layer "{unit}" moves to a rank whose optimizer has no parameter group with the options that its '
-                f'"{fact.name}" has on rank {rank}: make the same groups on every rank, even where one is empty'
-            )
 
 
 def _part_of(shape: tuple[int, ...], cut: int | None, shard: Shard | None) -> tuple[int, ...]:
@@ -74,15 +48,15 @@ def tensors_of(module) -> list[tuple[str, torch.Tensor, bool]]:
     return parameters + [(name, b, False) for name, b in module.named_buffers()]
 
 
-def facts_of(module: torch.nn.Module, groups: GroupMap) -> list[TensorFacts]:
+def facts_of(module: torch.nn.Module) -> list[Facts]:
     split = split_of(module)
     return [
-        TensorFacts(name, tuple(t.shape), t.stride(), t.dtype, parameter, t.requires_grad, groups.group_of(t), split.get(name))
+        Facts(name, tuple(t.shape), t.stride(), t.dtype, parameter, t.requires_grad, split.get(name))
         for name, t, parameter in tensors_of(module)
     ]
 
 
-def send_tensors(module: torch.nn.Module, wanted: list[TensorFacts], part: Shard | None, rank: int, group) -> None:
+def send_tensors(module: torch.nn.Module, wanted: list[Facts], part: Shard | None, rank: int, group) -> None:
     """To a rank that builds the same module, or a part of it."""
     have = {name: tensor for name, tensor, _ in tensors_of(module)}
     for fact in wanted:
@@ -94,9 +68,9 @@ def send_tensors(module: torch.nn.Module, wanted: list[TensorFacts], part: Shard
             dist.send(as_bytes(tensor), rank, group=group)
 
 
-def receive_tensors(module: torch.nn.Module, unit: str, sender: Holdings, rank: int, group, groups: GroupMap) -> None:
-    """What send_tensors() sends: the numbers, how they lie in memory, whether they train, and in which parameter group."""
-    facts = {fact.name: fact for fact in sender.kept[unit]}
+def receive_tensors(module: torch.nn.Module, sent: list[Facts], rank: int, group) -> None:
+    """What send_tensors() sends: the numbers, how they lie in memory, and whether they train."""
+    facts = {fact.name: fact for fact in sent}
     for name, tensor, _ in tensors_of(module):
         fact = facts[name]
         tensor.data = tensor.data.to(fact.dtype).contiguous()
@@ -106,8 +80,6 @@ def receive_tensors(module: torch.nn.Module, unit: str, sender: Holdings, rank: 
             tensor.data = laid_out(tensor.data, fact.stride)
         if fact.parameter:
             tensor.requires_grad_(fact.trainable)
-        if fact.group is not None:
-            groups.put(tensor, sender.options[fact.group], fact.group)
 
 
 def laid_out(data: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

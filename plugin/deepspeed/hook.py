@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wraps DeepSpeed's engines so that they heed the "ostinato" section. Imports nothing but the standard library: a run
-without the section pays for a dictionary look-up when its engine is made, and is otherwise as if ostinato were not there, but for
-optimizer state of other layers than its ranks hold (checkpoint), which it does not load.
+"""Wraps DeepSpeed's PipelineModule and engines so that they heed the "ostinato" section. Imports nothing but the standard library: a run
+without the section pays for a dictionary look-up when its model and its engine are made, and is otherwise as if ostinato were not there, but
+for optimizer state of other layers than its ranks hold (checkpoint), which it does not load.
+
+When a PipelineModule is made, the section is known by enable(), by the environment variable, or by --deepspeed_config in the arguments:
+its layers are then made where the plan has them (placing). When the engine is made, by its configuration.
 """
 
 import functools
+import json
 import os
 import sys
+from base64 import urlsafe_b64decode
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -14,6 +19,8 @@ from .errors import PLACED, OstinatoError
 
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
+
+VARIABLE = "OSTINATO_PLAN"  # environment: a plan.json, a ds_config.json with the section, or the section as JSON
 
 _enabled: dict | None = None  # what enable() was given
 _loaded: tuple[dict, str] | None = None  # the configuration last read from a file, and that file
@@ -43,12 +50,64 @@ def section_of(configuration: dict) -> dict | None:
         if key not in (SECTION, OFF):
             _refuse_strays(key, value, ())
     if SECTION not in configuration:
-        return _enabled
+        return _enabled or _of_environment()[0]
     if _enabled is not None:
         raise OstinatoError(f'a plan is given twice: by ostinato.deepspeed.enable() and by the "{SECTION}" section')
     if configuration[SECTION] is None:
         raise OstinatoError(f'"{SECTION}" is null: give it a "plan", or leave the key out, or call it "{OFF}", to train without one')
     return configuration[SECTION]
+
+
+Known = tuple[dict | None, str | None]  # a section, and the file that it is from
+
+
+def known_section() -> Known:
+    """What is known when a PipelineModule is made, before any configuration is read."""
+    if _enabled is not None:
+        return _enabled, None
+    section, file = _of_environment()
+    return (section, file) if section is not None else _of_arguments(sys.argv[1:])
+
+
+def _of_environment() -> Known:
+    given = os.environ.get(VARIABLE, "").strip()
+    if not given:
+        return None, None
+    if given.startswith("{"):
+        return _section_in(given, VARIABLE), None
+    if not os.path.isfile(given):
+        raise OstinatoError(f"{VARIABLE}={given}: no such file; it names a plan.json, or a ds_config.json with the section, or is the section as JSON")
+    with open(given) as file:
+        made = _section_in(file.read(), given)
+    return ({"plan": os.path.abspath(given)} if "ostinato-plan" in str((made or {}).get("format")) else made), os.path.abspath(given)
+
+
+def _of_arguments(arguments: list[str]) -> Known:
+    """--deepspeed_config FILE, as DeepSpeed's own parser names it, or what it holds as base64 (gpt-neox)."""
+    for at, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name.lstrip("-").replace("-", "_") == "deepspeed_config" and name.startswith("--"):
+            return _of_configuration(value if equals else next(iter(arguments[at + 1 :]), ""))
+    return None, None
+
+
+def _of_configuration(given: str) -> Known:
+    """{} and what is no configuration: DeepSpeed says what it thinks of it."""
+    try:
+        if os.path.isfile(given):
+            with open(given) as file:
+                return json.load(file).get(SECTION), os.path.abspath(given)
+        return json.loads(urlsafe_b64decode(given)).get(SECTION), None
+    except (ValueError, AttributeError, OSError):
+        return None, None
+
+
+def _section_in(text: str, where: str) -> dict | None:
+    try:
+        made = json.loads(text)
+    except ValueError as error:
+        raise OstinatoError(f"{where}: {error}") from None
+    return made[SECTION] if isinstance(made, dict) and SECTION in made else made
 
 
 def _refuse_strays(key, value, inside: tuple[str, ...]) -> None:
@@ -74,6 +133,7 @@ def wrap(module) -> None:
     if hasattr(pipeline.__init__, "__wrapped__"):
         return
     pipeline.__init__ = _pipeline_init(pipeline.__init__)
+    module.PipelineModule.__init__ = _module_init(module.PipelineModule.__init__)
     plain.__init__ = _plain_init(plain.__init__, pipeline)
     pipeline.load_checkpoint = _checked_load(pipeline.load_checkpoint)
     _remember_files()
@@ -96,6 +156,28 @@ def _pipeline_init(original):
     return init
 
 
+def _module_init(original):
+    @functools.wraps(original)
+    def init(model, *args, **kwargs):
+        original(model, *args, **kwargs)
+        section, file = _spoken(known_section)
+        if section is not None:
+            from .placing import place
+
+            place(model, section, file)
+
+    return init
+
+
+def _spoken(read):
+    """What `read` returns; its errors are said as the last word of the process."""
+    try:
+        return read()
+    except OstinatoError:
+        _speak_last()
+        raise
+
+
 def _refuse_placed(model) -> None:
     """DeepSpeed alone would run the layers of a placement in the order of the ranks, and hang or give other numbers."""
     if not getattr(model, "placed_in_order", True):
@@ -108,7 +190,7 @@ def _checked_load(original):
 
     @functools.wraps(original)
     def load(engine, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False, *args, **kwargs):
-        alone = "_ostinato" not in vars(engine) and "_ostinato_auto" not in vars(engine)  # those check for themselves
+        alone = "_ostinato" not in vars(engine)  # those check for themselves
         if alone:
             from . import checkpoint
 
@@ -132,11 +214,7 @@ def _plain_init(original, pipeline):
 
 def _section_given(kwargs: dict) -> dict | None:
     config = kwargs.get("config_class")
-    try:
-        return section_of(getattr(config, "_param_dict", None) or kwargs.get("config") or {})
-    except OstinatoError:
-        _speak_last()
-        raise
+    return _spoken(lambda: section_of(getattr(config, "_param_dict", None) or kwargs.get("config") or {}))
 
 
 def _speak_last() -> None:

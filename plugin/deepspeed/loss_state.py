@@ -9,10 +9,8 @@ Each rank has built one of its own, which PipelineModule holds as "loss_fn", and
 import torch
 import torch.distributed as dist
 from ostinato.ranks.groups import everyones
-from ostinato.ranks.presence import ranks_in_words
 
 from .errors import OstinatoError
-from .held import values_of_loss
 from .plans import Stage
 from .upstream import Model
 
@@ -24,7 +22,6 @@ def hand_on(model: Model, stages: list[Stage]) -> None:
     ranks, last = [stage.rank for stage in stages if stage.ends], len(model._grid.pp_group) - 1
     if set(ranks) <= {last}:
         return
-    _refuse_other_numbers(model, ranks, last)
     tensors = _tensors(model)
     everyone = everyones(_facts(model, tensors), model._grid.pp_proc_group)
     if len(set(everyone)) > 1:
@@ -35,18 +32,6 @@ def hand_on(model: Model, stages: list[Stage]) -> None:
         )
     for tensor in tensors.values():
         dist.broadcast(tensor.data, model._grid.pp_group[last], group=model._grid.pp_proc_group)
-
-
-def _refuse_other_numbers(model: Model, ranks: list[int], last: int) -> None:
-    """Of tensors that the loss uses and that are none of its own: a frozen network in a closure, an attribute of a callable object."""
-    everyone = everyones(values_of_loss(model.loss_fn), model._grid.pp_proc_group)
-    differing = [model._grid.pp_group[rank] for rank in ranks if everyone[rank][0] != everyone[last][0]]
-    if differing:
-        raise OstinatoError(
-            f"the placement computes the loss on {ranks_in_words(differing)} and 1F1B on rank {model._grid.pp_group[last]}, and tensors that it uses "
-            f"({everyone[last][1] or everyone[differing[0]][1]}) have other numbers there: give PipelineModule a loss_fn that is a torch.nn.Module with them as "
-            "parameters or buffers, or make them the same on every rank (a seed)"
-        )
 
 
 def is_its(name: str) -> bool:

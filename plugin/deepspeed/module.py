@@ -8,16 +8,15 @@
 The stage must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from deepspeed.runtime.activation_checkpointing import checkpointing
 from ostinato.nn import Shard, ShardedLogits
 
+from .buffers import Buffers
 from .draws import LOSS
 from .errors import OstinatoError
-from .forward_state import ForwardState
 from .graph_model import Wires, wired
 from .layer_files import LayerFiles
 from .plans import Stage
@@ -34,8 +33,8 @@ class StagedLayers(RecomputedLayers, LayerFiles):
     _shown: "_View | None"
     _run: int  # which of the runs of layers that are checkpointed
 
+    own_kind: type  # of the script, or PipelineModule
     placed_in_order: bool  # on every rank alike: DeepSpeed's own schedule could run the layers where they are
-    given: Any = None  # (overlaps) is told what a stage runs on, which DeepSpeed has copied
     whole_logits = False  # forward() of a sharded head returns the logits of all its ranks
     _one_backward = False  # layers are compiled so that gradients of inputs and weights come together
 
@@ -43,8 +42,6 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         """DeepSpeed's, in which each run of layers that is checkpointed knows which one it is, when it is recomputed, too."""
         self._refuse_gaps()
         self._given_alone = isinstance(forward_input, tuple) and len(forward_input) == 1
-        if self.given is not None:
-            self.given(forward_input)
         own, self._run = self.activation_checkpoint_func, -1
 
         def numbered(function, *inputs):
@@ -55,8 +52,7 @@ class StagedLayers(RecomputedLayers, LayerFiles):
             def run(*values):
                 self._run = before
                 self._look_where_draws_begin(first)
-                with self._own_seeds():
-                    return function(*values)
+                return function(*values)
 
             return own(run, *inputs)
 
@@ -93,7 +89,7 @@ class StagedLayers(RecomputedLayers, LayerFiles):
             if (node := wired(function)) is not None:
                 node.wires = wires
         if torch.is_grad_enabled() and (stage.recomputes or stage.sharded):
-            self._checkpoint(stage, view.state)
+            self._checkpoint(stage, view.buffers)
 
     def learns(self, stage: Stage) -> bool:
         """Whether some parameter of its layers does."""
@@ -103,10 +99,6 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         """What the stage runs, in order; its own list."""
         return self._views[stage.index].functions
 
-    def watch_backward(self, stage: Stage) -> Callable[[], None]:
-        """Before the stage's backward. To be called after it: notes what recomputation in it has changed."""
-        return self._watch_backward(ForwardState(dict(zip(stage.layers, self.functions_of(stage), strict=True)), whole=False))
-
     def show_all(self) -> None:
         """The resting state: every local layer, in model order."""
         self._put_away()
@@ -115,14 +107,17 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         self._shown_layers = self._local_layers
         self._set_bounds(self._local_layers[0], self._local_layers[-1] + 1)
 
-    def replace_layer(self, layer: int, old: Any, new: Any) -> None:
-        """`new` runs in the place of `old`, which forward_funcs held before a script changed it."""
-        for stage in (c for c in self._stages if layer in c.layers):
-            functions, at = self.functions_of(stage), list(stage.layers).index(layer)
-            assert given(functions[at]) in (old, new), f"stage {stage.index} runs something else than layer {layer} of forward_funcs"
-            functions[at] = new  # which compile() may have done
-            self._views[stage.index].state = ForwardState(dict(zip(stage.layers, functions, strict=True)))
-        self._local_funcs[self._local_layers.index(layer)] = new
+    def follow(self) -> None:
+        """Before a step: what the script has put into forward_funcs since the last runs under the plan, too."""
+        functions = self.forward_funcs
+        if len(functions) != len(self._local_layers):
+            raise OstinatoError(
+                f"model.forward_funcs holds {len(functions)} layers, and this rank has {len(self._local_layers)} under the plan: replace layers one by one"
+            )
+        self._local_funcs = functions
+        of_layer = dict(zip(self._local_layers, functions, strict=True))
+        for stage in self._stages:
+            self._views[stage.index].take({layer: of_layer[layer] for layer in stage.layers})
 
     @property
     def curr_layer(self) -> int:
@@ -178,13 +173,8 @@ class StagedLayers(RecomputedLayers, LayerFiles):
             elif layer is not None and not isinstance(layer, torch.nn.Module):
                 made[id(function)] = torch.compile(function, *args, **kwargs)
         for functions in (self._local_funcs, *(view.functions for view in self._views.values())):
-            functions[:] = [made.get(id(given(function)), function) for function in functions]
+            functions[:] = [made.get(id(function), function) for function in functions]
         self._one_backward = kwargs.get("backend") != "eager"
-
-
-def given(function: Any) -> Any:
-    """What the script gave for a function that borders look at."""
-    return getattr(function, "ostinato_given", function)
 
 
 class _View:
@@ -192,9 +182,13 @@ class _View:
 
     def __init__(self, functions: dict):
         """`functions`: by layer."""
-        self.functions = list(functions.values())  # what its stage runs, in order
-        self.state = ForwardState(functions)
+        self.functions: list = []  # what its stage runs, in order
+        self.take(functions)
         self.checkpointable: list[bool] = []
+
+    def take(self, functions: dict) -> None:
+        if self.functions != list(functions.values()) or not self.functions:
+            self.functions, self.buffers = list(functions.values()), Buffers(functions)
 
 
 def adopt(
@@ -210,12 +204,12 @@ def adopt(
     model.__class__ = type(kind.__name__, (StagedLayers, kind), {"__module__": kind.__module__})
     stages = sorted(stages, key=lambda stage: stage.first)
     model._owners, model._stages, model._shards, model.written_elsewhere = owners, stages, shards, elsewhere
+    model.own_kind = kind
     model._wires = wires
     model.read_for_others = None
     model._local_funcs = model.forward_funcs
     model._local_layers = sorted({layer for stage in stages for layer in stage.layers})
     functions = dict(zip(model._local_layers, model._local_funcs, strict=True))
     model._views = {stage.index: _View({layer: functions[layer] for layer in stage.layers}) for stage in stages}
-    model.run_twice = []  # what recomputation changes once more, in words
     model._shown = model._own_checkpointing = None
     model.show_all()

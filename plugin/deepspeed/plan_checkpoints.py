@@ -7,7 +7,6 @@ from deepspeed import comm
 
 from . import announce, checkpoint, universal
 from .errors import OstinatoError
-from .parameter_groups import refuse_left
 from .plans import copies_of
 from .run import Run
 from .upstream import Engine
@@ -31,11 +30,6 @@ class PlanCheckpoints(Engine):
         run = self._ostinato
         if self.micro_batches != (planned := run.program.micro_batches * copies_of(run.stages)):
             raise OstinatoError(f"engine.micro_batches is {self.micro_batches}, and the plan is for {planned}: search a plan for {self.micro_batches}")
-
-    def _check_for_duplicates(self, optimizer):
-        """Asked once the optimizer is there, and before ZeRO or half precision flatten its parameters."""
-        refuse_left(optimizer)
-        super()._check_for_duplicates(optimizer)
 
     def get_global_grad_norm(self):
         """Summed rank by rank where ZeRO or half precision computes it: rounded otherwise than in 1F1B where layers have moved."""

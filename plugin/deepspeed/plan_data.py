@@ -51,7 +51,7 @@ class PlanData(StagePasses):
             program = run.steps.next(seen, self.global_steps + 1, **ahead)
         run.executor.set_program(program)
         if run.next_step is not None:
-            with run.equality.reading():
+            with run.random_numbers.reading():
                 run.next_step.prepare(self.data_iterator, self.batch_fn, batches)
         if run.trace is not None:
             run.trace.planned(program, run.steps.last)
@@ -62,7 +62,7 @@ class PlanData(StagePasses):
         assert run.section.sizes is not None
         read, items = self._next_unread, []
         try:
-            run.equality.read_ahead(lambda: items.append(own(read())), batches)
+            run.random_numbers.read_ahead(lambda: items.append(own(read())), batches)
         except Exception as error:  # the user's loader
             return Seen(error=f"reading micro-batch {len(items)}: {type(error).__name__}: {error}")
         run.ahead.extend(items)
@@ -71,7 +71,7 @@ class PlanData(StagePasses):
     def _next_batch(self):
         run = self._ostinato
         item = run.ahead.popleft() if run.ahead else self._next_unread()
-        run.equality.note_item(item)
+        run.readers.note(item)
         return item
 
     def _next_unread(self):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan as the DeepSpeed side needs it: lowered, checked against the model and the configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from .config import Paths
@@ -128,10 +128,9 @@ def wired(stages: list[Stage], specs: list) -> list[Stage]:
     return [replace(stage, takes=wires[stage.index].takes) for stage in stages]
 
 
-def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -> None:
-    """Raises OstinatoError where the plan is for another size or another model. `specs`: layers of the PipelineModule."""
-    stages = stages_of(program)
-    copies = copies_of(stages)
+def check_micro_batches(program, micro_batches: int) -> None:
+    """Raises OstinatoError where the plan is for another number of them."""
+    copies = copies_of(stages_of(program))
     if trains(program) and program.micro_batches * copies != micro_batches:
         ways = "" if copies == 1 else f", each for {copies} directions,"
         needed = "" if micro_batches % copies else f": ostinato plan PROFILE --micro-batches {micro_batches // copies} makes one for that"
@@ -139,13 +138,18 @@ def check_shape(program, micro_batches: int, pipeline_ranks: int, specs: list) -
             f"the plan is for {program.micro_batches} micro-batches{ways} a step, and gradient_accumulation_steps is "
             f"{micro_batches}{needed}"
         )
+
+
+def check_shape(program, pipeline_ranks: int, specs: list) -> None:
+    """Raises OstinatoError where the plan is for another number of ranks or another model. `specs`: layers of the PipelineModule."""
+    stages = stages_of(program)
     devices = program.ranks
     if devices != pipeline_ranks:
         raise OstinatoError(
             f'placement "{program.placement_name}" has {devices} devices, and the pipeline has {pipeline_ranks} '
             f"stages (PipelineModule's num_stages): they must be equal"
         )
-    for copy in range(copies):
+    for copy in range(copies_of(stages)):
         _check_layers(program, of_copy(stages, copy), specs)
     idle = set(range(devices)) - {rank for stage in stages for rank in stage.ranks}
     if idle:
@@ -214,3 +218,15 @@ def _check_branches(program, stages: list[Stage], specs: list) -> None:
 def trains(program) -> bool:
     """False for a plan that holds forwards only."""
     return any(stage.has_backward for stage in program.stages)
+
+
+def draws_otherwise(program, stages: list[Stage], owner: Callable[[int], int]) -> bool:
+    """Whether some rank runs other layers than in DeepSpeed's own partition (`owner`: rank of a layer), or in another order."""
+    if any(stage.ranks != (owner(layer),) for stage in stages for layer in stage.layers):
+        return True
+    place = {stage.index: number for number, stage in enumerate(stages)}
+    for rank in range(program.ranks):
+        order = [(i.micro_batch, place[i.stage]) for i in program.instructions(rank) if i.action == "F"]
+        if order != sorted(order):
+            return True
+    return False

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a PipelineModule the layers of a placement, with the weights that DeepSpeed's own partition initialised.
+"""Gives a PipelineModule that has just been made the layers of a placement, with the weights that DeepSpeed's own partition
+initialised.
 
-DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay are kept as
-they are; those that move are built anew on their new rank, under a copy of the random state, and take over parameters and
-buffers by name, and what a script has done to them since they were built (moved_state). So every weight, and every random number
-drawn afterwards, is what it would have been without ostinato.
+DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay are kept as they are.
+Those that move do so one at a time: their new rank builds one under a copy of the random state and takes over its parameters and
+buffers by name, and the old one drops its own before the next layer moves. So every weight, and every random number drawn
+afterwards, is what it would be without ostinato, and no rank holds more than one layer beside those of the two partitions.
+
 Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a tied module, once a rank. A layer of a sharded
 stage is a unit of each of the stage's ranks, which gets its part of every tensor.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
 
@@ -20,67 +22,67 @@ from ostinato.ranks.groups import everyones
 
 from .copies import Copies, Holders, shared_by
 from .errors import OstinatoError
-from .graph_model import Again, Node, Wires, stage_wires
-from .held import apart, differing, values_of
-from .holdings import Holdings, check_transfer, facts_of, receive_tensors, send_tensors, tensors_of
-from .layer_state import Described, Marks, describe
-from .left import given_to, let_go
+from .graph_model import Node, Wires, stage_wires
+from .holdings import Facts, check_transfer, facts_of, receive_tensors, send_tensors, tensors_of
 from .module import adopt
-from .moved_state import MovedState, functions_changed
-from .packing import digest
-from .parameter_groups import GroupMap, mark_left
 from .plans import Stage, copies_of, of_copy
 from .random_state import random_state_kept
-from .tied import beside, built_alike, only_tied, tied_tensors
+from .tied import apart_from_its_own, beside, source_of
 from .universal import Part
 from .upstream import Model, count_elsewhere
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """`moved`: parameter names of each pipeline rank before the move; None where no layer changed its rank. `regrouped`:
-    keys of tied layers whose gradients are now summed in another order. `copies`: what this rank holds together with others,
-    where the plan runs the model in several directions. `parts`: the parameters of which it holds a part. `notes`: what rank 0 is to
-    say of layers that moved."""
+    """`units`: of each pipeline rank in DeepSpeed's partition, in the order in which it registers them; None where no layer changed its
+    rank. `regrouped`: keys of tied layers whose gradients are now summed in another order. `copies`: what this rank holds together
+    with its peers, where the plan runs the model in several directions. `parts`: the parameters of which it holds a part. `notes`: what
+    rank 0 is to say of layers that moved.
+    """
 
-    moved: list[list[str]] | None
+    units: list[list[str]] | None
     regrouped: list[str]
     copies: Copies | None
     parts: list[Part]
     notes: list[str]
 
 
-def rebuild(
-    model, stages: list[Stage], groups: GroupMap, shards: dict[int, Shard], engines: dict[str, Marks] | None = None
-) -> Rebuilt:
-    """Places the layers as `stages` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages;
-    `engines`: what an engine has done to the layers, which need not move.
+def rebuild(model, stages: list[Stage], shards: dict[int, Shard]) -> Rebuilt:
+    """Places the layers as `stages` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages.
 
     Raises OstinatoError on every rank where a layer cannot be moved.
     """
-    before = [model.stage_owner(layer) for layer in range(model._num_layers)]
+    before = owners_of(model)
     of_layer = {layer: stage for stage in of_copy(stages, 0) for layer in stage.layers}
     by_layer = [of_layer[layer] for layer in range(model._num_layers)]
     holders = [_holders(stages, layer) for layer in range(model._num_layers)]
     mine = [stage for stage in stages if stage.on(model.stage_id)]
-    moves = holders != [(rank,) for rank in before]
-    names, copies, parts, notes = None, None, [], []
-    if moves:
-        mover = _Mover(model, before, holders, _places(stages), groups, shards)
-        mover.stages = [{stage.index for stage in stages if layer in stage.layers} for layer in range(model._num_layers)]
-        names = mover.move(engines or {})
-        parts, notes = mover.parts, mover.notes
+    mover = _Mover(model, before, holders, _places(stages), shards) if moves(model, stages) else None
+    if mover is not None:
+        mover.move()
     several = copies_of(stages) > 1
     others_write = {i for stage in mine for i in stage.layers if holders[i][0] not in stage.ranks}
     wires = _wires(model, stages)
     adopt(model, [stage.rank for stage in by_layer], mine, shards, others_write, wires)
     model.placed_in_order = not wires and all(len(ranks) == 1 for ranks in holders) and holders == sorted(holders)
-    if moves:
-        if several:
-            copies = mover.share()
-        else:
-            mover.tie()
-    return Rebuilt(names, [] if several else _regrouped(model, before, by_layer), copies, parts, notes)
+    regrouped = [] if several else _regrouped(model, before, by_layer)
+    if mover is None:
+        return Rebuilt(None, regrouped, None, [], [])
+    copies = mover.share() if several else None
+    if not several:
+        mover.tie()
+    return Rebuilt(mover.old, regrouped, copies, mover.parts, mover.notes)
+
+
+def owners_of(model) -> list[int]:
+    """By layer, its pipeline rank in DeepSpeed's own partition."""
+    parts = model.partitions()
+    return [rank for rank in range(len(parts) - 1) for _ in range(parts[rank], parts[rank + 1])]
+
+
+def moves(model, stages: list[Stage]) -> bool:
+    """Whether some layer of a model that DeepSpeed has made lies elsewhere in these stages."""
+    return [_holders(stages, layer) for layer in range(model._num_layers)] != [(rank,) for rank in owners_of(model)]
 
 
 def _holders(stages: list[Stage], layer: int) -> tuple[int, ...]:
@@ -123,114 +125,107 @@ def _regrouped(model: Model, before: list[int], by_layer: list[Stage]) -> list[s
     return sorted(changed)
 
 
+@dataclass
+class _Said:
+    """By one rank, of the unit that moves next: what it has of it, and why it cannot build it ("" where it can)."""
+
+    facts: list[Facts] = field(default_factory=list)
+    error: str = ""
+
+
 class _Mover:
     """Moves the units of one pipeline between its ranks."""
 
-    def __init__(
-        self,
-        model,
-        before: list[int],
-        owners: list[tuple[int, ...]],
-        places: dict[int, dict[int, Shard]],
-        groups: GroupMap,
-        shards: dict[int, Shard],
-    ):
+    def __init__(self, model, before: list[int], owners: list[tuple[int, ...]], places: dict[int, dict[int, Shard]], shards: dict[int, Shard]):
         """By layer: its rank in DeepSpeed's partition, those that will hold it, and the part of each where it is sharded."""
-        self.model, self.groups, self.rank, self.owners = model, groups, model.stage_id, owners
+        self.model, self.rank, self.owners, self.before = model, model.stage_id, owners, before
         self.group, self.ranks = model._grid.pp_proc_group, model._grid.pp_group
-        self.names = [_unit(layer, spec) for layer, spec in enumerate(model._layer_specs)]
+        self.specs = model._layer_specs
+        self.names = [unit_of(layer, spec) for layer, spec in enumerate(self.specs)]
         everyone = range(len(self.ranks))
-        self.before = before
         self.old = [self._units([(rank,) for rank in before], rank) for rank in everyone]
         self.new = [self._units(owners, rank) for rank in everyone]
         self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
         self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
         held = {unit: parts for layer, parts in places.items() if (unit := self.names[layer]) is not None}
         self.held = Holders(self.new, held, self.rank)
-        self.stages: list[set[int]] = []  # by layer
-        self.fresh: dict[str, dict] = {}  # of what arrives: as its constructor made it
-        self.parts: list[Part] = []  # filled by move()
+        self.modules: dict[str, torch.nn.Module] = {}  # what this rank has built in DeepSpeed's partition, until it has handed it on
+        self.arrived: dict[str, torch.nn.Module] = {}
+        self.whole: dict[str, list[Facts]] = {}  # of what is sharded, before it was
+        self.parts: list[Part] = []
         self.notes: list[str] = []
-        self.borrowed: dict[int, str] = {}  # tied layers that run on another rank's module; what to say where they use what is not tied
 
-    def move(self, engines: dict[str, Marks]) -> list[list[str]]:
-        """Builds what arrives, exchanges the weights, and registers the layers in model order.
-
-        Returns the names of the parameters that each rank held before.
-        """
-        kept, transfers = {unit: self._module(unit) for unit in self.old[self.rank]}, self._transfers()
+    def move(self) -> None:
+        """Exchanges the units, and registers the layers in model order."""
+        self.modules = {unit: self.model.get_submodule(unit) for unit in self.old[self.rank]}
+        self._refuse(self._shared() or self._tied_apart())
+        self._unregister()
+        transfers = self._transfers()
         with random_state_kept():
-            built, error = self._build_all(kept)
-        error = error or functions_changed(self.model, self.names) or self._shared(kept, built) or self._tied_apart(kept)
-        error = error or apart(self.model._layer_specs, self.before, self.owners, self.stages)
-        leaving = {unit: describe(kept[unit]) for unit, source, _ in transfers if source == self.rank and not error}
-        leaving = {unit: engines[unit].without(facts) if unit in engines else facts for unit, facts in leaving.items()}
-        holdings = self._exchange_facts(kept, built, error, leaving)
-        if other := differing([held.beside for held in holdings], self.before, self.owners, self.ranks):
-            raise OstinatoError(other)
-        state = MovedState(self.group, self.ranks, self.rank, transfers, (leaving, self.fresh))
-        state.compare([(held.left, held.arrived) for held in holdings])
-        self.notes = state.exchange(self.model._layer_specs, self.names, kept, built, self.shards, self._build)
-        for unit, source, target in transfers:
-            check_transfer(unit, holdings[source], holdings[target], self.ranks[source], self.held.part(unit, target))
-        for unit, source, target in transfers:
-            if source == self.rank:
-                part = self.held.part(unit, target)
-                send_tensors(kept[unit], holdings[target].built[unit], part, self.ranks[target], self.group)
-            elif target == self.rank:
-                receive_tensors(built[unit], unit, holdings[source], self.ranks[source], self.group, self.groups)
-        state.give(built)
-        self.parts = [part for unit in built if unit in self.shards for part in self._parts_of(unit, built[unit], holdings)]
-        stay = set(self.new[self.rank]) - set(built)
-        lost: set[torch.Tensor] = {p for unit in self.old[self.rank] if unit not in stay for p in kept[unit].parameters()}
-        self._register(kept | built)
-        self.groups.apply(self.model, lost)
-        mark_left(lost - set(self.model.parameters()))
-        self._let_go(kept)
-        return [held.names for held in holdings]
+            for number, (unit, source, target) in enumerate(transfers):
+                self._transfer(unit, source, target, last=all((unit, source) != later[:2] for later in transfers[number + 1 :]))
+            self._refuse(self._cut_own())
+        self.modules = {unit: self.arrived.get(unit, self.modules.get(unit)) for unit in self.new[self.rank]}
+        self.parts = [part for unit in self.modules if unit in self.shards for part in self._parts_of(unit)]
+        for layer in self.layers:
+            self._register_layer(layer)
 
-    def _let_go(self, kept: dict[str, torch.nn.Module]) -> None:
-        """What has left, and was built for this rank: of a layer that is a module the script has one on every rank."""
-        stay = {id(part) for module in (self.model, self.model.loss_fn) if isinstance(module, torch.nn.Module) for part in (*module.modules(), *module.parameters())}
-        for unit in set(self.old[self.rank]) - set(self.new[self.rank]):
-            layer = self.names.index(unit)
-            spec = self.model._layer_specs[layer]
-            if hasattr(spec, "module_args"):
-                let_go(kept[unit], f'layer "{unit}"', self.ranks[self.owners[layer][0]], stay | given_to(spec))
+    def _refuse(self, error: str) -> None:
+        """Raises the same on every rank where one has an error. All ranks must call it."""
+        if errors := [said for said in everyones(error, self.group) if said]:
+            raise OstinatoError(errors[0])
 
-    def _parts_of(self, unit: str, module: torch.nn.Module, holdings: list[Holdings]) -> list[Part]:
-        had = next(held.kept[unit] for held in holdings if unit in held.kept)
-        whole, split = {fact.name: fact.shape for fact in had}, split_of(module)
+    def _transfer(self, unit: str, source: int, target: int, last: bool) -> None:
+        """One unit from a rank to another. `last`: the source hands it on to none after this."""
+        said, built = _Said(), None
+        if self.rank == source:
+            said = _Said(facts_of(self.modules[unit]))
+        elif self.rank == target:
+            built, error = self._try_to_build(unit, source)
+            said = _Said(facts_of(built) if built is not None else [], error)
+        everyone = everyones(said, self.group)
+        if everyone[target].error:
+            raise OstinatoError(everyone[target].error)
+        part = self.held.part(unit, target)
+        check_transfer(unit, everyone[source].facts, everyone[target].facts, self.ranks[source], part)
+        if self.rank == source:
+            send_tensors(self.modules[unit], everyone[target].facts, part, self.ranks[target], self.group)
+            if last and (unit not in self.new[self.rank] or self._source(unit, self.rank) != self.rank):
+                self.modules.pop(unit, None)
+        elif built is not None:
+            receive_tensors(built, everyone[source].facts, self.ranks[source], self.group)
+            self.arrived[unit], self.whole[unit] = built, everyone[source].facts
+
+    def _try_to_build(self, unit: str, source: int) -> tuple[torch.nn.Module | None, str]:
+        """As `source` has built it, or this rank's part of that."""
+        try:
+            layer = self._build(unit, source)
+            return self._place(self._cut(unit, layer) if unit in self.shards else layer), ""
+        except ShardingError as error:
+            return None, f'layer "{unit}": {error}'
+        except Exception as error:  # of the layer's constructor
+            return None, f'layer "{unit}" cannot be built on rank {self.ranks[self.rank]}: {type(error).__name__}: {error}'
+
+    def _cut_own(self) -> str:
+        """Of what this rank has whole, and holds a part of from now on. Why it cannot be cut, or ""."""
+        for unit in (u for u in self.new[self.rank] if u in self.shards and u in self.old[self.rank]):
+            whole = self.modules[unit]
+            self.whole[unit] = facts_of(whole)
+            try:
+                self.modules[unit] = self._place(self._cut(unit, whole))
+            except ShardingError as error:
+                return f'layer "{unit}": {error}'
+        return ""
+
+    def _cut(self, unit: str, layer: torch.nn.Module) -> torch.nn.Module:
+        last = unit == self.names[-1] and self.model.loss_fn is not None
+        return layer.sharded(self.shards[unit], last) if isinstance(layer, Node) else sharded(layer, self.shards[unit], last)
+
+    def _parts_of(self, unit: str) -> list[Part]:
+        module = self.modules[unit]
+        whole, split = {fact.name: fact.shape for fact in self.whole[unit]}, split_of(module)
         named = ((name, p) for name, p in module.named_parameters() if name in split)
         return [Part(int(unit), p, self.shards[unit], split[name], whole[name]) for name, p in named]
-
-    def _build_all(self, kept: dict) -> tuple[dict, str]:
-        """The units that arrive, and this rank's part of those that it has and shares from now on; why not, where it cannot."""
-        built: dict[str, torch.nn.Module] = {}
-        try:
-            for unit in self.new[self.rank]:
-                if unit in self.shards:
-                    built[unit] = self._build_part(unit, kept.get(unit))
-                elif unit not in kept:
-                    built[unit] = self._place(self._build(unit))
-                    self.fresh[unit] = describe(built[unit])
-        except ShardingError as error:
-            return {}, f'layer "{unit}": {error}'
-        return built, ""
-
-    def _build_part(self, unit: str, whole: torch.nn.Module | None) -> torch.nn.Module:
-        last = unit == self.names[-1] and self.model.loss_fn is not None
-        layer = self._build(unit) if whole is None else whole
-        if whole is None:
-            self.fresh[unit] = describe(layer)
-        part = layer.sharded(self.shards[unit], last) if isinstance(layer, Node) else sharded(layer, self.shards[unit], last)
-        if whole is not None:
-            had = dict(whole.named_parameters())
-            for name, parameter in part.named_parameters():
-                group = self.groups.group_of(had[name])
-                if group is not None:
-                    self.groups.put(parameter, self.groups.options()[group], group)
-        return self._place(part)
 
     def tie(self) -> None:
         """The groups over which the gradients of tied layers are summed, and who reads their weights from checkpoints."""
@@ -258,7 +253,7 @@ class _Mover:
     def _reader(self, unit: str) -> int:
         """The rank that reads the tied module from checkpoints: DeepSpeed has it there for a layer without a forward_fn only."""
         tied = [layer for layer, name in enumerate(self.names) if name == unit]
-        read = [layer for layer in tied if self.model._layer_specs[layer].forward_fn is None]
+        read = [layer for layer in tied if self.specs[layer].forward_fn is None]
         return self.ranks[self.owners[(read or tied)[0]][0]]
 
     def _units(self, owners: list[tuple[int, ...]], rank: int) -> list[str]:
@@ -269,8 +264,9 @@ class _Mover:
     def _module(self, unit: str) -> torch.nn.Module:
         return self.model.get_submodule(unit)
 
-    def _build(self, unit: str) -> torch.nn.Module:
-        spec = self.model._layer_specs[self.names.index(unit)]
+    def _build(self, unit: str, source: int) -> torch.nn.Module:
+        """As the rank `source` has done in DeepSpeed's partition."""
+        spec = self.specs[next(i for i, name in enumerate(self.names) if name == unit and self.before[i] == source)]
         return spec if isinstance(spec, torch.nn.Module) else spec.build()
 
     def _place(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -278,24 +274,32 @@ class _Mover:
 
         return module.to(get_accelerator().device_name(self.model.local_rank))
 
+    def _source(self, unit: str, target: int) -> int:
+        """The rank that has built, in DeepSpeed's partition, what `target` is to hold."""
+        return source_of(self.names, self.before, self.owners, unit, target)
+
     def _transfers(self) -> list[tuple[str, int, int]]:
-        """(unit, from, to) in one order for all ranks, so that blocking transfers cannot deadlock.
-
-        Of a tied module, which several ranks may have built, the first one that holds it hands it on.
+        """(unit, from, to) in one order for all ranks, so that blocking transfers cannot deadlock: layers leave ranks that hold many for
+        ranks that hold few.
         """
-        moves = []
-        for target, units in enumerate(self.new):
-            for unit in (u for u in units if u not in self.old[target]):
-                moves.append((unit, next(r for r, had in enumerate(self.old) if unit in had), target))
-        return moves
+        waiting = [(unit, s, target) for target, units in enumerate(self.new) for unit in units if (s := self._source(unit, target)) != target]
+        held = [len(units) for units in self.old]
+        order = []
+        while waiting:
+            best = min(waiting, key=lambda move: (held[move[2]], -held[move[1]], *move[1:], move[0]))
+            waiting.remove(best)
+            order.append(best)
+            held[best[2]] += 1
+            held[best[1]] -= 1
+        return order
 
-    def _shared(self, kept: dict, built: dict) -> str:
+    def _shared(self) -> str:
         """Why layers that share a tensor cannot be apart, or run in different stages; "" where there are none."""
         holder: dict[int, str] = {}
-        for unit, module in (kept | built).items():
+        for unit, module in self.modules.items():
             for place in {t.data_ptr() for _, t, _ in tensors_of(module) if t.numel()} - {0}:
                 other = holder.setdefault(place, unit)
-                if other != unit and not self._together(unit, other, built):
+                if other != unit and not self._together(unit, other):
                     return (
                         f'layers "{other}" and "{unit}" share tensors ("{type(module).__name__}"), and the placement moves layers: one '
                         "object at several places of the model, or a parameter of two layers, has one set of weights on one rank "
@@ -303,93 +307,74 @@ class _Mover:
                     )
         return ""
 
-    def _tied_apart(self, kept: dict) -> str:
-        """Why a tied layer cannot run on the module of another rank than in DeepSpeed's partition, where each rank has built one of its
-        own, from the first of its tied layers; "" where it can. Where a function runs the layer, its first forward tells (borrowed).
-        """
-        for layer, (unit, rank) in enumerate(zip(self.names, self.before, strict=True)):
-            if unit is None or "." not in unit:
-                continue
-            spec = self.model._layer_specs[layer]
-            sources = {t if unit in self.old[t] else next(r for r, had in enumerate(self.old) if unit in had) for t in self.owners[layer]}
-            for source in sources - {rank}:
-                why = (
-                    f'layer {layer} is tied ("{spec.key}"), and each rank has built a module of its own for that: it cannot run on the one of '
-                    f"rank {self.ranks[source]}, because {{}}; let the placement keep layer {layer} on rank {self.ranks[rank]}"
-                )
-                if not built_alike(*(self.model._layer_specs[self._built_from(unit, r)] for r in (rank, source))):
-                    return why.format("the two are built from other arguments")
-                if spec.forward_fn is not None:
-                    self.borrowed[layer] = why
-                elif unit in kept and (more := beside(tied_tensors(spec, kept[unit]), kept[unit])):
-                    return why.format(f'"{more[0]}" is not tied')
+    def _together(self, unit: str, other: str) -> bool:
+        """Both stay on this rank, whole."""
+        owners = [ranks for ranks, name in zip(self.owners, self.names, strict=True) if name in (unit, other)]
+        return all(ranks == (self.rank,) for ranks in owners) and not {unit, other} & set(self.shards)
+
+    def _tied_apart(self) -> str:
+        """Why tied layers of one rank cannot be on two. Of those of several ranks that come to lie on one, a note."""
+        for unit in sorted({name for name in self.names if name is not None and "." in name}):
+            module = self.modules.get(unit)
+            layers = [layer for layer, name in enumerate(self.names) if name == unit]
+            more = beside(self.specs[layers[0]], module) if module is not None else []
+            if more and (why := apart_from_its_own(layers, self.before, self.owners, self.rank)):
+                return why.format(key=self.specs[layers[0]].key, name=more[0])
         return ""
 
-    def _built_from(self, unit: str, rank: int) -> int:
-        """The first tied layer of the rank in DeepSpeed's partition."""
-        return next(layer for layer, name in enumerate(self.names) if name == unit and self.before[layer] == rank)
-
-    def _together(self, unit: str, other: str, built: dict) -> bool:
-        """Both stay on this rank, in one stage."""
-        stages = [self.stages[layer] for layer, name in enumerate(self.names) if name in (unit, other)]
-        stay = all(u in self.new[self.rank] and u not in built for u in (unit, other))
-        return stay and all(s == stages[0] and len(s) == 1 for s in stages)
-
-    def _exchange_facts(self, kept: dict, built: dict, error: str, leaving: Described) -> list[Holdings]:
-        kept, built = ({unit: facts_of(m, self.groups) for unit, m in modules.items()} for modules in (kept, built))
-        names = [name for name, _ in self.model.named_parameters()]
-        left, arrived = ({unit: digest(sorted(facts.items())) for unit, facts in d.items()} for d in (leaving, self.fresh))
-        beside = values_of(self.model._layer_specs)
-        everyone = everyones(Holdings(kept, built, self.groups.options(), names, error, left, arrived, beside), self.group)
-        errors = [held.error for held in everyone if held.error]
-        if errors:
-            raise OstinatoError(errors[0])
-        return everyone
-
-    def _register(self, modules: dict) -> None:
-        """Puts the modules where PipelineModule._build() would have put them."""
+    def _unregister(self) -> None:
+        """From here on `modules` alone holds what this rank has, so that a layer that has left takes no memory."""
         model = self.model
         for unit in self.old[self.rank]:
             parent, _, name = unit.rpartition(".")
             delattr(model.get_submodule(parent), name)
         model.forward_funcs, model.fwd_map, model.tied_weight_attrs = [], {}, {}
-        for layer in self.layers:
-            self._register_layer(layer, modules)
+        model.tied_comms = {}
 
-    def _forward_of(self, layer: int, module: torch.nn.Module):
-        """The layer's forward_fn, watched where it runs on another rank's module."""
-        spec, refusal = self.model._layer_specs[layer], self.borrowed.get(layer)
-        if refusal is None:
-            return spec.forward_fn
-        tied = tied_tensors(spec, module)
-        if isinstance(spec.forward_fn, Again):
-            return spec.forward_fn.with_function(lambda function: only_tied(function, tied, refusal))
-        return only_tied(spec.forward_fn, tied, refusal)
-
-    def _register_layer(self, layer: int, modules: dict) -> None:
-        model, unit, spec = self.model, self.names[layer], self.model._layer_specs[layer]
+    def _register_layer(self, layer: int) -> None:
+        """Puts it where PipelineModule._build() would have put it."""
+        model, unit, spec = self.model, self.names[layer], self.specs[layer]
         function = spec
         if unit is not None:
-            function = modules[unit]
+            function = self.modules[unit]
         if unit is not None and "." in unit:
             model.tied_modules[spec.key] = function
             model.tied_weight_attrs[spec.key] = spec.tied_weight_attr
             if spec.forward_fn is not None:
-                function = partial(self._forward_of(layer, function), function)
+                function = partial(spec.forward_fn, function)
         elif unit is not None:
             model.fwd_map[unit] = len(model.forward_funcs)
             model.add_module(unit, function)
         model.forward_funcs.append(function)
 
 
+def stock_names(model: Model, units: list[list[str]], skip: str) -> list[list[str]]:
+    """Of each pipeline rank in DeepSpeed's partition, the names of the parameters that it would hold, in its order: of the modules that
+    it registers as "loss_fn", then tied ones, then layers. `units`: as in Rebuilt; `skip`: a parameter of no layer. All ranks must call it.
+    """
+    names = [name for name, _ in model.named_parameters() if name != skip]
+    everyone = everyones(names, model._grid.pp_proc_group)
+    of_unit: dict[str, list[str]] = {}
+    for name in (name for of_rank in everyone for name in of_rank):
+        unit = ".".join(name.split(".")[: 1 + name.startswith("tied_modules.")])
+        of_unit.setdefault(unit, [])
+        if name not in of_unit[unit]:
+            of_unit[unit].append(name)
+    ordered = [sorted(held, key=lambda unit: "." not in unit) for held in units]  # tied modules were registered first
+    return [
+        [name for unit in ("loss_fn", *held) for name in of_unit.get(unit, ()) if unit != "loss_fn" or name in everyone[rank]]
+        for rank, held in enumerate(ordered)
+    ]
+
+
 def units_of(model: Model) -> dict[str, torch.nn.Module]:
     """The modules of this rank's layers under DeepSpeed's own partition, by their units."""
     local = range(model._local_start, model._local_stop)
-    names = dict.fromkeys(_unit(layer, model._layer_specs[layer]) for layer in local)
+    names = dict.fromkeys(unit_of(layer, model._layer_specs[layer]) for layer in local)
     return {name: model.get_submodule(name) for name in names if name is not None}
 
 
-def _unit(layer: int, spec) -> str | None:
+def unit_of(layer: int, spec) -> str | None:
     """None for a plain function, which has no weights."""
     from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
 

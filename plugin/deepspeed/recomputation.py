@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers that run their forward again in a backward: those of a stage that the plan recomputes, and those that DeepSpeed checkpoints.
 
-What a forward changes beside its outputs (buffers, attributes, random numbers) changes once, or the model says that it changed twice
-(`run_twice`).
+Where the plan recomputes a stage, buffers change once, and Python's and NumPy's numbers are drawn again from where they were.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,11 +12,11 @@ import torch
 from deepspeed.runtime.activation_checkpointing import checkpointing
 from ostinato.nn import ShardedLogits
 
+from .buffers import Buffers
 from .draws import Watcher
 from .errors import OstinatoError
-from .forward_state import ForwardState
 from .plans import Stage
-from .random_state import KINDS, foreign, foreign_again, same, states
+from .random_state import foreign, foreign_again, same, states
 from .upstream import Model
 
 
@@ -29,18 +27,15 @@ class RecomputedLayers(Model):
     _own_checkpointing: tuple[int, Callable[..., Any]] | None
     _running: int  # layer
     _given_alone: bool
-    _drew: set[str]
-    run_twice: list[str]
 
     watcher: Any = None  # (draws) is told of each layer before it runs
-    _generators: Any = None  # their states in a backward that is watched, before what runs in it next
 
     @property
     def own_checkpointing(self) -> tuple:
         """DeepSpeed's interval and function, whatever the stage that is shown has instead."""
         return self._own_checkpointing or (self.activation_checkpoint_interval, self.activation_checkpoint_func)
 
-    def _checkpoint(self, stage: Stage, state: ForwardState) -> None:
+    def _checkpoint(self, stage: Stage, buffers: Buffers) -> None:
         """Until another stage is shown. One that recomputes: its forward keeps its inputs only, as DeepSpeed checkpoints all its
         layers at once. What a sharded stage recomputes has collectives in it: each of its ranks comes to them at the same place of
         its backward, because each has the same graph.
@@ -50,22 +45,22 @@ class RecomputedLayers(Model):
             self.activation_checkpoint_interval = len(stage.layers)
             self.activation_checkpoint_func = checkpointing.non_reentrant_checkpoint  # takes inputs without a gradient, too
             if not self._own_checkpointing[0]:  # where DeepSpeed recomputes by itself, forwards count twice
-                self.activation_checkpoint_func = partial(self._once, state)
+                self.activation_checkpoint_func = partial(self._once, buffers)
             self.is_checkpointable_results = [True]
         if stage.sharded:
             self.activation_checkpoint_func = partial(_by_tensors, self.activation_checkpoint_func)
 
-    def _once(self, state: ForwardState, function, *inputs):
-        """Recomputes `function` without a trace: in buffers and attributes of the layers it has run once, and it draws
-        the same numbers of Python's and NumPy's; DeepSpeed's checkpointing sees to torch's."""
-        before, drawn, alone = state.now(), foreign(), self._given_alone
+    def _once(self, buffers: Buffers, function, *inputs):
+        """Recomputes `function` without a trace: in buffers of the layers it has run once, and it draws the same numbers of Python's
+        and NumPy's; DeepSpeed's checkpointing sees to torch's."""
+        before, drawn, alone = buffers.now(), foreign(), self._given_alone
         first: list[bool] = []
 
         def run(*values):
             values = tuple(v.clone() if torch.is_tensor(v) else v for v in values)  # a layer may change them in place
             values = (values,) if alone else values  # a tuple of one tensor, which checkpointing hands on as the tensor
             if first:
-                with state.put_back(before), foreign_again(drawn):
+                with buffers.as_they_were(before), foreign_again(drawn):
                     return function(*values)
             try:
                 made = function(*values)
@@ -74,41 +69,10 @@ class RecomputedLayers(Model):
                     raise OstinatoError(_computes_gradients(self._running)) from error
                 raise
             first.append(isinstance(made, tuple) and len(made) == 1)
-            self.run_twice += state.learn(before)
             return made
 
         made = checkpointing.non_reentrant_checkpoint(run, *inputs)
         return (made,) if first[0] else made
-
-    def _watch_backward(self, state: ForwardState) -> Callable[[], None]:
-        """To be called after the backward of layers with this state: notes buffers, attributes and generators that recomputation in it has
-        changed. Layers that checkpoint themselves, and those that DeepSpeed does, run their forwards twice; the order of the two among
-        others is the plan's.
-        """
-        before, self._generators, self._drew = state.now(), states(), set()
-
-        def note() -> None:
-            self._look_at_generators()
-            changed = state.changed_buffers(before) + state.lost(before) + [f"the generator {kind}" for kind in sorted(self._drew)]
-            self._generators = None
-            self.run_twice += [f"{name} (when it is a backward's turn in the plan)" for name in changed]
-
-        return note
-
-    def _look_at_generators(self) -> None:
-        now = states()
-        self._drew |= {kind for kind, was, is_now in zip(KINDS, self._generators, now, strict=True) if not same(was, is_now)}
-        self._generators = now
-
-    @contextmanager
-    def _own_seeds(self):
-        """Around layers that run once more in a backward: where each of them is seeded, what they draw is what they drew."""
-        if self._generators is None or not self.seed_layers:
-            yield
-            return
-        self._look_at_generators()
-        yield
-        self._generators = states()
 
     def _put_away(self) -> None:
         if self._own_checkpointing is not None:

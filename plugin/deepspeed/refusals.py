@@ -2,10 +2,15 @@
 """What cannot be combined with a plan, each refused by its name before step 1."""
 
 import re
+from typing import Any
 
-from .errors import PLACED, OstinatoError, Unsupported
+from deepspeed.runtime.pipe import schedule
+from ostinato.ranks.groups import everyones
+
+from .errors import HAS_ENGINE, OstinatoError, Unsupported
+from .plans import Stage
 from .refused_keys import check_keys
-from .upstream import Model
+from .upstream import Engine, Model
 
 OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.backward() is bypassed
 NEWEST = (0, 19, 8)  # that this version was tried with
@@ -15,8 +20,8 @@ def check_run(model: Model, config) -> None:
     """Raises Unsupported for the first feature of the run that a plan cannot keep. `config` is a DeepSpeedConfig."""
     import deepspeed
 
-    if hasattr(model, "placed_in_order"):
-        raise OstinatoError(PLACED)  # DeepSpeed's own schedule cannot run it either
+    if getattr(model, "has_engine", False):
+        raise OstinatoError(HAS_ENGINE)
     _check_version(deepspeed.__version__)
     if any(kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__):  # DeepSpeed has it since 0.19.8
         raise Unsupported("DualPipeVModule brings its own stages and schedule: give ostinato a PipelineModule")
@@ -52,3 +57,47 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _text(numbers: tuple[int, ...]) -> str:
     return ".".join(map(str, numbers))
+
+
+# Methods of PipelineEngine in whose place the executor runs, or PlanEngine's own.
+REPLACED = ("_exec_schedule", "_exec_backward_pass", "_exec_send_activations", "_exec_recv_activations", "_exec_send_grads", "_exec_recv_grads")
+
+
+def check_own(model: Model, engine: type, stages: list[Stage]) -> None:
+    """Raises Unsupported where the script's own classes do what a plan would leave out, or do once for each stage. All ranks must call it."""
+    for name in REPLACED:
+        if not _is_deepspeeds(getattr(engine, name)):
+            raise Unsupported(f"{engine.__name__}.{name}() is not DeepSpeed's own, and a plan runs backwards and transfers without it")
+    several = [rank for rank in range(len(model._grid.pp_group)) if sum(stage.on(rank) for stage in stages) > 1]
+    if not several:
+        return
+    kind = model.own_kind
+    if "forward" in vars(model) or not _is_deepspeeds(kind.forward):
+        raise Unsupported(
+            f"{kind.__name__} has a forward() of its own, which in 1F1B runs once for all layers of a rank, and pipeline rank {several[0]} has several stages "
+            "in the plan: put what it does into layers, or search with one stage a rank (\"search\": {\"max_chunks\": 1})"
+        )
+    if not _is_deepspeeds(engine._INSTRUCTION_MAP[schedule.ForwardPass]):
+        raise Unsupported(
+            f"{engine.__name__} has a forward pass of its own, which in 1F1B runs once for all layers of a rank, and pipeline rank {several[0]} has several "
+            'stages in the plan: search with one stage a rank ("search": {"max_chunks": 1})'
+        )
+
+
+def _is_deepspeeds(function: Any) -> bool:
+    return (getattr(function, "__module__", None) or "").startswith(("deepspeed.", "ostinato."))
+
+
+def refuse_uneven(engine: Engine) -> None:
+    """ZeRO sums the norms of gradients over the ranks of a pipeline group by group, and DeepSpeed drops groups without parameters: where
+    ranks have different numbers of them, the step would never end. All ranks must call it.
+    """
+    if not engine.zero_optimization():
+        return
+    counts = everyones(len(engine.optimizer.param_groups))
+    if (fewest := min(counts)) < max(counts):
+        raise OstinatoError(
+            f"rank {counts.index(fewest)} has parameters of {fewest} of the optimizer's groups under this placement, and rank "
+            f"{counts.index(max(counts))} of {max(counts)}: ZeRO sums norms group by group over all of them, and DeepSpeed would wait for ever. "
+            "Use another placement, one group, or no ZeRO"
+        )

@@ -17,13 +17,12 @@ from . import plans
 from .batches import Batches
 from .config import Paths, Section
 from .copies import Copies
-from .equality import Equality
 from .evaluation import Forwards
-from .labels import Labels
-from .late_changes import LateChanges
 from .next_step import NextStep
 from .outside import Outside
 from .plans import Stage
+from .random_numbers import RandomNumbers
+from .readers import Readers
 from .sharding import Courier
 from .step_memory import StepMemory
 from .step_plans import StepPlans
@@ -56,9 +55,10 @@ class Run:
     trace: Trace | None = None
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs
-    labels: Labels = field(init=False)  # of steps and evaluations
     batches_before: int = 0  # this step: of all steps and evaluations
     loading: bool = False  # a batch is being read
+    several: set[int] = field(default_factory=set)  # layers after which a plan's border is crossed by several tensors with gradients
+    keeps_bits: bool = False  # losses are expected to be those of 1F1B bit for bit
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1
     failed: str = ""  # what an error ended half-way, in words: ranks are out of step since
     norm_told: bool = False  # that get_global_grad_norm() rounds
@@ -69,16 +69,20 @@ class Run:
     ahead: deque[Any] = field(default_factory=deque)  # items of this step that were read to plan it
     rest: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
     # Made when the engine's __init__ is over (PlanEngine.ostinato_begin), in this order:
-    equality: Equality = field(init=False)  # how its numbers relate to 1F1B's
+    random_numbers: RandomNumbers = field(init=False)
+    readers: Readers = field(init=False)
     forwards: Forwards = field(init=False)  # of evaluation; gone when the engine is destroyed
     watch: Watch = field(init=False)
-    late_changes: LateChanges = field(init=False)
     outside: Outside = field(init=False)
     batches: Batches = field(init=False)  # of this step
 
     @property
     def trains(self) -> bool:
         return plans.trains(self.program)
+
+    def splits(self, stage: Stage) -> bool:
+        """Its backward runs in two halves, which start from all outputs at once."""
+        return any(i.stage == stage.index and i.action == "I" for rank in stage.ranks for i in self.program.instructions(rank))
 
     @property
     def plans_steps(self) -> bool:

@@ -12,7 +12,7 @@ import json
 import tempfile
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,50 +46,77 @@ class Size:
 
 
 @contextmanager
-def shared_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths | None]:
-    """`paths` with a plan and its placement, in files that last for the block; None where "auto" has yet to measure.
+def shared_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths]:
+    """`paths` with a plan and its placement, in files that last for the block.
 
     Raises the same OstinatoError on every rank where no plan is found.
     """
+    with _shared(lambda: _found(section, paths, size), section, paths) as found:
+        assert found is not None
+        yield found
+
+
+@contextmanager
+def kept_plan(section: Section, paths: Paths, devices: int) -> Iterator[Paths | None]:
+    """The same before the configuration is known: what an earlier run with "auto" has left in "output"; of a "placement" any plan, which says where
+    layers lie; else None.
+    """
+    with _shared(lambda: _kept(section, paths, devices), section, paths) as found:
+        yield found
+
+
+@contextmanager
+def _shared(answer: Callable[[], dict[str, str]], section: Section, paths: Paths) -> Iterator[Paths | None]:
+    """`answer`: on rank 0, texts of files by their names; {}: there are none."""
     store, key = _get_default_store(), f"ostinato/search/{next(_rounds)}"
     if dist.get_rank() == 0:
-        store.set(key, json.dumps(_answer(section, paths, size)))
+        store.set(key, json.dumps(_or_error(answer)))
     else:
         _wait(store, key, section)
-    answer = json.loads(store.get(key))
-    if "error" in answer:
-        raise OstinatoError(answer["error"])
-    if not answer:
+    said = json.loads(store.get(key))
+    if "error" in said:
+        raise OstinatoError(said["error"])
+    if not said:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="ostinato-") as folder:
-        for name, packed in answer.items():
+        for name, packed in said.items():
             (Path(folder) / name).write_bytes(zlib.decompress(b64decode(packed)))
-        sizes = Path(folder) / SIZES if SIZES in answer else None
+        sizes = Path(folder) / SIZES if SIZES in said else None
         yield paths.model_copy(update={"plan": Path(folder) / PLAN, "placement": Path(folder) / PLACEMENT, "sizes": sizes})
 
 
-def _answer(section: Section, paths: Paths, size: Size) -> dict[str, str]:
-    """What rank 0 tells the others: both files; why there are none; or nothing where there is no profile yet."""
+def _or_error(answer: Callable[[], dict[str, str]]) -> dict[str, str]:
     try:
-        if paths.profile is None and paths.placement is None:  # "auto"
-            kept = paths.output if _kept_plan(paths) else None
-            return {} if kept is None else _packed({name: (kept / name).read_text() for name in FILES} | _kept_costs(section, kept))
-        wanted = section.search or Search()
-        if paths.placement is not None:
-            found = _of_placement(wanted, paths.placement, size)
-        else:
-            assert paths.profile is not None
-            found = _search(wanted, paths.profile, size)
-        if paths.output is not None:
-            Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
-            Diagnostic(paths.output / PLAN).write(found.text)
-        costs = _costs_by_size(section, paths)
-        if section.auto and paths.output is not None and costs:
-            Diagnostic(paths.output / SIZES).write(json.dumps(json.loads(costs[SIZES]) | {"function": section.sizes}))
-        return _packed({PLAN: found.text, PLACEMENT: found.placement.text} | costs)
+        return _packed(answer())
     except (OSError, OstinatoError) as error:
         return {"error": str(error)}
+
+
+def _kept(section: Section, paths: Paths, devices: int) -> dict[str, str]:
+    if paths.placement is not None:
+        found = _of_placement(section.search or Search(), paths.placement, Size(devices, 1))
+        return {PLAN: found.text, PLACEMENT: found.placement.text}
+    if not _has_kept(paths):
+        return {}
+    assert paths.output is not None
+    return {name: (paths.output / name).read_text() for name in FILES} | _kept_costs(section, paths.output)
+
+
+def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
+    wanted = section.search or Search()
+    if paths.placement is not None:
+        found = _of_placement(wanted, paths.placement, size)
+    else:
+        assert paths.profile is not None
+        found = _search(wanted, paths.profile, size)
+    if paths.output is not None:
+        Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
+        Diagnostic(paths.output / PLAN).write(found.text)
+    costs = _costs_by_size(section, paths)
+    if section.auto and paths.output is not None and costs:
+        Diagnostic(paths.output / SIZES).write(json.dumps(json.loads(costs[SIZES]) | {"function": section.sizes}))
+    return {PLAN: found.text, PLACEMENT: found.placement.text} | costs
 
 
 def _costs_by_size(section: Section, paths: Paths) -> dict[str, str]:
@@ -110,7 +137,7 @@ def _kept_costs(section: Section, kept: Path) -> dict[str, str]:
     return {SIZES: text}
 
 
-def _kept_plan(paths: Paths) -> bool:
+def _has_kept(paths: Paths) -> bool:
     """An earlier run has left a plan in "output"."""
     return paths.output is not None and all((paths.output / name).is_file() for name in FILES)
 

@@ -63,23 +63,32 @@ def _ask_for_gradient(inputs: Any) -> None:
             tensor.requires_grad_()
 
 
+def _gradients(outputs: Any) -> int:
+    """How many tensors a backward starts from."""
+    return sum(torch.is_tensor(t) and t.requires_grad for t in outputs) if isinstance(outputs, tuple) else 1
+
+
 class StagePasses(Engine):
     """Mixed in before PipelineEngine."""
 
     _ostinato: Run
     _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
 
+    def _one_by_one(self, stage: Stage) -> bool:
+        """DeepSpeed runs Tensor.backward() for each output of a rank, one after the other, through all of its layers; a stage that begins and
+        ends where the rank does in its partition keeps that order, in which gradients are added. Recomputing it several times is not possible.
+        """
+        parts = self._ostinato.stock_parts
+        begins = dict(zip(parts[1:-1], parts, strict=False))  # by the layer after a rank's last
+        return begins.get(stage.layers[-1] + 1) == stage.first and not stage.recomputes
+
     def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
         """What the executor calls: the outputs of a stage, or the scaled loss."""
         run = self._ostinato
         copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
-        run.equality.received(stage, inputs)
-        run.equality.before_forward(stage, micro_batch)
         with run.memory.forward(name) if run.memory else nullcontext():
             outputs = self.forward_stage(stage, copies * micro_batch + stage.copy, inputs)
-        run.equality.after_forward(self.loss if stage.ends else outputs)
         if not stage.ends:
-            run.equality.handed_on(stage, outputs)
             return outputs
         if not torch.is_tensor(self.loss):
             raise OstinatoError(f"the loss is a {type(self.loss).__name__}: a backward begins from one tensor (others: the model's get_additional_losses())")
@@ -102,19 +111,18 @@ class StagePasses(Engine):
         run.active = stage
         self.module.show(stage)
         self.module.micro_offset = run.batches_before + batch  # it seeds the layers of a micro-batch where seed_layers is on
-        with run.equality.forward(batch):
+        with run.random_numbers.forward(batch):
             self._INSTRUCTION_MAP[schedule.ForwardPass](self, batch)  # as DeepSpeed: a method of a subclass does not count
-        if stage.ends:
-            run.labels.ran(batch)
         run.active = None
         outputs = buffers["outputs"][batch]
         if isinstance(outputs, ShardedLogits):
             self._follow(outputs)
         buffers["inputs"][batch] = buffers["outputs"][batch] = buffers["labels"][batch] = None
-        run.equality.made(stage, outputs)
         if stage.ends:
             return outputs
         outputs = crossing(stage, outputs, run.stock_parts)
+        if _gradients(outputs) > 1 and (run.splits(stage) or not self._one_by_one(stage)):
+            run.several.add(stage.layers[-1])
         alone = isinstance(outputs, tuple) and len(outputs) == 1
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
 
@@ -133,7 +141,7 @@ class StagePasses(Engine):
         run = self._ostinato
         run.loading = True
         try:
-            with run.equality.reading():
+            with run.random_numbers.reading():
                 yield
         finally:
             run.loading = False
@@ -157,7 +165,7 @@ class StagePasses(Engine):
         run.active = stage
         self.module.show(stage)
         batch = plans.copies_of(run.stages) * micro_batch + stage.copy
-        run.equality.before_backward(stage, batch, micro_batch, first=self._steps_here == 1 and micro_batch == 0 and part != "W")
+        run.random_numbers.before_backward(batch)
         self._running_engine_backward = True
         if part == "I":
             self._start_timers(self.engine_timers.backward_timers)
@@ -173,7 +181,7 @@ class StagePasses(Engine):
         else:
             self._backward_epilogue()
         self._running_engine_backward = False
-        self._ostinato.equality.after_backward()
+        self._ostinato.random_numbers.after_backward()
         self._ostinato.active = None
 
     def _backward_prologue(self):

@@ -19,7 +19,6 @@ where such draws left off.
 Training and evaluation have streams of their own, for layers draw otherwise in them; "step" stands for either.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,8 +27,8 @@ import torch
 import torch.distributed as dist
 
 from . import generators
+from .buffers import Buffers
 from .draws import BACKWARD, BATCH, LOSS
-from .forward_state import ForwardState
 from .generators import Counts, State
 from .module import StagedLayers
 from .random_state import foreign, same
@@ -187,52 +186,11 @@ def _sum(counts) -> Counts | None:
 
 
 @contextmanager
-def layers_kept(model: StagedLayers) -> Iterator[list[str]]:
-    """What a forward leaves in the layers is undone. What is not, is in the list afterwards, in words."""
-    state = ForwardState({**dict(zip(model._local_layers, model._local_funcs, strict=True)), "loss": model.loss_fn})
-    before, left = state.now(), list[str]()
+def layers_kept(model: StagedLayers) -> Iterator[None]:
+    """What a forward leaves in buffers is undone."""
+    buffers = Buffers({**dict(zip(model._local_layers, model._local_funcs, strict=True)), "loss": model.loss_fn})
+    before = buffers.now()
     try:
-        yield left
+        yield
     finally:
-        state.restore(before)
-        left += state.lost(before) + state.iterators()
-
-
-NAMES = {"dropout", "dropout_", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "bernoulli", "bernoulli_"}
-NAMES |= {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "normal_", "uniform_", "random_"}
-NAMES |= {"multinomial", "gumbel_softmax", "rrelu", "poisson", "exponential_", "rsample", "sample", "scaled_dot_product_attention"}
-
-
-def may_draw(functions: list) -> bool:
-    """Whether any of these layers looks as if it drew random numbers: by a module's class, a number called drop-something above 0, or
-    what a forward calls. A guess, which the first step proves right or wrong.
-    """
-    return any(map(_may_draw, functions))
-
-
-def _may_draw(function) -> bool:
-    if not isinstance(function, torch.nn.Module):
-        inner = getattr(function, "func", function)  # of a tied layer
-        held = [value for value in getattr(function, "args", ()) if isinstance(value, torch.nn.Module)]
-        return _calls(inner) or any(map(_may_draw, held))
-    return any(_module_draws(module) for module in function.modules())
-
-
-def _module_draws(module: torch.nn.Module) -> bool:
-    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-        return module.p > 0
-    if isinstance(module, torch.nn.RReLU):
-        return True
-    chances = (value for name, value in vars(module).items() if "drop" in name.lower() and isinstance(value, float))
-    if isinstance(module, torch.jit.ScriptModule):
-        return hasattr(module, "forward") and bool(NAMES & set(re.findall(r"\w+", module.code)))
-    forwards = (vars(kind)["forward"] for kind in type(module).__mro__ if "forward" in vars(kind) and not kind.__module__.startswith("torch.nn"))
-    return any(value > 0 for value in chances) or any(map(_calls, forwards))
-
-
-def _calls(function) -> bool:
-    code = getattr(function, "__code__", None)
-    codes = [code] if code else []
-    for inner in codes:
-        codes += [constant for constant in inner.co_consts if hasattr(constant, "co_names")]
-    return any(NAMES & set(inner.co_names) for inner in codes)
+        buffers.restore(before)

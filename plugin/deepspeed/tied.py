@@ -1,63 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tied layer uses of its module beside the weight that is tied.
+"""Which module a tied layer runs on where layers have moved.
 
-DeepSpeed builds a tied module once on every rank that has one of its layers, and keeps only the tied weight equal. Anything else of it,
-a bias or a position embedding, is another one on every rank. So a layer may run on the module of another rank than DeepSpeed's
-partition gives it only where it uses nothing else:
+DeepSpeed builds a tied module once on every rank that has one of its layers, and keeps only the tied weight equal. Whatever else it has,
+a bias or a position embedding, is another one on every rank, and learns from that rank's layers alone. So a rank that gets tied layers
+gets the whole module of the rank that has them in DeepSpeed's partition:
 
-    function = only_tied(spec.forward_fn, tied_tensors(spec, module), "layer 7 ..., because {}; ...")
-    function(module, x)      # the first time raises where something else of the module is read
+    source_of(names, before, owners, "tied_modules.embed", target=2)      # the rank of which rank 2 takes its module
+
+Where layers of several ranks come to lie on one, that is the module of the first of them. Where layers of one rank come to lie on several,
+each would go on with a copy, and what is not tied would learn apart: refused.
 """
 
 import torch
 
-from .errors import OstinatoError
+
+def source_of(names: list[str | None], before: list[int], owners: list[tuple[int, ...]], unit: str, target: int) -> int:
+    """The rank that has built, in DeepSpeed's partition, what `target` is to hold of `unit`. By layer: `names` of units, the rank
+    `before`, and `owners`. `target` itself where one of its layers stays.
+    """
+    sources = [rank for name, rank, ranks in zip(names, before, owners, strict=True) if name == unit and target in ranks]
+    return target if target in sources else sources[0]
 
 
-def built_alike(a, b) -> bool:
-    """Whether two TiedLayerSpecs build the same: of one type, from equal arguments."""
-    if a is b:
-        return True
-    try:
-        return a.typename is b.typename and bool(a.module_args == b.module_args and a.module_kwargs == b.module_kwargs)
-    except Exception:  # arguments that cannot be compared, tensors say
-        return False
-
-
-def tied_tensors(spec, module: torch.nn.Module) -> set[int]:
-    """Ids of what is tied."""
+def beside(spec, module: torch.nn.Module) -> list[str]:
+    """Names of the module's parameters that are not tied."""
     attributes = [spec.tied_weight_attr] if isinstance(spec.tied_weight_attr, str) else spec.tied_weight_attr
-    return {id(_found(module, name)) for name in attributes}
+    tied = {id(_found(module, name)) for name in attributes}
+    return [name for name, tensor in module.named_parameters() if id(tensor) not in tied]
 
 
-def beside(tied: set[int], module: torch.nn.Module) -> list[str]:
-    """Names of the module's other parameters and buffers."""
-    return [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if id(tensor) not in tied]
-
-
-def only_tied(function, tied: set[int], why: str):
-    """`function` of (module, inputs), whose first call raises OstinatoError where it reads a tensor of the module that is not tied."""
-    looked = False
-
-    def first(module, *inputs):
-        nonlocal looked
-        if looked:
-            return function(module, *inputs)
-        looked, others = True, {id(_found(module, name)): name for name in beside(tied, module)}
-        read: set[str] = set()
-        kinds = {part: type(part) for part in module.modules()}
-        for part, kind in kinds.items():
-            part.__class__ = type(kind.__name__, (kind,), {"__getattr__": _noting(kind, others, read), "__module__": kind.__module__})
-        try:
-            made = function(module, *inputs)
-        finally:
-            for part, kind in kinds.items():
-                part.__class__ = kind
-        if read:
-            raise OstinatoError(why.format(f'"{min(read)}" is not tied'))
-        return made
-
-    return first
+def apart_from_its_own(layers: list[int], before: list[int], owners: list[tuple[int, ...]], rank: int) -> str:
+    """Why `layers`, which are tied, cannot lie where `owners` says, as far as `rank` has built one module for several of them;
+    "" where they can. To be formatted with the `key`, and the `name` of what is not tied.
+    """
+    mine = [layer for layer in layers if before[layer] == rank]
+    if len({owners[layer] for layer in mine}) <= 1:
+        return ""
+    return (
+        f"layers {', '.join(map(str, mine))} are tied (\"{{key}}\"), and DeepSpeed's own partition runs them on one module, of which \"{{name}}\" is not "
+        "tied: let the placement keep them on one rank"
+    )
 
 
 def _found(module: torch.nn.Module, name: str):
@@ -65,13 +47,3 @@ def _found(module: torch.nn.Module, name: str):
     for part in path:
         module = getattr(module, part)
     return getattr(module, last)
-
-
-def _noting(kind: type, others: dict[int, str], read: set[str]):
-    def look_up(self, name: str):
-        value = kind.__getattr__(self, name)  # type: ignore[attr-defined]  # a Module's
-        if id(value) in others:
-            read.add(others[id(value)])
-        return value
-
-    return look_up

@@ -2,7 +2,9 @@
 """Trainings that run on every rank of a World: DeepSpeed's own 1F1B, or the same under a plan."""
 
 import hashlib
+import json
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -53,6 +55,25 @@ class Options:
 
 
 def make_model(options: Options):
+    """The plan is known by then, as where a launcher's arguments name it."""
+    with known(options.section):
+        return _make_model(options)
+
+
+@contextmanager
+def known(section):
+    """A section is in the environment while it lasts; nothing of None, and of what is no section."""
+    from ostinato.deepspeed.hook import VARIABLE
+
+    if isinstance(section, dict):
+        os.environ[VARIABLE] = json.dumps(section)
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE, None)
+
+
+def _make_model(options: Options):
     from deepspeed.pipe import PipelineModule
 
     torch.manual_seed(1000 + dist.get_rank())  # each rank draws other numbers

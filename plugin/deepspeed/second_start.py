@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the first start hands to the second, and what happens where there can be none.
+
+    begin(prepared, records)      # all ranks, in the first start: every process replaces itself (again)
+    measured()                    # in the second: what DeepSpeed's 1F1B did in the steps that were checked; None: nothing
+    goes_without()                # in the second: whether it is to run under DeepSpeed's own schedule
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import torch.distributed as dist
+from ostinato.errors import printable
+from ostinato.files import write_text
+
+from . import again
+from .errors import OstinatoError
+from .hook import VARIABLE
+from .placing import Prepared
+from .search import FILES, PLAN
+
+RECORDS = "first.json"  # of the steps that DeepSpeed's 1F1B has run
+WITHOUT = "without.txt"
+
+
+class CannotStartAgain(OstinatoError):
+    """`files`: what the second start would be given."""
+
+    def __init__(self, message: str, files: dict[str, str]):
+        super().__init__(message)
+        self.files = files
+
+
+def begin(prepared: Prepared, records: dict[str, str]) -> NoReturn:
+    """All ranks must call it, with the same plan and `records`."""
+    asked, paths = prepared.checked()
+    files = (prepared.files or {name: path.read_text() for name, path in zip(FILES, (paths.plan, paths.placement), strict=True) if path}) | records
+    where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
+    if asked.auto == "measure":
+        _say(f"the plan lies in {where}: the next start runs it")
+        sys.exit(0)
+    if why := again.why_not_again():
+        named = where or str(paths.plan)
+        raise CannotStartAgain(
+            f"the plan moves layers, so ranks have to start again with it, and this process cannot replace itself ({why}): start it again with "
+            f"{VARIABLE}={named}" if dist.get_rank() == 0 else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
+            files,
+        )
+    _say("the layers lie where the plan has them from their constructors on: all ranks start again, once" + (f"; the plan lies in {where}" if paths.output else ""))
+    again.begin_again(files, asked.timeout_s)
+
+
+def begin_without(prepared: Prepared) -> NoReturn:
+    """All ranks start again, and run under DeepSpeed's own schedule."""
+    files = {WITHOUT: ""}
+    if why := again.why_not_again():
+        raise CannotStartAgain(f"layers lie where a plan had them, and this process cannot start again ({why}): take the plan from its configuration", files)
+    again.begin_again(files, prepared.checked()[0].timeout_s)
+
+
+def measured() -> str | None:
+    folder = again.left_by_first()
+    return (folder / RECORDS).read_text() if folder is not None and (folder / RECORDS).is_file() else None
+
+
+def goes_without() -> bool:
+    folder = again.left_by_first()
+    return folder is not None and (folder / WITHOUT).is_file()
+
+
+def _kept(files: dict[str, str], output: Path | None) -> str:
+    """Where the plan lies: in "output", to which the search has written it, or in a folder for whoever cannot start again."""
+    if output is not None:
+        return str(output / PLAN)
+    if not again.why_not_again():
+        return ""
+    folder = Path(tempfile.mkdtemp(prefix="ostinato-plan-"))
+    for name in FILES:
+        write_text(folder / name, files[name])
+    return str(folder / PLAN)
+
+
+def _say(what: str) -> None:
+    if dist.get_rank() == 0:
+        print(f"ostinato: {printable(what)}", flush=True)
+
+
+def to_text(records: str) -> dict[str, str]:
+    return {RECORDS: records}
