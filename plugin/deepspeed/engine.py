@@ -383,6 +383,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             run.trace.close()
         super().destroy()
         run.executor = run.working = None  # which hold them, too
+        run.forwards.forget_shapes()  # its executors hold it
         del run.forwards
         for group in (run.group, *chain.from_iterable(run.links.values())):
             with suppress(ValueError, AssertionError):  # the script has ended all groups already
