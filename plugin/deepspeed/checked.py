@@ -61,7 +61,8 @@ class Recorder:
     def _train(self, train: Callable, *args: Any, **given: Any) -> Any:
         loss = train(*args, **given)
         if self._expected:
-            self._steps.append({"loss": {"": _print_of_number(loss)}} | self._now)
+            self._now["loss"] = {"": _print_of_number(loss)}
+            self._steps.append(self._now)
             if len(self._steps) == self._expected:
                 self._leave()
         return loss

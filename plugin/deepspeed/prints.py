@@ -77,7 +77,7 @@ def print_of(tensor: torch.Tensor, piece: int = PIECE) -> Print:
     sums, square = torch.zeros(SUMS, dtype=torch.float64), 0.0
     for begin in range(0, len(flat), piece * BLOCK):
         held = flat[begin : begin + piece * BLOCK].cpu()
-        digest.update(held.view(torch.uint8).numpy())
+        digest.update(held.view(torch.uint8).numpy().data)
         for block, values in enumerate(held.split(BLOCK), begin // BLOCK):
             values = values.to(torch.float64)
             square += float(values.dot(values))
