@@ -156,7 +156,7 @@ class Comparison:
         beyond = [d for d in beyond if d.step == beyond[0].step]
         told = [d for d in beyond if not d.name][:1] + [d for d in beyond if d.name][:1]
         more = len({d.layer for d in beyond if d.name}) - 1
-        and_more = f", and {more} more layers" if more > 0 else ""
+        and_more = f", and {more} more layer{'s'[: more > 1]}" if more > 0 else ""
         return f"step {beyond[0].step} differs from {STOCK} beyond rounding: {', '.join(map(str, told))}{and_more}"
 
     def _span(self) -> str:
@@ -164,7 +164,7 @@ class Comparison:
 
     def _compared(self) -> str:
         words = [f"{kind}es" if kind == "loss" and self.steps > 1 else kind for kind in self.kinds if kind != "norm"]
-        return f"{', '.join(words[:-1])} and {words[-1]} of {self.layers} layer{'s'[: self.layers != 1]}"
+        return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} of {self.layers} layer{'s'[: self.layers != 1]}"
 
 
 def compare(first: Records, second: Records) -> Comparison:
@@ -204,9 +204,10 @@ class _Judge:
         distance = math.dist(a.sketch, b.sketch)
         overflows = sum(not math.isfinite(norm) for norm in (a.norm, b.norm))
         close = overflows == 2 or (not overflows and distance <= self._bound(a) * a.norm)
-        if not (close or overflows) and kind == "gradients" and distance <= self._eps * math.hypot(*(p.norm for p in gradients.values() if p)):
+        noise = not overflows and kind == "gradients" and distance <= self._eps * math.hypot(*(p.norm for p in gradients.values() if p))
+        if noise and not close:
             self._noisy.add(name)
-        rounding = close or (kind in ("gradients", "weights") and name in self._noisy)
+        rounding = close or noise or (kind == "weights" and name in self._noisy)
         return Difference(step, kind, name, layer, distance / a.norm if a.norm else math.inf, rounding)
 
     def _bound(self, of: Print) -> float:

@@ -167,7 +167,7 @@ def test_state_that_backwards_share_is_named_by_its_layer(world2, stock, tmp_pat
     beyond = {d.name for d in comparison.differences if d.step == 1 and d.kind == "gradients" and not d.rounding}
     assert beyond == {"1.mix.weight", "5.mix.weight"}
     start = "step 1 differs from DeepSpeed's 1F1B beyond rounding: gradient of layer 1 (1.mix.weight) by 0."
-    assert comparison.sentence().startswith(start) and comparison.sentence().endswith(", and 1 more layers")
+    assert comparison.sentence().startswith(start) and comparison.sentence().endswith(", and 1 more layer")
 
 
 def test_state_that_forwards_share_is_seen(world2, stock, tmp_path):
@@ -268,6 +268,13 @@ def test_adam_makes_a_step_of_rounding():
     assert compare(a, b).within_rounding
     b.steps[0]["weights"]["l0"] = print_of(2 * NOISE)
     assert [d.name for d in compare(a, b).differences if not d.rounding] == ["l0"]
+
+
+def test_a_gradient_that_was_rounding_alone_is_judged_again():
+    a, b = records(l0=NOISE, l1=1e-10 * NOISE), records(l0=NOISE, l1=-1e-10 * NOISE)
+    a.steps.extend(records(l0=NOISE, l1=NOISE).steps)
+    b.steps.extend(records(l0=NOISE, l1=2 * NOISE).steps)
+    assert compare(a, b).sentence().startswith("step 2 differs from DeepSpeed's 1F1B beyond rounding: gradient of layer 1 (l1) by ")
 
 
 def test_integers_and_shapes_do_not_round():
