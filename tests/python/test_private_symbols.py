@@ -167,4 +167,4 @@ def test_a_name_that_vanished_is_told():
 
     assert has(PipelineModule, "_local_start") and not has(PipelineModule, "_local_beginning")
     assert has(owner_of("torch:Tensor"), "_version") and not has(owner_of("torch"), "_assert_sync")
-    assert places("_hp_mapping")[0].startswith("plugin/deepspeed/universal.py:")
+    assert any(place.startswith("plugin/deepspeed/universal.py:") for place in places("_hp_mapping"))

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints of a training's tensors, step by step, and whether two trainings that have the same ones are equal.
+
+    told = compare(Records.from_text(text), records)
+    print(told.sentence())      # "steps 1 and 2: losses, gradients and weights of 26 layers equal DeepSpeed's 1F1B bit for bit"
+
+A print is a digest of a tensor's bytes, its norm, and a sketch from which the distance of two tensors is estimated (within a quarter, as
+a rule), where their digests differ.
+
+*Up to rounding* is a distance of at most sqrt(eps) / 4 of the first's norm: 9e-5 in fp32, 8e-3 in fp16 and TF32, 2e-2 in bf16. eps is of
+the coarsest dtype that the model computes in: sums in fp32 of what bf16 made have its digits. A gradient that only rounding keeps from zero
+(a key's bias before a softmax) has no digits that could agree: it may differ by eps of the norm of all gradients. Adam makes a whole step
+of it, so that tensor's weights count as rounding from there on. What overflowed in both agrees. Integers must be equal.
+
+A layer that computes something else in its forward changes the gradients of all layers: the first is named, which need not be that one.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+SUMS = 37  # of a sketch; a prime, so that a column of a matrix is spread over all of them
+BLOCK = 1771 * SUMS  # elements that are summed at once
+PIECE = 64  # blocks that are copied from a device at once
+KINDS = {"loss": "loss", "gradients": "gradient", "norm": "gradient norm", "weights": "weight", "buffers": "buffer"}
+STOCK = "DeepSpeed's 1F1B"
+
+
+class Print(NamedTuple):
+    """Of one tensor. Equal bytes have equal prints."""
+
+    kind: str  # dtype and shape
+    digest: str
+    norm: float
+    sketch: list[float]  # of a difference of tensors, it is the difference of theirs
+
+
+Step = dict[str, dict[str, Print | None]]  # by KINDS and the tensor's name ("" of what the model has one of); None: no gradient
+
+
+class Records(NamedTuple):
+    """What one or all ranks saw."""
+
+    steps: list[Step]
+    layers: dict[str, int]  # by the tensor's name; the loss function comes after the last layer
+    left_out: list[str]  # names of tensors of which a rank holds a part
+    unseen: str  # the optimizer whose gradients could not be had
+    eps: float  # of the coarsest dtype
+
+    def to_text(self) -> str:
+        return json.dumps(self)
+
+    @staticmethod
+    def from_text(text: str) -> "Records":
+        steps, *others = json.loads(text)
+        return Records([{k: {n: p and Print(*p) for n, p in of.items()} for k, of in step.items()} for step in steps], *others)
+
+
+@cache
+def _signs(seed: int) -> torch.Tensor:
+    """-1 and 1 for the elements of a block; the script's generators stay as they are."""
+    drawn = torch.randint(2, (BLOCK // SUMS, SUMS), generator=torch.Generator().manual_seed(seed))
+    return drawn.to(torch.float64) * 2 - 1
+
+
+def print_of(tensor: torch.Tensor, piece: int = PIECE) -> Print:
+    """`piece`: blocks that are on the processor at a time. O(elements)."""
+    tensor = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
+    kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    flat = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(-1).contiguous()
+    digest = hashlib.sha1(kind.encode(), usedforsecurity=False)  # the fastest there is; no one forges gradients
+    sums, square = torch.zeros(SUMS, dtype=torch.float64), 0.0
+    for begin in range(0, len(flat), piece * BLOCK):
+        held = flat[begin : begin + piece * BLOCK].cpu()
+        digest.update(held.view(torch.uint8).numpy().data)
+        for block, values in enumerate(held.split(BLOCK), begin // BLOCK):
+            values = values.to(torch.float64)
+            square += float(values.dot(values))
+            rows = torch.nn.functional.pad(values, (0, -len(values) % SUMS)).view(-1, SUMS)
+            sums += (rows * _signs(0)[: len(rows)]).sum(0) * _signs(1)[block % len(_signs(1))]
+    return Print(kind, digest.hexdigest(), math.sqrt(square), sums.tolist())
+
+
+def same(first: Print | None, second: Print | None) -> bool:
+    """Bit for bit."""
+    return (first and first.digest) == (second and second.digest)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one tensor in one step."""
+
+    step: int
+    kind: str  # of KINDS
+    name: str
+    layer: int
+    by: float  # relative to the first's norm
+    rounding: bool
+    words: str = ""  # where the two cannot be subtracted
+
+    def __str__(self) -> str:
+        where = f" of layer {self.layer} ({self.name})" if self.name else ""
+        return f"{KINDS[self.kind]}{where}{self.words or f' by {self.by:.2g}'}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`differences` are in the order of steps, KINDS and the model; `kinds`: those that were compared."""
+
+    steps: int
+    layers: int
+    kinds: list[str]
+    differences: list[Difference]
+    left_out: int
+    unseen: str
+
+    @property
+    def equal(self) -> bool:
+        """Bit for bit. The norm of all gradients, which ranks add up in their own order, may round."""
+        return all(d.kind == "norm" and d.rounding for d in self.differences)
+
+    @property
+    def within_rounding(self) -> bool:
+        return all(d.rounding for d in self.differences)
+
+    def sentence(self) -> str:
+        notes = [f"gradients not seen under {self.unseen}"] * bool(self.unseen)
+        notes += [f"left out: {self.left_out} tensors of which ranks hold parts"] * bool(self.left_out)
+        return " (".join([self._told(), *["; ".join(notes) + ")"] * bool(notes)])
+
+    def sentence_of_control(self) -> str:
+        """Where both were 1F1B."""
+        if self.equal:
+            return f"{STOCK} repeats itself here bit for bit"
+        able = "bits of a plan cannot be told from it" if self.within_rounding else "no plan can be measured against it"
+        first = next(d for d in self.differences if d.rounding == self.within_rounding)
+        return f"{STOCK} does not repeat itself here: first in step {first.step}, {first}, so {able}"
+
+    def _told(self) -> str:
+        if not self.steps:
+            return f"no step was compared with {STOCK}"
+        if not self.within_rounding:
+            return self._told_beyond([d for d in self.differences if not d.rounding])
+        what = f"{self._span()}: {self._compared()} equal {STOCK}"
+        if not self.equal:
+            return f"{what} up to rounding: first in step {self.differences[0].step}, {self.differences[0]}"
+        return f"{what} bit for bit{''.join(f'; {d} (rounding)' for d in self.differences[:1])}"
+
+    def _told_beyond(self, beyond: list[Difference]) -> str:
+        """The loss, if it is among them, and the first tensor."""
+        beyond = [d for d in beyond if d.step == beyond[0].step]
+        told = [d for d in beyond if not d.name][:1] + [d for d in beyond if d.name][:1]
+        more = len({d.layer for d in beyond if d.name}) - 1
+        and_more = f", and {more} more layer{'s'[: more > 1]}" if more > 0 else ""
+        return f"step {beyond[0].step} differs from {STOCK} beyond rounding: {', '.join(map(str, told))}{and_more}"
+
+    def _span(self) -> str:
+        return "step 1" if self.steps == 1 else f"steps 1 {'and' if self.steps == 2 else 'to'} {self.steps}"
+
+    def _compared(self) -> str:
+        words = [f"{kind}es" if kind == "loss" and self.steps > 1 else kind for kind in self.kinds if kind != "norm"]
+        return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} of {self.layers} layer{'s'[: self.layers != 1]}"
+
+
+def compare(first: Records, second: Records) -> Comparison:
+    """`first`: DeepSpeed's own. O(tensors)."""
+    left_out, unseen = {*first.left_out, *second.left_out}, first.unseen or second.unseen
+    layers = first.layers | second.layers
+    names = ["", *(name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)]
+    steps = list(zip(first.steps, second.steps, strict=False))
+    kinds = [kind for kind in KINDS if any(of[kind] for step in steps for of in step) and not (unseen and kind == "gradients")]
+    judge = _Judge(layers, max(first.eps, second.eps))
+    found = [
+        judge.difference(number, kind, name, (a[kind].get(name), b[kind].get(name)), a["gradients"])
+        for number, (a, b) in enumerate(steps, 1)
+        for kind in kinds
+        for name in names
+        if not same(a[kind].get(name), b[kind].get(name))
+    ]
+    counted = len({layers[name] for name in names[1:]})
+    return Comparison(len(steps), counted, kinds, found, len(left_out), unseen)
+
+
+class _Judge:
+    """Of differences in the order in which they arise."""
+
+    def __init__(self, layers: dict[str, int], eps: float):
+        self._layers, self._eps = layers, eps
+        self._noisy: set[str] = set()  # names of tensors that have had a gradient of rounding alone
+
+    def difference(self, step: int, kind: str, name: str, pair: tuple[Print | None, Print | None], gradients: dict[str, Print | None]) -> Difference:
+        a, b = pair
+        layer = self._layers.get(name, -1)
+        if a is None or b is None:
+            words = f", which {STOCK} has not" if a is None else f", which only {STOCK} has"
+            return Difference(step, kind, name, layer, math.inf, False, words)
+        if a.kind != b.kind:
+            return Difference(step, kind, name, layer, math.inf, False, f", {b.kind} instead of {a.kind}")
+        distance = math.dist(a.sketch, b.sketch)
+        overflows = sum(not math.isfinite(norm) for norm in (a.norm, b.norm))
+        close = overflows == 2 or (not overflows and distance <= self._bound(a) * a.norm)
+        noise = not overflows and kind == "gradients" and distance <= self._eps * math.hypot(*(p.norm for p in gradients.values() if p))
+        if noise and not close:
+            self._noisy.add(name)
+        rounding = close or noise or (kind == "weights" and name in self._noisy)
+        return Difference(step, kind, name, layer, distance / a.norm if a.norm else math.inf, rounding)
+
+    def _bound(self, of: Print) -> float:
+        return math.sqrt(self._eps) / 4 if "float" in of.kind or "complex" in of.kind else 0.0
