@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ostinato.files import why_not_writable
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from .errors import OstinatoError
 
@@ -77,6 +77,13 @@ class Section(BaseModel):
     trace: str | None = Field(default=None, min_length=1)
     memory: str | None = Field(default=None, min_length=1)
     require: bool = True
+
+    @field_validator("auto", mode="before")
+    @classmethod
+    def _is_a_way(cls, value: object) -> object:
+        if value is True or value is False or value == "measure":
+            return value
+        raise ValueError('it must be true, false or "measure"')
 
     @property
     def checks(self) -> int:

@@ -34,7 +34,7 @@ from ostinato import _profiler
 
 from . import second_start
 from .checked import Recorder
-from .errors import OstinatoError
+from .errors import OstinatoError, Unsupported
 from .graph_model import is_graph, layers_read
 from .items import Made, making_once, own
 from .layer_clock import LayerClock, Measured, cost_of
@@ -106,8 +106,11 @@ class FirstPass:
     def _end(self) -> None:
         records = second_start.to_text(self._recorder.all().to_text()) if self._asked.checks else {}
         if self._prepared.program is None:
-            with starting("measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s):
-                self._measure_and_search()
+            try:
+                with starting("measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s):
+                    self._measure_and_search()
+            except Unsupported as error:
+                second_start.begin_without(self._prepared, error)
         second_start.begin(self._prepared, records)
 
     def _measure_and_search(self) -> None:

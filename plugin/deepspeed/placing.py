@@ -102,9 +102,9 @@ def place(model: Model, section: dict, file: str | None) -> None:
 
 
 def _is_known(section: Section, paths: Paths) -> bool:
-    """The plan, now that the model is made, and nothing comes before it."""
+    """The plan, now that the model is made, and nothing comes before it. A second start without one has none."""
     if again.left_by_first() is not None:
-        return paths.plan is not None
+        return paths.plan is not None and paths.plan.parent == again.left_by_first()
     return not section.check and (not section.searches or section.placement is not None or (section.auto and paths.output is not None))
 
 

@@ -3,7 +3,7 @@
 
     begin(prepared, records)      # all ranks, in the first start: every process replaces itself (again)
     measured()                    # in the second: what DeepSpeed's 1F1B did in the steps that were checked; None: nothing
-    goes_without()                # in the second: whether it is to run under DeepSpeed's own schedule
+    goes_without()                # in the second: why it is to run under DeepSpeed's own schedule
 """
 
 import sys
@@ -16,7 +16,7 @@ from ostinato.errors import printable
 from ostinato.files import write_text
 
 from . import again
-from .errors import OstinatoError
+from .errors import OstinatoError, Unsupported
 from .hook import VARIABLE
 from .placing import Prepared
 from .search import FILES, PLAN
@@ -52,12 +52,13 @@ def begin(prepared: Prepared, records: dict[str, str]) -> NoReturn:
     again.begin_again(files, asked.timeout_s)
 
 
-def begin_without(prepared: Prepared) -> NoReturn:
-    """All ranks start again, and run under DeepSpeed's own schedule."""
-    files = {WITHOUT: ""}
+def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
+    """No plan can run. Where the section allows it, all ranks start again, and run under DeepSpeed's own schedule."""
+    if prepared.section is None or prepared.section.require:
+        raise error
     if why := again.why_not_again():
-        raise CannotStartAgain(f"layers lie where a plan had them, and this process cannot start again ({why}): take the plan from its configuration", files)
-    again.begin_again(files, prepared.checked()[0].timeout_s)
+        raise CannotStartAgain(f"{error}; and this process cannot start again without a plan, for {why}", {WITHOUT: str(error)})
+    again.begin_again({WITHOUT: str(error)}, prepared.section.timeout_s)
 
 
 def measured() -> str | None:
@@ -65,9 +66,10 @@ def measured() -> str | None:
     return (folder / RECORDS).read_text() if folder is not None and (folder / RECORDS).is_file() else None
 
 
-def goes_without() -> bool:
+def goes_without() -> str:
+    """Why; "" where the plan runs."""
     folder = again.left_by_first()
-    return folder is not None and (folder / WITHOUT).is_file()
+    return (folder / WITHOUT).read_text() if folder is not None and (folder / WITHOUT).is_file() else ""
 
 
 def _kept(files: dict[str, str], output: Path | None) -> str:

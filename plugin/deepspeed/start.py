@@ -53,7 +53,8 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
     model, config = kwargs["model"], kwargs["config_class"]
     if dist.get_rank() == 0 and (said := untried_keys(config._param_dict)):
         print(f"ostinato: {printable(said)}", flush=True)
-    if second_start.goes_without():
+    if why := second_start.goes_without():
+        _say(f"{why}; the run goes on under DeepSpeed's own schedule")
         return original_init(engine, *args, **kwargs)
     prepared = _prepare(section, file, model, config)
     try:
@@ -99,11 +100,15 @@ def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: P
     """Where the section allows it, the engine that DeepSpeed would have made; of a model that lies otherwise already, after a second start."""
     if prepared.section is None or prepared.section.require:
         raise error
-    if dist.get_rank() == 0:
-        print(f"ostinato: {printable(str(error), newlines=True)}; the run goes on under DeepSpeed's own schedule", flush=True)
     if placed_of(kwargs["model"]) is not None:
-        second_start.begin_without(prepared)
+        second_start.begin_without(prepared, error)
+    _say(f"{error}; the run goes on under DeepSpeed's own schedule")
     original_init(engine, *args, **kwargs)
+
+
+def _say(what: str) -> None:
+    if dist.get_rank() == 0:
+        print(f"ostinato: {printable(what, newlines=True)}", flush=True)
 
 
 def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, args: tuple, kwargs: dict) -> None:

@@ -281,7 +281,8 @@ def relative(folder: str, section: dict) -> str:
         with open(path, "w") as file:
             json.dump(replace(BASE, section=section).configuration(), file)
     training.dist.barrier()
-    return refusal(BASE, configuration=path)
+    with training.known(path):
+        return refusal(BASE, configuration=path)
 
 
 def test_paths_are_relative_to_the_file(world2, plan):

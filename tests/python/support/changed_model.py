@@ -98,7 +98,7 @@ def scaled(value: float):
     return lambda _module, _inputs, made: made * value
 
 
-# ---- what goes with a layer that moves
+# ---- what changes numbers
 
 
 def dropout_off(_layer, cell):
@@ -173,7 +173,7 @@ def accumulated_hook(_layer, cell):
     cell.norm.bias.register_post_accumulate_grad_hook(lambda bias: setattr(bias, "grad", bias.grad / 2))
 
 
-MOVED = {
+DONE = {
     f.__name__: f
     for f in (
         dropout_off, momentum, attribute, tensor, buffer, parameter_attribute, frozen, channels_last, new_forward, activation,
@@ -181,16 +181,12 @@ MOVED = {
     )
 }  # fmt: skip
 
-# ---- what is refused
+# ---- what adds something that computes the same
 
 
 def hook_with_a_list(_layer, cell):
     seen = []
     cell.conv.register_forward_hook(lambda _module, _inputs, _made: seen.append(1))
-
-
-def hook_of_the_model(_layer, cell, model):
-    cell.conv.register_forward_hook(lambda _module, _inputs, made: made * len(model.forward_funcs))
 
 
 class Tracker:
@@ -209,12 +205,15 @@ def other_object(_layer, cell):
     cell.tracker = Tracker()
 
 
-def other_submodule(_layer, cell):
-    cell.norm = nn.Identity()
-
-
 def other_class(_layer, cell):
     cell.__class__ = Counting
+
+
+# ---- what makes another layer of it
+
+
+def other_submodule(_layer, cell):
+    cell.norm = nn.Identity()
 
 
 def weight_norm(_layer, cell):
@@ -225,40 +224,16 @@ def weight_gone(_layer, cell):
     cell.conv.bias = None
 
 
-def layer_replaced(layer, _cell, model):
-    model.forward_funcs[layer - model._local_start] = Cell()
-
-
-def model_hooked(_layer, _cell, model):
-    model.register_forward_hook(halve)
-
-
-def weight_shared(layer, cell, model):
-    cell.conv.weight = cells(model)[0][1].conv.weight
-
-
-REFUSED = {
-    hook_with_a_list: ["forward hooks", '"conv"', "hook_with_a_list.<lambda>() (changed_model.py:", '"seen" is a list'],
-    hook_of_the_model: ["forward hooks", "hook_of_the_model.<lambda>() (changed_model.py:", '"model" is a PipelineModule'],
-    hook_of_an_object: ["forward hooks", "Tracker"],
-    other_object: ['attribute "tracker"', "Tracker"],
-    other_submodule: ["class", '"norm"', "Identity", "BatchNorm2d"],
-    other_class: ["class", "Counting", "Cell"],
-    weight_norm: ["class", '"conv"'],
-    weight_gone: ["parameters", '"conv"', "bias"],
-    model_hooked: ["on the PipelineModule", "halve() (changed_model.py:", "register it on layers"],
-    layer_replaced: ["was replaced", "Cell"],
-    weight_shared: ["share tensors", "TiedLayerSpec"],
-}
+ADDED = {f.__name__: f for f in (hook_with_a_list, hook_of_an_object, other_object, other_class)}
+DONE |= {f.__name__: f for f in (other_submodule, weight_norm, weight_gone)}
 
 
 def change(model, name: str) -> None:
     """Does it to every layer of this rank; "front_frozen": freezes the first three."""
     for layer, cell in cells(model) if name == "front_frozen" else ():
         cell.requires_grad_(layer > 2)
-    known = MOVED | {f.__name__: f for f in REFUSED}
+    known = DONE | ADDED
     if name not in known:
         return
     for layer, cell in cells(model):
-        function = known[name]
-        function(layer, cell, model) if function.__code__.co_argcount == 3 else function(layer, cell)
+        known[name](layer, cell)

@@ -4,8 +4,10 @@
 import hashlib
 import json
 import os
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -55,22 +57,53 @@ class Options:
 
 
 def make_model(options: Options):
-    """The plan is known by then, as where a launcher's arguments name it."""
+    """The plan is known by then, as where the environment names it."""
     with known(options.section):
         return _make_model(options)
 
 
 @contextmanager
 def known(section):
-    """A section is in the environment while it lasts; nothing of None, and of what is no section."""
+    """A section, or the file that holds it, is in the environment while it lasts; of None, and of what is no section, nothing is."""
     from ostinato.deepspeed.hook import VARIABLE
 
     if isinstance(section, dict):
         os.environ[VARIABLE] = json.dumps(section)
+    elif isinstance(section, str) and os.path.isfile(section):
+        os.environ[VARIABLE] = section
     try:
         yield
     finally:
         os.environ.pop(VARIABLE, None)
+
+
+@contextmanager
+def second_start(files: dict[str, str]):
+    """As in a process that has replaced itself, with these files."""
+    from ostinato.deepspeed import again
+
+    with tempfile.TemporaryDirectory(prefix=again._prefix()) as folder:
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text)
+        os.environ[again.FOLDER] = folder
+        again.left_by_first.cache_clear()
+        try:
+            yield
+        finally:
+            del os.environ[again.FOLDER]
+            again.left_by_first.cache_clear()
+
+
+def in_both_starts(job, *args):
+    """job(*args), and once more with what it leaves where ranks are to start again: processes of a World cannot replace themselves."""
+    from ostinato.deepspeed.second_start import CannotStartAgain
+
+    try:
+        return job(*args)
+    except CannotStartAgain as error:
+        files = error.files
+    with second_start(files):
+        return job(*args)
 
 
 def _make_model(options: Options):
@@ -164,6 +197,10 @@ def random_state() -> str:
 
 
 def train(options: Options) -> dict:
+    return in_both_starts(_train, options)
+
+
+def _train(options: Options) -> dict:
     """Losses, first and last weights, an evaluation before and after, and the random state after initialize()."""
     engine = make_engine(options)
     after_start = random_state()
@@ -206,17 +243,21 @@ def train_enabled(options: Options, section: dict) -> dict:
 
 def train_with_costs(options: Options, profile: str, job=train) -> dict:
     """train() under "auto", which measures, and then searches for these costs: what moves does not depend on the machine."""
-    from ostinato.deepspeed import auto
+    from ostinato.deepspeed import first_pass
 
-    measured = auto._profile
-    auto._profile = lambda *given: measured(*given) and profile
+    measured = first_pass._profile
+    first_pass._profile = lambda *given: measured(*given) and profile
     try:
-        return job(options)
+        return in_both_starts(job, options)
     finally:
-        auto._profile = measured
+        first_pass._profile = measured
 
 
 def resumed(options: Options, folder: str) -> list[float]:
+    return in_both_starts(_resumed, options, folder)
+
+
+def _resumed(options: Options, folder: str) -> list[float]:
     """Losses after loading the weights that a run of DeepSpeed alone leaves in `folder`, where none are there yet."""
     if not os.path.exists(folder):
         stock = make_engine(replace(options, section=None))
@@ -261,7 +302,7 @@ def refusal(options: Options, configuration=None, differing: str = "") -> str:
     if differing:
         options = replace(options, section={**options.section, "search": {differing: dist.get_rank()}})
     try:
-        make_engine(options, configuration)
+        in_both_starts(make_engine, options, configuration)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
