@@ -20,6 +20,7 @@ To be imported early: it records where the process was started.
 import atexit
 import builtins
 import ctypes
+import fcntl
 import json
 import logging
 import multiprocessing
@@ -31,7 +32,9 @@ import signal
 import socket
 import sys
 import tempfile
+import termios
 import threading
+from array import array
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -50,14 +53,17 @@ FOLDER = "OSTINATO_SECOND_START"  # environment: the folder that the first start
 PATIENCE_S = 5.0  # with children that are to end
 
 
-def _stdin_position() -> int | None:
-    """None of pipes and terminals."""
+def _place_in_stdin() -> int:
+    """More, once something has been read: the position, or minus the bytes that wait in a pipe."""
     with suppress(OSError):
         return os.lseek(0, 0, os.SEEK_CUR)
-    return None
+    waiting = array("i", [0])
+    with suppress(OSError):  # standard input is closed
+        fcntl.ioctl(0, termios.FIONREAD, waiting)
+    return -waiting[0]
 
 
-_CWD, _STDIN = os.getcwd(), _stdin_position()
+_CWD, _STDIN = os.getcwd(), _place_in_stdin()
 
 
 @cache
@@ -83,7 +89,7 @@ def why_not_again() -> str:
         "it is embedded in a program that is not Python": not sys.orig_argv or not os.access(sys.executable, os.X_OK),
         "Ray has started it": ray is not None and ray.is_initialized(),
         "mpi4py has initialised MPI, which takes a process that replaces itself for a failed one": "mpi4py.MPI" in sys.modules,
-        "the script has read standard input, which it cannot read twice": _has_read_stdin(),
+        "the script has read standard input, which it cannot read twice": not os.isatty(0) and _place_in_stdin() > _STDIN,
         f"its ranks have met in a {type(store).__name__}, which keeps what the first start wrote": not isinstance(store, dist.TCPStore | None),
     }
     return next((why for why, holds in reasons.items() if holds), "") or _no_program()
@@ -114,11 +120,6 @@ def _prefix() -> str:
 
 def _is_ours(folder: Path) -> bool:
     return folder.name.startswith(_prefix())
-
-
-def _has_read_stdin() -> bool:
-    """By its position, or, of pipes, by the lines that Python's own reader has seen. What is typed can be typed again."""
-    return not os.isatty(0) and (_stdin_position() != _STDIN or getattr(sys.__stdin__, "newlines", None) is not None)
 
 
 def _no_program() -> str:
