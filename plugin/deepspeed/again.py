@@ -8,11 +8,11 @@
     else:
         again.begin_again({"plan.json": text}, timeout_s=300.0)      # on every rank; does not return
 
-The second start has the first one's command, folder and environment: a script that has called os.chdir() or has written to os.environ
-does so again. It keeps the process number, the standard streams (also redirected ones), limits, nice level and cores. Children of
-multiprocessing are ended, data loaders' workers among them. Standard streams, logging and C's streams are flushed. Everything else is as if the
-process were killed: what a file or a TensorBoard writer has not flushed is lost, and no `atexit` handler runs. Programs that the script
-has started (subprocess, os.fork) go on.
+The second start has the first one's command, folder and environment: a script that has called os.chdir() or has written to os.environ does
+so again. It keeps the process number, the standard streams (also redirected ones), limits, nice level and cores. Children of
+multiprocessing end, data loaders' workers among them; programs that the script has started (subprocess, os.fork) go on. Standard streams,
+logging and C's streams are flushed. Otherwise it is as if the process were killed: what a file or a TensorBoard writer has not flushed is lost,
+and no `atexit` handler runs.
 
 To be imported early: it records where the process was started.
 """
@@ -72,9 +72,9 @@ def left_by_first() -> Path | None:
     programs that a second one starts.
     """
     folder = Path(os.environ.get(FOLDER, ""))
-    if not _is_ours(folder):
+    if not folder.name.startswith(_prefix()):
         return None
-    atexit.register(lambda: _is_ours(folder) and shutil.rmtree(folder, ignore_errors=True))  # not by a forked child
+    atexit.register(_remove, folder)
     return folder
 
 
@@ -118,8 +118,9 @@ def _prefix() -> str:
     return f"ostinato-second-{os.getpid()}-"
 
 
-def _is_ours(folder: Path) -> bool:
-    return folder.name.startswith(_prefix())
+def _remove(folder: Path) -> None:
+    if folder.name.startswith(_prefix()):  # and this is no forked child
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _no_program() -> str:
@@ -127,9 +128,9 @@ def _no_program() -> str:
     program = _program()
     if program in ("", "-"):
         return "its program comes from standard input, which cannot be read twice"
-    if program not in ("-c", "-m") and not (file := Path(_CWD, program)).is_file() and not file.is_dir():
-        return f"its script is not to be found at {file} (start it by its whole path where it calls os.chdir() before it imports DeepSpeed)"
-    return ""
+    if program in ("-c", "-m") or (file := Path(_CWD, program)).is_file() or file.is_dir():
+        return ""
+    return f"its script is not to be found at {file} (start it by its whole path where it calls os.chdir() before it imports DeepSpeed)"
 
 
 def _program() -> str:
@@ -138,10 +139,9 @@ def _program() -> str:
     for word in words:
         if word == "-" or not (option := re.match(r"-[^-cmWX]*([cmWX]?)(.?)", word)):
             return word
-        letter, rest = option.groups()
-        if letter in ("c", "m"):
-            return f"-{letter}"
-        if letter and not rest:  # -X and -W may have their value in the next word
+        if option[1] in ("c", "m"):
+            return f"-{option[1]}"
+        if option[1] and not option[2]:  # -X and -W may have their value in the next word
             next(words, "")
     return ""
 
@@ -206,20 +206,18 @@ def _end_children() -> None:
 
 
 def _flush() -> None:
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()  # type: ignore[union-attr]  # None where it is closed
-    ctypes.CDLL(None).fflush(None)
+    for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush, lambda: ctypes.CDLL(None).fflush(None)):
+        with suppress(Exception):  # of a handler that a script has written, say
+            flush()
 
 
 def _leave_nothing_open() -> None:
     """No file or socket, and no alarm, which would end the second start before it has a handler."""
     signal.setitimer(signal.ITIMER_REAL, 0)
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        if descriptor > 2:
+    for descriptor in os.listdir("/proc/self/fd"):
+        if int(descriptor) > 2:
             with suppress(OSError):  # that of the list itself is closed already
-                os.set_inheritable(descriptor, False)
+                os.set_inheritable(int(descriptor), False)
 
 
 def _first_environment() -> dict[str, str]:
