@@ -205,10 +205,6 @@ def other_object(_layer, cell):
     cell.tracker = Tracker()
 
 
-def other_class(_layer, cell):
-    cell.__class__ = Counting
-
-
 # ---- what makes another layer of it
 
 
@@ -224,7 +220,7 @@ def weight_gone(_layer, cell):
     cell.conv.bias = None
 
 
-ADDED = {f.__name__: f for f in (hook_with_a_list, hook_of_an_object, other_object, other_class)}
+ADDED = {f.__name__: f for f in (hook_with_a_list, hook_of_an_object, other_object)}
 DONE |= {f.__name__: f for f in (other_submodule, weight_norm, weight_gone)}
 
 
