@@ -177,7 +177,7 @@ def _free_port() -> str:
 
 
 def _take_turns(timeout_s: float) -> None:
-    """Rank 0, which has the store, goes once nobody waits for an answer from it, and the others when it has gone: who came up before that
+    """Rank 0, which has the store, goes once no rank waits for an answer from it, and the other ranks once it has gone: one that came up before that
     would meet the first start there. They see it by a connection beside torch's, which would fill the screen when it breaks.
     """
     store, rank = _lowest_store(), dist.get_rank()
