@@ -157,7 +157,7 @@ def _agreed(timeout_s: float) -> dict[str, str]:
     """All ranks are here, and what the second start's environment says of its store. That of torchrun's agent outlives the ranks, with all
     that they have left there (a rank would find where its peers have listened): rank 0 then has one instead, at a port that it chooses.
     """
-    port = _free_port() if agent_has_the_store() and os.environ.get("MASTER_PORT") == str(_lowest_store().port) else ""
+    port = _free_port() if agent_has_the_store() and os.environ.get("MASTER_PORT") == str(getattr(_lowest_store(), "port", "")) else ""
     try:
         texts = exchanged("second start", json.dumps([why_not_again(), port]), range(dist.get_world_size()), timeout_s)
     except Missing as error:
@@ -177,7 +177,7 @@ def _free_port() -> str:
 
 
 def _take_turns(timeout_s: float) -> None:
-    """Rank 0, which has the store, goes once nobody waits for an answer from it, and the others when it has gone: who came up before that
+    """Rank 0, which has the store, goes once no rank waits for an answer from it, and the other ranks once it has gone: one that came up before that
     would meet the first start there. They see it by a connection beside torch's, which would fill the screen when it breaks.
     """
     store, rank = _lowest_store(), dist.get_rank()

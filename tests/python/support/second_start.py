@@ -74,7 +74,7 @@ def _leave_things(into: Path, rank: int) -> list[int]:
     stubborn = multiprocessing.get_context("fork").Process(target=_never_ends)
     stubborn.start()
     _loaders.append((into / f"{rank}.events").open("w"))
-    _loaders[-1].write("of a writer that nobody has flushed")
+    _loaders[-1].write("of a writer that was not flushed")
     handler = MemoryHandler(1000, target=logging.FileHandler(into / f"{rank}.log"))
     handler.setLevel("WARNING")
     logging.getLogger().addHandler(handler)
