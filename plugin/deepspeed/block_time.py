@@ -95,8 +95,10 @@ def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
     none is), and of a "step": medians over the steps. All ranks must call it.
     """
     import deepspeed
+    import ostinato.deepspeed
     from deepspeed.pipe import LayerSpec, PipelineModule
 
+    ostinato.deepspeed.enable(**plan_in(folder, ranks))
     values = torch.ones(1, max(1, size // 4))
     model = PipelineModule(
         [LayerSpec(Scaled) for _ in range(ranks * STAGES)],
@@ -110,7 +112,6 @@ def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
         "gradient_accumulation_steps": MICRO_BATCHES,
         "steps_per_print": 10**9,
         "optimizer": {"type": "SGD", "params": {"lr": 0.0}},
-        "ostinato": plan_in(folder, ranks),
     }
     engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
     run = engine._ostinato

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wraps DeepSpeed's PipelineModule and engines so that they heed the "ostinato" section. Imports nothing but the standard library: a run
+"""Wraps DeepSpeed's PipelineModule and engines so that they heed the "ostinato" section. Imports little but the standard library: a run
 without the section pays for a dictionary look-up when its model and its engine are made, and is otherwise as if ostinato were not there, but
 for optimizer state of other layers than its ranks hold (checkpoint), which it does not load.
 
@@ -129,6 +129,12 @@ def _resembles(key: str) -> bool:
 
 def wrap(module) -> None:
     """Wraps the engines that `module` (deepspeed.runtime.pipe.engine) holds. Idempotent."""
+    from . import again  # which notes where the process was started
+
+    if again.left_by_first() is not None:
+        from ostinato.ranks import arrivals
+
+        arrivals.name_absent()
     pipeline, plain = module.PipelineEngine, module.DeepSpeedEngine
     if hasattr(pipeline.__init__, "__wrapped__"):
         return

@@ -28,6 +28,7 @@ class Model:
     more_layers: int = 0
     shardable: bool = False
     optimizer: str | Callable = "Adam"
+    keeps_contract: bool = True  # of docs/deepspeed.md: layers write to nothing but their buffers
 
     def batches(self, seed: int):
         generator = torch.Generator().manual_seed(seed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy
 import torch
 import torch.distributed as dist
-from support.training import weights
+from support.training import in_both_starts, known, weights
 
 from .model import Model
 from .placements import MICRO_BATCHES
@@ -40,7 +40,7 @@ def train(model: Model, section: dict | None, optimizer: str | None = None, step
     outcome, printed = Outcome(), io.StringIO()
     try:
         with redirect_stdout(printed):
-            _without_its_groups(_train, outcome, model, section, optimizer, steps)
+            in_both_starts(_start, outcome, model, section, optimizer, steps)
     except Exception as error:
         if section is None:  # DeepSpeed alone: the model is at fault
             raise
@@ -54,6 +54,11 @@ def train_named(name: str, *args, **kwargs) -> Outcome:
     from .catalogue import MODELS
 
     return train(MODELS[name], *args, **kwargs)
+
+
+def _start(outcome: Outcome, *args) -> None:
+    vars(outcome).update(vars(Outcome()))  # of what the first start did nothing counts
+    _without_its_groups(_train, outcome, *args)
 
 
 def _train(outcome: Outcome, model: Model, section, optimizer, steps: int) -> None:
@@ -84,7 +89,8 @@ def make_engine(model: Model, section: dict | None, optimizer: str | None):
         seed(1000 + dist.get_rank())
     kind = model.kind or PipelineModule
     arguments = {"num_stages": min(dist.get_world_size(), 4), "partition_method": "uniform", **model.pipeline}
-    module = kind(layers=model.layers(), loss_fn=model.loss, **arguments)
+    with known(section):
+        module = kind(layers=model.layers(), loss_fn=model.loss, **arguments)
     if model.between is not None:
         model.between(module)
     chosen = optimizer or model.optimizer

@@ -10,9 +10,8 @@ import torch
 from .trainings import START, STEP, Outcome
 
 EQUAL, ROUNDING, OTHER, REFUSED, WRONG = "equal", "rounding", "other numbers", "refused", "WRONG"
-EXACT, INEXACT, DRAWN = "equal to 1F1B bit for bit", "equal to 1F1B up to rounding", "draw random numbers"  # what rank 0 says
-SHOWN, LATE = "step 1 has shown:", "does what step 1 did not:"
-STATE = ("these see it: ", "forwards and backwards take turns otherwise", "each direction has its own", "not what they were before it: ")  # said of what forwards change, by its name
+DRAWN, CONTRACT = "draw random numbers", "breaks the contract: a layer writes to more than its buffers"
+EXPECTED = "; expected: the losses of 1F1B "  # rank 0 says it of every plan
 ROOM = 1e-3  # of losses under "rounding", relative to the loss; or the step to the next number, where weights are bf16
 ROOM_OF_WEIGHTS = 0.06  # relative to the largest of a tensor, or to 1: Adam's 3 steps of 0.01 up, or down, where a gradient is all rounding
 NEAR = 0.5  # of losses under "other numbers", relative to the loss
@@ -28,47 +27,24 @@ class Verdict:
         return self.kind != WRONG
 
 
-def judge(stock: list[Outcome], ours: list[Outcome]) -> Verdict:
+def judge(stock: list[Outcome], ours: list[Outcome], keeps_contract: bool = True) -> Verdict:
     """Both by rank. A failure of DeepSpeed alone is a failure of the zoo."""
     if failed := [outcome.failed or outcome.apart for outcome in stock if outcome.failed or outcome.apart]:
         return Verdict(WRONG, f"DeepSpeed alone: {failed[0]}")
     if any(outcome.failed for outcome in ours):
         return _refusal(ours)
-    claim, fault = _claim(ours)
-    if fault:
-        return Verdict(WRONG, fault)
-    differing = _differing(stock, ours)
-    if DRAWN in claim:
-        return _other(stock, ours, claim)
-    told = EXACT in claim or INEXACT in claim
-    if (named := _named(ours)) and (differing or not told):
-        return _other(stock, ours, named)
-    if not told:
-        return Verdict(WRONG, f"nothing said about equality: {claim}")
-    if INEXACT in claim:
-        far = _far(stock, ours)
-        return Verdict(WRONG, f"said to be equal up to rounding; {far}") if far else Verdict(ROUNDING, claim)
-    return Verdict(WRONG, f"said to be equal bit for bit; different: {differing}") if differing else Verdict(EQUAL)
-
-
-def _claim(ours: list[Outcome]) -> tuple[str, str]:
-    """How the run relates to 1F1B as it was said last, and what is wrong with the saying."""
-    lines = [line for line in ours[0].said if "micro-batches: " in line]
-    shown = [line for outcome in ours for line in outcome.said if SHOWN in line]
-    late = [line for outcome in ours for line in outcome.said if LATE in line]
+    lines = [line for line in ours[0].said if EXPECTED in line]
     if len(lines) != 1:
-        return "", f"rank 0 said {len(lines)} times what runs"
-    if ("step 1 will tell" in lines[0]) != (len(shown) == 1):
-        return "", f"said before step 1: {lines[0]}; said after it: {shown}"
-    last = (late or shown or lines)[-1]
-    mark = LATE if late else SHOWN if shown else "1F1B; " if "1F1B; " in last else " ms; "
-    return last.rsplit(mark, 1)[-1].strip(), ""
-
-
-def _named(ours: list[Outcome]) -> str:
-    """What was said of buffers and attributes that forwards change."""
-    found = [line for outcome in ours for line in outcome.said if any(words in line for words in STATE)]
-    return re.sub(r"^ostinato: (rank \d+: )?", "", found[0]) if found else ""
+        return Verdict(WRONG, f"rank 0 said {len(lines)} times what is expected: {ours[0].said}")
+    differing = _differing(stock, ours)
+    if not differing:
+        return Verdict(EQUAL)
+    if drawn := [line for outcome in ours for line in outcome.said if DRAWN in line or "random numbers than for the first" in line]:
+        return _other(stock, ours, re.sub(r"^ostinato: (rank \d+: )?", "", drawn[0]))
+    far = _far(stock, ours)
+    if not far:
+        return Verdict(ROUNDING, lines[0].rsplit(EXPECTED, 1)[-1])
+    return Verdict(WRONG, f"{differing}; {far}") if keeps_contract else _other(stock, ours, CONTRACT)
 
 
 def _refusal(ours: list[Outcome]) -> Verdict:

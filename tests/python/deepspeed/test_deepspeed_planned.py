@@ -15,7 +15,7 @@ from support import vocabulary_model as shards
 from support.branch_model import Block, Join
 from support.models import BATCH, LENGTH, VOCABULARY, WIDTH
 from support.profiles import write_profile
-from support.training import MICRO_BATCHES, Options
+from support.training import MICRO_BATCHES, Options, in_both_starts
 from torch import nn
 
 from ostinato import _profiler
@@ -197,7 +197,7 @@ def test_branches_from_the_profile_to_answers(world2, measured, way, tmp_path):
     else:
         section = plan(tmp_path, "--devices", 2, "--inference", "--objective", way)
     options = Options(model="branches", optimizer=None)
-    expected, got = (world2.run(evaluated, o) for o in (options, replace(options, section=section)))
+    expected, got = (world2.run(in_both_starts, evaluated, o) for o in (options, replace(options, section=section)))
     blocks = tomllib.loads((tmp_path / "placement.toml").read_text())["blocks"]
     assert {block["kind"] for block in blocks} == {"forward"}
     if way == "latency":  # the towers beside each other

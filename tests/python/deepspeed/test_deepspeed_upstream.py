@@ -12,7 +12,7 @@ They ask for losses within some per cent of another run; here a plan must give D
 import pytest
 import torch
 from support.plans import Layout, make_plan
-from support.training import bytes_of
+from support.training import bytes_of, known
 from torch import nn
 
 ADAM = {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 3e-7, "torch_adam": True}}
@@ -22,7 +22,8 @@ def make_engine(layers: list, stages: int, section: dict | None, config: dict, l
     import deepspeed
     from deepspeed.pipe import PipelineModule
 
-    model = PipelineModule(layers=layers, num_stages=stages, loss_fn=loss, **options)
+    with known(section):
+        model = PipelineModule(layers=layers, num_stages=stages, loss_fn=loss, **options)
     whole = {"steps_per_print": 10**9, "zero_allow_untested_optimizer": True, **config}
     whole |= {"ostinato": section} if section is not None else {}
     return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=whole, **(given or {}))[0]

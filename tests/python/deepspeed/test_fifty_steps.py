@@ -17,6 +17,7 @@ from support.branch_model import Block
 from support.models import BATCH, LENGTH, VOCABULARY, WIDTH, loss
 from support.plans import Layout, make_plan
 from support.shapes import Stage, placement_text, two_directions
+from support.training import known
 from torch import nn
 
 MICRO_BATCHES, STEPS, AGAIN, RATE = 4, 50, 10, 0.2  # AGAIN: steps of a second run, which must repeat the first one's beginning
@@ -125,9 +126,8 @@ def train(run: Run) -> dict:
         "optimizer": {"type": "SGD", "params": {"lr": RATE}},
         **NUMERICS[run.numerics],
     } | ({"ostinato": {"plan": run.plan}} if run.plan else {})
-    module = PipelineModule(
-        layers(run.model), num_stages=run.ranks, loss_fn=loss, partition_method="uniform", seed_layers=True
-    )
+    with known(config.get("ostinato")):
+        module = PipelineModule(layers(run.model), num_stages=run.ranks, loss_fn=loss, partition_method="uniform", seed_layers=True)
     engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=config)
     first, digests, beginning, gradients = together(engine, parameters(engine)), {}, {}, {}
     step = engine._take_model_step
