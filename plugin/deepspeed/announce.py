@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one line that rank 0 prints: which plan runs, what it promises, and which losses are expected of it."""
 
-from ostinato.ranks.presence import ranks_in_words
 
 from .random_numbers import in_words
 

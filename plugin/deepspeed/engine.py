@@ -35,7 +35,7 @@ from .plan_checkpoints import PlanCheckpoints
 from .plan_data import PlanData
 from .random_numbers import RandomNumbers
 from .readers import Readers
-from .run import Run
+from .refusals import refuse_passes
 from .sharding import couriers_of
 from .sizes import size_function
 from .step_memory import StepMemory
@@ -202,6 +202,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         run = self._ostinato
         if not self._steps_here:
             self._refuse_without_data(data_iter)
+            self.module.follow()
             run.readers.begin(data_iter)
             data_iter = run.random_numbers.before_step(data_iter)
         with self._whole_or_failed(f"step {self.global_steps + 1}"), run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
@@ -263,6 +264,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         self.fwd_outputs = []
         run = self._ostinato
         evaluates = isinstance(pipe_schedule, schedule.InferenceSchedule)
+        refuse_passes(self)
         run.random_numbers.prepare(evaluates)
         self.module.follow()
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches

@@ -8,7 +8,6 @@
 The stage must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
 """
 
-from typing import Any
 
 import torch
 from deepspeed.runtime.activation_checkpointing import checkpointing

@@ -9,7 +9,6 @@ deepspeed.initialize() checks that configuration and plan fit, and makes the eng
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist

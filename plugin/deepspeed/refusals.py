@@ -63,25 +63,30 @@ def _text(numbers: tuple[int, ...]) -> str:
 REPLACED = ("_exec_schedule", "_exec_backward_pass", "_exec_send_activations", "_exec_recv_activations", "_exec_send_grads", "_exec_recv_grads")
 
 
-def check_own(model: Model, engine: type, stages: list[Stage]) -> None:
-    """Raises Unsupported where the script's own classes do what a plan would leave out, or do once for each stage. All ranks must call it."""
+def refuse_passes(engine: Any) -> None:
+    """Of an engine, or its class. Raises Unsupported where a pass that the executor takes the place of is the script's own."""
     for name in REPLACED:
         if not _is_deepspeeds(getattr(engine, name)):
-            raise Unsupported(f"{engine.__name__}.{name}() is not DeepSpeed's own, and a plan runs backwards and transfers without it")
+            raise Unsupported(f"engine.{name}() is not DeepSpeed's own, and a plan runs backwards and transfers without it")
+    for command in (schedule.BackwardPass, schedule.SendActivation, schedule.RecvActivation, schedule.SendGrad, schedule.RecvGrad):
+        if not _is_deepspeeds(engine._INSTRUCTION_MAP[command]):
+            raise Unsupported(f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, and a plan does not call it")
+
+
+def check_own(model: Model, engine: type, stages: list[Stage]) -> None:
+    """Raises Unsupported where the script's own classes do what a plan would leave out, or do once for each stage. All ranks must call it."""
+    refuse_passes(engine)
     several = [rank for rank in range(len(model._grid.pp_group)) if sum(stage.on(rank) for stage in stages) > 1]
     if not several:
         return
-    kind = model.own_kind
-    if "forward" in vars(model) or not _is_deepspeeds(kind.forward):
+    once = f"which in 1F1B runs once for all layers of a rank, and pipeline rank {several[0]} has several stages in the plan"
+    if "forward" in vars(model) or not _is_deepspeeds(model.own_kind.forward):
         raise Unsupported(
-            f"{kind.__name__} has a forward() of its own, which in 1F1B runs once for all layers of a rank, and pipeline rank {several[0]} has several stages "
-            "in the plan: put what it does into layers, or search with one stage a rank (\"search\": {\"max_chunks\": 1})"
+            f"{model.own_kind.__name__} has a forward() of its own, {once}: put what it does into layers, or search with one stage a rank "
+            '("search": {"max_chunks": 1})'
         )
     if not _is_deepspeeds(engine._INSTRUCTION_MAP[schedule.ForwardPass]):
-        raise Unsupported(
-            f"{engine.__name__} has a forward pass of its own, which in 1F1B runs once for all layers of a rank, and pipeline rank {several[0]} has several "
-            'stages in the plan: search with one stage a rank ("search": {"max_chunks": 1})'
-        )
+        raise Unsupported(f'{engine.__name__} has a forward pass of its own, {once}: search with one stage a rank ("search": {{"max_chunks": 1}})')
 
 
 def _is_deepspeeds(function: Any) -> bool:

@@ -10,14 +10,11 @@ import torch
 from deepspeed.runtime.pipe import schedule
 
 from ostinato.deepspeed import hook
-from ostinato.deepspeed.announce import difference, line
+from ostinato.deepspeed.announce import expected, line
 from ostinato.deepspeed.batches import Batches
 from ostinato.deepspeed.checkpoint import layers_of_ranks
-from ostinato.deepspeed.claims import Claim, Seen
 from ostinato.deepspeed.config import parse_section, resolve
 from ostinato.deepspeed.errors import OstinatoError
-from ostinato.deepspeed.labels import Labels
-from ostinato.deepspeed.parameter_groups import GroupMap, position
 from ostinato.deepspeed.plans import Stage
 from ostinato.deepspeed.trace import Trace
 from ostinato.trace import read_traces
@@ -86,69 +83,45 @@ def program(**changes):
 
 
 def test_the_line():
-    assert line(program(), Claim(difference(program(), [], False)).before()) == (
+    assert line(program(), expected(program(), [], False)) == (
         'ostinato: plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: predicted step 27.000 ms; 1F1B would take 29.100 ms, '
-        "1.08 times as long; numbers: equal to 1F1B bit for bit"
+        "1.08 times as long; expected: the losses of 1F1B bit for bit"
     )
 
 
 def test_the_line_without_1f1b():
-    assert "predicted step 27.000 ms; numbers: equal to 1F1B bit for bit" in line(program(one_f_one_b=0), Claim().before())
+    assert "predicted step 27.000 ms; expected: the losses of 1F1B bit for bit" in line(program(one_f_one_b=0), expected(program(), [], False))
 
 
 def test_the_line_with_the_optimizer():
-    assert "predicted step 27.000 ms, 29.500 ms with the optimizer's; 1F1B would" in line(program(whole_step=29_500_000), Claim().before())
+    assert "predicted step 27.000 ms, 29.500 ms with the optimizer's; 1F1B would" in line(program(whole_step=29_500_000), expected(program(), [], False))
 
 
 def test_the_line_of_forwards_only():
-    said = line(program(stages=[stage("front", 0, has_backward=False)]), Claim().before())
+    said = line(program(stages=[stage("front", 0, has_backward=False)]), expected(program(), [], False))
     assert "8 requests: predicted 27.000 ms; forwards only" in said and "bit for bit" not in said
 
 
 @pytest.mark.parametrize(
-    ("differs", "words"),
+    ("losses", "words"),
     [
-        (difference(program(keeps_order=False), [], False), "another order: equal to 1F1B up to rounding"),
-        (difference(program(), ["embed"], False), "layers tied as embed"),
-        (difference(program(stages=[stage("head", 0, 1)]), [], False), "ranks sum their parts of head,"),
-        (difference(program(), [], True), "gradient clipping"),
-        (difference(program(), [], False, copies=2), "gradients of the 2 directions"),
-        (difference(program(), [], False, branches=True), "gradients of what several layers read"),
+        (expected(program(keeps_order=False), [], False), "the losses of 1F1B up to rounding, for gradients or losses are added in another order"),
+        (expected(program(), ["embed"], False), "layers tied as embed"),
+        (expected(program(stages=[stage("head", 0, 1)]), [], False), "ranks sum their parts of head,"),
+        (expected(program(), [], True), "gradient clipping"),
+        (expected(program(), [], False, copies=2), "gradients of the 2 directions"),
+        (expected(program(), [], False, branches=True), "gradients of what several layers read"),
     ],
 )
-def test_the_line_promises_no_more_than_holds(differs, words):
-    text = line(program(), Claim(differs).before())
+def test_the_line_promises_no_more_than_holds(losses, words):
+    text = line(program(), losses)
     assert words in text and "bit for bit" not in text and "\n" not in text
-
-
-def test_the_line_names_what_step_1_will_tell():
-    both = Claim(borders=True, draws=True)
-    assert both.before().startswith("equal to 1F1B bit for bit if no layer draws random numbers, and one tensor")
-    assert both.before().endswith(": step 1 will tell")
-    rounded = Claim("sums differ: equal up to rounding", borders=True, draws=True)
-    assert rounded.before() == "sums differ: equal up to rounding if no layer draws random numbers: step 1 will tell"
-    assert not Claim("sums differ", borders=True).open
-
-
-def test_what_step_1_has_shown():
-    claim, rounded = Claim(borders=True, draws=True), Claim("sums differ", draws=True)
-    nothing, drawn = Seen([], {"the batch": ["torch"]}), Seen([3], {4: ["torch"], "the loss": ["NumPy"]})
-    assert claim.after([nothing, nothing]) == "equal to 1F1B bit for bit"
-    assert rounded.after([nothing]) == "equal to 1F1B up to rounding"
-    assert claim.after([nothing, Seen([3])]).startswith("several tensors with gradients cross from layer 3 to the next")
-    for said in (claim.after([nothing, drawn]), rounded.after([drawn])):
-        assert said.startswith("layers 4 and the loss draw random numbers (NumPy, torch)") and "bit for bit" not in said
-
-
-def test_what_measuring_left_is_all_that_is_said():
-    claim = Claim(draws=True, left="measuring has changed something")
-    assert claim.before() == "measuring has changed something" == claim.after([Seen(), Seen()])
 
 
 def batches_of(count: int, there: int) -> Batches:
     """Of a rank that holds the first and the last stage, whose iterator has `there` items."""
     buffers = {name: [None] * count for name in ("inputs", "labels")}
-    engine = SimpleNamespace(pipe_buffers=buffers, _ostinato=SimpleNamespace(ahead=[], labels=Labels(pytest.fail)))
+    engine = SimpleNamespace(pipe_buffers=buffers, _ostinato=SimpleNamespace(ahead=[]))
     items = iter(range(there))
 
     def load(_engine, index):
@@ -188,33 +161,6 @@ def test_inputs_of_a_batch_do_not_wait_for_its_labels():
 def test_layers_of_ranks():
     stages = [Stage(0, (1,), range(2)), Stage(1, (0,), [2]), Stage(2, (0,), [3]), Stage(3, (0, 1), [4, 5])]
     assert layers_of_ranks(stages) == [[2, 3, 4, 5], [0, 1, 4, 5]]
-
-
-def test_groups_follow_their_parameters():
-    kept, lost, arrived, own = (torch.nn.Parameter(torch.zeros(1)) for _ in range(4))
-    optimizer = torch.optim.SGD([{"params": [lost, own], "lr": 1.0}, {"params": [kept], "lr": 2.0}], lr=0.1)
-    groups = GroupMap(optimizer, None)
-    groups.put(arrived, groups.options()[1], 0)  # group 0 of its old rank has the options of group 1 here
-    model = torch.nn.ParameterList([arrived, kept])
-    groups.apply(model, {lost})
-    first, second = (group["params"] for group in optimizer.param_groups)
-    assert len(first) == 1 and first[0] is own
-    assert [id(p) for p in second] == [id(arrived), id(kept)]
-
-
-def test_state_of_layers_that_move_is_refused():
-    weight = torch.nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.Adam([weight])
-    weight.grad = torch.ones(1)
-    optimizer.step()
-    with pytest.raises(OstinatoError, match="already holds state"):
-        GroupMap(optimizer, None).apply(torch.nn.ParameterList([]), {weight})
-
-
-def test_position_of_a_group():
-    assert position("a", 1, ["a", "a"]) == 1
-    assert position("a", 1, ["a", "b"]) == 0
-    assert position("c", 1, ["a", "b"]) is None
 
 
 class Planned(SimpleNamespace):

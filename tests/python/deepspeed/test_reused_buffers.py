@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy
 import pytest
 import torch
-from ostinato.deepspeed import auto
-from ostinato.deepspeed.items import made_once, own
+from ostinato.deepspeed.items import own
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, make_engine, weights
@@ -47,11 +46,6 @@ def test_items_stay_what_they_were(world2, stock, plan, section):
     got = world2.run(trained, replace(STEPS, section=sections[section]))
     assert [losses for losses, _, _ in got] == [losses for losses, _, _ in expected]
     assert [evaluated for _, evaluated, _ in got] == [evaluated for _, evaluated, _ in expected]
-
-
-def test_what_auto_measures_is_the_step_too():
-    batches, _, error = auto._read(rewritten((torch.full((2,), float(n)), torch.full((1,), -n)) for n in range(9)), 3, made_once(None))
-    assert error is None and [(inputs.tolist(), label.item()) for (inputs, label), in batches] == [([n, n], -n) for n in (0.0, 1.0, 2.0)]
 
 
 class Holder:

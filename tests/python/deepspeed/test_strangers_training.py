@@ -2,19 +2,18 @@
 """What people's scripts do around a training: equal bits, or a difference that was announced, or a refusal by name."""
 
 import io
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
 import torch
 from deepspeed.runtime.pipe import schedule
-from deepspeed.runtime.pipe.engine import PipelineEngine
 from ostinato.deepspeed.readers import digest
+from ostinato.deepspeed.second_start import CannotStartAgain
 from support.plans import make_plan
 from support.strangers import LAYERS, WIDTH
 from support.training import MICRO_BATCHES, MODELS, data_of, make_model, weights
 from test_strangers import BASE, LAYOUTS, after_initialize, nothing, same
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -41,6 +40,8 @@ def trained(options, give=listed, feed=data_of, then=nothing) -> dict:
             for _ in range(options.steps):
                 losses.append(engine.train_batch(data).item())
                 then(engine)
+        except CannotStartAgain:
+            raise
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
     said = [line for line in printed.getvalue().splitlines() if line.startswith("ostinato:")]
@@ -92,70 +93,11 @@ def tuples_in_groups(model):
     return {"model_parameters": [{"params": tuple(part)} for part in decayed(model)]}
 
 
-@pytest.mark.parametrize("give", [named, named_groups, called, of_the_model])
+@pytest.mark.parametrize("give", [named, named_groups, called, of_the_model, closed_over])
 def test_an_optimizer_however_it_is_made(world2, wave, give):
     options = replace(BASE, optimizer=None)
     theirs, ours = world2.run(trained, options, give), world2.run(trained, replace(options, section=wave), give)
-    assert same(ours[0], theirs[0]) and not theirs[0]["error"] and "bit for bit" in ours[0]["said"][-1]
-
-
-@pytest.mark.parametrize("give", [closed_over, in_a_tuple, once_only, tuples_in_groups])
-@pytest.mark.parametrize("config", [{}, {"zero_optimization": {"stage": 1}}], ids=["zero0", "zero1"])
-def test_parameters_that_have_left_are_refused(world2, wave, give, config):
-    """They were read before layers moved, where nobody saw it: those that came would not learn."""
-    options = replace(BASE, optimizer=None if give is closed_over else "SGD", config=config, section=wave)
-    for rank in world2.run(trained, options, give):
-        assert rank["error"].startswith("OstinatoError: the ") and "parameters of layers that the placement has moved to other ranks" in rank["error"]
-
-
-def clip(optimizer, *_):
-    torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 0.1)
-
-
-def hooked(engine):
-    engine.optimizer.register_step_pre_hook(clip)
-
-
-def hooked_for_all(engine):
-    register_optimizer_step_pre_hook(clip)
-
-
-def stepped(engine):
-    step = engine.optimizer.step
-    engine.optimizer.step = lambda: (clip(engine.optimizer), step())[1]
-
-
-class Clipping:
-    def __init__(self, optimizer):
-        self.__dict__["inner"] = optimizer
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-    def step(self):
-        clip(self.inner)
-        self.inner.step()
-
-
-def wrapped(engine):
-    engine.optimizer = Clipping(engine.optimizer)
-
-
-def alone(options, change):
-    """after_initialize(), and no hook of all optimizers is left behind."""
-    from torch.optim import optimizer
-
-    try:
-        return after_initialize(options, change)
-    finally:
-        optimizer._global_optimizer_pre_hooks.clear()
-
-
-@pytest.mark.parametrize("change", [hooked, hooked_for_all, stepped, wrapped])
-def test_what_sees_the_gradients_of_a_rank_together_is_said(world2, wave, change):
-    theirs, ours = world2.run(alone, BASE, change), world2.run(alone, replace(BASE, section=wave), change)
-    assert not same(ours[0], theirs[0]) and "bit for bit" not in ours[0]["said"][-1]
-    assert "may see the parameters of a rank together" in ours[0]["said"][-1] and "test_strangers_training.py:" in ours[0]["said"][-1]
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
 def scheduled(model):
@@ -163,10 +105,18 @@ def scheduled(model):
     return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)}
 
 
+@pytest.mark.parametrize("give", [in_a_tuple, once_only, tuples_in_groups])
+@pytest.mark.parametrize("config", [{}, {"zero_optimization": {"stage": 1}}], ids=["zero0", "zero1"])
+def test_parameters_however_they_are_given(world2, wave, give, config):
+    options = replace(BASE, config=config)
+    theirs, ours = world2.run(trained, options, give), world2.run(trained, replace(options, section=wave), give)
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+
+
 def test_a_schedulers_counter_of_steps_is_none_of_them(world2, wave):
     options = replace(BASE, optimizer=None)
     theirs, ours = world2.run(trained, options, scheduled), world2.run(trained, replace(options, section=wave), scheduled)
-    assert same(ours[0], theirs[0]) and "bit for bit" in ours[0]["said"][-1]
+    assert same(ours[0], theirs[0])
 
 
 def asks_for_the_norm(engine):
@@ -189,58 +139,9 @@ def test_dropout_that_no_name_says_is_that_of_1f1b(world2, wave, change):
     options = replace(BASE, change=change)
     theirs, ours = world2.run(trained, options), world2.run(trained, replace(options, section=wave))
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
-    assert ours[0]["said"][-1].endswith("equal to 1F1B bit for bit; layers 1, 5 draw the random numbers that they draw there")
-
-
-@pytest.mark.parametrize("change", ["script", "script with dropout"])
-def test_torchscript_is_said_to_be_compiled_otherwise(world2, wave, change):
-    options = replace(BASE, change=change)
-    theirs, ours = world2.run(trained, options), world2.run(trained, replace(options, section=wave))
-    said = ours[0]["said"][-1]
-    assert ours[0]["losses"] == pytest.approx(theirs[0]["losses"], rel=1e-5) and "layers 1 are TorchScript" in said and "layers 5 are" in said
 
 
 # ---- passes
-
-
-def halved(engine):
-    forward = engine.module.forward
-    engine.module.forward = lambda hidden: forward(hidden) / 2
-
-
-def test_a_forward_that_is_replaced_after_initialize(world2, wave):
-    theirs, ours = world2.run(after_initialize, BASE, halved), world2.run(after_initialize, replace(BASE, section=wave), halved)
-    assert not same(ours[0], theirs[0]) and "halved.<lambda>() (test_strangers_training.py:" in ours[0]["said"][-1]
-    assert "is the forward() on the PipelineModule" in ours[0]["said"][-1]
-
-
-@contextmanager
-def patched(name, value):
-    before = getattr(PipelineEngine, name)
-    setattr(PipelineEngine, name, value(before))
-    try:
-        yield
-    finally:
-        setattr(PipelineEngine, name, before)
-
-
-def patched_later(options, name) -> dict:
-    def counted(function):
-        return lambda self, *args, **kwargs: function(self, *args, **kwargs)
-
-    def in_the_map(commands):
-        return {**commands, schedule.BackwardPass: counted(commands[schedule.BackwardPass])}
-
-    context = patched(name, in_the_map if name == "_INSTRUCTION_MAP" else counted)
-    result = after_initialize(options, lambda engine: context.__enter__())
-    context.__exit__(None, None, None)
-    return result
-
-
-@pytest.mark.parametrize("name", ["_exec_backward_pass", "_INSTRUCTION_MAP"])
-def test_passes_that_are_patched_after_initialize_are_refused(world2, wave, name):
-    for rank in world2.run(patched_later, replace(BASE, section=wave), name):
-        assert rank["error"].startswith("OstinatoError") and name in rank["error"] and not rank["losses"]
 
 
 def of_this_engine(engine):
@@ -250,7 +151,7 @@ def of_this_engine(engine):
 
 def test_passes_of_one_engine_are_refused(world2, wave):
     for rank in world2.run(after_initialize, replace(BASE, section=wave), of_this_engine):
-        assert rank["error"].startswith("OstinatoError: PipelineEngine._INSTRUCTION_MAP[BackwardPass]") and not rank["losses"]
+        assert rank["error"].startswith("Unsupported: engine._INSTRUCTION_MAP[BackwardPass]") and not rank["losses"]
 
 
 def its_methods(engine):
@@ -265,7 +166,7 @@ def its_methods(engine):
 
 def test_methods_that_deepspeed_does_not_call_are_not_called(world2, wave):
     theirs, ours = world2.run(after_initialize, BASE, its_methods), world2.run(after_initialize, replace(BASE, section=wave), its_methods)
-    assert same(ours[0], theirs[0]) and not theirs[0]["error"] and "bit for bit" in ours[0]["said"][-1]
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
 def doubled(engine):
@@ -304,7 +205,7 @@ def other_labels(engine):
 @pytest.mark.parametrize("feed", [its_own, other_labels])
 def test_labels_of_another_rank_are_said(world2, wave, feed):
     theirs, ours = world2.run(trained, BASE, listed, feed), world2.run(trained, replace(BASE, section=wave), listed, feed)
-    assert not same(ours[0], theirs[0]) and "bit for bit" not in ours[0]["said"][-1]
+    assert not same(ours[0], theirs[0])
     assert "takes labels from the data iterator of rank 0, and 1F1B from that of rank 1" in ours[0]["said"][-1]
 
 
@@ -319,7 +220,7 @@ def drawn_where_it_begins(engine):
 def test_data_that_are_those_of_1f1b(world2, wave, feed, steps, change):
     options = replace(BASE, change=change, steps=steps)
     theirs, ours = world2.run(trained, options, listed, feed), world2.run(trained, replace(options, section=wave), listed, feed)
-    assert same(ours[0], theirs[0]) and not theirs[0]["error"] and "bit for bit" in ours[0]["said"][-1]
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
 def test_digests_of_what_loaders_give():
