@@ -96,14 +96,19 @@ class PlanEngine(PlanData, PlanCheckpoints):
         asked, costs = run.section, costs_of(run.placement, run.measured, run.section.size or 0.0)
         planner = min(stage.rank for stage in run.stages if stage.reads or stage.ends)
         run.steps = StepPlans(run.group, self.device, run.placement, costs, self.micro_batches, asked.keep_order, asked.effort, planner)
-        assert asked.sizes is not None
-        if not (asked.read_ahead and run.steps.plans_here):
+
+    def _read_ahead_from_here(self) -> None:
+        """On the rank that searches, once it is known what layers draw."""
+        run = self._ostinato
+        if run.steps is None or not (run.section.read_ahead and run.steps.plans_here):
             return
-        if run.random_numbers.elsewhere:
+        if run.random_numbers.follows:
             print(announce.nothing_ahead(self.global_rank), flush=True)
-        else:
-            say = partial(announce.of_next_step, self.global_rank)
-            run.next_step = NextStep(run.steps.search, size_function(asked.sizes), lambda text: print(say(text), flush=True))
+            return
+        assert run.section.sizes is not None
+        say = partial(announce.of_next_step, self.global_rank)
+        run.next_step = NextStep(run.steps.search, size_function(run.section.sizes), lambda text: print(say(text), flush=True))
+        run.random_numbers.give_back(run.next_step)
 
     def _watched(self) -> Watch:
         """Over this pipeline; all ranks, which a checkpoint waits for, give it signs of life."""
@@ -205,6 +210,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             self.module.follow()
             run.readers.begin(data_iter)
             data_iter = run.random_numbers.before_step(data_iter)
+            self._read_ahead_from_here()
         with self._whole_or_failed(f"step {self.global_steps + 1}"), run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
             loss = super().train_batch(data_iter)
         if run.trace is not None:

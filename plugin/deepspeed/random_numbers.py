@@ -26,6 +26,7 @@ from ostinato.ranks.groups import everyones
 from . import announce, generators
 from .draws import BACKWARD, BATCH, LAYERS, TORCHS, Draws, merged
 from .items import Made, made_once
+from .next_step import NextStep
 from .plans import Stage
 from .random_state import random_state_kept
 from .streams import Learning, Streams, layers_kept
@@ -46,6 +47,12 @@ class RandomNumbers:
         self._streams: Streams | None = None  # those of the step or evaluation that runs
         self._unread: generators.State | None = None  # before the batch was read that begins what comes next
         self._watcher: Draws | Streams | Learning | None = None  # is told of each layer before it runs
+        self._read: tuple[Iterator[Any], list[Any]] | None = None  # to learn from, of the iterator
+
+    @property
+    def follows(self) -> bool:
+        """Layers draw what they would under 1F1B: then the loader must be read where 1F1B reads it."""
+        return self._steps is not None
 
     # ---- a step, an evaluation
 
@@ -60,6 +67,13 @@ class RandomNumbers:
         self._steps = self._learn(follows_none=False)
         self._watcher = None if self._steps else self._draws  # layer by layer
         return None
+
+    def give_back(self, ahead: NextStep) -> None:
+        """What was read to learn from comes first of the iterator, which `ahead` knows by what the script gives every step."""
+        if self._read is not None:
+            iterator, first = self._read
+            ahead.put_back(iterator, first)
+            self._engine.data_iterator, self._read = iterator, None
 
     def prepare(self, evaluates: bool) -> None:
         """Before anything of a step or evaluation, for the first evaluation learns what layers draw in it. All ranks must call it."""
@@ -209,6 +223,7 @@ class RandomNumbers:
         self._draws.new()
         if iterator is not None:
             engine.training_dataloader, engine.data_iterator = loader, chain(first, iterator)
+            self._read = iterator, first
         streams = self._follow(learning, follows_none)
         self._unread = self._unread if streams else None
         return streams

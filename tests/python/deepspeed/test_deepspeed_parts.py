@@ -28,6 +28,7 @@ def test_defaults_of_the_section():
         "profile": None,
         "search": None,
         "auto": False,
+        "check": None,
         "output": None,
         "timeout_s": 300.0,
         "trace": None,

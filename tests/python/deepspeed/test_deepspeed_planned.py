@@ -211,7 +211,7 @@ def test_branches_from_the_profile_to_answers(world2, measured, way, tmp_path):
 def test_auto_measures_branches(world2, stock, tmp_path):
     """The profile that is measured inside DeepSpeed has the edges, and what rides along in a chain is no layer's own."""
     options = replace(TOWERS, section={"auto": True, "output": str(tmp_path), "search": {"time_limit": 1, "max_chunks": 2}})
-    got = world2.run(train, options)[0]
+    got = world2.run(in_both_starts, train, options)[0]
     assert got["kind"] == "PlanEngine"
     rows, carried = json.loads((tmp_path / "profile.json").read_text())["layers"], BATCH * LENGTH * WIDTH * 4
     assert rows[6]["after"] == [{"layer": layer, "bytes": carried} for layer in (0, 4, 5)]

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from .training import known
+
 DOCS = Path(__file__).parents[3] / "docs"
 MICRO_BATCHES, STEPS, RATE, ROWS, WIDTH, CLASSES = 4, 3, 0.1, 4, 8, 4
 
@@ -44,7 +46,8 @@ def train(code: str, section: dict | None) -> list[float]:
     from deepspeed.pipe import PipelineModule
 
     names = shown(code)
-    module = PipelineModule(names["layers"], num_stages=2, loss_fn=names["loss"], partition_method="uniform")
+    with known(section):
+        module = PipelineModule(names["layers"], num_stages=2, loss_fn=names["loss"], partition_method="uniform")
     drawn((int(name), layer) for name, layer in module.named_children() if name.isdigit())
     config = {
         "train_micro_batch_size_per_gpu": ROWS, "gradient_accumulation_steps": MICRO_BATCHES, "steps_per_print": 10**9,

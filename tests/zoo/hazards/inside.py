@@ -69,7 +69,7 @@ hazard("dropout")(lambda: stack(Dropping))
 hazard("dropout, seed_layers", pipeline={"seed_layers": True})(lambda: stack(Dropping))
 hazard("dropout of no module", batch=sequences)(lambda: stack(Attending))
 hazard("noise")(lambda: stack(Noisy))
-hazard("a generator of its own")(lambda: stack(OwnGenerator))
+hazard("a generator of its own", keeps_contract=False)(lambda: stack(OwnGenerator))
 hazard("noise of Python's and NumPy's")(lambda: stack(Shaken))
 hazard("stochastic depth")(lambda: [spec(Block), *stack(Skipped, count=5)])  # a stage that skips all it has ends in no gradient
 
@@ -147,7 +147,7 @@ class Reparametrized(Block):
 hazard("BatchNorm")(lambda: stack(Normed))
 hazard("BatchNorm, statistics fixed")(lambda: stack(FixedNorm))
 hazard("buffers")(lambda: stack(Buffers))
-hazard("state of Python's")(lambda: stack(Counting))
+hazard("state of Python's", keeps_contract=False)(lambda: stack(Counting))
 hazard("a cached tensor")(lambda: stack(Cached))
 hazard("weight_norm")(lambda: stack(Reparametrized, nn.utils.parametrizations.weight_norm))
 hazard("weight_norm, by hook")(lambda: stack(Reparametrized, nn.utils.weight_norm))
