@@ -49,6 +49,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from .errors import OstinatoError
 
+VARIABLE = "OSTINATO_PLAN"  # environment: a plan.json, a ds_config.json with the section, or the section as JSON
 FOLDER = "OSTINATO_SECOND_START"  # environment: the folder that the first start left to the second
 PATIENCE_S = 5.0  # with children that are to end
 

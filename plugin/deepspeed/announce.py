@@ -2,7 +2,7 @@
 """The one line that rank 0 prints: which plan runs, what it promises, and which losses are expected of it."""
 
 
-from .random_numbers import in_words
+from .draws import BACKWARD, LAYERS
 
 ROUNDED = "up to rounding"
 
@@ -19,7 +19,7 @@ def draws(rank: int, what: str, step: int, drawn: dict, strays: dict) -> str:
     """What a rank says of a "step", or of an "evaluation", in which layers draw other random numbers than in 1F1B."""
     where = f"step {step}" if what == "step" else "an evaluation"
     return (
-        f"ostinato: rank {rank}: in {where}, {in_words(drawn, strays)}: losses are those of another seed; PipelineModule(seed_layers=True) makes random "
+        f"ostinato: rank {rank}: in {where}, {_in_words(drawn, strays)}: losses are those of another seed; PipelineModule(seed_layers=True) makes random "
         "numbers of torch, NumPy and Python equal under every placement"
     )
 
@@ -95,3 +95,19 @@ def of_next_step(rank: int, text: str) -> str:
 def nothing_ahead(rank: int) -> str:
     """The same, where layers may draw random numbers."""
     return of_next_step(rank, 'layers may draw random numbers, so the loader is read where 1F1B reads it: "read_ahead" has no effect')
+
+
+def _in_words(drawn: dict, strays: dict) -> str:
+    """Of what draws, and of what took another number of random numbers than was learned."""
+    if drawn:
+        kinds = sorted({kind for of_layer in drawn.values() for kind in of_layer})
+        return f"{_listed(drawn)} draw random numbers ({', '.join(kinds)}), and other ones than in 1F1B, because layers run elsewhere or in another order"
+    if BACKWARD in strays:
+        return "backwards draw random numbers (a hook, or a layer that recomputes itself without its generators' states), and from here on other ones than in 1F1B"
+    return f"{_listed(strays)} take another number of random numbers than for the first micro-batch: from here on random numbers are other ones than in 1F1B"
+
+
+def _listed(drawn: dict) -> str:
+    layers = sorted(what for what in drawn if isinstance(what, int))
+    words = [f"layers {', '.join(map(str, layers))}"] if layers else []
+    return " and ".join(words + [what for what in drawn if isinstance(what, str) and (what != LAYERS or not layers)])

@@ -187,9 +187,10 @@ def resolve(section: Section, file: str | None, found: Path | None = None) -> Pa
     base = Path(file).parent if file else Path.cwd()
     named: dict[str, Any] = {key: base / value if (value := getattr(section, key)) else None for key in Section.PATHS}
     if found is not None:
-        sizes = found / "sizes.json"
-        here = {"plan": found / "plan.json", "placement": found / "placement.toml", "sizes": sizes if sizes.is_file() else None}
-        return Paths(**named | (here if here["plan"].is_file() else {}))
+        plan, sizes = found / "plan.json", found / "sizes.json"
+        if plan.is_file():
+            named |= {"plan": plan, "placement": found / "placement.toml", "sizes": sizes if sizes.is_file() else None}
+        return Paths(**named)
     if section.searches:
         if (placement := named["placement"]) and not placement.is_file():
             raise OstinatoError(f'"placement": {placement}: no such file; ostinato placement and ostinato partition make one')

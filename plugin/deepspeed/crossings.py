@@ -16,7 +16,7 @@ from .items import own
 from .plans import Stage
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-NOT_ITS_OWN = ("_backward_hook_managers", "_dynamo", "ds_", "_ds_", "ostinato_")  # attributes that DeepSpeed and torch give a tensor begin so
+NOT_ITS_OWN = ("_backward_hook_managers", "_dynamo", "ds_", "ostinato_")  # attributes that DeepSpeed and torch give a tensor begin so
 
 
 def crossing(stage: Stage, outputs: Any, stock: list[int]) -> Any:

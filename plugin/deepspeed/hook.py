@@ -20,8 +20,6 @@ from .errors import PLACED, OstinatoError
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
 
-VARIABLE = "OSTINATO_PLAN"  # environment: a plan.json, a ds_config.json with the section, or the section as JSON
-
 _enabled: dict | None = None  # what enable() was given
 _loaded: tuple[dict, str] | None = None  # the configuration last read from a file, and that file
 
@@ -70,6 +68,8 @@ def known_section() -> Known:
 
 
 def _of_environment() -> Known:
+    from .again import VARIABLE
+
     given = os.environ.get(VARIABLE, "").strip()
     if not given:
         return None, None

@@ -24,7 +24,7 @@ from deepspeed.runtime.pipe import schedule
 from ostinato.ranks.groups import everyones
 
 from . import announce, generators
-from .draws import BACKWARD, BATCH, LAYERS, TORCHS, Draws, merged
+from .draws import BATCH, LAYERS, TORCHS, Draws, merged
 from .items import Made, made_once
 from .next_step import NextStep
 from .plans import Stage
@@ -235,19 +235,3 @@ class RandomNumbers:
         if (not counts and not follows_none) or None in counts.values() or shared & set(counts):
             return None
         return Streams(run.stock_parts, self._engine.stage_id, counts, run.group, self._engine.device)
-
-
-def in_words(drawn: dict, strays: dict) -> str:
-    """Of what draws, and of what took another number of random numbers than was learned."""
-    if drawn:
-        kinds = sorted({kind for of_layer in drawn.values() for kind in of_layer})
-        return f"{_listed(drawn)} draw random numbers ({', '.join(kinds)}), and other ones than in 1F1B, because layers run elsewhere or in another order"
-    if BACKWARD in strays:
-        return "backwards draw random numbers (a hook, or a layer that recomputes itself without its generators' states), and from here on other ones than in 1F1B"
-    return f"{_listed(strays)} take another number of random numbers than for the first micro-batch: from here on random numbers are other ones than in 1F1B"
-
-
-def _listed(drawn: dict) -> str:
-    layers = sorted(what for what in drawn if isinstance(what, int))
-    words = [f"layers {', '.join(map(str, layers))}"] if layers else []
-    return " and ".join(words + [what for what in drawn if isinstance(what, str) and (what != LAYERS or not layers)])

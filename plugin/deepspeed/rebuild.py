@@ -165,7 +165,7 @@ class _Mover:
             for number, (unit, source, target) in enumerate(transfers):
                 self._transfer(unit, source, target, last=all((unit, source) != later[:2] for later in transfers[number + 1 :]))
             self._refuse(self._cut_own())
-        self.modules = {unit: self.arrived.get(unit, self.modules.get(unit)) for unit in self.new[self.rank]}
+        self.modules = {unit: self.arrived[unit] if unit in self.arrived else self.modules[unit] for unit in self.new[self.rank]}
         self.parts = [part for unit in self.modules if unit in self.shards for part in self._parts_of(unit)]
         for layer in self.layers:
             self._register_layer(layer)

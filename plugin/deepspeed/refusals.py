@@ -73,7 +73,7 @@ def refuse_passes(engine: Any) -> None:
             raise Unsupported(f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, and a plan does not call it")
 
 
-def check_own(model: Model, engine: type, stages: list[Stage]) -> None:
+def check_own(model: Any, engine: Any, stages: list[Stage]) -> None:
     """Raises Unsupported where the script's own classes do what a plan would leave out, or do once for each stage. All ranks must call it."""
     refuse_passes(engine)
     several = [rank for rank in range(len(model._grid.pp_group)) if sum(stage.on(rank) for stage in stages) > 1]

@@ -17,7 +17,6 @@ from ostinato.files import write_text
 
 from . import again
 from .errors import OstinatoError, Unsupported
-from .hook import VARIABLE
 from .placing import Prepared
 from .search import FILES, PLAN
 
@@ -45,7 +44,7 @@ def begin(prepared: Prepared, records: dict[str, str]) -> NoReturn:
         named = where or str(paths.plan)
         raise CannotStartAgain(
             f"the plan moves layers, so ranks have to start again with it, and this process cannot replace itself ({why}): start it again with "
-            f"{VARIABLE}={named}" if dist.get_rank() == 0 else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
+            f"{again.VARIABLE}={named}" if dist.get_rank() == 0 else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
             files,
         )
     _say("the layers lie where the plan has them from their constructors on: all ranks start again, once" + (f"; the plan lies in {where}" if paths.output else ""))

@@ -73,18 +73,17 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
         return first_pass.begin(engine, original_init, prepared, search, args, kwargs)
     if asked.searches and prepared.program is None:
         search(prepared, model, config)
-    if placed_of(model) is None:
-        _place_late(prepared, model)
-    check_own(model, type(engine), placed_of(model).stages)
-    _install(engine, original_init, placed_of(model), prepared, args, kwargs)
+    placed = placed_of(model) or _place_late(prepared, model)
+    check_own(model, type(engine), placed.stages)
+    _install(engine, original_init, placed, prepared, args, kwargs)
 
 
-def _place_late(prepared: Prepared, model: Model) -> None:
+def _place_late(prepared: Prepared, model: Model) -> Placed:
     """The model has been in the script's hands: where layers would move, all ranks start again."""
     stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
     if moves(model, stages):
         second_start.begin(prepared, {})
-    lay_out(prepared, model)
+    return lay_out(prepared, model)
 
 
 @cache

@@ -107,9 +107,7 @@ def test_nothing_is_evaluated_unpickled_or_given_to_a_shell():
         assert not last & {"eval", "exec", "system", "popen", "getoutput", "listen", "urlopen"}, path
         assert "shell=True" not in (ROOT / path).read_text(), path
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in python_files()}
-    assert [path for path, text in texts.items() if re.search(r"^\s*(import|from) (pickle|marshal|shelve)\b", text, re.M)] == [
-        "plugin/deepspeed/packing.py"
-    ]
+    assert not [path for path, text in texts.items() if re.search(r"^\s*(import|from) (pickle|marshal|shelve)\b", text, re.M)]
     loads = [line.strip() for text in texts.values() for line in text.splitlines() if "torch.load(" in line]
     assert loads and all("weights_only=True" in line for line in loads)
 

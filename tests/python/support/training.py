@@ -65,7 +65,7 @@ def make_model(options: Options):
 @contextmanager
 def known(section):
     """A section, or the file that holds it, is in the environment while it lasts; of None, and of what is no section, nothing is."""
-    from ostinato.deepspeed.hook import VARIABLE
+    from ostinato.deepspeed.again import VARIABLE
 
     if isinstance(section, dict):
         os.environ[VARIABLE] = json.dumps(section)
