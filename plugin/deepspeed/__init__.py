@@ -11,6 +11,7 @@ On by configuration: `"ostinato": {"plan": "plan.json"}` in `ds_config.json` is 
 
 import os
 import sys
+from contextlib import ExitStack
 
 from ostinato import autoload
 
@@ -27,8 +28,12 @@ def graph(layers, inputs):
     return make(layers, inputs)
 
 
-def enable(plan=None, **options) -> None:
-    """Runs `plan` in the pipeline engines made from now on, as a section {"plan": plan, **options} would.
+def enable(plan=None, **options) -> ExitStack:
+    """Runs `plan` in the pipeline models and engines made from now on, as a section {"plan": plan, **options} would.
+
+        ostinato.deepspeed.enable("plan.json")      # for good
+        with ostinato.deepspeed.enable("plan.json"):
+            ...                                     # for what is made in here
 
     `options` are the section's other keys; without a plan, `profile` or `auto=True` is one of them. Relative paths are
     taken from the working directory. Raises OstinatoError for a wrong key or value. Every rank must call it.
@@ -37,6 +42,9 @@ def enable(plan=None, **options) -> None:
 
     given = options if plan is None else {"plan": plan, **options}
     hook.enable({key: str(value) if key in Section.PATHS else value for key, value in given.items()})
+    ends = ExitStack()
+    ends.callback(hook.disable)
+    return ends
 
 
 if autoload.switched_off() and not autoload.registered() and os.environ.get("RANK", "0") == "0":

@@ -98,7 +98,8 @@ def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
     import ostinato.deepspeed
     from deepspeed.pipe import LayerSpec, PipelineModule
 
-    ostinato.deepspeed.enable(**plan_in(folder, ranks))
+    section = plan_in(folder, ranks)
+    ostinato.deepspeed.enable(section["plan"], placement=section["placement"])
     values = torch.ones(1, max(1, size // 4))
     model = PipelineModule(
         [LayerSpec(Scaled) for _ in range(ranks * STAGES)],

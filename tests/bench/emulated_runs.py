@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -109,6 +110,7 @@ def best_chain(profiled: dict, ranks: int, micro_batches: int) -> tuple[tuple[in
 
 def make_engine(model_name: str, unit: float, micro_batches: int, entry: Entry):
     import deepspeed
+    import ostinato.deepspeed
     from deepspeed.pipe import DualPipeVModule, PipelineModule
 
     class Cut(PipelineModule):
@@ -125,11 +127,12 @@ def make_engine(model_name: str, unit: float, micro_batches: int, entry: Entry):
     torch.manual_seed(dist.get_rank())
     checkpointing = {"activation_checkpoint_interval": len(model.costs)} if entry.recompute else {}
     kind = DualCut if entry.dual_pipe_v else Cut
-    module = kind(model.layers(unit), num_stages=dist.get_world_size(), loss_fn=model.loss, **checkpointing)
-    config = configuration(micro_batches) | ({"ostinato": {"plan": entry.plan}} if entry.plan else {})
+    config = configuration(micro_batches)
     if entry.recompute:
         config["pipeline"] = {"use_reentrant": False}
-    engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=config)
+    with ostinato.deepspeed.enable(entry.plan) if entry.plan else nullcontext():
+        module = kind(model.layers(unit), num_stages=dist.get_world_size(), loss_fn=model.loss, **checkpointing)
+        engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=config)
     return engine, model.batches()
 
 

@@ -42,6 +42,7 @@ def batches():
 
 def make_engine(micro_batches: int, plan: str):
     import deepspeed
+    import ostinato.deepspeed
     from deepspeed.pipe import LayerSpec, PipelineModule
 
     torch.manual_seed(dist.get_rank())
@@ -52,10 +53,10 @@ def make_engine(micro_batches: int, plan: str):
         "gradient_accumulation_steps": micro_batches,
         "steps_per_print": 10**9,
         "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
-        "ostinato": {"plan": plan},
     }
-    model = PipelineModule(layers, num_stages=RANKS, loss_fn=loss, partition_method="uniform")
-    return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)[0]
+    with ostinato.deepspeed.enable(plan):
+        model = PipelineModule(layers, num_stages=RANKS, loss_fn=loss, partition_method="uniform")
+        return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)[0]
 
 
 def stage_bytes(plan: str) -> dict[str, int]:

@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -106,6 +107,7 @@ def measure(forward_s: float, backward_s: float, repeats: int = 40) -> tuple[flo
 
 def make_engine(forward_s: float, backward_s: float, micro_batches: int, plan: str | None):
     import deepspeed
+    import ostinato.deepspeed
     from deepspeed.pipe import LayerSpec, PipelineModule
 
     torch.manual_seed(dist.get_rank())
@@ -114,10 +116,11 @@ def make_engine(forward_s: float, backward_s: float, micro_batches: int, plan: s
         "gradient_accumulation_steps": micro_batches,
         "steps_per_print": 10**9,
         "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
-    } | ({"ostinato": {"plan": plan}} if plan else {})
+    }
     layers = [LayerSpec(Timed, forward_s, backward_s)] * RANKS
-    model = PipelineModule(layers, num_stages=RANKS, loss_fn=functional.mse_loss, partition_method="uniform")
-    return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)[0]
+    with ostinato.deepspeed.enable(plan) if plan else nullcontext():
+        model = PipelineModule(layers, num_stages=RANKS, loss_fn=functional.mse_loss, partition_method="uniform")
+        return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)[0]
 
 
 class Stopwatch:

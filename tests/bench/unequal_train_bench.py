@@ -23,6 +23,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -79,6 +80,7 @@ def configuration(count: int) -> dict:
 
 def make_engine(parts: list[int] | None, count: int, section: dict | None):
     import deepspeed
+    import ostinato.deepspeed
     from deepspeed.pipe import PipelineModule
 
     gpt = example()
@@ -91,9 +93,9 @@ def make_engine(parts: list[int] | None, count: int, section: dict | None):
 
     torch.manual_seed(dist.get_rank())
     layers = gpt.layers(DEPTH, WIDTH, HEADS, LONGEST)
-    module = Cut(layers, num_stages=RANKS, loss_fn=gpt.loss, activation_checkpoint_interval=0, dynamic_shape=True)
-    config = configuration(count) | ({"ostinato": section} if section else {})
-    return deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=config)[0]
+    with ostinato.deepspeed.enable(**section) if section else nullcontext():
+        module = Cut(layers, num_stages=RANKS, loss_fn=gpt.loss, activation_checkpoint_interval=0, dynamic_shape=True)
+        return deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=configuration(count))[0]
 
 
 def profiled_script(count: int) -> None:
