@@ -261,14 +261,35 @@ std::string sharing_text(const Candidate& best) {
   return text + ": these makespans are of replays in which those that compute share them.\n";
 }
 
+/// Of those with a plan, but for the winner, the one with the least makespan; nullptr: there is none.
+const Candidate* next_best(const JointChoice& choice) {
+  const Candidate* next = nullptr;
+  for (const Candidate& candidate : choice.candidates) {
+    if (&candidate == &choice.candidates[choice.winner] || !candidate.plan) continue;
+    if (next == nullptr || candidate.value() < next->value()) next = &candidate;
+  }
+  return next;
+}
+
+/// Why the winner was taken although the makespan of `shorter` is less.
+std::string although_longer(const Candidate& best, const Candidate& shorter) {
+  if (shorter.step > best.step)
+    return fmt::format(
+        "{} was chosen: with the optimizer's step it takes {}, the least that was found within the memory; "
+        "{} has a shorter {}, and takes {} more with it",
+        best.name, format_time(best.step), shorter.name, to_string(best.plan->objective),
+        gap(shorter.step, best.step));
+  return fmt::format(
+      "{} was chosen: it has {} blocks, {} has {} and is {} shorter, which a replay does not know", best.name,
+      best.placement->blocks.size(), shorter.name, shorter.placement->blocks.size(),
+      gap(best.value(), shorter.value()));
+}
+
 /// The winner against the next best.
 std::string as_shortest(const JointChoice& choice) {
   const Candidate& best = choice.candidates[choice.winner];
-  const Candidate* next = nullptr;
-  for (const Candidate& candidate : choice.candidates) {
-    if (&candidate == &best || !candidate.plan) continue;
-    if (next == nullptr || candidate.value() < next->value()) next = &candidate;
-  }
+  const Candidate* next = next_best(choice);
+  if (next != nullptr && next->value() < best.value()) return although_longer(best, *next);
   const std::string text =
       fmt::format("{} was chosen: its {} of {} is the shortest that was found within the memory{}; ",
                   best.name, to_string(best.plan->objective), format_time(best.value()),
@@ -284,13 +305,16 @@ std::string as_shortest(const JointChoice& choice) {
          (proved ? "no other candidate could be shorter (each by a proof)" : "no other candidate has a plan");
 }
 
-/// The winner against one that is shorter.
+/// The winner against one that is shorter, with the optimizer's step or already without it.
 std::string for_losses(const JointChoice& choice, const Profile& profile) {
   const Candidate &best = choice.candidates[choice.winner], &shortest = choice.candidates[*choice.shortest];
+  const bool without = best.value() >= shortest.value();
+  const std::string what = without ? to_string(best.plan->objective) : "whole step";
+  const Nanoseconds its = without ? best.value() : best.step;
+  const Nanoseconds least = without ? shortest.value() : std::min(shortest.step, its);
   return fmt::format(
              "{} was chosen: its losses are equal to 1F1B's bit for bit, and its {} of {} is only {} longer ",
-             best.name, to_string(best.plan->objective), format_time(best.value()),
-             gap(best.value(), shortest.value())) +
+             best.name, what, format_time(its), gap(its, least)) +
          fmt::format("than the shortest, {}. The profile's times are not known that well: ", shortest.name) +
          fmt::format("half of each one's samples are off by up to {:.1f} %", 100 * unknown_share(profile));
 }

@@ -67,6 +67,8 @@ class Chooser {
     if (!out_of_time(1)) judged_.hold_less(best());
     out_of_time(1);
     best().plan->any_placement = choice_.any_placement;
+    for (Candidate& candidate : list())
+      if (candidate.plan) candidate.step = judged_.whole_value(candidate);
     choice_.candidates = std::move(list());
     return std::move(choice_);
   }

@@ -103,6 +103,26 @@ TEST(PlanCommand, TakesTheShortestCandidateAndExplainsIt) {
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
+/// Two rows' makespans, where the optimizer's step decides against the shorter one.
+TEST(PlanCommand, ExplainsAWinnerWhoseMakespanIsNotTheShortest) {
+  const TemporaryFolder folder;
+  Profile profile = parse_profile(profile_text({500, 900, 300, 400, 800, 700}), "p.json");
+  profile.layers[2].step_time = 2700;
+  profile.layers[5].step_time = 1500;
+  const Result result = ostinato_run(
+      {"plan", folder.write("profile.json", format_profile(profile)), "--devices", "2", "--micro-batches",
+       "4", "--time-limit", "100", "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("  0.9"), std::string::npos) << result.out;  // a row below the starred one
+  EXPECT_NE(
+      result.out.find("was chosen: with the optimizer's step it takes 26 us,\nthe least that was found"),
+      std::string::npos)
+      << result.out;
+  EXPECT_NE(result.out.find("takes 3.84 % more with it"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find(" -"), std::string::npos) << result.out;
+  EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
+}
+
 TEST(PlanCommand, StatesWhatNoPlacementGoesBelow) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text(kUneven));
