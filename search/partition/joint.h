@@ -77,8 +77,8 @@ struct Candidate {
   Nanoseconds bound = 0;  ///< proven, of the objective; 0: not computed
   std::optional<Plan> plan;
   Nanoseconds shared = 0;  ///< the plan's makespan where devices share processors (Host); 0: they do not
-  Nanoseconds step = 0;    ///< of a plan: its value, and what the optimizer's step adds; plans are judged by it
-  double seconds = 0;      ///< of its search
+  Nanoseconds step = 0;  ///< of a plan: its value, and what the optimizer's step adds; plans are judged by it
+  double seconds = 0;    ///< of its search
   std::string why_not;
   bool infeasible = false;  ///< `why_not` is a proof that nothing fits
   bool no_shorter = false;  ///< `why_not` is a proof that it is no shorter than another one

@@ -42,6 +42,10 @@ TEST(PartitionCommand, WarnsOfTimesThatSayNothing) {
     EXPECT_NE(result.err.find("the times of 1 of 2 measured layers are not known"), std::string::npos)
         << result.err;
     EXPECT_NE(result.json()["noise"].get<std::string>().find("'1:"), std::string::npos);
+    if (command == "partition") continue;
+    EXPECT_EQ(result.json()["proved_for_times"], "half of the profile's samples are off by up to 66.7 %");
+    std::erase(words, "--json");
+    EXPECT_NE(ostinato_run(words).out.find("proved for these times: "), std::string::npos);
   }
 }
 
