@@ -259,7 +259,8 @@ def _agree(prepared: Prepared, model: Model, config: Config) -> None:
     note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs)
     # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they compute.
     counted = prepared.profiled.shares_cores or prepared.checked()[0].searches
-    for said in (note, cores.note(prepared.places, counted)):
+    sizes = model_identity.size_note(prepared.profiled, config.train_micro_batch_size_per_gpu)
+    for said in (note, sizes, cores.note(prepared.places, counted)):
         if said and dist.get_rank() == 0:
             print(f"ostinato: {printable(said)}", flush=True)
 

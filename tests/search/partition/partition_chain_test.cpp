@@ -309,6 +309,17 @@ TEST(PartitionChain, SaysWhichModelItIsFor) {
   const PlacementFile read = parse_placement(text, "p.toml");
   EXPECT_EQ(read.model.sha256, profile.model_sha256);
   EXPECT_EQ(read.model.layers, facts().layers);
+  EXPECT_EQ(text.find("micro_batch_size"), std::string::npos);
+}
+
+TEST(PartitionChain, SaysWhichMicroBatchesWereProfiled) {
+  Profile profile = profile_of({1, 1});
+  profile.micro_batch_size = 12;
+  const ModelFacts facts = facts_of(profile, {}, cut_chain(profile, {}).stages);
+  const std::string text = format_placement(partition_chain(profile, {})) + format_model(facts);
+  EXPECT_EQ(parse_placement(text, "p.toml").model.micro_batch_size, 12);
+  const std::string none = std::string(text).replace(text.find("= 12"), 4, "= 0");
+  EXPECT_THROW(parse_placement(none, "p.toml"), InputError);
 }
 
 TEST(PartitionChain, TheOptimizersStepFits) {
