@@ -305,24 +305,31 @@ std::string as_shortest(const JointChoice& choice) {
          (proved ? "no other candidate could be shorter (each by a proof)" : "no other candidate has a plan");
 }
 
-/// The winner against one that is shorter, with the optimizer's step or already without it.
-std::string for_losses(const JointChoice& choice, const Profile& profile) {
+/// The winner against one that is shorter, with the optimizer's step or already without it: where its losses
+/// are equal to 1F1B's, or else its blocks are fewer.
+std::string although_known(const JointChoice& choice, const Profile& profile) {
   const Candidate &best = choice.candidates[choice.winner], &shortest = choice.candidates[*choice.shortest];
   const bool without = best.value() >= shortest.value();
   const std::string what = without ? to_string(best.plan->objective) : "whole step";
   const Nanoseconds its = without ? best.value() : best.step;
   const Nanoseconds least = without ? shortest.value() : std::min(shortest.step, its);
-  return fmt::format(
-             "{} was chosen: its losses are equal to 1F1B's bit for bit, and its {} of {} is only {} longer ",
-             best.name, what, format_time(its), gap(its, least)) +
-         fmt::format("than the shortest, {}. The profile's times are not known that well: ", shortest.name) +
-         fmt::format("half of each one's samples are off by up to {:.1f} %", 100 * unknown_share(profile));
+  const bool losses = best.keeps_losses() && !shortest.keeps_losses();
+  const std::string why = losses
+                              ? "its losses are equal to 1F1B's bit for bit"
+                              : fmt::format("it has {} blocks instead of {}", best.placement->blocks.size(),
+                                            shortest.placement->blocks.size());
+  return fmt::format("{} was chosen: {}, and its {} of {} is only {} longer than the shortest, {}. ",
+                     best.name, why, what, format_time(its), gap(its, least), shortest.name) +
+         fmt::format(
+             "That is within what the profile's times are known to: half of each one's samples are "
+             "off by up to {:.1f} %",
+             100 * unknown_share(profile));
 }
 
 /// Why the winner was taken, against others and against 1F1B on the even split.
 std::string reason(const JointChoice& choice, const Baselines& base, const Profile& profile) {
   const Candidate& best = choice.candidates[choice.winner];
-  std::string text = choice.shortest ? for_losses(choice, profile) : as_shortest(choice);
+  std::string text = choice.shortest ? although_known(choice, profile) : as_shortest(choice);
   if (base.even && best.value() > 0) {
     text += fmt::format(".\n{} an even split of the layers takes {} times as long{}", usual_order(best),
                         ratio(value_of(*base.even), best.value()),

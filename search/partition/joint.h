@@ -26,8 +26,8 @@
 //
 // Then the best candidates move: joint_climb.h changes cuts, devices and recomputation of their stages while
 // that makes the step shorter. Where split backwards or shards win by less than the profile's times can tell,
-// what keeps losses equal to 1F1B's is preferred. Last, the winner holds less memory where that makes no step
-// longer (leaner.h).
+// what keeps losses equal to 1F1B's is preferred, and of what is left the fewest blocks. Last, the winner
+// holds less memory where that makes no step longer (leaner.h).
 
 #include <functional>
 #include <optional>
@@ -98,8 +98,9 @@ bool is_usual(const Candidate& candidate, const PartitionOptions& asked);
 struct JointChoice {
   std::vector<Candidate> candidates;
   std::size_t winner = 0;
-  /// Where that is another: the winner keeps losses equal to 1F1B's, and is longer by less than the profile's
-  /// times can tell (unknown_share(), profile_noise.h), one part in a hundred at most.
+  /// Where that is another: the winner keeps losses equal to 1F1B's, or has fewer blocks on the same devices,
+  /// and is longer by less than the profile's times can tell (unknown_share(), profile_noise.h), one part in
+  /// a hundred at most.
   std::optional<std::size_t> shortest = {};
   int devices = 0;             ///< there are
   bool all_devices = false;    ///< none that leaves devices idle was tried

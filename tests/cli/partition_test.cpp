@@ -127,6 +127,29 @@ TEST(PlanCommand, ExplainsAWinnerWhoseMakespanIsNotTheShortest) {
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
+TEST(PlanCommand, PrefersFewerBlocksWhereTheTimesAreNotKnownBetter) {
+  const TemporaryFolder folder;
+  const auto plan = [&](long hundredths) {
+    Profile profile = parse_profile(profile_text({1100, 1100, 1000, 1000, 1100, 1100}), "p.json");
+    for (LayerCost& layer : profile.layers) {
+      for (Spread* spread : {&layer.forward, &layer.backward}) {
+        spread->low -= spread->median * hundredths / 100;
+        spread->high += spread->median * hundredths / 100;
+      }
+    }
+    return ostinato_run({"plan", folder.write("profile.json", format_profile(profile)), "--devices", "2",
+                         "--micro-batches", "100", "--max-chunks", "2", "--without", "moves", "--time-limit",
+                         "100", "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+  };
+  const Result exact = plan(0), measured = plan(3);
+  EXPECT_NE(exact.out.find("looped, 2 chunks per device was chosen"), std::string::npos) << exact.out;
+  EXPECT_NE(measured.out.find("1 chunk per device was chosen: it has 4 blocks instead of 8"),
+            std::string::npos)
+      << measured.out;
+  EXPECT_NE(measured.out.find("within what the profile's times are known to"), std::string::npos);
+  EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
+}
+
 TEST(PlanCommand, StatesWhatNoPlacementGoesBelow) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text(kUneven));
