@@ -13,6 +13,7 @@
 #include "search/plan/modes.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/proved.h"
+#include "search/profile/profile_noise.h"
 #include "search/simulate/simulate.h"
 #include "search/unequal/unequal.h"
 
@@ -206,6 +207,11 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += line("method", plan.search.method + cut_text(plan));
   if (seconds >= 0) text += line("searched", fmt::format("{:.2f} s", seconds));
   return text;
+}
+
+std::string times_line(const Profile& profile) {
+  const std::string trust = trust_of(profile);
+  return trust.empty() ? "" : line("times", "proved for these times: " + trust);
 }
 
 Json summary_json(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts,

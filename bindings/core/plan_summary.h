@@ -12,6 +12,7 @@
 #include "search/placement/placement_toml.h"
 #include "search/plan/plan.h"
 #include "search/portfolio/search_options.h"
+#include "search/profile/profile.h"
 
 namespace ostinato::core {
 
@@ -22,6 +23,9 @@ namespace ostinato::core {
 using Until = std::optional<std::chrono::steady_clock::time_point>;
 std::string summary(const Plan& plan, const Placement& placement, double seconds,
                     const ModelFacts& facts = {}, const Until& until = {});
+
+/// A line below it, where a plan was made from times that are not well known (profile_noise.h); else "".
+std::string times_line(const Profile& profile);
 
 /// The same for programs: no line of it depends on how it is printed.
 Json summary_json(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts = {},

@@ -261,14 +261,35 @@ std::string sharing_text(const Candidate& best) {
   return text + ": these makespans are of replays in which those that compute share them.\n";
 }
 
+/// Of those with a plan, but for the winner, the one with the least makespan; nullptr: there is none.
+const Candidate* next_best(const JointChoice& choice) {
+  const Candidate* next = nullptr;
+  for (const Candidate& candidate : choice.candidates) {
+    if (&candidate == &choice.candidates[choice.winner] || !candidate.plan) continue;
+    if (next == nullptr || candidate.value() < next->value()) next = &candidate;
+  }
+  return next;
+}
+
+/// Why the winner was taken although the makespan of `shorter` is less.
+std::string although_longer(const Candidate& best, const Candidate& shorter) {
+  if (shorter.step > best.step)
+    return fmt::format(
+        "{} was chosen: with the optimizer's step it takes {}, the least that was found within the memory; "
+        "{} has a shorter {}, and takes {} more with it",
+        best.name, format_time(best.step), shorter.name, to_string(best.plan->objective),
+        gap(shorter.step, best.step));
+  return fmt::format(
+      "{} was chosen: it has {} blocks, {} has {} and is {} shorter, which a replay does not know", best.name,
+      best.placement->blocks.size(), shorter.name, shorter.placement->blocks.size(),
+      gap(best.value(), shorter.value()));
+}
+
 /// The winner against the next best.
 std::string as_shortest(const JointChoice& choice) {
   const Candidate& best = choice.candidates[choice.winner];
-  const Candidate* next = nullptr;
-  for (const Candidate& candidate : choice.candidates) {
-    if (&candidate == &best || !candidate.plan) continue;
-    if (next == nullptr || candidate.value() < next->value()) next = &candidate;
-  }
+  const Candidate* next = next_best(choice);
+  if (next != nullptr && next->value() < best.value()) return although_longer(best, *next);
   const std::string text =
       fmt::format("{} was chosen: its {} of {} is the shortest that was found within the memory{}; ",
                   best.name, to_string(best.plan->objective), format_time(best.value()),
@@ -284,21 +305,31 @@ std::string as_shortest(const JointChoice& choice) {
          (proved ? "no other candidate could be shorter (each by a proof)" : "no other candidate has a plan");
 }
 
-/// The winner against one that is shorter.
-std::string for_losses(const JointChoice& choice, const Profile& profile) {
+/// The winner against one that is shorter, with the optimizer's step or already without it: where its losses
+/// are equal to 1F1B's, or else its blocks are fewer.
+std::string although_known(const JointChoice& choice, const Profile& profile) {
   const Candidate &best = choice.candidates[choice.winner], &shortest = choice.candidates[*choice.shortest];
-  return fmt::format(
-             "{} was chosen: its losses are equal to 1F1B's bit for bit, and its {} of {} is only {} longer ",
-             best.name, to_string(best.plan->objective), format_time(best.value()),
-             gap(best.value(), shortest.value())) +
-         fmt::format("than the shortest, {}. The profile's times are not known that well: ", shortest.name) +
-         fmt::format("half of each one's samples are off by up to {:.1f} %", 100 * unknown_share(profile));
+  const bool without = best.value() >= shortest.value();
+  const std::string what = without ? to_string(best.plan->objective) : "whole step";
+  const Nanoseconds its = without ? best.value() : best.step;
+  const Nanoseconds least = without ? shortest.value() : std::min(shortest.step, its);
+  const bool losses = best.keeps_losses() && !shortest.keeps_losses();
+  const std::string why = losses
+                              ? "its losses are equal to 1F1B's bit for bit"
+                              : fmt::format("it has {} blocks instead of {}", best.placement->blocks.size(),
+                                            shortest.placement->blocks.size());
+  return fmt::format("{} was chosen: {}, and its {} of {} is only {} longer than the shortest, {}. ",
+                     best.name, why, what, format_time(its), gap(its, least), shortest.name) +
+         fmt::format(
+             "That is within what the profile's times are known to: half of each one's samples are "
+             "off by up to {:.1f} %",
+             100 * unknown_share(profile));
 }
 
 /// Why the winner was taken, against others and against 1F1B on the even split.
 std::string reason(const JointChoice& choice, const Baselines& base, const Profile& profile) {
   const Candidate& best = choice.candidates[choice.winner];
-  std::string text = choice.shortest ? for_losses(choice, profile) : as_shortest(choice);
+  std::string text = choice.shortest ? although_known(choice, profile) : as_shortest(choice);
   if (base.even && best.value() > 0) {
     text += fmt::format(".\n{} an even split of the layers takes {} times as long{}", usual_order(best),
                         ratio(value_of(*base.even), best.value()),

@@ -71,11 +71,13 @@ std::string sizes_text(const Planned& planned, bool every) {
 std::string planned_text(const Planned& planned, const Profile& profile, bool every, const Until& until) {
   if (!planned.of_sizes.empty())
     return sizes_text(planned, every) +
-           summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts, until);
+           summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts, until) +
+           times_line(profile);
   const std::string degrees =
       planned.degrees.empty() ? "" : degrees_text(planned.degrees, planned.degree) + "\n";
   return degrees + choice_text(planned.choice, planned.base, profile, every) + "\n" +
-         summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts, until);
+         summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts, until) +
+         times_line(profile);
 }
 
 Json planned_json(const Planned& planned, const Profile& profile, const Until& until) {
@@ -91,6 +93,7 @@ Json planned_json(const Planned& planned, const Profile& profile, const Until& u
   }
   if (!planned.degrees.empty()) object["degrees"] = degrees_json(planned.degrees);
   if (const std::string noise = noise_of(profile); !noise.empty()) object["noise"] = noise;
+  if (const std::string trust = trust_of(profile); !trust.empty()) object["proved_for_times"] = trust;
   return object;
 }
 

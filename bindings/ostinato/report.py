@@ -54,6 +54,7 @@ def rank_rows(ranks: list[RankTrace]) -> list[dict]:
                 "planned_bubble": 1 - planned / trace.makespan if trace.makespan else 0.0,
                 "measured_bubble": 1 - measured / length if length else 0.0,
                 "peak_memory": trace.peak_memory,
+                "peak_memory_of": trace.peak_memory_of,
             }
         )
     return rows
@@ -115,6 +116,13 @@ def milliseconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e6:.2f}"
 
 
+PEAKS = {"process": "peak of the process", "accelerator": "peak of the allocator", None: "peak memory"}
+OF_THE_PROCESS = (
+    "The peak of the process is not the plan's peak memory: a plan counts what layers and engine hold for the training, a process also "
+    "holds Python, torch, other libraries, the data and what the allocator keeps."
+)
+
+
 def ratio(measured: float, planned: float) -> str:
     return f"{measured / planned:.2f}" if planned else "–"
 
@@ -150,8 +158,11 @@ def show(report: dict, console: Console) -> None:
          "–" if r["peak_memory"] is None else f"{r['peak_memory'] / 2**20:.1f} MiB"]
         for r in report["ranks"]
     ]  # fmt: skip
-    columns = ["rank", "busy predicted", "busy measured", "bubble predicted", "bubble measured", "peak memory"]
+    held_by = report["ranks"][0]["peak_memory_of"]
+    columns = ["rank", "busy predicted", "busy measured", "bubble predicted", "bubble measured", PEAKS[held_by]]
     console.print(table("Ranks (ms of compute; bubble as a share of the step)", columns, rows))
+    if held_by == "process":
+        console.print(OF_THE_PROCESS, highlight=False)
 
     times = report["step"]
     console.print(

@@ -82,6 +82,7 @@ class StepPlan(BaseModel):
 class RankTrace(BaseModel):
     """One rank's file. `step_seconds`: wall clock of every step so far; `makespan`: the plan's, in nanoseconds; `predicted`: what a step
     was predicted to take where ranks share cores, 0: the makespan; `whole_step`: with the optimizer's, 0: not known; `one_f_one_b`: what 1F1B would take, 0 where nothing says it.
+    `peak_memory`: the most that was held so far, by the whole process or in the accelerator's allocator (`peak_memory_of`).
     `step_plans`: of every step, where each has a plan of its own; the others are then of the last one."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -94,6 +95,7 @@ class RankTrace(BaseModel):
     instructions: list[TracedInstruction] = Field(min_length=1)
     step_seconds: list[Seconds] = Field(min_length=1)
     peak_memory: Annotated[int, Field(ge=0, lt=1 << 62)] | None = None
+    peak_memory_of: Literal["process", "accelerator"] | None = None
     predicted: Nanoseconds = 0
     whole_step: Nanoseconds = 0
     one_f_one_b: Nanoseconds = 0

@@ -52,6 +52,7 @@ class Profiled:
     sha256: str = ""
     layers: tuple[tuple[str, str], ...] = ()
     shares_cores: bool = False  # the placement says which of its devices do
+    micro_batch_size: int = 0  # samples; 0: not known
 
 
 def read(placement: Path) -> Profiled:
@@ -62,7 +63,8 @@ def read(placement: Path) -> Profiled:
     if not found:
         return Profiled(shares_cores=shares)
     table = tomllib.loads(rest.partition("\n[")[0])
-    return Profiled(table.get("sha256", ""), tuple(entry.rpartition(" ")[::2] for entry in table.get("layers", ())), shares)
+    layers = tuple(entry.rpartition(" ")[::2] for entry in table.get("layers", ()))
+    return Profiled(table.get("sha256", ""), layers, shares, table.get("micro_batch_size", 0))
 
 
 def check(profiled: Profiled, placement: str, digests: list[str], specs: list) -> str:
@@ -83,6 +85,16 @@ def check(profiled: Profiled, placement: str, digests: list[str], specs: list) -
     return (
         f"layers {', '.join(map(str, changed))} were given other parameters after they were built: the plan was made for what their "
         "LayerSpecs build"
+    )
+
+
+def size_note(profiled: Profiled, samples: int) -> str:
+    """What rank 0 is to say of micro-batches of so many samples, or ""."""
+    if profiled.micro_batch_size in (0, samples):
+        return ""
+    return (
+        f"the plan was made for micro-batches of {profiled.micro_batch_size} samples, and this run has {samples} "
+        "(train_micro_batch_size_per_gpu): its times and memory are not those planned; profile again"
     )
 
 

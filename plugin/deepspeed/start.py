@@ -16,7 +16,7 @@ from ostinato.ranks import cores
 from ostinato.ranks.starting import starting
 from pydantic import BaseModel
 
-from . import again, first_pass, plans, second_start, universal
+from . import again, first_pass, model_identity, plans, second_start, universal
 from .announce import expected, line
 from .config import Section, check_outputs, parse_section, resolve
 from .engine import PlanEngine, become
@@ -116,6 +116,8 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
     assert program is not None
     stages, rebuilt, stock = placed.stages, placed.rebuilt, model.partitions()
     plans.check_micro_batches(program, config.gradient_accumulation_steps)
+    if said := model_identity.size_note(prepared.profiled, config.train_micro_batch_size_per_gpu):
+        _say(said)
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
     groups = given_groups(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     idle = give_idle(model, groups) if optimizes and plans.trains(program) else None
@@ -175,6 +177,7 @@ def _take_placed(made: Prepared, placed: Placed) -> None:
     assert there is not None and made.section is not None
     if given is None and not (made.section.searches and made.section.placement):
         made.program, made.placement, made.measured = there, placed.prepared.placement, placed.prepared.measured
+        made.profiled = placed.prepared.profiled
     elif given is not None and given.placement_sha256 != there.placement_sha256:
         raise OstinatoError(
             f'the PipelineModule was laid out for placement "{there.placement_name}", and the section of this configuration names a plan on '

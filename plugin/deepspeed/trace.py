@@ -70,7 +70,7 @@ class Trace:
         whole = {"step": self._written, "instructions": instructions, "step_seconds": self._seconds}
         if self._steps:
             whole["step_plans"] = self._steps[: self._written]
-        self._file.write(json.dumps({**self._head, **whole, "peak_memory": _peak_memory()}))
+        self._file.write(json.dumps({**self._head, **whole, **_peak_memory()}))
 
     def close(self) -> None:
         """No step will come."""
@@ -92,8 +92,8 @@ class Trace:
         }
 
 
-def _peak_memory() -> int:
-    """Bytes: of the accelerator's allocator where there is one, else of the process."""
+def _peak_memory() -> dict[str, Any]:
+    """Bytes, and of what: of the accelerator's allocator where there is one, else of the process."""
     if torch.accelerator.is_available():
-        return torch.accelerator.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {"peak_memory": torch.accelerator.max_memory_allocated(), "peak_memory_of": "accelerator"}
+    return {"peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "peak_memory_of": "process"}

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         gradient_accumulation_steps: int
         optimizer_name: str | None
         pipeline: dict[str, Any]
+        train_micro_batch_size_per_gpu: int
         zero_config: Any
 
     class Model(torch.nn.Module):

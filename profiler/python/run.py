@@ -14,6 +14,7 @@ from ostinato.profile.measure.by_size import measure_sizes, tokens_of
 from ostinato.profile.measure.company import company
 from ostinato.profile.measure.device_times import measure_on_device
 from ostinato.profile.measure.footprint import Footprint, footprint
+from ostinato.profile.measure.halves import settle
 from ostinato.profile.measure.kept import Memory
 from ostinato.profile.measure.operators import EVENTS, Operators, add_operators
 from ostinato.profile.measure.optimizer import StepClock
@@ -76,8 +77,14 @@ class Measured:
     timer_note: str = ""
 
 
-def noted(beside: int) -> str:
-    return f"{beside} {'process' if beside == 1 else 'processes'} computed beside it, as other ranks do" if beside else ""
+def noted(beside: int, adapted: int) -> str:
+    """`adapted`: layers whose halves of the backward were made to add up (measure/halves.py)."""
+    company = f"{beside} {'process' if beside == 1 else 'processes'} computed beside it, as other ranks do"
+    halves = (
+        f"the halves of the backward of {adapted} {'layer' if adapted == 1 else 'layers'} took less than the whole however often they "
+        "were measured, and are written as long as it: the machine was busy"
+    )
+    return "; ".join([company] * bool(beside) + [halves] * bool(adapted))
 
 
 def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress) -> Measured:
@@ -85,9 +92,10 @@ def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress
     if not job.device.own_clock:
         freed_memory.keep()  # as the engine does under a plan
         with company(chain.layers, job.beside):
-            samples, operators = in_turns(chain.layers, job, progress=progress), record_operators(job, chain, progress)
-            steps = measure_steps(job, chain, clock)
-        return Measured(samples, operators, steps, "cpu", noted(job.beside))
+            samples = in_turns(chain.layers, job, progress=progress)
+            adapted = settle(chain.layers, samples, lambda layers: in_turns(layers, job, progress=progress))
+            operators, steps = record_operators(job, chain, progress), measure_steps(job, chain, clock)
+        return Measured(samples, operators, steps, "cpu", noted(job.beside, adapted))
     recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
     times = measure_on_device(job, chain, recorder, EVENTS, progress)
     return Measured(times.samples, times.operators, measure_steps(job, chain, clock), times.timer, times.note)

@@ -2,6 +2,7 @@
 #include "search/checker/any_placement.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -368,6 +369,28 @@ std::string statement(const Proof& proof, Nanoseconds claim, std::int64_t most_w
   return proof.refutes(claim - 1, most_work) ? "D1" : "";
 }
 
+/// Which placements the claim is of, where the profile allows more: ", if it divides none of its layers".
+std::string within(const AnyPlacement& any, const Placement& placement, const Profile& profile) {
+  const auto& layers = profile.layers;
+  const auto shardable = [](const LayerCost& layer) { return layer.shardable; };
+  const auto halves = [](const LayerCost& layer) { return layer.halves(); };
+  const auto sharded = [](const Stage& stage) { return stage.sharded(); };
+  const auto trains = [](const Block& block) { return block.kind != Kind::forward; };
+  const bool divides = !any.sharded.empty() || std::any_of(layers.begin(), layers.end(), shardable) ||
+                       std::any_of(placement.stages.begin(), placement.stages.end(), sharded);
+  std::vector<std::string> rules;
+  if (divides && any.sharded.size() < layers.size()) {
+    std::vector<std::string> names;
+    for (const int l : any.sharded) names.push_back(layers[l].name);
+    rules.push_back("divides none of its layers" +
+                    (names.empty() ? "" : fmt::format(" but {}", fmt::join(names, ", "))));
+  }
+  if (!any.split && std::any_of(layers.begin(), layers.end(), halves) &&
+      std::any_of(placement.blocks.begin(), placement.blocks.end(), trains))
+    rules.emplace_back("splits no backward");
+  return rules.empty() ? "" : fmt::format(", if it {}", fmt::join(rules, " and "));
+}
+
 }  // namespace
 
 Cluster devices_of_claim(const Plan& plan, const Placement& placement) {
@@ -387,8 +410,8 @@ CheckResult check_any_placement(const Plan& plan, const PlacementFile& file, con
                          alike ? ": were these the devices that the plan is made for?" : "")},
             {}};
   return {{},
-          {fmt::format("no placement of {} has a {} below {} ns ({})", of, to_string(plan.objective), claim,
-                       by)}};
+          {fmt::format("no placement of {} has a {} below {} ns ({}){}", of, to_string(plan.objective), claim,
+                       by, within(*plan.any_placement, file.placement, profile))}};
 }
 
 }  // namespace ostinato

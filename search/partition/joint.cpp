@@ -40,8 +40,9 @@ constexpr std::size_t kFewestMoved = 3, kMostMoved = 5, kMovedSteps = 2'000;
 constexpr double kPlacedBy = 0.5;
 /// The share of the time limit after which nothing moves.
 constexpr double kMovesEnd = 0.75;
-/// The most by which a plan may be longer than the shortest because its losses are equal to 1F1B's.
-constexpr double kMostForLosses = 0.01;
+/// The most by which a plan may be longer than the shortest because its losses are equal to 1F1B's, or its
+/// blocks fewer.
+constexpr double kMostUnknown = 0.01;
 
 /// For `percent` up to 100, without leaving int64.
 Nanoseconds percent_of(Nanoseconds time, Nanoseconds percent) {
@@ -64,9 +65,12 @@ class Chooser {
     find_winner();
     if (choice_.winner == list().size()) throw_reasons();
     prefer_exact();
+    prefer_fewer();
     if (!out_of_time(1)) judged_.hold_less(best());
     out_of_time(1);
     best().plan->any_placement = choice_.any_placement;
+    for (Candidate& candidate : list())
+      if (candidate.plan) candidate.step = judged_.whole_value(candidate);
     choice_.candidates = std::move(list());
     return std::move(choice_);
   }
@@ -106,7 +110,7 @@ class Chooser {
 
   /// Of two steps that the profile's times do not tell apart, the one with losses equal to 1F1B's.
   void prefer_exact() {
-    const double unknown = std::min(kMostForLosses, unknown_share(profile_));
+    const double unknown = std::min(kMostUnknown, unknown_share(profile_));
     const bool asked_for = options_.partition.split_backward || options_.partition.inference;
     if (best().keeps_losses() || unknown <= 0 || asked_for || stopped() || out_of_time(1)) return;
     const auto step = static_cast<double>(judged_.whole_value(best()));
@@ -128,6 +132,59 @@ class Chooser {
     } else {
       *same = std::move(*found);
     }
+  }
+
+  /// Of steps on the same devices that the profile's times do not tell apart, the one with the fewest blocks:
+  /// what each block costs beside its layers is known less well than they are. None is longer for it than
+  /// what it is shown beside.
+  void prefer_fewer() {
+    const double unknown = std::min(kMostUnknown, unknown_share(profile_));
+    const bool judged = judged_.objective() == Objective::makespan && !judged_.sharing();
+    if (unknown <= 0 || !judged || stopped() || out_of_time(1)) return;
+    const std::size_t shortest = choice_.shortest.value_or(choice_.winner);
+    const auto step = static_cast<double>(judged_.whole_value(list()[shortest]));
+    const auto most = static_cast<Nanoseconds>(step * (1 + unknown));
+    search_fewer(most);
+    const Nanoseconds longest = std::max(list()[shortest].value(), least_usual());
+    const auto key = [&](const Candidate& c) {
+      return std::pair(c.placement->blocks.size(), judged_.whole_value(c));
+    };
+    for (std::size_t i = 0; i < list().size(); ++i) {
+      const Candidate& c = list()[i];
+      if (c.plan && may_replace_best(c) && c.value() <= longest && judged_.whole_value(c) <= most &&
+          key(c) < key(best()))
+        choice_.winner = i;
+    }
+    if (choice_.winner != shortest) choice_.shortest = shortest;
+  }
+
+  bool may_replace_best(const Candidate& c) {
+    return c.idle == best().idle && (c.keeps_losses() || !best().keeps_losses());
+  }
+
+  /// Those that a bound ruled out, but not by so much.
+  void search_fewer(Nanoseconds most) {
+    const std::vector<std::size_t> order = judged_.sorted(
+        [&](const Candidate& c) {
+          return c.placement && !c.plan && c.no_shorter && c.bound <= most && may_replace_best(c) &&
+                 c.placement->blocks.size() < best().placement->blocks.size();
+        },
+        [](const Candidate& c) { return c.placement->blocks.size(); });
+    for (std::size_t i = 0; i < order.size() && !stopped() && !out_of_time(1); ++i) {
+      Candidate& candidate = list()[order[i]];
+      judged_.search(candidate, judged_.shortly(order.size() - i));
+      candidate.no_shorter = !candidate.plan;
+    }
+  }
+
+  /// What no plan is to be longer than: 1F1B, as is_usual() says, which is no shorter than this.
+  Nanoseconds least_usual() {
+    Nanoseconds least = kNone;
+    for (const Candidate& c : list()) {
+      const Nanoseconds value = c.plan ? c.value() : c.bound;
+      if (is_usual(c, options_.partition) && value > 0) least = std::min(least, value);
+    }
+    return least;
   }
 
   /// What choose() finds of plans below a value; nullopt: none. `any`: of more candidates than these.

@@ -26,8 +26,8 @@
 //
 // Then the best candidates move: joint_climb.h changes cuts, devices and recomputation of their stages while
 // that makes the step shorter. Where split backwards or shards win by less than the profile's times can tell,
-// what keeps losses equal to 1F1B's is preferred. Last, the winner holds less memory where that makes no step
-// longer (leaner.h).
+// what keeps losses equal to 1F1B's is preferred, and of what is left the fewest blocks. Last, the winner
+// holds less memory where that makes no step longer (leaner.h).
 
 #include <functional>
 #include <optional>
@@ -77,7 +77,8 @@ struct Candidate {
   Nanoseconds bound = 0;  ///< proven, of the objective; 0: not computed
   std::optional<Plan> plan;
   Nanoseconds shared = 0;  ///< the plan's makespan where devices share processors (Host); 0: they do not
-  double seconds = 0;      ///< of its search
+  Nanoseconds step = 0;  ///< of a plan: its value, and what the optimizer's step adds; plans are judged by it
+  double seconds = 0;    ///< of its search
   std::string why_not;
   bool infeasible = false;  ///< `why_not` is a proof that nothing fits
   bool no_shorter = false;  ///< `why_not` is a proof that it is no shorter than another one
@@ -97,8 +98,9 @@ bool is_usual(const Candidate& candidate, const PartitionOptions& asked);
 struct JointChoice {
   std::vector<Candidate> candidates;
   std::size_t winner = 0;
-  /// Where that is another: the winner keeps losses equal to 1F1B's, and is longer by less than the profile's
-  /// times can tell (unknown_share(), profile_noise.h), one part in a hundred at most.
+  /// Where that is another: the winner keeps losses equal to 1F1B's, or has fewer blocks on the same devices,
+  /// and is longer by less than the profile's times can tell (unknown_share(), profile_noise.h), one part in
+  /// a hundred at most.
   std::optional<std::size_t> shortest = {};
   int devices = 0;             ///< there are
   bool all_devices = false;    ///< none that leaves devices idle was tried

@@ -218,6 +218,7 @@ Placement place_stages(const Profile& profile, const PartitionOptions& options,
 ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
                     const std::vector<Stage>& stages) {
   ModelFacts made;
+  made.micro_batch_size = profile.micro_batch_size;
   add_end_of_step(made, Model(profile, options), stages);
   if (!is_sha256(profile.model_sha256)) return made;
   made.sha256 = profile.model_sha256;

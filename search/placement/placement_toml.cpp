@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -178,8 +179,12 @@ void PlacementReader::stages(const Value* list) {
 }
 
 void PlacementReader::model(const Value& value) {
-  const Fields fields(value, file_, "[model]", {"sha256", "layers", "step_memory", "step_time"});
+  const Fields fields(value, file_, "[model]",
+                      {"sha256", "layers", "micro_batch_size", "step_memory", "step_time"});
   if (fields.find("sha256") != nullptr) model_.sha256 = sha256_field(fields, "sha256");
+  if (fields.find("micro_batch_size") != nullptr)
+    model_.micro_batch_size =
+        static_cast<int>(fields.integer("micro_batch_size", 1, std::numeric_limits<int>::max()));
   for (const Value& bytes : elements(fields.find("step_memory"), file_, "step_memory"))
     model_.step_memory.push_back(integer_in(bytes, file_, "'step_memory' of a device", 0, Fields::kLargest));
   check_step_memory(fields);
@@ -317,9 +322,10 @@ Placement PlacementReader::finish() {
 
 std::string format_model(const ModelFacts& model) {
   const bool steps = std::ranges::any_of(model.step_memory, [](Bytes bytes) { return bytes > 0; });
-  if (model.sha256.empty() && !steps && model.step_time.empty()) return "";
+  if (model.sha256.empty() && model.micro_batch_size == 0 && !steps && model.step_time.empty()) return "";
   std::string text = "\n[model]\n";
   if (!model.sha256.empty()) text += "sha256 = " + toml_string(model.sha256) + "\n";
+  if (model.micro_batch_size > 0) text += fmt::format("micro_batch_size = {}\n", model.micro_batch_size);
   if (steps) text += fmt::format("step_memory = [{}]\n", fmt::join(model.step_memory, ", "));
   if (!model.step_time.empty()) text += fmt::format("step_time = [{}]\n", fmt::join(model.step_time, ", "));
   if (model.layers.empty()) return text;

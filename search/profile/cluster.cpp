@@ -158,6 +158,17 @@ void LinkTable::write(Placement& placement) const {
 
 namespace {
 
+/// The halves do all that the whole does. Where they were measured to take less, noise fell on the whole:
+/// both then take as long as it, in the halves' proportion, so that no split gains what is no gain.
+void add_up_to_whole(LayerCost& layer) {
+  Nanoseconds &input = layer.backward_input.median, &weight = layer.backward_weight.median;
+  const Nanoseconds whole = layer.backward.median, halves = input + weight;
+  if (!layer.halves() || halves >= whole) return;
+  const __int128 part = halves > 0 ? static_cast<__int128>(whole) * input / halves : whole;
+  input = static_cast<Nanoseconds>(part);
+  weight = whole - input;
+}
+
 /// Whoever runs the first layer reads the inputs of a batch; whoever runs the last reads its labels.
 void add_reading(std::vector<LayerCost>& layers, Nanoseconds time) {
   if (layers.empty()) return;
@@ -183,6 +194,7 @@ std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile)
       stretch(layer.step_time, kUsualSpeed, kind.speed);
     }
   }
+  for (LayerCost& layer : layers) add_up_to_whole(layer);
   add_reading(layers, profile.rank.read);
   return layers;
 }

@@ -79,6 +79,7 @@ class LinkTable {
 
 /// The layers as a kind of device runs them: its own profile where it has one, else `profile`; times divided
 /// by the speed, rounded up, and with the time to read a batch in the forwards of the first and the last.
+/// Halves of a backward that take less than the whole take as long as it.
 /// Throws InputError where its profile is of another model.
 std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile);
 

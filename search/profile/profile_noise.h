@@ -18,10 +18,16 @@ double unknown_share(const Profile& profile);
 
 /// Which layers' times are not known, in words; "": all are. A time is not known where its quartiles lie more
 /// than half its median from each other, and those of all layers that it stands for (`same_as`) by more than
-/// a hundredth of a micro-batch. O(layers).
+/// a hundredth of a micro-batch. Nor are those of a backward whose halves together take less than nineteen
+/// twentieths of the whole, where all such gaps make a hundredth of a micro-batch: layers_on() (cluster.h)
+/// then takes the whole for both. O(layers).
 std::string noise_of(const Profile& profile);
 
-/// The same, and what to do about it; "": nothing. What every command says, in C++ and in Python.
+/// How far the times can be trusted, in words, where that is not well; "": where half of the samples are
+/// within a twentieth. O(layers).
+std::string trust_of(const Profile& profile);
+
+/// noise_of(), and what to do about it; "": nothing. What every command says, in C++ and in Python.
 std::string noise_warning(const Profile& profile);
 
 }  // namespace ostinato

@@ -42,6 +42,10 @@ TEST(PartitionCommand, WarnsOfTimesThatSayNothing) {
     EXPECT_NE(result.err.find("the times of 1 of 2 measured layers are not known"), std::string::npos)
         << result.err;
     EXPECT_NE(result.json()["noise"].get<std::string>().find("'1:"), std::string::npos);
+    if (command == "partition") continue;
+    EXPECT_EQ(result.json()["proved_for_times"], "half of the profile's samples are off by up to 66.7 %");
+    std::erase(words, "--json");
+    EXPECT_NE(ostinato_run(words).out.find("proved for these times: "), std::string::npos);
   }
 }
 
@@ -100,6 +104,49 @@ TEST(PlanCommand, TakesTheShortestCandidateAndExplainsIt) {
                            "1F1B on the best stages", "1F1B on an even split", "was chosen"}) {
     EXPECT_NE(result.out.find(text), std::string::npos) << result.out;
   }
+  EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
+}
+
+/// Two rows' makespans, where the optimizer's step decides against the shorter one.
+TEST(PlanCommand, ExplainsAWinnerWhoseMakespanIsNotTheShortest) {
+  const TemporaryFolder folder;
+  Profile profile = parse_profile(profile_text({500, 900, 300, 400, 800, 700}), "p.json");
+  profile.layers[2].step_time = 2700;
+  profile.layers[5].step_time = 1500;
+  const Result result = ostinato_run(
+      {"plan", folder.write("profile.json", format_profile(profile)), "--devices", "2", "--micro-batches",
+       "4", "--time-limit", "100", "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("  0.9"), std::string::npos) << result.out;  // a row below the starred one
+  EXPECT_NE(
+      result.out.find("was chosen: with the optimizer's step it takes 26 us,\nthe least that was found"),
+      std::string::npos)
+      << result.out;
+  EXPECT_NE(result.out.find("takes 3.84 % more with it"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find(" -"), std::string::npos) << result.out;
+  EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
+}
+
+TEST(PlanCommand, PrefersFewerBlocksWhereTheTimesAreNotKnownBetter) {
+  const TemporaryFolder folder;
+  const auto plan = [&](long hundredths) {
+    Profile profile = parse_profile(profile_text({1100, 1100, 1000, 1000, 1100, 1100}), "p.json");
+    for (LayerCost& layer : profile.layers) {
+      for (Spread* spread : {&layer.forward, &layer.backward}) {
+        spread->low -= spread->median * hundredths / 100;
+        spread->high += spread->median * hundredths / 100;
+      }
+    }
+    return ostinato_run({"plan", folder.write("profile.json", format_profile(profile)), "--devices", "2",
+                         "--micro-batches", "100", "--max-chunks", "2", "--without", "moves", "--time-limit",
+                         "100", "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+  };
+  const Result exact = plan(0), measured = plan(3);
+  EXPECT_NE(exact.out.find("looped, 2 chunks per device was chosen"), std::string::npos) << exact.out;
+  EXPECT_NE(measured.out.find("1 chunk per device was chosen: it has 4 blocks instead of 8"),
+            std::string::npos)
+      << measured.out;
+  EXPECT_NE(measured.out.find("within what the profile's times are known to"), std::string::npos);
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 

@@ -54,6 +54,22 @@ def test_blocks_ranks_and_step_are_compared(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("held_by", "column", "explained"),
+    [("process", "peak of the process", True), ("accelerator", "peak of the allocator", False), (None, "peak memory", False)],
+)
+def test_says_that_the_memory_of_the_process_is_not_what_a_plan_counts(tmp_path, capsys, held_by, column, explained):
+    whose = {"peak_memory_of": held_by} if held_by else {}
+    folder = str(write(tmp_path, trace(0, peak_memory=528 << 20, **whose)))
+    assert report.main([folder]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "528.0 MiB" in shown
+    assert ("The peak of the process is not the plan's peak memory" in shown) == explained
+    assert all(word in shown for word in column.split())
+    assert report.main([folder, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"][0]["peak_memory_of"] == held_by
+
+
 def planned(sha, makespan, **changes):
     made = {"plan_sha256": sha, "makespan": makespan, "lower_bound": 200, "one_f_one_b": 500, "planning": 3, "measured": 330}
     return made | changes

@@ -2,7 +2,9 @@
 """What is wrong stops the run before its first step, on every rank, with the reason."""
 
 import json
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from ostinato.deepspeed.errors import OstinatoError
@@ -11,7 +13,7 @@ from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, 
 from support import models, training
 from support.models import LAYERS
 from support.plans import Layout, make_plan, placement_text
-from support.training import MICRO_BATCHES, Options, refusal
+from support.training import MICRO_BATCHES, Options, make_engine, refusal
 
 LOOPED = Layout("looped", (2, 4, 6), (0, 1, 0, 1))
 BASE = Options(stages=2)
@@ -151,6 +153,23 @@ def test_a_plan_for_another_model_of_as_many_layers(world2, tmp_path, case):
     text = placement_text(LOOPED, LAYERS) + table_of(changed)
     plan = make_plan(tmp_path, LOOPED, LAYERS, MICRO_BATCHES, text=text)
     refused(world2, with_section(plan=str(plan)), "was made for another model", words, "profile this model")
+
+
+def said(options):
+    printed = StringIO()
+    with redirect_stdout(printed):
+        make_engine(options)
+    return printed.getvalue()
+
+
+def test_a_plan_of_another_micro_batch_size(world2, tmp_path):
+    """It runs, but not as planned: rank 0 says so, once."""
+    words = f"made for micro-batches of {models.BATCH + 1} samples, and this run has {models.BATCH} "
+    for samples in (models.BATCH, models.BATCH + 1):
+        text = f"{placement_text(LOOPED, LAYERS)}{table_of({})}micro_batch_size = {samples}\n"
+        plan = make_plan(tmp_path / str(samples), LOOPED, LAYERS, MICRO_BATCHES, text=text)
+        first, second = world2.run(said, with_section(plan=str(plan)))
+        assert first.count(words) == (samples != models.BATCH) and words not in second
 
 
 def test_a_plan_for_this_model(world2, tmp_path):

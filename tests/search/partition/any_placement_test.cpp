@@ -294,6 +294,25 @@ TEST(AnyPlacement, IsProvedByStagesWhereInputsTakeTheMemory) {
   EXPECT_GE(by_stages, 1);
 }
 
+TEST(AnyPlacement, SaysWhichPlacementsItIsNotOf) {
+  Profile profile = profile_of({2, 2, 20, 2});
+  const auto said = [&](JointOptions options, bool split) {
+    options.split = split;
+    const auto [plan, file] = claimed(profile, options);
+    return check_any_placement(plan, file, profile, alike(3, kUnlimited)).passed.front();
+  };
+  JointOptions whole = joint_options(3, 4), shards = whole;
+  shards.shardable = {2};
+  EXPECT_THAT(said(whole, false), testing::EndsWith(")"));
+  EXPECT_THAT(said(shards, false), testing::EndsWith(", if it divides none of its layers but 2:L"));
+  profile.layers[2].shardable = true;
+  EXPECT_THAT(said(whole, false), testing::EndsWith(", if it divides none of its layers"));
+  for (LayerCost& cost : profile.layers) cost.backward_input = cost.backward_weight = cost.forward;
+  EXPECT_THAT(said(whole, true), testing::EndsWith(", if it divides none of its layers"));
+  EXPECT_THAT(said(whole, false),
+              testing::EndsWith(", if it divides none of its layers and splits no backward"));
+}
+
 TEST(AnyPlacement, IsRefusedWithFilesOfAnother) {
   const Profile profile = profile_of({2, 2, 2, 2});
   auto [plan, file] = claimed(profile, joint_options(2, 4));

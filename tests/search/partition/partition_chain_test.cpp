@@ -274,8 +274,8 @@ TEST(PartitionChain, KeepsAStageWholeWhoseHalvesWereNotMeasured) {
   Profile profile = profile_of({1, 1, 1, 1});
   for (LayerCost& cost : profile.layers) {
     cost.backward = {10, 10, 10, 3};
-    cost.backward_input = {5, 5, 5, 3};
-    cost.backward_weight = {4, 4, 4, 3};
+    cost.backward_input = {6, 6, 6, 3};
+    cost.backward_weight = {5, 5, 5, 3};
   }
   profile.layers[1].backward_input = profile.layers[1].backward_weight = {};
   const PartitionOptions options{.devices = 2, .split_backward = true};
@@ -283,7 +283,7 @@ TEST(PartitionChain, KeepsAStageWholeWhoseHalvesWereNotMeasured) {
   const Placement p = place_stages(profile, options, cuts.stages);
   const Block& whole = p.blocks[p.find_block("s0.B")];
   EXPECT_EQ(whole.kind, Kind::backward);
-  EXPECT_EQ(whole.time, 5 + 4 + 10);  // the halves of its other layer are measured one by one
+  EXPECT_EQ(whole.time, 6 + 5 + 10);  // the halves of its other layer are measured one by one
   EXPECT_EQ(whole.after[1].block, p.find_block("s1.I"));
   EXPECT_NE(p.find_block("s1.W"), -1);
   const auto said = whole_backwards(profile, options, cuts.stages);
@@ -309,6 +309,17 @@ TEST(PartitionChain, SaysWhichModelItIsFor) {
   const PlacementFile read = parse_placement(text, "p.toml");
   EXPECT_EQ(read.model.sha256, profile.model_sha256);
   EXPECT_EQ(read.model.layers, facts().layers);
+  EXPECT_EQ(text.find("micro_batch_size"), std::string::npos);
+}
+
+TEST(PartitionChain, SaysWhichMicroBatchesWereProfiled) {
+  Profile profile = profile_of({1, 1});
+  profile.micro_batch_size = 12;
+  const ModelFacts facts = facts_of(profile, {}, cut_chain(profile, {}).stages);
+  const std::string text = format_placement(partition_chain(profile, {})) + format_model(facts);
+  EXPECT_EQ(parse_placement(text, "p.toml").model.micro_batch_size, 12);
+  const std::string none = std::string(text).replace(text.find("= 12"), 4, "= 0");
+  EXPECT_THROW(parse_placement(none, "p.toml"), InputError);
 }
 
 TEST(PartitionChain, TheOptimizersStepFits) {

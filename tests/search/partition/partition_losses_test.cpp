@@ -46,6 +46,8 @@ JointOptions without_loss_changes(JointOptions options) {
   return options;
 }
 
+std::size_t blocks(const Candidate& candidate) { return candidate.placement->blocks.size(); }
+
 double over(const Candidate& one, const Candidate& other) {
   return static_cast<double>(one.value()) / static_cast<double>(other.value()) - 1;
 }
@@ -72,9 +74,10 @@ TEST(JointLosses, AreKeptWhereThatCostsLessThanTheTimesAreKnown) {
     test::expect_holds(*winner(choice).plan, *winner(choice).placement);
     EXPECT_LE(over(winner(choice), winner(shortest)), unknown) << seed;
     if (choice.shortest) {
-      ++kept;
-      EXPECT_TRUE(winner(choice).keeps_losses()) << seed;
-      EXPECT_FALSE(choice.candidates[*choice.shortest].keeps_losses()) << seed;
+      const Candidate& other = choice.candidates[*choice.shortest];
+      const bool losses = winner(choice).keeps_losses() && !other.keeps_losses();
+      kept += losses;
+      EXPECT_TRUE(losses || blocks(winner(choice)) < blocks(other)) << seed;
       EXPECT_EQ(choice.candidates[*choice.shortest].value(), winner(shortest).value()) << seed;
     } else {
       EXPECT_EQ(winner(choice).value(), winner(shortest).value()) << seed;
@@ -93,8 +96,37 @@ TEST(JointLosses, MayChangeWhereTheUserAskedForSplitBackwards) {
     const Profile profile = measured(random, 30);
     JointOptions options = options_for(profile);
     options.partition.split_backward = true;
-    EXPECT_FALSE(choose_plan(profile, options).shortest) << seed;
+    const JointChoice choice = choose_plan(profile, options);
+    if (!choice.shortest) continue;
+    EXPECT_LT(blocks(winner(choice)), blocks(choice.candidates[*choice.shortest])) << seed;
   }
+}
+
+/// Layers alike but for a little: more chunks a device gain less than the times are known to.
+TEST(JointLosses, FewerBlocksAreTakenWhereMoreGainLessThanTheTimesAreKnown) {
+  int fewer = 0;
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 exact(seed), spread(seed);
+    const Profile without = measured(exact, 0), profile = measured(spread, 30);
+    JointOptions options = without_loss_changes(options_for(profile));
+    options.partition.micro_batches = options.search.micro_batches = 24;
+    options.moves = false;
+    const JointChoice shortest = choose_plan(without, options), choice = choose_plan(profile, options);
+    test::expect_holds(*winner(choice).plan, *winner(choice).placement);
+    EXPECT_LE(over(winner(choice), winner(shortest)), 0.01);
+    EXPECT_LE(blocks(winner(choice)), blocks(winner(shortest)));
+    EXPECT_FALSE(shortest.shortest);
+    for (const Candidate& c : choice.candidates) {
+      if (!is_usual(c, options.partition) || !c.plan) continue;
+      EXPECT_LE(winner(choice).value(), c.value());
+    }
+    if (!choice.shortest) continue;
+    ++fewer;
+    EXPECT_LT(blocks(winner(choice)), blocks(choice.candidates[*choice.shortest]));
+    EXPECT_EQ(winner(choice).idle, choice.candidates[*choice.shortest].idle);
+  }
+  EXPECT_GT(fewer, 0);
 }
 
 }  // namespace

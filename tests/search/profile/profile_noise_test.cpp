@@ -26,6 +26,9 @@ TEST(ProfileNoise, HalfTheQuartilesOfAllTimesAreUnknown) {
   profile.layers[1].backward = {600, 580, 640, 9};
   EXPECT_DOUBLE_EQ(unknown_share(profile), 30.0 / 1200);
   EXPECT_EQ(unknown_share(Profile{}), 0);
+  EXPECT_EQ(trust_of(profile), "");
+  profile.layers[1].backward = {600, 480, 700, 9};
+  EXPECT_EQ(trust_of(profile), "half of the profile's samples are off by up to 9.2 %");
 }
 
 TEST(ProfileNoise, NamesTheWorstFirst) {
