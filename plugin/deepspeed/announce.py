@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one line that rank 0 prints: which plan runs, what it promises, and which losses are expected of it."""
 
+from ostinato.ranks.presence import ranks_in_words
 
 from .draws import BACKWARD, LAYERS
+from .plans import Stage
 
 ROUNDED = "up to rounding"
 
@@ -29,6 +31,18 @@ def several(layers: list[int]) -> str:
     return (
         f"ostinato: several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where DeepSpeed's own partition does not cut: "
         f"expected: the losses of 1F1B {ROUNDED}"
+    )
+
+
+def ends(stages: list[Stage], ranks: list[int]) -> str:
+    """What rank 0 says before step 1 where the plan reads data, or computes losses, on other ranks than 1F1B. `ranks`: of the pipeline."""
+    reads, losses = ({ranks[stage.rank] for stage in stages if of(stage)} for of in (lambda s: s.reads, lambda s: s.ends))
+    if reads == {ranks[0]} and losses == {ranks[-1]}:
+        return ""
+    return (
+        f"{ranks_in_words(sorted(reads))} {'reads' if len(reads) == 1 else 'read'} inputs, and {ranks_in_words(sorted(losses))} "
+        f"{'computes' if len(losses) == 1 else 'compute'} the loss, which are ranks {ranks[0]} and {ranks[-1]} in 1F1B: engine.is_first_stage() and "
+        "engine.is_last_stage() say so, a grid does not"
     )
 
 

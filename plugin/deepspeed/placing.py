@@ -70,8 +70,8 @@ def placed_of(model) -> Placed | None:
 
 
 def place(model: Model, section: dict, file: str | None) -> None:
-    """Raises OstinatoError on every rank where a plan that is named cannot run. Where it is not known yet, or is checked against 1F1B
-    first, the model stays as DeepSpeed has made it.
+    """Where the plan is not known yet, is checked against 1F1B first, or is not for this model, the latter stays as DeepSpeed has made it:
+    deepspeed.initialize() says what is wrong. Raises OstinatoError on every rank where a layer cannot be moved.
     """
     prepared = Prepared()
     try:
@@ -93,10 +93,8 @@ def place(model: Model, section: dict, file: str | None) -> None:
                     return
                 lower(prepared, found, model)
             agreed(prepared, model)
-    except Unsupported:
-        if asked is not None and not asked.require:
-            return  # deepspeed.initialize() says it
-        raise
+    except OstinatoError:
+        return
     lay_out(prepared, model)
 
 

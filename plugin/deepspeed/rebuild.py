@@ -27,7 +27,7 @@ from .holdings import Facts, check_transfer, facts_of, receive_tensors, send_ten
 from .module import adopt
 from .plans import Stage, copies_of, of_copy
 from .random_state import random_state_kept
-from .tied import apart_from_its_own, beside, source_of
+from .tied import apart_from_its_own, beside, source_of, together_now
 from .universal import Part
 from .upstream import Model, count_elsewhere
 
@@ -171,9 +171,11 @@ class _Mover:
             self._register_layer(layer)
 
     def _refuse(self, error: str) -> None:
-        """Raises the same on every rank where one has an error. All ranks must call it."""
-        if errors := [said for said in everyones(error, self.group) if said]:
+        """Raises the same on every rank where one has an error, and brings their notes together. All ranks must call it."""
+        everyone = everyones((error, self.notes), self.group)
+        if errors := [said for said, _ in everyone if said]:
             raise OstinatoError(errors[0])
+        self.notes = sorted({note for _, notes in everyone for note in notes})
 
     def _transfer(self, unit: str, source: int, target: int, last: bool) -> None:
         """One unit from a rank to another. `last`: the source hands it on to none after this."""
@@ -320,6 +322,8 @@ class _Mover:
             more = beside(self.specs[layers[0]], module) if module is not None else []
             if more and (why := apart_from_its_own(layers, self.before, self.owners, self.rank)):
                 return why.format(key=self.specs[layers[0]].key, name=more[0])
+            if more:
+                self.notes += together_now(layers, self.before, self.owners, more[0])
         return ""
 
     def _unregister(self) -> None:

@@ -17,7 +17,7 @@ from ostinato.ranks.starting import starting
 from pydantic import BaseModel
 
 from . import again, first_pass, model_identity, plans, second_start, universal
-from .announce import expected, line
+from .announce import ends, expected, line
 from .config import Section, check_outputs, parse_section, resolve
 from .engine import PlanEngine, become
 from .errors import OstinatoError, Unsupported
@@ -140,6 +140,8 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
     if dist.get_rank() == 0:
         for said in (*map("ostinato: {}".format, rebuilt.notes), line(program, losses, run.plans_steps)):
             print(printable(said), flush=True)
+    if said := ends(stages, model._grid.pp_group):
+        _say(said)
 
 
 def _expected(engine: Engine, run: Run, rebuilt) -> str:

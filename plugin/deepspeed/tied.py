@@ -42,6 +42,21 @@ def apart_from_its_own(layers: list[int], before: list[int], owners: list[tuple[
     )
 
 
+def together_now(layers: list[int], before: list[int], owners: list[tuple[int, ...]], name: str) -> list[str]:
+    """What is to be said of tied `layers` that DeepSpeed's own partition runs on several modules, and the placement on one. `name`: of what is
+    not tied in it.
+    """
+    found = []
+    for ranks in sorted({rank for layer in layers for rank in owners[layer]}):
+        here = [layer for layer in layers if ranks in owners[layer]]
+        if len({before[layer] for layer in here}) > 1:
+            found.append(
+                f"tied layers {', '.join(map(str, here))} run on one module, that of layer {here[0]}: in 1F1B each of their ranks has one, and what is not tied in "
+                f'it ("{name}") is that rank\'s'
+            )
+    return found
+
+
 def _found(module: torch.nn.Module, name: str):
     *path, last = name.split(".")
     for part in path:

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tied modules with parts that are not tied, as word and position embeddings: they go where their layers go, or it is said, or refused."""
+
+import pytest
+import torch
+from ostinato.deepspeed.tied import apart_from_its_own, beside, source_of, together_now
+from support import training
+from support.plans import Layout, make_plan
+from support.training import MICRO_BATCHES, Options, bytes_of, data_of, make_engine
+from torch import nn
+
+WIDTH, VOCABULARY, LENGTH, LAYERS = 8, 11, 5, 6
+BASE = Options(model="positions", optimizer="SGD", steps=3)
+
+
+class Embedding(nn.Module):
+    """(rows, length) tokens -> (rows, length, width). Positions are not tied."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
+
+    @property
+    def weight(self):
+        return self.words.weight
+
+    def forward(self, tokens):
+        return self.words(tokens) + self.positions.weight
+
+
+def logits(embedding, hidden):
+    return hidden @ embedding.words.weight.t()
+
+
+class Positions:
+    @staticmethod
+    def layers_of(_options) -> list:
+        from deepspeed.pipe import LayerSpec, TiedLayerSpec
+
+        blocks = [LayerSpec(nn.Linear, WIDTH, WIDTH) for _ in range(LAYERS - 2)]
+        tied = {"tied_weight_attr": "weight"}
+        return [TiedLayerSpec("embed", Embedding, **tied), *blocks, TiedLayerSpec("embed", Embedding, forward_fn=logits, **tied)]
+
+    @staticmethod
+    def loss(made, labels):
+        return nn.functional.cross_entropy(made.flatten(0, 1), labels.flatten())
+
+    @staticmethod
+    def micro_batches(seed: int):
+        generator = torch.Generator().manual_seed(seed)
+        while True:
+            yield tuple(torch.randint(VOCABULARY, (2, LENGTH), generator=generator) for _ in range(2))
+
+
+training.MODELS["positions"] = Positions()
+
+
+def trained(options: Options) -> tuple:
+    engine = make_engine(options)
+    data = data_of(engine)
+    losses, tied = [engine.train_batch(data).item() for _ in range(options.steps)], engine.module.tied_modules
+    return losses, bytes_of(tied["embed"].words.weight) if "embed" in tied else b""
+
+
+@pytest.mark.parametrize(("name", "cuts", "ranks"), [("turned", (3,), (1, 0)), ("looped", (1, 3, 4), (0, 1, 0, 1))])
+def test_what_is_not_tied_goes_with_its_layer(world2, stock, tmp_path, name, cuts, ranks):
+    plan = make_plan(tmp_path, Layout(name, cuts, ranks), LAYERS, MICRO_BATCHES)
+    theirs, ours = stock(world2, BASE, trained), world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}}))
+    assert [losses for losses, _ in ours] == [losses for losses, _ in theirs]
+    assert {word for _, word in ours} == {word for _, word in theirs}
+
+
+def test_both_on_one_rank_train_alike(world2, stock, tmp_path):
+    plan = make_plan(tmp_path, Layout("wave", (1, 3, 4), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
+    theirs, ours = stock(world2, BASE, trained), world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}}))
+    assert ours[0][0] == pytest.approx(theirs[0][0], rel=1e-5)
+
+
+def test_of_whom_a_rank_takes_its_module():
+    names, before = ["t", None, None, "t"], [0, 0, 1, 1]
+    assert source_of(names, before, [(1,), (0,), (0,), (0,)], "t", 1) == 0 and source_of(names, before, [(1,), (0,), (0,), (0,)], "t", 0) == 1
+    assert source_of(names, before, [(0,), (1,), (1,), (0,)], "t", 0) == 0  # the first
+
+
+def test_layers_of_one_module_stay_together_where_not_all_of_it_is_tied():
+    from deepspeed.pipe import TiedLayerSpec
+
+    spec = TiedLayerSpec("embed", Embedding, tied_weight_attr="weight")
+    assert beside(spec, Embedding()) == ["positions.weight"]
+    assert "layers 0, 2 are tied" in apart_from_its_own([0, 2, 3], [0, 0, 0, 1], [(0,), (0,), (1,), (1,)], 0)
+    assert not apart_from_its_own([0, 2, 3], [0, 0, 0, 1], [(1,), (0,), (1,), (0,)], 0)
+    assert not together_now([0, 3], [0, 0, 1, 1], [(1,), (0,), (0,), (0,)], "positions.weight")
+    (said,) = together_now([0, 3], [0, 0, 1, 1], [(0,), (1,), (1,), (0,)], "positions.weight")
+    assert "tied layers 0, 3 run on one module, that of layer 0" in said
