@@ -227,6 +227,7 @@ JointOptions joint_options(const Options& options, PartitionOptions on, int micr
   wanted.max_chunks = static_cast<int>(options.integer("max_chunks"));
   wanted.shardable = may_be_sharded(profile, options.text("shard"));
   leave_out(options, wanted);
+  wanted.fixed_ends = options.flag("fixed_ends");
   wanted.replicas = replicas_of(options.text("replicas"));
   return wanted;
 }

@@ -291,6 +291,7 @@ def plan(
     without: Sequence[str] = (),
     only: Sequence[str] = (),
     exact_losses: bool = False,
+    fixed_ends: bool = False,
     replicas: int | str = 1,
     fewer_devices: bool = False,
     all_devices: bool = False,
@@ -305,6 +306,7 @@ def plan(
 
     `without` and `only` restrict what is tried beside whole backwards on one stage per device: "chunks", "split", "shards",
     "recompute", "branches", "moves", "fewer-devices". `exact_losses` leaves out what changes losses by rounding: split backwards, shards.
+    `fixed_ends`: inputs on the first device, the loss on the last one, as in 1F1B, which leaves out waves.
     `replicas`: so many pipelines beside each other, each with its share of `devices` and `micro_batches`; "auto": the number that makes
     a step shortest. The plan is of one of them, and `report["degrees"]` has them all.
 
@@ -314,7 +316,7 @@ def plan(
     """
     options = {
         "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "max_chunks": max_chunks,
-        "without": list(without), "only": list(only), "exact_losses": exact_losses, "replicas": replicas,
+        "without": list(without), "only": list(only), "exact_losses": exact_losses, "fixed_ends": fixed_ends, "replicas": replicas,
         "fewer_devices": fewer_devices, "all_devices": all_devices, "shard": shard, "inference": inference,
         "split_backward": split_backward, "allow_incomplete": allow_incomplete,
     }  # fmt: skip

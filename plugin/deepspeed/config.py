@@ -50,6 +50,7 @@ class Search(BaseModel):
     method: str | None = Field(default=None, min_length=1)
     device_memory: str | None = Field(default=None, min_length=1)  # "40GiB"; default: what the accelerator has
     max_chunks: int | None = Field(default=None, ge=1, le=64)
+    ends: Literal["fixed", "free"] = "fixed"  # inputs on the first rank and the loss on the last one, as in 1F1B; "free": anywhere
     exact_losses: bool = True  # False: split backwards and shards too, which change losses by rounding
     inference: bool = False  # forwards alone, for a script that only evaluates
     allow_incomplete: bool = False

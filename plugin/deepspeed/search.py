@@ -152,6 +152,7 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
         raise OstinatoError(f'"profile": {profile}: no such file; ostinato profile SCRIPT --output PROFILE makes one')
     options = search.model_dump(exclude_none=True)
     memory = options.pop("device_memory", None) or _device_memory()
+    options["fixed_ends"] = options.pop("ends") == "fixed"
     try:
         on = Devices(size.devices, memory, size.hosts)
         found = plan(Profile.from_file(profile), devices=on, micro_batches=size.micro_batches, all_devices=True, **options)

@@ -57,6 +57,7 @@ struct JointOptions {
   bool split = true;                ///< try split backwards, in training, where the profile has halves
   bool recompute = true;            ///< try it where memory is short, in training
   bool graph = true;                ///< try stages over the graph, where the profile has branches
+  bool fixed_ends = false;          ///< layer 0 on the first device, the last layer on the last one
   bool moves = true;                ///< let the best candidates move
   FewerDevices fewer_devices = FewerDevices::every;
   int replicas = 1;           ///< pipelines beside each other; of choose_degree() alone (degrees.h)

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -218,6 +219,19 @@ Candidate on_fewer(const JointOptions& options, const DeviceOrder& order, int de
   std::sort(candidate.idle.begin(), candidate.idle.end());
   candidate.options.cluster = cluster_of(options.partition).only(used);
   return candidate;
+}
+
+bool has_fixed_ends(const std::vector<Stage>& stages, const Profile& profile) {
+  const int last_layer = static_cast<int>(profile.layers.size()) - 1;
+  int first = std::numeric_limits<int>::max(), last = 0;
+  for (const Stage& stage : stages) {
+    first = std::min(first, stage.devices.front());
+    last = std::max(last, stage.devices.back());
+  }
+  return std::all_of(stages.begin(), stages.end(), [&](const Stage& stage) {
+    return (!stage.layers.contains(0) || stage.devices.front() == first) &&
+           (!stage.layers.contains(last_layer) || stage.devices.back() == last);
+  });
 }
 
 std::string too_few_layers(const Profile& profile, const Candidate& candidate) {

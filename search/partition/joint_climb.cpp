@@ -10,6 +10,7 @@
 #include "search/bounds/bounds.h"
 #include "search/files/error.h"
 #include "search/named/references.h"
+#include "search/partition/joint_candidates.h"
 #include "search/partition/joint_moves.h"
 #include "search/partition/stage_cost.h"
 #include "search/partition/stages.h"
@@ -137,7 +138,7 @@ class Climb {
   }
 
   void bound(Neighbour& next) {
-    if (ended()) return;
+    if (ended() || (options_.fixed_ends && !has_fixed_ends(next.stages, profile_))) return;
     Placement placed = place_stages(profile_, best_.options, next.stages);
     if (!step_fits(facts_of(profile_, best_.options, next.stages), placed)) return;
     try {

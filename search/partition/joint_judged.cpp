@@ -132,6 +132,8 @@ void Judged::place(std::size_t index, int percent) {
     candidate.no_shorter = true;
     return refuse(candidate, "the same stages as " + same->name, false);
   }
+  if (options_.fixed_ends && !has_fixed_ends(candidate.cuts->stages, profile_))
+    return refuse(candidate, "not tried: it has its ends on other devices than 1F1B", false);
   Placement placed = place_stages(profile_, candidate.options, candidate.cuts->stages);
   if (!step_fits(facts_of(profile_, candidate.options, candidate.cuts->stages), placed))
     return refuse(candidate, "the optimizer's step needs more memory than a device has", true);

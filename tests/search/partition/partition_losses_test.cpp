@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "search/partition/joint_candidates.h"
 #include "search/profile/profile_noise.h"
 #include "tests/search/checked.h"
 #include "tests/search/partition/joint_options.h"
@@ -127,6 +128,25 @@ TEST(JointLosses, FewerBlocksAreTakenWhereMoreGainLessThanTheTimesAreKnown) {
     EXPECT_EQ(winner(choice).idle, choice.candidates[*choice.shortest].idle);
   }
   EXPECT_GT(fewer, 0);
+}
+
+TEST(JointEnds, WhereTheyAreFixedDataAndLossLieWhere1F1BHasThem) {
+  std::mt19937 random(11);
+  int waves = 0;
+  for (int round = 0; round < 10; ++round) {
+    const Profile profile = measured(random, 0);
+    JointOptions options = without_loss_changes(options_for(profile));
+    options.fixed_ends = true;
+    const JointChoice choice = choose_plan(profile, options);
+    EXPECT_TRUE(joint::has_fixed_ends(winner(choice).cuts->stages, profile)) << round;
+    for (const Candidate& candidate : choice.candidates) {
+      if (candidate.plan) {
+        EXPECT_TRUE(joint::has_fixed_ends(candidate.cuts->stages, profile)) << candidate.name;
+      }
+      waves += candidate.why_not.find("ends on other devices") != std::string::npos;
+    }
+  }
+  EXPECT_GT(waves, 0);
 }
 
 }  // namespace
