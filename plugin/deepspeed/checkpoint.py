@@ -105,9 +105,10 @@ def _saved(folder: Path) -> _Held | None:
 
 
 def _words(folder: Path, by: str, saved: _Held, here: str, held: _Held) -> str:
+    convert = CONVERT if any(folder.glob("*_optim_states.pt")) else ""  # without ZeRO there is nothing that ds_to_universal reads
     return (
         f"{folder} holds optimizer state of {by} (layers of its ranks: {saved.layers}), and {here} "
-        f"{held.layers}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){CONVERT}"
+        f"{held.layers}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
     )
 
 

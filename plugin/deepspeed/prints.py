@@ -133,14 +133,6 @@ class Comparison:
         notes += [f"left out: {self.left_out} tensors of which ranks hold parts"] * bool(self.left_out)
         return " (".join([self._told(), *["; ".join(notes) + ")"] * bool(notes)])
 
-    def sentence_of_control(self) -> str:
-        """Where both were 1F1B."""
-        if self.equal:
-            return f"{STOCK} repeats itself here bit for bit"
-        able = "bits of a plan cannot be told from it" if self.within_rounding else "no plan can be measured against it"
-        first = next(d for d in self.differences if d.rounding == self.within_rounding)
-        return f"{STOCK} does not repeat itself here: first in step {first.step}, {first}, so {able}"
-
     def _told(self) -> str:
         if not self.steps:
             return f"no step was compared with {STOCK}"

@@ -371,13 +371,6 @@ def stock_names(model: Model, units: list[list[str]], skip: str) -> list[list[st
     ]
 
 
-def units_of(model: Model) -> dict[str, torch.nn.Module]:
-    """The modules of this rank's layers under DeepSpeed's own partition, by their units."""
-    local = range(model._local_start, model._local_stop)
-    names = dict.fromkeys(unit_of(layer, model._layer_specs[layer]) for layer in local)
-    return {name: model.get_submodule(name) for name in names if name is not None}
-
-
 def unit_of(layer: int, spec) -> str | None:
     """None for a plain function, which has no weights."""
     from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec

@@ -109,7 +109,7 @@ def test_deepspeed_repeats_itself(world2, stock):
     first, second = stock(world2, ADAM, recorded)[0], world2.run(recorded, ADAM)[0]
     assert first == second  # the text, too
     comparison = compare(Records.from_text(first), Records.from_text(second))
-    assert comparison.equal and comparison.sentence_of_control() == "DeepSpeed's 1F1B repeats itself here bit for bit"
+    assert comparison.equal
 
 
 EQUAL = {
@@ -244,7 +244,6 @@ def test_differences_are_told_in_model_order():
     a, b = records(l10=NOISE, l2=NOISE), records(l10=2 * NOISE, l2=NOISE * (1 + 1e-6))
     assert [d.name for d in compare(a, b).differences] == ["l2", "l10"]
     assert "beyond rounding: gradient of layer 10 (l10) by " in compare(a, b).sentence()
-    assert "does not repeat itself here: first in step 1, gradient of layer 10 (l10)" in compare(a, b).sentence_of_control()
 
 
 @pytest.mark.parametrize(("dtype", "close", "far"), [(torch.float32, 3e-5, 3e-4), (torch.float16, 3e-3, 3e-2), (torch.bfloat16, 1e-2, 1e-1)])

@@ -144,7 +144,7 @@ def test_optimizer_state_of_another_placement_is_refused(world2, plans, saved):
         folder, _ = saved(world2, replace(TWO, section=plans[first] if first else None), save)
         for result in world2.run(load, replace(TWO, section=plans[second]), folder):
             assert result["error"].startswith("OstinatoError: ") and "load_optimizer_states=False" in result["error"]
-            assert "ds_to_universal" in result["error"]
+            assert "ds_to_universal" not in result["error"]  # which reads ZeRO's files, and there are none
 
 
 # ---- refusals

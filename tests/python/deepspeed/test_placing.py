@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a plan is known, where layers lie then, and what starts again: by arguments, environment, enable(), or too late."""
+
+import base64
+import io
+import json
+import os
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+
+import pytest
+from ostinato.deepspeed import again, hook
+from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.second_start import CannotStartAgain
+from support import training
+from support.models import LAYERS
+from support.plans import Layout, make_plan
+from support.training import MICRO_BATCHES, Options, data_of, in_both_starts, refusal, weights
+
+LAYOUTS = [Layout("wave", (1, 4, 6), (0, 1, 1, 0)), Layout("turned", (4,), (1, 0)), Layout("stock", (4,), (0, 1))]
+BASE = Options(optimizer="SGD", steps=3)
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plans")
+    return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in LAYOUTS}
+
+
+def known(monkeypatch, arguments: list[str], variable: str = "") -> tuple:
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+    monkeypatch.setenv(again.VARIABLE, variable)
+    return hook.known_section()
+
+
+def test_a_section_is_found_where_it_stands(monkeypatch, tmp_path):
+    section, file = {"plan": "plan.json"}, tmp_path / "ds_config.json"
+    file.write_text(json.dumps({"ostinato": section}))
+    for arguments in (["--deepspeed_config", str(file)], [f"--deepspeed_config={file}"], ["--local_rank=0", "--deepspeed-config", str(file)]):
+        assert known(monkeypatch, arguments) == (section, str(file))
+    encoded = base64.urlsafe_b64encode(json.dumps({"ostinato": section}).encode()).decode()
+    assert known(monkeypatch, ["--deepspeed_config", encoded]) == (section, None)
+    assert known(monkeypatch, [], json.dumps(section)) == (section, None)
+    assert known(monkeypatch, [], str(file)) == (section, str(file))
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"format": "ostinato-plan/1"}')
+    assert known(monkeypatch, [], str(plan)) == ({"plan": str(plan)}, str(plan))
+
+
+def test_what_is_no_section_is_left_to_deepspeed(monkeypatch, tmp_path):
+    (tmp_path / "none.json").write_text("{}")
+    for arguments in ([], ["--deepspeed_config"], ["--deepspeed_config", "nowhere.json"], ["--deepspeed_config", str(tmp_path / "none.json")]):
+        assert known(monkeypatch, arguments)[0] is None
+    with pytest.raises(OstinatoError, match="nowhere.json: no such file"):
+        known(monkeypatch, [], "nowhere.json")
+
+
+def trained(options: Options, how: str) -> dict:
+    """`how` the plan is known when the model is made. With which layers this rank has then."""
+    import deepspeed
+    import ostinato.deepspeed
+
+    section, argv, printed = options.section, list(sys.argv), io.StringIO()
+    made = options.configuration()
+    if how == "arguments":
+        encoded = base64.urlsafe_b64encode(json.dumps(made).encode()).decode()
+        sys.argv += ["--deepspeed_config", encoded]
+    if how == "enabled":
+        del made["ostinato"]
+        ostinato.deepspeed.enable(**section)
+    try:
+        with redirect_stdout(printed):
+            model = training._make_model(options)
+            held = sorted(name for name, _ in model.named_children() if name.isdigit())
+            engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=made)
+    finally:
+        sys.argv[:] = argv
+        hook.disable()
+    engine.batches = training.MODELS[options.model].micro_batches
+    data = data_of(engine)
+    return {"losses": [engine.train_batch(data).item() for _ in range(options.steps)], "weights": weights(engine), "held": held, "kind": type(engine).__mro__[1].__name__}
+
+
+@pytest.mark.parametrize("how", ["arguments", "enabled"])
+def test_layers_are_there_when_the_model_is_made(world2, stock, plans, how):
+    theirs, ours = world2.run(trained, BASE, ""), world2.run(trained, replace(BASE, section={"plan": plans["turned"]}), how)
+    assert [rank["held"] for rank in ours] == [rank["held"] for rank in reversed(theirs)]
+    for mine, alone in zip(ours, theirs, strict=True):
+        assert (mine["losses"], mine["weights"], mine["kind"]) == (alone["losses"], alone["weights"], "PlanEngine")
+
+
+def test_a_plan_that_comes_too_late_and_moves_nothing_runs(world2, plans):
+    theirs, ours = world2.run(trained, BASE, ""), world2.run(trained, replace(BASE, section={"plan": plans["stock"]}), "")
+    assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs] and ours[0]["kind"] == "PlanEngine"
+
+
+def too_late(options: Options) -> str:
+    try:
+        trained(options, "")
+    except CannotStartAgain as error:
+        return f"{sorted(error.files)} {error}"
+    return ""
+
+
+def test_one_that_moves_layers_starts_again_or_says_how(world2, plans):
+    first, second = world2.run(too_late, replace(BASE, section={"plan": plans["wave"]}))
+    assert "['placement.toml', 'plan.json']" in first and "['placement.toml', 'plan.json']" in second
+    assert f"start it again with {again.VARIABLE}={plans['wave']}" in first and "child of multiprocessing" in first
+
+
+def named_otherwise(options: Options, other: str) -> str:
+    with training.known({"plan": other}):
+        model = training._make_model(options)
+    made, training.make_model = training.make_model, lambda _: model
+    try:
+        return refusal(options)
+    finally:
+        training.make_model = made
+
+
+def test_a_model_of_another_plan_is_refused(world2, plans):
+    for said in world2.run(named_otherwise, replace(BASE, section={"plan": plans["turned"]}), plans["wave"]):
+        assert "was laid out for placement \"wave\"" in said and "names a plan on \"turned\"" in said
+    for said in world2.run(named_otherwise, BASE, plans["wave"]):
+        assert "the configuration of this engine names no plan" in said
+
+
+# ---- check
+
+
+class Remembering(training.models.Block):
+    """Shares what it counts with every layer of its process, where nobody looks for it."""
+
+    def forward(self, hidden):
+        os.environ["CALLS"] = str(int(os.environ.get("CALLS", 0)) + 1)
+        return super().forward(hidden) * (1 + 0.01 * (int(os.environ["CALLS"]) % 7))
+
+
+class Silent:
+    loss, micro_batches = staticmethod(training.models.loss), staticmethod(training.models.micro_batches)
+
+    @staticmethod
+    def layers_of(options) -> list:
+        from deepspeed.pipe import LayerSpec
+
+        layers = training.models.layers_of(options)
+        return [LayerSpec(Remembering) if getattr(layer, "typename", None) is training.models.Block else layer for layer in layers]
+
+
+training.MODELS["silent"] = Silent()
+
+
+def checked(options: Options) -> dict:
+    printed, losses, error = io.StringIO(), [], ""
+    os.environ.pop("CALLS", None)
+    with redirect_stdout(printed):
+        try:
+            engine = training.make_engine(options)
+            data = data_of(engine)
+            for _ in range(options.steps):
+                losses.append(engine.train_batch(data).item())
+        except CannotStartAgain:
+            raise
+        except OstinatoError as raised:
+            error = str(raised)
+    return {"losses": losses, "said": printed.getvalue(), "error": error}
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_is_equal_is_measured(world2, stock, plans, steps):
+    section = {"plan": plans["wave"], "check": steps}
+    theirs = stock(world2, BASE, checked)
+    ours = world2.run(in_both_starts, checked, replace(BASE, section=section))
+    assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
+    words = "step 1:" if steps == 1 else "steps 1 and 2:"
+    assert f"ostinato: measured: {words}" in ours[0]["said"] and "equal DeepSpeed's 1F1B bit for bit" in ours[0]["said"]
+    assert "measured" not in ours[1]["said"]
+
+
+def test_what_differs_stops_the_run_unless_it_may(world2, plans):
+    options = replace(BASE, model="silent", section={"plan": plans["wave"], "check": 1})
+    for rank in world2.run(in_both_starts, checked, options):
+        assert "beyond rounding" in rank["error"] and '"require": false' in rank["error"] and not rank["losses"]
+    ours = world2.run(in_both_starts, checked, replace(options, section={**options.section, "require": False}))
+    assert "beyond rounding" in ours[0]["said"] and len(ours[0]["losses"]) == 3
+    unchecked = world2.run(checked, replace(options, section={"plan": plans["wave"]}))
+    assert "equal" not in unchecked[0]["said"] and "expected: the losses of 1F1B" in unchecked[0]["said"]
+
+
+def measuring(options: Options) -> str:
+    printed = io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        engine = training.make_engine(options)
+        engine.train_batch(data_of(engine))
+    assert ended.value.code == 0
+    return printed.getvalue()
+
+
+def test_measuring_may_be_all(world2, tmp_path):
+    section = {"auto": "measure", "output": str(tmp_path), "search": {"time_limit": 1}}
+    said = world2.run(measuring, replace(BASE, section=section))
+    assert f"the plan lies in {tmp_path / 'plan.json'}: the next start runs it" in said[0] and (tmp_path / "placement.toml").is_file()
+    ours = world2.run(checked, replace(BASE, section=section))  # which is that
+    assert "ostinato: plan " in ours[0]["said"] and len(ours[0]["losses"]) == 3
