@@ -100,14 +100,13 @@ class PlanEngine(PlanData, PlanCheckpoints):
     def _read_ahead_from_here(self) -> None:
         """On the rank that searches, once it is known what layers draw."""
         run = self._ostinato
-        if run.steps is None or not (run.section.read_ahead and run.steps.plans_here):
-            return
-        if run.random_numbers.follows:
-            print(announce.nothing_ahead(self.global_rank), flush=True)
-            return
-        assert run.section.sizes is not None
-        say = partial(announce.of_next_step, self.global_rank)
-        run.next_step = NextStep(run.steps.search, size_function(run.section.sizes), lambda text: print(say(text), flush=True))
+        if run.steps is not None and run.section.read_ahead and run.steps.plans_here:
+            if run.random_numbers.follows:
+                print(announce.nothing_ahead(self.global_rank), flush=True)
+            else:
+                assert run.section.sizes is not None
+                say = partial(announce.of_next_step, self.global_rank)
+                run.next_step = NextStep(run.steps.search, size_function(run.section.sizes), lambda text: print(say(text), flush=True))
         run.random_numbers.give_back(run.next_step)
 
     def _watched(self) -> Watch:

@@ -68,12 +68,12 @@ class RandomNumbers:
         self._watcher = None if self._steps else self._draws  # layer by layer
         return None
 
-    def give_back(self, ahead: NextStep) -> None:
+    def give_back(self, ahead: NextStep | None) -> None:
         """What was read to learn from comes first of the iterator, which `ahead` knows by what the script gives every step."""
-        if self._read is not None:
-            iterator, first = self._read
-            ahead.put_back(iterator, first)
-            self._engine.data_iterator, self._read = iterator, None
+        read, self._read = self._read, None
+        if read is not None and ahead is not None:
+            self._engine.data_iterator, first = read
+            ahead.put_back(self._engine.data_iterator, first)
 
     def prepare(self, evaluates: bool) -> None:
         """Before anything of a step or evaluation, for the first evaluation learns what layers draw in it. All ranks must call it."""

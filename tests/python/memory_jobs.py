@@ -76,6 +76,7 @@ class Counted:
 def train(training: Training, plan: str, micro_batches: int = MICRO_BATCHES) -> list[Counted]:
     """Of each step. Layers that other ranks run do not count: a list of modules holds them on every rank."""
     import deepspeed
+    import ostinato.deepspeed
     from deepspeed.pipe import PipelineModule
 
     from ostinato import _profiler
@@ -84,11 +85,11 @@ def train(training: Training, plan: str, micro_batches: int = MICRO_BATCHES) -> 
     before = _profiler.live_bytes()
     torch.manual_seed(0)
     layers = training.layers()
-    module = PipelineModule(
-        layers, num_stages=2, loss_fn=training.loss(), partition_method="uniform", activation_checkpoint_interval=training.checkpoint_interval
-    )
-    config = training.configuration(micro_batches) | {"ostinato": {"plan": plan}}
-    engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=config)
+    with ostinato.deepspeed.enable(plan):
+        module = PipelineModule(
+            layers, num_stages=2, loss_fn=training.loss(), partition_method="uniform", activation_checkpoint_interval=training.checkpoint_interval
+        )
+        engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=training.configuration(micro_batches))
     data, counted, run = training.batches(7), [], engine._ostinato.executor.run
 
     def noted():

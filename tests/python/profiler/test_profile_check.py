@@ -90,7 +90,7 @@ def test_where_launching_dominates_the_report_says_so():
     assert launch_share(profile) > 0.5
     rows = profile.layers
     for row in rows:  # the times of a restless machine would give no advice
-        row.forward = row.backward = spread_of([10**9] * 4)
+        row.forward = row.backward = row.backward_input = row.backward_weight = spread_of([10**9] * 4)
     profile.layers = rows
     [line] = launch_lines(profile)
     assert "goes into launching operators" in line and "gain more here than a schedule" in line
