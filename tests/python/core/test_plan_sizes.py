@@ -129,6 +129,17 @@ def test_a_file_for_a_placement_to_come_names_no_blocks(profile, tmp_path):
     assert caught.value.line == 8
 
 
+@pytest.mark.parametrize("unit", ["time_unit = 1979-05-27", 'time_unit = "fortnight"', 'memory_unit = "parsec"', "memory_unit = 1"])
+def test_a_unit_is_refused_alike_with_and_without_a_placement(profile, tmp_path, unit):
+    step = step_file(tmp_path / "step.toml")
+    step.write_text(step.read_text().replace("size = 1024", f"size = 1024\n{unit}"))
+    (tmp_path / "v.toml").write_text(V.text)
+    plans = ["plan", profile, "--devices", 2, "--placement-output", tmp_path / "placement.toml"]
+    for words in (plans, ["search", tmp_path / "v.toml"]):
+        done = command(*words, "--sizes", step, "--output", tmp_path / "plan.json")
+        assert done.returncode == 3 and f"{step}:3: '{unit.split()[0]}' " in done.stderr, done.stderr
+
+
 def test_no_memory_for_them_is_said(tmp_path):
     profile = write_profile(tmp_path / "p.json", TIMES, kept=1 << 20)
     with pytest.raises(ostinato.UndecidedError, match="alone needs more memory"):
