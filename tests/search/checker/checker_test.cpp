@@ -239,6 +239,23 @@ TEST(CheckerTest, AcceptsTrueClaims) {
                "the period of 5 ns is optimal"}));
 }
 
+TEST(CheckerTest, WhatIsProvedOfNoTimeHasAReason) {
+  Placement p = one_device();
+  for (Block& block : p.blocks) block.time = 0;
+  Plan plan;
+  plan.placement_name = p.name;
+  plan.micro_batches = 1;
+  plan.schedule = {{0, 0, 0}, {1, 0, 0}};
+  complete_figures(plan, p);
+  for (const Objective objective : {Objective::makespan, Objective::span, Objective::latency}) {
+    plan.objective = objective;
+    plan.optimal = {.makespan = true, .objective = objective != Objective::makespan};
+    const CheckResult result = check_plan(plan, p);
+    EXPECT_EQ(result.failures, Strings{});
+    for (const std::string& text : result.passed) EXPECT_EQ(text.find("()"), std::string::npos) << text;
+  }
+}
+
 TEST(CheckerTest, RefusesFalseSteadyStates) {
   const Placement p = one_device();
   const auto with = [&](SteadyState steady) {
