@@ -282,7 +282,7 @@ class Pipeline(nn.Module):
         try:
             held = exchanged(what, mine, self._ranks, self._timeout_s)
         except Missing as error:
-            raise PipelineError(f"{error}: every rank of the group must make the pipeline") from None
+            raise PipelineError(f"{error}: every rank of the group must make the pipeline; one that has ended says why in its log") from None
         differing = [rank for rank, said in enumerate(held) if said != held[0]]
         if differing:
             theirs, first = (held[rank][:200] or "none" for rank in (differing[0], 0))
