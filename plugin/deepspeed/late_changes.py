@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.pipe import schedule
+from ostinato.errors import counted
 
 from .errors import OstinatoError, Unsupported
 from .lookers import Lookers
@@ -96,7 +97,7 @@ class LateChanges:
         module, functions = self._module, self._module.forward_funcs
         if len(functions) != len(self._functions):
             raise OstinatoError(
-                f"model.forward_funcs holds {len(functions)} layers, and this rank has {len(self._functions)} under the plan: replace layers one by one"
+                f"model.forward_funcs holds {counted(len(functions), 'layer')}, and this rank has {len(self._functions)} under the plan: replace layers one by one"
             )
         for layer, old, new in zip(module._local_layers, self._functions, functions, strict=True):
             if new is not old:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from ostinato.errors import counted
 from ostinato.ranks.groups import everyones
 
 from .errors import ANEW, OstinatoError
@@ -149,7 +150,7 @@ def functions_changed(model: Model, names: list) -> str:
         )
     begin, functions = model._local_start, model.forward_funcs
     if len(functions) != model._local_stop - begin:
-        return f"model.forward_funcs holds {len(functions)} layers where PipelineModule() made {model._local_stop - begin}: leave it as it is"
+        return f"model.forward_funcs holds {counted(len(functions), 'layer')} where PipelineModule() made {model._local_stop - begin}: leave it as it is"
     for layer, function in enumerate(functions, begin):
         if not _is_own(model, model._layer_specs[layer], names[layer], function):
             return (

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ostinato.errors import Error
+from ostinato.errors import Error, counted
 from ostinato.nn import ShardedLogits
 from ostinato.ranks.groups import link_groups, make_group
 from ostinato.ranks.names import agreed
@@ -341,7 +341,7 @@ def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     if len(ranks) != program.ranks:
         raise PipelineError(
-            f'placement "{program.placement_name}" has {program.ranks} devices, and the group has {len(ranks)} ranks'
+            f'placement "{program.placement_name}" has {counted(program.ranks, "device")}, and the group has {counted(len(ranks), "rank")}'
         )
     return ranks.index(dist.get_rank()), ranks
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "search/files/counted.h"
 #include "search/files/value.h"
 
 namespace ostinato {
@@ -72,9 +73,10 @@ std::string noise_of(const Profile& profile) {
   for (std::size_t i = 0; i < std::min(kNamed, rows.size()); ++i)
     names += (i == 0 ? "" : ", ") + in_quotes(rows[i].layer->name);
   return fmt::format(
-      "the times of {} of {} measured layers are not known, for their quartiles lie up to "
+      "the times of {} of {} are not known, for their quartiles lie up to "
       "{:.0f} % of the median apart: {}{}",
-      rows.size(), measured, 100 * rows.front().apart, names, rows.size() > kNamed ? ", ..." : "");
+      rows.size(), counted(measured, "measured layer"), 100 * rows.front().apart, names,
+      rows.size() > kNamed ? ", ..." : "");
 }
 
 std::string noise_warning(const Profile& profile) {

@@ -108,7 +108,7 @@ def test_other_options_go_with_it(profile, options):
         ({"sizes": []}, "no micro-batch"),
         ({"sizes": [-3]}, "a size is -3"),
         ({"sizes": [1], "size": -1}, "size is -1"),
-        ({"sizes": [1, 2], "micro_batches": 3}, "there are 2 sizes"),
+        ({"sizes": [1, 2], "micro_batches": 3}, "'sizes' has 2 entries"),
         ({"sizes": [1], "replicas": 2}, "replicas"),
         ({"sizes": [1], "objective": "span"}, "objective"),
         ({"sizes": [1], "method": "1f1b"}, "method"),
@@ -179,7 +179,7 @@ def test_what_an_order_cannot_hold_is_named(tmp_path):
     plan = ostinato.search(V, micro_batches=3)
     with pytest.raises(ostinato.InputError, match="order needs 60 B on device0, which has 40 B"):
         ostinato.simulate(plan, sizes=[20, 20, 20], size=10)
-    with pytest.raises(ostinato.InputError, match="2 micro-batches have sizes, but the plan has 3"):
+    with pytest.raises(ostinato.InputError, match="the plan has 3 micro-batches, but there are sizes for 2"):
         ostinato.simulate(plan, sizes=[1, 2], size=10)
     with pytest.raises(ostinato.UsageError, match="no micro-batch"):
         ostinato.simulate(plan, sizes=[])
