@@ -9,6 +9,7 @@
 #include "plugin/lowering/lower.h"
 #include "plugin/lowering/program.h"
 #include "plugin/lowering/program_text.h"
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/plan/sends_ahead.h"
 
@@ -29,7 +30,7 @@ void check_torch_version() {
 
 void check_rank(const Program& program, int rank) {
   if (rank < 0 || rank >= static_cast<int>(program.ranks.size())) {
-    throw py::index_error("the program has " + std::to_string(program.ranks.size()) + " ranks, but no rank " +
+    throw py::index_error("the program has " + counted(program.ranks.size(), "rank") + ", but no rank " +
                           std::to_string(rank));
   }
 }

@@ -14,6 +14,7 @@
 #include "plugin/executor/executor.h"
 #include "plugin/executor/host_channel.h"
 #include "plugin/executor/near_ranks.h"
+#include "search/files/counted.h"
 
 namespace ostinato {
 namespace {
@@ -155,8 +156,8 @@ class PythonExecutor {
                                                             c10::intrusive_ptr<c10d::ProcessGroup> group,
                                                             const std::vector<int>& ranks) {
     if (ranks.size() != program.ranks.size()) {
-      throw py::value_error("the program has " + std::to_string(program.ranks.size()) +
-                            " ranks, but `ranks` has " + std::to_string(ranks.size()) + " entries");
+      throw py::value_error("the program has " + counted(program.ranks.size(), "rank") +
+                            ", but `ranks` has " + counted(ranks.size(), "entry"));
     }
     if (ranks.size() > 1 && !group) throw py::value_error("a program of several ranks needs a process group");
     if (group && rank >= 0 && rank < static_cast<int>(ranks.size()) && group->getRank() != ranks[rank]) {

@@ -8,6 +8,7 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/progress.h"
 #include "bindings/core/plan_summary.h"
+#include "search/files/counted.h"
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
 
@@ -82,8 +83,9 @@ std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
   const ParetoCurve& curve = searched.curve;
   const Plan& first = curve.plans.front();
   const bool makespan = first.objective == Objective::makespan;
-  std::string text = fmt::format("{}: {} micro-batches on {} devices\n", file.placement.name,
-                                 first.micro_batches, file.placement.devices.size());
+  std::string text =
+      fmt::format("{}: {} on {}\n", file.placement.name, counted(first.micro_batches, "micro-batch"),
+                  counted(file.placement.devices.size(), "device"));
   text += fmt::format("{:>12}  {:>12}  {:>12}  {:>8}  {}{}\n", "memory", "makespan", "bound", "gap",
                       makespan ? "" : fmt::format("{:>12}  ", to_string(first.objective)), "plan");
   for (std::size_t i = 0; i < curve.plans.size(); ++i) {

@@ -9,6 +9,7 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/shape_sketch.h"
 #include "bindings/core/shape_request.h"
+#include "search/files/counted.h"
 #include "search/files/file.h"
 #include "search/placement/placement_toml.h"
 #include "search/placement/shapes.h"
@@ -92,8 +93,9 @@ int placement_command(const std::vector<std::string>& args, Io& io) {
     json[typed.output.empty() ? "placement" : "output"] = typed.output.empty() ? text : typed.output;
     print_json(json, io);
   } else if (!typed.output.empty()) {
-    io.say(fmt::format("{}: {}, {} blocks on {} devices\n", typed.output, placement.name,
-                       placement.blocks.size(), placement.devices.size()));
+    io.say(fmt::format("{}: {}, {} on {}\n", typed.output, placement.name,
+                       counted(placement.blocks.size(), "block"),
+                       counted(placement.devices.size(), "device")));
   }
   return 0;
 }

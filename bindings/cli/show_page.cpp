@@ -12,6 +12,7 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/core/usage_error.h"
 #include "search/checker/checker.h"
+#include "search/files/counted.h"
 #include "search/files/file.h"
 #include "search/files/printable.h"
 #include "search/files/sha256.h"
@@ -62,9 +63,9 @@ MeasuredStep measured_step(const std::string& folder, const std::string& plan_pa
                      fmt::format("ran for {}, the plan takes {}: it ran another number of micro-batches",
                                  format_time(step.makespan), format_time(plan.makespan)));
   if (step.devices.size() > placement.devices.size())
-    throw InputError(
-        folder, 0,
-        fmt::format("has {} devices, the placement {}", step.devices.size(), placement.devices.size()));
+    throw InputError(folder, 0,
+                     fmt::format("has {}, the placement {}", counted(step.devices.size(), "device"),
+                                 placement.devices.size()));
   return step;
 }
 

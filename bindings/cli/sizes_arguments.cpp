@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bindings/core/usage_error.h"
+#include "search/files/counted.h"
 #include "search/files/error.h"
 
 namespace ostinato::cli {
@@ -27,9 +28,9 @@ void SizesArguments::check() const {
 
 void SizesArguments::check_count(int micro_batches, std::size_t sizes) const {
   if (micro_batches == 0 || static_cast<std::size_t>(micro_batches) == sizes) return;
-  throw InputError(
-      file, 0,
-      fmt::format("has {} micro-batches, but --micro-batches is {}; leave it out", sizes, micro_batches));
+  throw InputError(file, 0,
+                   fmt::format("has {}, but --micro-batches is {}; leave it out",
+                               counted(sizes, "micro-batch"), micro_batches));
 }
 
 bool typed(const std::vector<std::string>& args, std::string_view option) {

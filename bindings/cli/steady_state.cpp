@@ -7,6 +7,7 @@
 
 #include "bindings/cli/run_search.h"
 #include "bindings/core/repeating.h"
+#include "search/files/counted.h"
 #include "search/files/wrapped.h"
 #include "search/placement/quantity.h"
 
@@ -27,8 +28,8 @@ std::string to_text(const Placement& placement, const RepeatingPart& report) {
   const char* period = r.period_proved ? "the least (proved)" : "no shorter one was found";
   const std::string text = fmt::format(
       "{}: the repeating part\n"
-      "  period            {} for {} micro-batch{}, {}; work and memory need {}\n",
-      placement.name, format_time(r.period), r.unroll, r.unroll == 1 ? "" : "es", period,
+      "  period            {} for {}, {}; work and memory need {}\n",
+      placement.name, format_time(r.period), counted(r.unroll, "micro-batch"), period,
       format_time(report.bound));
   if (!report.steady) return wrapped(text + left_behind(report), 20);
   const char* memory = r.memory_proved ? "the least (proved)" : "no less was found";

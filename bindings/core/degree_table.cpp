@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "search/files/counted.h"
 #include "search/files/wrapped.h"
 #include "search/placement/quantity.h"
 
@@ -28,12 +29,12 @@ std::string degrees_text(const std::vector<Degree>& degrees, std::size_t chosen)
   const bool costs = best.all_reduce > 0 || best.replicas == 1;
   return text +
          wrapped(fmt::format(
-             "Launch {} ranks with PipelineModule(num_stages={}) and gradient_accumulation_steps {}. "
-             "The plan below is of one of the {} replicas. Assumed: gradients are summed after the last "
+             "Launch {} with PipelineModule(num_stages={}) and gradient_accumulation_steps {}. "
+             "The plan below is of one of {}. Assumed: gradients are summed after the last "
              "backward, by a ring over the replicas{}; each replica holds its optimizer's whole state "
              "(without ZeRO).\n",
-             best.pipeline * best.replicas, best.pipeline, best.options.search.micro_batches, best.replicas,
-             costs ? "" : ", and no link was measured, so that is free"));
+             counted(best.pipeline * best.replicas, "rank"), best.pipeline, best.options.search.micro_batches,
+             counted(best.replicas, "replica"), costs ? "" : ", and no link was measured, so that is free"));
 }
 
 Json degrees_json(const std::vector<Degree>& degrees) {

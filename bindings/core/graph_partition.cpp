@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bindings/core/usage_error.h"
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/graph/bound.h"
 #include "search/graph/csv.h"
@@ -170,8 +171,10 @@ Json graph_json(const GraphProblem& problem, const GraphOutcome& o) {
 std::string graph_text(const GraphProblem& problem, const GraphCosts& costs, const GraphOutcome& o) {
   const auto [low, high] = std::minmax_element(o.makespans.begin(), o.makespans.end());
   std::string text =
-      fmt::format("{}: {} vertices, {} edges on {} of {} devices\n", o.method, costs.graph().size(),
-                  costs.graph().successors.values().size(), devices_used(o), costs.device_count());
+      fmt::format("{}: {}, {} on {} of {}\n", o.method,
+                  costs.graph().size() == 1 ? "1 vertex" : fmt::format("{} vertices", costs.graph().size()),
+                  counted(costs.graph().successors.values().size(), "edge"), devices_used(o),
+                  counted(costs.device_count(), "device"));
   text += fmt::format("  makespan     {}\n", text_of(problem, *low));
   if (o.makespans.size() > 1)
     text += fmt::format("  {} runs       mean{}, longest{}\n", o.makespans.size(),

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "bindings/core/plan_summary.h"
+#include "search/files/counted.h"
 #include "search/files/wrapped.h"
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
@@ -60,7 +61,7 @@ Json stages_json(const std::vector<Stage>& stages) {
 std::string bound_scope(const StageCuts& cuts, const PartitionOptions& options, bool over_graph) {
   std::vector<std::string> scope;
   const int most = std::min<int>(options.micro_batches, static_cast<int>(cuts.stages.size()));
-  if (cuts.in_flight < most) scope.push_back(fmt::format("{} micro-batches in flight", cuts.in_flight));
+  if (cuts.in_flight < most) scope.push_back(counted(cuts.in_flight, "micro-batch") + " in flight");
   if (over_graph) scope.emplace_back("connected stages");
   if (cluster_of(options).kinds.size() > 1 && (over_graph || options.chunks > 1))
     scope.emplace_back("devices in this order");
@@ -95,8 +96,9 @@ Partitioned partition_profile(const Profile& profile, const PartitionOptions& op
 std::string partition_text(const Partitioned& cut) {
   std::size_t layers = 0;
   for (const Stage& stage : cut.cuts.stages) layers += stage.layers.size();
-  return fmt::format("{}: {} layers in {} stages on {} devices\n", cut.placement.name, layers,
-                     cut.cuts.stages.size(), cut.placement.devices.size()) +
+  return fmt::format("{}: {} in {} on {}\n", cut.placement.name, counted(layers, "layer"),
+                     counted(cut.cuts.stages.size(), "stage"),
+                     counted(cut.placement.devices.size(), "device")) +
          stage_lines(cut.placement, cut.cuts.stages) +
          fmt::format("  busiest device {} per micro-batch, {}\n", format_time(cut.cuts.busiest),
                      proof(cut.cuts, cut.scope));

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "search/bounds/bounds.h"
+#include "search/files/counted.h"
 #include "search/files/printable.h"
 #include "search/files/wrapped.h"
 #include "search/placement/capacity.h"
@@ -39,7 +40,7 @@ std::string period_line(const Plan& plan) {
   const SteadyState& steady = plan.steady_state;
   if (steady.count == 0) return line("period", "none: as it stands, no part of the plan repeats");
   const std::string each =
-      steady.unroll == 1 ? "per micro-batch" : fmt::format("for {} micro-batches", steady.unroll);
+      steady.unroll == 1 ? "per micro-batch" : "for " + counted(steady.unroll, "micro-batch");
   return line("period", fmt::format("{} {}, {}", format_time(steady.period), each,
                                     proof(steady.period, plan.lower_bound.period, plan.optimal.period)));
 }
@@ -119,7 +120,8 @@ std::string sharing_line(const Plan& plan, const Placement& placement) {
   const Nanoseconds shared = replayed_makespan(placement, plan.micro_batches, plan.schedule);
   std::vector<std::string> hosts;
   for (const Host& host : placement.hosts)
-    hosts.push_back(fmt::format("{} devices share {}", host.devices.size(), host.cores));
+    hosts.push_back(fmt::format("{} share{} {}", counted(host.devices.size(), "device"),
+                                host.devices.size() == 1 ? "s" : "", host.cores));
   return line("on shared cores", fmt::format("{} ({})", format_time(shared), fmt::join(hosts, ", ")));
 }
 
@@ -186,9 +188,9 @@ std::vector<Bytes> peaks_with_step(std::vector<Bytes> peaks, const Placement& pl
 std::string summary(const Plan& plan, const Placement& placement, double seconds, const ModelFacts& facts,
                     const Until& until) {
   const Nanoseconds value = value_of(plan, placement);
-  std::string text =
-      fmt::format("{}: {} micro-batches{} on {} devices\n", printable(placement.name), plan.micro_batches,
-                  plan.sizes.empty() ? "" : " of sizes of their own", placement.devices.size());
+  std::string text = fmt::format(
+      "{}: {}{} on {}\n", printable(placement.name), counted(plan.micro_batches, "micro-batch"),
+      plan.sizes.empty() ? "" : " of sizes of their own", counted(placement.devices.size(), "device"));
   if (plan.objective != Objective::makespan) {
     text +=
         line(to_string(plan.objective), fmt::format("{}, {}", format_time(value),

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bindings/core/plan_summary.h"
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/files/wrapped.h"
 #include "search/named/named.h"
@@ -235,8 +236,7 @@ std::string idle_text(const JointChoice& choice) {
   std::string text = fmt::format(
       "It leaves {} idle. Launch {} (torchrun --nproc-per-node, deepspeed "
       "--num_gpus): a rank without a stage is refused.\n--all-devices plans for {}",
-      idle_devices(best.idle, choice.devices),
-      best.devices() == 1 ? "1 rank" : fmt::format("{} ranks", best.devices()), choice.devices);
+      idle_devices(best.idle, choice.devices), counted(best.devices(), "rank"), choice.devices);
   if (all != nullptr && best.value() > 0)
     text += fmt::format(": {} times as long", ratio(all->value(), best.value()));
   return text + ".\n";
@@ -249,15 +249,15 @@ std::string cut_text(const JointChoice& choice) {
     return "The time was up before all moves were tried: a longer --time-limit may find a shorter plan.\n";
   return fmt::format(
       "The time was up before {} could be ruled out: a longer --time-limit may find a shorter plan.\n",
-      cut == 1 ? "1 candidate" : fmt::format("{} candidates", cut));
+      counted(cut, "candidate"));
 }
 
 std::string sharing_text(const Candidate& best) {
   if (best.shared == 0) return "";
   std::string text;
   for (const Host& host : best.placement->hosts)
-    text += fmt::format("{}{} devices share {} core{}", text.empty() ? "" : ", ", host.devices.size(),
-                        host.cores, host.cores == 1 ? "" : "s");
+    text += fmt::format("{}{} share{} {}", text.empty() ? "" : ", ", counted(host.devices.size(), "device"),
+                        host.devices.size() == 1 ? "s" : "", counted(host.cores, "core"));
   return text + ": these makespans are of replays in which those that compute share them.\n";
 }
 
@@ -290,10 +290,10 @@ std::string as_shortest(const JointChoice& choice) {
   const Candidate& best = choice.candidates[choice.winner];
   const Candidate* next = next_best(choice);
   if (next != nullptr && next->value() < best.value()) return although_longer(best, *next);
-  const std::string text =
-      fmt::format("{} was chosen: its {} of {} is the shortest that was found within the memory{}; ",
-                  best.name, to_string(best.plan->objective), format_time(best.value()),
-                  choice.all_devices ? fmt::format(", on all {} devices", choice.devices) : "");
+  const std::string text = fmt::format(
+      "{} was chosen: its {} of {} is the shortest that was found within the memory{}; ", best.name,
+      to_string(best.plan->objective), format_time(best.value()),
+      choice.all_devices && choice.devices > 1 ? fmt::format(", on all {} devices", choice.devices) : "");
   if (next != nullptr && next->value() == best.value()) return text + next->name + " takes as long";
   if (next != nullptr)
     return text +

@@ -11,6 +11,7 @@
 
 #include "bindings/core/numbers.h"
 #include "bindings/core/usage_error.h"
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/placement/placement_check.h"
 #include "search/placement/quantity.h"
@@ -176,7 +177,7 @@ PartitionOptions on_shared_cores(int count, const std::string& memory,
   }
   if (cluster.devices.size() != static_cast<std::size_t>(count))
     throw UsageError(
-        fmt::format("the hosts have {} devices, and there are {}", cluster.devices.size(), count));
+        fmt::format("the hosts have {}, not {}", counted(cluster.devices.size(), "device"), count));
   result.cluster = std::move(cluster);
   return result;
 }
@@ -237,11 +238,12 @@ void check_size(const Placement& placement, int micro_batches, const std::string
   check_totals(placement, micro_batches, file);
   const std::int64_t steps = static_cast<std::int64_t>(placement.blocks.size()) * micro_batches;
   if (steps <= kMostSteps) return;
-  throw InputError(file, 0,
-                   fmt::format("{} blocks of {} micro-batches are {} steps; at most {} can be planned, {} "
-                               "micro-batches of this placement",
-                               placement.blocks.size(), micro_batches, steps, kMostSteps,
-                               kMostSteps / static_cast<std::int64_t>(placement.blocks.size())));
+  throw InputError(
+      file, 0,
+      fmt::format("{} of {} are {}; at most {} can be planned, {} of this placement",
+                  counted(placement.blocks.size(), "block"), counted(micro_batches, "micro-batch"),
+                  counted(steps, "step"), kMostSteps,
+                  counted(kMostSteps / static_cast<std::int64_t>(placement.blocks.size()), "micro-batch")));
 }
 
 void check_choices(const Placement& placement, const std::string& file) {

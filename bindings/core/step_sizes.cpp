@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bindings/core/usage_error.h"
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
@@ -196,9 +197,9 @@ std::vector<ScheduledBlock> with_sizes(const std::vector<ScheduledBlock>& schedu
 
 Plan with_sizes(const Plan& plan, const Placement& placement, const std::vector<MicroBatch>& sizes) {
   if (static_cast<int>(sizes.size()) != plan.micro_batches)
-    throw InputError(
-        "", 0,
-        fmt::format("{} micro-batches have sizes, but the plan has {}", sizes.size(), plan.micro_batches));
+    throw InputError("", 0,
+                     fmt::format("the plan has {}, but there are sizes for {}",
+                                 counted(plan.micro_batches, "micro-batch"), sizes.size()));
   check_sizes(placement, sizes);
   Plan other;
   other.placement_name = plan.placement_name;

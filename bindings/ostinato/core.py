@@ -25,7 +25,7 @@ from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from ostinato import _search
-from ostinato.errors import Interrupted, UsageError
+from ostinato.errors import Interrupted, UsageError, counted
 from ostinato.objects import (
     Check, Devices, GraphPartition, GraphRow, Memory, PerDevice, Placement, Plan, Profile, Simulation, SteadyState, Step, Time,
     check_counts, typed,
@@ -349,7 +349,7 @@ def _bare_sizes(sizes: Sequence[int] | str | PathLike[str], of: int, micro_batch
         if of < 0:
             raise UsageError(f"size is {of}; that of the profile is 1 or more, or 0: what it says itself")
     if micro_batches not in (0, len(step)):
-        raise UsageError(f"micro_batches is {micro_batches}, but there are {len(step)} sizes; leave it out")
+        raise UsageError(f"micro_batches is {micro_batches}, but 'sizes' has {counted(len(step), 'entry')}; leave it out")
     return step, of
 
 

@@ -126,7 +126,7 @@ class BalancedBatches:
     def deal(self, samples: Sequence[int]) -> Deal:
         """Over replicas and micro-batches, of one step; the same for the same arguments."""
         if len(samples) != self.samples_a_step:
-            raise ValueError(f"a step has {self.samples_a_step} samples, not {len(samples)}")
+            raise ValueError(f"samples of a step: {self.samples_a_step}, not {len(samples)}")
         batches = self._grouped(sorted(samples, key=lambda s: (-self.sizes[s], s)))
         costs = [_Cost(self.times([self.sizes[s] for s in batch])) for batch in batches]
         dealt = _deal(costs, self.replicas, self.effort)

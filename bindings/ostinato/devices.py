@@ -124,7 +124,7 @@ def describe(profile: Path | None = None, stages: int = 0) -> str | None:
     if count < 2:
         raise ValueError(f"no launcher started these ranks: {LAUNCH}")
     if stages < 0 or (stages and count % stages):
-        raise ValueError(f"{count} ranks were started, which {stages} stages do not divide")
+        raise ValueError(f"the number of ranks, {count}, is no multiple of that of stages, {stages}")
     device = device_of_this_process()
     here = cores.here(isinstance(device, Cpu))
     torch.set_num_threads(1)

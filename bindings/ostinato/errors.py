@@ -35,6 +35,15 @@ class Error(Exception):
     """The root of what ostinato raises: a user's mistake, or something that cannot be done. `str()` says what would be right."""
 
 
+def counted(count: int, of: str) -> str:
+    """How many of what, for people: "1 micro-batch", "2 entries"; the same as search/files/counted.h."""
+    if count == 1:
+        return f"1 {of}"
+    if of.endswith("y"):
+        return f"{count} {of[:-1]}ies"
+    return f"{count} {of}{'es' if of.endswith(('ch', 's')) else 's'}"
+
+
 def printable(text: str, newlines: bool = False) -> str:
     """Text of a file as it may stand on a terminal or in a log: control characters are written out, newlines only where not `newlines`.
 

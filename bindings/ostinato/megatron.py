@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from ostinato.errors import UsageError
+from ostinato.errors import UsageError, counted
 
 INSIDE = "."  # a layer that Megatron-LM holds in its neighbour
 
@@ -29,7 +29,7 @@ def layout(placement: dict[str, Any], layers: str = "") -> str:
     count = stages[-1]["layers"][1]
     letters = expanded(layers) if layers else ("E" + "t" * (count - 2) + "L" if count > 1 else "")
     if len(letters) != count:
-        raise UsageError(f"{len(letters)} letters in {layers!r} for {count} layers")
+        raise UsageError(f"{counted(len(letters), 'letter')} in {layers!r} for {counted(count, 'layer')}")
     parts = [letters[slice(*stage["layers"])].replace(INSIDE, "") for stage in stages]
     check_letters(parts, len(placement["devices"]))
     return text_of(parts)
@@ -52,7 +52,7 @@ def check_map(placement: dict[str, Any], stages: Sequence[dict[str, Any]]) -> No
     """Whether the stages are a chain, dealt out to the ranks in turn."""
     ranks = len(placement["devices"])
     if len(stages) % ranks:
-        raise refused(f"{len(stages)} stages are no whole number of chunks on {ranks} devices")
+        raise refused(f"no whole number of chunks per device in {counted(len(stages), 'stage')} on {counted(ranks, 'device')}")
     names = [stage["name"] for stage in stages]
     if any(not isinstance(border, int) for stage in stages for border in stage["layers"]):
         raise refused("a stage has layers that are no run (branches)")
@@ -63,7 +63,7 @@ def check_map(placement: dict[str, Any], stages: Sequence[dict[str, Any]]) -> No
         stage = stage_of[block["name"]]
         place = names.index(stage)
         if len(block["devices"]) > 1:
-            raise refused(f'stage "{stage}" is on {len(block["devices"])} devices')
+            raise refused(f'stage "{stage}" is on {counted(len(block["devices"]), "device")}')
         if block["devices"][0] != place % ranks:
             turn = f"chunks go round the ranks in turn, so it would be on {place % ranks} (a wave, or a map of one's own)"
             raise refused(f'stage "{stage}", number {place}, is on device {block["devices"][0]}: {turn}')

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ostinato import _search, megatron
-from ostinato.errors import UsageError
+from ostinato.errors import UsageError, counted
 from ostinato.files import write_text
 
 Time = int | str  # nanoseconds, or with a unit
@@ -134,7 +134,7 @@ class Placement(_Text):
         return megatron.layout(self.to_dict(), layers)
 
     def __repr__(self) -> str:
-        return f"<Placement {self.name}: {len(self.blocks)} blocks on {len(self.devices)} devices>"
+        return f"<Placement {self.name}: {counted(len(self.blocks), 'block')} on {counted(len(self.devices), 'device')}>"
 
 
 class Step(NamedTuple):
@@ -245,7 +245,7 @@ class Plan(_Text):
 
     def __repr__(self) -> str:
         proved = "optimal" if self.optimal else f"bound {self.lower_bound} ns"
-        return f"<Plan {self.placement.name}: {self.micro_batches} micro-batches, {self.makespan} ns, {proved}>"
+        return f"<Plan {self.placement.name}: {counted(self.micro_batches, 'micro-batch')}, {self.makespan} ns, {proved}>"
 
 
 class Profile(_Text):
@@ -285,7 +285,7 @@ class Profile(_Text):
         return json.loads(self.text)
 
     def __repr__(self) -> str:
-        return f"<Profile {self.model}: {len(self.layers)} layers>"
+        return f"<Profile {self.model}: {counted(len(self.layers), 'layer')}>"
 
 
 class Devices:

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ostinato.errors import Status, fail, fail_usage, printable
+from ostinato.errors import Status, counted, fail, fail_usage, printable
 from ostinato.files import why_not_all, why_not_apart, write_text
 from ostinato.trace import RankTrace, TraceError, perfetto, read_traces, trace_files
 
@@ -197,12 +197,12 @@ def show_steps(rows: list[dict], console: Console) -> None:
     title = "Steps planned for their sizes" + (f", the last {MOST_STEPS} of {len(rows)}" if len(rows) > MOST_STEPS else "") + " (ms)"
     columns = ["step", "predicted", "above the bound", "1F1B, as the data came", "measured", "ratio", "planning"]
     console.print(table(title, columns, shown))
-    counted = rows[1:] or rows
-    mean = {key: statistics.fmean(r[key] or 0 for r in counted) for key in rows[0] if key != "step"}
+    later = rows[1:] or rows
+    mean = {key: statistics.fmean(r[key] or 0 for r in later) for key in rows[0] if key != "step"}
     usual = mean["predicted_1f1b"]
     saved = f"; 1F1B would take {usual / 1e6:.1f} ms, and reordering saves {1 - mean['predicted'] / usual:.1%} of it" if usual else ""
     console.print(
-        f"Mean of {len(counted)} steps: predicted {mean['predicted'] / 1e6:.1f} ms, "
+        f"Mean of {counted(len(later), 'step')}: predicted {mean['predicted'] / 1e6:.1f} ms, "
         f"{above(mean):.2%} above the bound{saved}; measured {mean['measured'] / 1e6:.1f} ms, planning "
         f"{mean['planning'] / 1e6:.2f} ms ({mean['planning'] / max(1, mean['measured']):.1%})",
         highlight=False,

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ostinato.errors import Error
+from ostinato.errors import Error, counted
 from ostinato.trace_events import TraceEvents
 
 COMPUTE = ("F", "B", "I", "W")
@@ -104,9 +104,9 @@ class RankTrace(BaseModel):
     @model_validator(mode="after")
     def _has_every_step(self):
         if len(self.step_seconds) != self.step:
-            raise ValueError(f"'step_seconds' has {len(self.step_seconds)} entries for {self.step} steps")
+            raise ValueError(f"'step_seconds' has {counted(len(self.step_seconds), 'entry')} for {counted(self.step, 'step')}")
         if self.step_plans and len(self.step_plans) != self.step:
-            raise ValueError(f"'step_plans' has {len(self.step_plans)} entries for {self.step} steps")
+            raise ValueError(f"'step_plans' has {counted(len(self.step_plans), 'entry')} for {counted(self.step, 'step')}")
         return self
 
 

@@ -86,8 +86,8 @@ def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
     try:
         return [_read(text) for text in exchanged("statement", json.dumps(asdict(mine)), range(dist.get_world_size()), timeout_s)]
     except Missing as error:
-        installed = ': is ostinato installed there, and is the "ostinato" section in that configuration?'
-        raise OstinatoError(f"{error}{'' if error.store else installed}") from None
+        causes = ': is ostinato installed there, is the "ostinato" section in that configuration, or has it ended: see its log'
+        raise OstinatoError(f"{error}{'' if error.store else causes}") from None
 
 
 def _read(text: str) -> Statement:

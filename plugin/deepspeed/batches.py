@@ -4,6 +4,7 @@
 from typing import Any
 
 from deepspeed.runtime.pipe import schedule
+from ostinato.errors import counted
 
 from .errors import OstinatoError
 from .items import own
@@ -52,7 +53,7 @@ class Batches:
             if index == 0:
                 raise  # nothing has begun: scripts end so
             raise OstinatoError(
-                f"the data iterator ended after {index} of {self._count} micro-batches, in the middle of a train_batch() or eval_batch(), and other ranks "
+                f"the data iterator ended after {index} of {counted(self._count, 'micro-batch')}, in the middle of a train_batch() or eval_batch(), and other ranks "
                 "wait for the rest: give it a whole number of steps, or make it start anew (deepspeed.utils.RepeatingLoader)"
             ) from None
         self._loaded += 1

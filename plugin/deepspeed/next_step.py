@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from threading import Thread
 from typing import Any
 
+from ostinato.errors import counted
 from ostinato.ranks import threads
 
 from .items import own
@@ -147,7 +148,7 @@ class NextStep:
         if count := self.held:
             self._once(
                 what,
-                f'{what}: the {count} micro-batches that come next have been read already ("read_ahead"): a loader whose position is '
+                f'{what}: what comes next, {counted(count, "micro-batch")}, has been read already ("read_ahead"): a loader whose position is '
                 "saved or set now lies after them",
             )
 

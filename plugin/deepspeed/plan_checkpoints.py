@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from deepspeed import comm
+from ostinato.errors import counted
 
 from . import announce, checkpoint, universal
 from .errors import OstinatoError
@@ -21,8 +22,8 @@ class PlanCheckpoints(Engine):
         before = self.train_batch_size()
         if train_batch_size != before:
             raise OstinatoError(
-                f"set_train_batch_size({train_batch_size}): the plan is for {self.micro_batches} micro-batches a step "
-                f"({before} samples): search a plan for the other size and make a new engine"
+                f"set_train_batch_size({train_batch_size}): the plan is for {counted(self.micro_batches, 'micro-batch')} a step "
+                f"({counted(before, 'sample')}): search a plan for the other size and make a new engine"
             )
 
     def check_size(self) -> None:

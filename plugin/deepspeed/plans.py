@@ -4,6 +4,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ostinato.errors import counted
+
 from .config import Paths
 from .errors import OstinatoError, Unsupported
 
@@ -135,7 +137,7 @@ def check_micro_batches(program, micro_batches: int) -> None:
         ways = "" if copies == 1 else f", each for {copies} directions,"
         needed = "" if micro_batches % copies else f": ostinato plan PROFILE --micro-batches {micro_batches // copies} makes one for that"
         raise OstinatoError(
-            f"the plan is for {program.micro_batches} micro-batches{ways} a step, and gradient_accumulation_steps is "
+            f"the plan is for {counted(program.micro_batches, 'micro-batch')}{ways} a step, and gradient_accumulation_steps is "
             f"{micro_batches}{needed}"
         )
 
@@ -146,7 +148,7 @@ def check_shape(program, pipeline_ranks: int, specs: list) -> None:
     devices = program.ranks
     if devices != pipeline_ranks:
         raise OstinatoError(
-            f'placement "{program.placement_name}" has {devices} devices, and the pipeline has {pipeline_ranks} '
+            f'placement "{program.placement_name}" has {counted(devices, "device")}, and the pipeline has {pipeline_ranks} '
             f"stages (PipelineModule's num_stages): they must be equal"
         )
     for copy in range(copies_of(stages)):
@@ -182,7 +184,7 @@ def _check_layers(program, stages: list[Stage], specs: list) -> None:
     count = 1 + max(stage.layers[-1] for stage in stages)
     if count != len(specs):
         raise OstinatoError(
-            f'placement "{name}" is for a model of {count} layers, and this PipelineModule has {len(specs)}: make one '
+            f'placement "{name}" is for a model of {counted(count, "layer")}, and this PipelineModule has {len(specs)}: make one '
             "for this model, with ostinato profile and ostinato plan"
         )
     held = sorted((layer, program.stages[stage.index].name) for stage in stages for layer in stage.layers)

@@ -9,6 +9,7 @@
 #include "plugin/executor/error.h"
 #include "plugin/lowering/deadlock.h"
 #include "profiler/nvtx/nvtx_range.h"
+#include "search/files/counted.h"
 
 namespace ostinato {
 namespace {
@@ -34,7 +35,7 @@ Program checked(Program program, int rank) {
   const DeadlockProof proof = prove_deadlock_free(program);
   if (!proof.ok()) throw ExecutionError("the program is refused: " + proof.failure);
   if (rank < 0 || rank >= static_cast<int>(program.ranks.size())) {
-    throw ExecutionError("the program has " + std::to_string(program.ranks.size()) + " ranks, but no rank " +
+    throw ExecutionError("the program has " + counted(program.ranks.size(), "rank") + ", but no rank " +
                          std::to_string(rank));
   }
   return program;

@@ -10,6 +10,7 @@ A model says it itself in `config.base_model_pp_plan`; for those that do not, PL
 
 from dataclasses import dataclass
 
+from ostinato.errors import counted
 from torch import nn
 
 from .errors import Refused
@@ -64,7 +65,7 @@ def _plan(model) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
         names = [name for name in plan if hasattr(inner, name)]
         lists = [name for name in names if isinstance(getattr(inner, name), nn.ModuleList)]
         if len(lists) != 1:
-            raise Refused(f"the pipeline plan of {config.model_type} names {len(lists)} lists of blocks ({', '.join(names)}): one can be cut")
+            raise Refused(f"the pipeline plan of {config.model_type} names {counted(len(lists), 'list')} of blocks ({', '.join(names)}): one can be cut")
         at = names.index(lists[0])
         before, blocks, after = tuple(names[:at]), lists[0], tuple(names[at + 1 :])
     elif config.model_type in PLANS:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from ostinato.errors import counted
 from torch import nn
 from torch.nn import functional
 
@@ -73,7 +74,7 @@ class Part(nn.Module):
         """(what the batch holds, what rides along, the model's arguments) of a batch."""
         given = state if isinstance(state, tuple | list) else (state,)
         if len(given) != len(self.inputs):
-            raise Refused(f"a batch holds {len(given)} inputs, and layers() was told {len(self.inputs)}: {', '.join(self.inputs)}")
+            raise Refused(f"a batch holds {counted(len(given), 'input')}, and layers() was told {len(self.inputs)}: {', '.join(self.inputs)}")
         values = dict(zip(self.inputs, given, strict=True))
         for name in self.rides:
             if values[name].is_floating_point():

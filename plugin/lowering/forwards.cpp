@@ -6,6 +6,7 @@
 #include <string>
 
 #include "plugin/lowering/deadlock.h"
+#include "search/files/counted.h"
 
 namespace ostinato {
 namespace {
@@ -44,8 +45,9 @@ bool is_forward(Action action) {
 
 Program forwards(const Program& program, int micro_batches, const std::vector<int>& stages) {
   if (micro_batches < 1 || micro_batches > program.micro_batches)
-    throw std::invalid_argument("forwards(): the program has " + std::to_string(program.micro_batches) +
-                                " micro-batches, not " + std::to_string(micro_batches));
+    throw std::invalid_argument("forwards(): the program has " +
+                                counted(program.micro_batches, "micro-batch") + ", not " +
+                                std::to_string(micro_batches));
   const std::vector<int> numbers = numbers_of(program, stages);
   Program part = program;
   part.micro_batches = micro_batches;

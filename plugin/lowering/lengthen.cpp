@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/plan/modes.h"
 #include "search/plan/orders.h"
@@ -43,8 +44,8 @@ Plan lengthened(const Plan& plan, const Placement& placement, int micro_batches)
   const std::int64_t steps = static_cast<std::int64_t>(placement.blocks.size()) * micro_batches;
   if (steps > kMostLengthenedSteps) {
     throw InputError("", 0,
-                     std::to_string(micro_batches) + " micro-batches are " + std::to_string(steps) +
-                         " steps; at most " + std::to_string(kMostLengthenedSteps) + " can be run at once");
+                     counted(micro_batches, "micro-batch") + " are " + counted(steps, "step") + "; at most " +
+                         std::to_string(kMostLengthenedSteps) + " can be run at once");
   }
   if (!plan.sizes.empty())
     throw InputError("", 0,

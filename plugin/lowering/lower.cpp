@@ -127,8 +127,8 @@ class Lowering {
     }
     if (std::count(computes_.begin(), computes_.end(), -1) > 0 || events_.size() != computes_.size()) {
       throw InputError("", 0,
-                       "the plan does not run every block once for each of its " +
-                           std::to_string(plan_.micro_batches) + " micro-batches");
+                       "the plan does not run every block once for each micro-batch, of which it has " +
+                           std::to_string(plan_.micro_batches));
     }
   }
 

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import torch
+from ostinato.errors import counted
 
 
 class Place(NamedTuple):
@@ -36,7 +37,7 @@ class Shared:
         return len(self.ranks) / self.cores
 
     def __str__(self) -> str:
-        return f"{len(self.ranks)} ranks share {self.cores} core{'s'[: self.cores != 1]} of {self.host}"
+        return f"{counted(len(self.ranks), 'rank')} share {counted(self.cores, 'core')} of {self.host}"
 
 
 def here(on_cpu: bool) -> Place:

@@ -9,6 +9,8 @@ Once a period, by the thread of a watch. Who waits for another rank itself is le
 
 import re
 
+from ostinato.errors import counted
+
 from .presence import Presence, ranks_in_words
 
 LOOKS = 5  # for answers, a period each
@@ -39,7 +41,7 @@ class Elsewhere:
         self._number = 0
         silent = [rank for rank, answer in answers.items() if answer is None]
         others = [answer for answer in answers.values() if answer is not None and not _with(position, answer)]
-        words = others[:NAMED] + [f"{len(others) - NAMED} others are elsewhere"] * (len(others) > NAMED)
+        words = others[:NAMED] + [f"{counted(len(others) - NAMED, 'more rank')} elsewhere"] * (len(others) > NAMED)
         return words + [f"{ranks_in_words(silent)} do{'es' * (len(silent) == 1)} not answer"] * bool(silent)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from ostinato.errors import Error
+from ostinato.errors import Error, counted
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -82,7 +82,7 @@ def _check_sizes(tensors: list[torch.Tensor], count: int, what: str) -> None:
 def _cut(value: Any, count: int, what: str) -> list[Any]:
     if isinstance(value, list):
         if len(value) != count:
-            raise BatchError(f"{what} has a list of {len(value)} entries, and the plan has {count} micro-batches")
+            raise BatchError(f"{what} has a list of {counted(len(value), 'entry')}, and the plan has {counted(count, 'micro-batch')}")
         return value
     if isinstance(value, tuple | Mapping):
         items = value.values() if isinstance(value, Mapping) else value

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ostinato.errors import Error
+from ostinato.errors import Error, counted
 from ostinato.nn import ShardedLogits
 from ostinato.ranks.groups import link_groups, make_group
 from ostinato.ranks.names import agreed
@@ -282,7 +282,7 @@ class Pipeline(nn.Module):
         try:
             held = exchanged(what, mine, self._ranks, self._timeout_s)
         except Missing as error:
-            raise PipelineError(f"{error}: every rank of the group must make the pipeline") from None
+            raise PipelineError(f"{error}: every rank of the group must make the pipeline; one that has ended says why in its log") from None
         differing = [rank for rank, said in enumerate(held) if said != held[0]]
         if differing:
             theirs, first = (held[rank][:200] or "none" for rank in (differing[0], 0))
@@ -341,7 +341,7 @@ def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     if len(ranks) != program.ranks:
         raise PipelineError(
-            f'placement "{program.placement_name}" has {program.ranks} devices, and the group has {len(ranks)} ranks'
+            f'placement "{program.placement_name}" has {counted(program.ranks, "device")}, and the group has {counted(len(ranks), "rank")}'
         )
     return ranks.index(dist.get_rank()), ranks
 

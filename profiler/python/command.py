@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ostinato import _profiler
-from ostinato.errors import Status, fail
+from ostinato.errors import Status, counted, fail
 from ostinato.files import why_not_all, why_not_apart, write_text
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
@@ -280,7 +280,7 @@ class Work:
 
     def start_again(self, attempt: Attempt) -> NoReturn:
         """The same command in a new process image, with the world that the script wants; what was measured is kept."""
-        sys.stderr.write(f"ostinato profile: starting the script again, in a world of {attempt.size} ranks\n")
+        sys.stderr.write(f"ostinato profile: starting the script again, in a world of {counted(attempt.size, 'rank')}\n")
         self.output.back()
         for child in multiprocessing.active_children():
             child.terminate()

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "search/files/counted.h"
 #include "search/files/error.h"
 
 namespace ostinato {
@@ -203,9 +204,8 @@ std::string what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_
     const __int128 kept = left_behind(in, d);
     if (kept * micro_batches <= in.room(d)) continue;
     return device +
-           fmt::format(
-               "{} micro-batches keep {} bytes each when all is done, and {} are left beside static memory",
-               micro_batches, static_cast<Bytes>(kept), in.room(d));
+           fmt::format("{}: each keeps {} bytes when all is done, and {} are left beside static memory",
+                       counted(micro_batches, "micro-batch"), static_cast<Bytes>(kept), in.room(d));
   }
   return "";
 }

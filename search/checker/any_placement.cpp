@@ -9,6 +9,8 @@
 #include <optional>
 #include <set>
 
+#include "search/files/counted.h"
+
 namespace ostinato {
 namespace {
 
@@ -347,9 +349,9 @@ std::string mismatch(const Plan& plan, const PlacementFile& file, const Profile&
     return fmt::format("any_placement.sharded names a layer that the profile, of {}, does not have", layers);
   int end = 0;
   for (const Stage& stage : file.placement.stages) end = std::max(end, stage.layers.back() + 1);
-  if (end > layers) return fmt::format("the placement has {} layers, the profile {}", end, layers);
+  if (end > layers) return fmt::format("the placement has {}, the profile {}", counted(end, "layer"), layers);
   if (any.devices != static_cast<int>(cluster.devices.size()))
-    return fmt::format("any_placement is of {} devices, but {} are given", any.devices,
+    return fmt::format("any_placement is of {}, but the devices given are {}", counted(any.devices, "device"),
                        cluster.devices.size());
   const Nanoseconds value = plan.objective == Objective::span ? plan.span : plan.makespan;
   if (any.lower_bound > value)
@@ -403,8 +405,9 @@ CheckResult check_any_placement(const Plan& plan, const PlacementFile& file, con
   const Nanoseconds claim = plan.any_placement->lower_bound;
   const std::string by = statement(Proof(plan, file.placement, profile, cluster), claim, most_work);
   const bool alike = cluster.kinds.size() == 1;
-  const std::string of = fmt::format("{} layers over {} devices{}", profile.layers.size(),
-                                     cluster.devices.size(), alike ? " that are all alike" : "");
+  const std::string of =
+      fmt::format("{} over {}{}", counted(profile.layers.size(), "layer"),
+                  counted(cluster.devices.size(), "device"), alike ? " that are all alike" : "");
   if (by.empty())
     return {{fmt::format("any_placement.lower_bound is {} ns, but that is not proved of {}{}", claim, of,
                          alike ? ": were these the devices that the plan is made for?" : "")},

@@ -7,6 +7,7 @@
 #include "search/checker/idle.h"
 #include "search/checker/least_end.h"
 #include "search/checker/shared.h"
+#include "search/files/counted.h"
 
 namespace ostinato::checker {
 namespace {
@@ -158,9 +159,8 @@ void Bounds::around_several_devices(int n, Bound& best) const {
       bounds.memory(n, true, beside);
       bounds.windows(n, beside);
       raise_to(best, n * rest.cut_out + beside.value, [&] {
-        return fmt::format(
-            "M7: {} ns of each micro-batch cut out of {} blocks on several devices, beside it {}",
-            static_cast<Nanoseconds>(rest.cut_out), cut.size(), beside.why);
+        return fmt::format("M7: {} ns of each micro-batch cut out of {} on several devices, beside it {}",
+                           static_cast<Nanoseconds>(rest.cut_out), counted(cut.size(), "block"), beside.why);
       });
     }
   }

@@ -27,7 +27,7 @@ inline constexpr Wide kMostOrigins = 1 << 26;
 
 struct Bound {
   Wide value = 0;
-  std::string why;  ///< which statement, on which device or block; empty while value is 0
+  std::string why = "no time is negative";  ///< or which statement, on which device or block
 };
 
 class Bounds {

@@ -10,6 +10,7 @@
 #include "search/checker/prove.h"
 #include "search/checker/schedule.h"
 #include "search/checker/unequal.h"
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/plan/modes.h"
 #include "search/plan/one_batch.h"
@@ -54,8 +55,8 @@ void check_steady_state(const Timetable& table, Report& report) {
     }
   }
   if (report.failures() > before) return;
-  report.pass(fmt::format("{} repetends of {} micro-batches follow each other every {} ns", steady.count,
-                          steady.unroll, steady.period));
+  report.pass(fmt::format("{} of {}, one every {} ns", counted(steady.count, "repetend"),
+                          counted(steady.unroll, "micro-batch"), steady.period));
 }
 
 /// docs/bounds.md, P: from some instant on, every block is in its repeating part for one whole period.
@@ -136,8 +137,9 @@ void check_period_claims(const Timetable& table, const Bounds& bounds, Report& r
     report.fail(fmt::format("lower_bound.period is {} ns, but only {} ns are proved ({})",
                             plan.lower_bound.period, to_text(proved.value), proved.why));
   } else {
-    report.pass(fmt::format("{} micro-batches cannot repeat faster than every {} ns ({})",
-                            plan.steady_state.unroll, to_text(proved.value), proved.why));
+    report.pass(fmt::format("{} cannot repeat faster than every {} ns ({})",
+                            counted(plan.steady_state.unroll, "micro-batch"), to_text(proved.value),
+                            proved.why));
   }
   if (plan.steady_state.count > 0 && plan.steady_state.period < plan.lower_bound.period) {
     report.fail(fmt::format(
@@ -172,8 +174,8 @@ bool sizes_hold(const Plan& plan, const Placement& placement, Report& report) {
     report.fail(error.what());
   }
   if (static_cast<int>(plan.sizes.size()) != plan.micro_batches)
-    report.fail(
-        fmt::format("there are {} sizes, but {} micro-batches", plan.sizes.size(), plan.micro_batches));
+    report.fail(fmt::format("the plan has {}, but {}", counted(plan.micro_batches, "micro-batch"),
+                            counted(static_cast<std::int64_t>(plan.sizes.size()), "size")));
   if (plan.modes || plan.capacity || plan.any_placement || plan.objective != Objective::makespan ||
       plan.steady_state.count != 0 || plan.lower_bound.period != 0 || plan.optimal.period)
     report.fail(
@@ -182,9 +184,9 @@ bool sizes_hold(const Plan& plan, const Placement& placement, Report& report) {
   for (const ScheduledBlock& step : plan.schedule)
     if (step.block < 0 || step.block >= static_cast<int>(placement.blocks.size()) || step.micro_batch < 0 ||
         step.micro_batch >= plan.micro_batches)
-      report.fail(
-          fmt::format("a step names block {} of micro-batch {}; there are {} blocks and {} micro-batches",
-                      step.block, step.micro_batch, placement.blocks.size(), plan.micro_batches));
+      report.fail(fmt::format("a step names block {} of micro-batch {}; the plan is of {} and {}", step.block,
+                              step.micro_batch, counted(placement.blocks.size(), "block"),
+                              counted(plan.micro_batches, "micro-batch")));
   return report.failures() == before;
 }
 

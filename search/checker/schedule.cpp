@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "search/files/counted.h"
+
 namespace ostinato::checker {
 namespace {
 
@@ -198,8 +200,8 @@ void check_figures(const Timetable& table, Report& report) {
   expect_figure(report, "the span", "ns", plan.span, span);
 
   if (plan.peak_memory.size() != table.placement().devices.size()) {
-    report.fail(fmt::format("peak_memory has {} entries; the placement has {} devices",
-                            plan.peak_memory.size(), table.devices()));
+    report.fail(fmt::format("peak_memory has {}; the placement has {}",
+                            counted(plan.peak_memory.size(), "entry"), counted(table.devices(), "device")));
     return;
   }
   const auto changes = memory_changes(table);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "search/files/counted.h"
 #include "search/files/printable.h"
 
 namespace ostinato::checker {
@@ -57,14 +58,15 @@ Timetable::Timetable(const Plan& plan, const Placement& placement, Report& repor
   for (const ScheduledBlock& step : plan.schedule) {
     starts_[static_cast<std::size_t>(step.micro_batch) * placement.blocks.size() + step.block] = step.start;
   }
-  report.pass(fmt::format("each of {} blocks runs exactly once for each of {} micro-batches",
-                          of_blocks > 0 ? of_blocks : blocks(),
-                          of_blocks > 0 ? blocks() / of_blocks : micro_batches()));
+  report.pass(fmt::format("{}, {}: each block runs exactly once for each micro-batch",
+                          counted(of_blocks > 0 ? of_blocks : blocks(), "block"),
+                          counted(of_blocks > 0 ? blocks() / of_blocks : micro_batches(), "micro-batch")));
 }
 
 bool Timetable::check_range(const ScheduledBlock& step, Report& report) const {
   if (step.block < 0 || step.block >= blocks()) {
-    report.fail(fmt::format("a step names block {}; the placement has {} blocks", step.block, blocks()));
+    report.fail(
+        fmt::format("a step names block {}; the placement has {}", step.block, counted(blocks(), "block")));
     return false;
   }
   if (step.micro_batch < 0 || step.micro_batch >= micro_batches()) {
@@ -95,7 +97,8 @@ void Timetable::check_every_step_once(Report& report) const {
       const auto next =
           std::find_if_not(at, steps.end(), [&](const ScheduledBlock& s) { return same_step(s, wanted); });
       if (next == at) report.fail(step_name(b, i) + " is missing");
-      if (next - at > 1) report.fail(fmt::format("{} is listed {} times", step_name(b, i), next - at));
+      if (next - at > 1)
+        report.fail(fmt::format("{} is listed {}", step_name(b, i), counted(next - at, "time")));
       at = next;
     }
   }

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "search/files/counted.h"
+
 namespace ostinato {
 namespace {
 
@@ -37,8 +39,7 @@ class Detector {
   void collect_stages() {
     for (const int b : order_) {
       if (block(b).devices.size() != 1) {
-        throw NotAChain("block " + block(b).name + " holds " + std::to_string(block(b).devices.size()) +
-                        " devices");
+        throw NotAChain("block " + block(b).name + " holds " + counted(block(b).devices.size(), "device"));
       }
       if (block(b).kind == Kind::other)
         throw NotAChain("block " + block(b).name + " is neither forward nor backward");

@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "search/files/counted.h"
 #include "search/named/schedules.h"
 
 namespace ostinato {
@@ -103,7 +104,7 @@ std::string what_is_missing(const std::string& name, const Needs& needs, const C
     return name + " needs " + in_words(needs.shape) + "; this placement has " + in_words(chain.shape);
   }
   if (needs.chunks > 0 && chain.chunks != needs.chunks) {
-    return name + " needs " + std::to_string(needs.chunks) + " chunks per device; this placement has " +
+    return name + " needs " + counted(needs.chunks, "chunk") + " per device; this placement has " +
            std::to_string(chain.chunks);
   }
   if (needs.split && !chain.split)

@@ -93,7 +93,7 @@ class GraphCutter {
       shards_.push_back(cost_of_stage(model, {.layers = sets_.groups()[g], .devices = all_}));
     }
     if (static_cast<int>(sets_.groups().size() - shards_.size()) < model.devices()) {
-      refuse(fmt::format("{} devices need at least as many layers that are not sharded, the model has {}",
+      refuse(fmt::format("as many layers as devices, {}, must not be sharded, and the model has {}",
                          model.devices(), sets_.groups().size() - shards_.size()));
     }
   }

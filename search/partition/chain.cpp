@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/partition/chain_problem.h"
 #include "search/partition/stages.h"
@@ -19,9 +20,11 @@ void check_layers(const ChainCosts& costs, const Model& model, int chunks) {
   const long stages = static_cast<long>(model.devices()) * chunks;
   if (costs.layers() >= stages) return;
   const std::string rest = costs.shards().empty() ? "" : " beside the sharded ones";
-  throw InputError("", 0,
-                   fmt::format("{} devices with {} chunks each need at least {} layers{}, the model has {}",
-                               model.devices(), chunks, stages, rest, costs.layers()));
+  throw InputError(
+      "", 0,
+      fmt::format("{} with {} each need{} at least {}{}, the model has {}",
+                  counted(model.devices(), "device"), counted(chunks, "chunk"),
+                  model.devices() == 1 ? "s" : "", counted(stages, "layer"), rest, costs.layers()));
 }
 
 /// How many micro-batches a shard holds: stages are assumed to stand before it in proportion to the time.
@@ -94,9 +97,9 @@ std::string why_infeasible(const Profile& profile, const Problem& problem) {
                        most);
   }
   return fmt::format(
-      "each of the partitions of {} layers into {} stages puts more than its memory (at most {} bytes) on "
+      "each of the partitions of {} into {} puts more than its memory (at most {} bytes) on "
       "some device, even with one micro-batch in flight",
-      layers, problem.stages(), most);
+      counted(layers, "layer"), counted(problem.stages(), "stage"), most);
 }
 
 /// The best partition where memory does not count; then, where it does not fit, caps from the largest down
@@ -252,10 +255,10 @@ StageCuts cut_chain(const Profile& profile, const PartitionOptions& options) {
   }
   throw InputError(
       "", 0,
-      fmt::format("no partition with {} chunks per device was found that fits the memory of the "
+      fmt::format("no partition with {} per device was found that fits the memory of the "
                   "devices, and none was shown to be impossible: give more memory or devices, or "
                   "fewer chunks",
-                  options.chunks));
+                  counted(options.chunks, "chunk")));
 }
 
 Placement partition_chain(const Profile& profile, const PartitionOptions& options) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/partition/any_placement.h"
 #include "search/partition/stage_cost.h"
@@ -41,9 +42,10 @@ class DegreeChooser {
     if (replicas != 1 && all_.kinds.size() > 1)
       throw InputError("", 0, "replicas need devices of one kind: those of several would not be alike");
     if (replicas == kAnyReplicas || divides(replicas)) return;
-    throw InputError("", 0,
-                     fmt::format("{} replicas do not divide {} devices and {} micro-batches", replicas,
-                                 devices(), options_.search.micro_batches));
+    throw InputError(
+        "", 0,
+        fmt::format("{} do not divide {} and {}", counted(replicas, "replica"), counted(devices(), "device"),
+                    counted(options_.search.micro_batches, "micro-batch")));
   }
 
   void list() {

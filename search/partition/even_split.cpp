@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/partition/chain.h"
 #include "search/partition/stage_cost.h"
@@ -17,7 +18,8 @@ StageCuts cut_evenly(const Profile& profile, const PartitionOptions& options) {
   const std::vector<int> devices = devices_of_stages(options);
   const int stages = static_cast<int>(devices.size());
   if (stages < 1 || stages > layers)
-    throw InputError("", 0, fmt::format("{} layers cannot be split into {} stages", layers, stages));
+    throw InputError(
+        "", 0, fmt::format("{} cannot be split into {}", counted(layers, "layer"), counted(stages, "stage")));
   const chain::Model model(profile, options);
   StageCuts cuts{.stages = {}, .in_flight = stages};
   std::vector<Nanoseconds> busy(model.devices(), 0);

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/named/references.h"
 #include "search/partition/any_placement.h"
@@ -297,11 +298,12 @@ class Chooser {
     const int devices = candidate.devices();
     Candidate even = candidate;
     even.even = true;
-    even.name = fmt::format("even split on {} of {} devices{}", devices, choice_.devices, order);
+    even.name = fmt::format("even split on {} of {}{}", devices, counted(choice_.devices, "device"), order);
     const Nanoseconds bound = judged_.first_bound(candidate);
     if (!judged_.wanted(bound)) {
       if (devices > 1)
-        candidate.name = fmt::format("1 chunk on 1 to {} of {} devices{}", devices, choice_.devices, order);
+        candidate.name =
+            fmt::format("1 chunk on 1 to {} of {}{}", devices, counted(choice_.devices, "device"), order);
       judged_.drop_by(candidate, bound, "the busiest device needs at least");
       list().push_back(std::move(candidate));
       return false;

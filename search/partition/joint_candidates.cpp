@@ -11,6 +11,7 @@
 #include <numeric>
 #include <set>
 
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/files/value.h"
 #include "search/partition/stage_cost.h"
@@ -63,7 +64,7 @@ std::vector<std::vector<int>> orders_of_kinds(const Cluster& cluster) {
 
 std::string shard_suffix(const Profile& profile, const std::vector<int>& sharded) {
   if (sharded.empty()) return "";
-  if (sharded.size() > 3) return fmt::format(", {} layers sharded", sharded.size());
+  if (sharded.size() > 3) return fmt::format(", {} sharded", counted(sharded.size(), "layer"));
   std::string names;
   for (const int l : sharded) names += (names.empty() ? "" : ", ") + profile.layers[l].name;
   return fmt::format(", {} sharded", names);
@@ -126,9 +127,11 @@ class Shapes {
     const long layers = static_cast<long>(profile_.layers.size() - sharded.size());
     for (const int chunks : chunk_numbers(layers, devices, options_.max_chunks)) {
       for (const DeviceOrder& order : orders_) {
-        add(fmt::format("looped, {} chunks per device{}", chunks, order.name), chunks, ChunkLayout::looped)
+        add(fmt::format("looped, {} per device{}", counted(chunks, "chunk"), order.name), chunks,
+            ChunkLayout::looped)
             .options.order = order.name.empty() ? std::vector<int>{} : order.devices;
-        add(fmt::format("wave, {} chunks per device{}", chunks, order.name), chunks, ChunkLayout::wave)
+        add(fmt::format("wave, {} per device{}", counted(chunks, "chunk"), order.name), chunks,
+            ChunkLayout::wave)
             .options.order = order.name.empty() ? std::vector<int>{} : order.devices;
       }
     }
@@ -211,8 +214,8 @@ Candidate on_fewer(const JointOptions& options, const DeviceOrder& order, int de
   candidate.options.recompute = Recompute::never;
   candidate.options.chunks = 1;
   candidate.options.sharded.clear();
-  candidate.name = fmt::format("1 chunk on {} of {} devices", devices, order.devices.size()) + order.name +
-                   split_suffix(options, split);
+  candidate.name = fmt::format("1 chunk on {} of {}", devices, counted(order.devices.size(), "device")) +
+                   order.name + split_suffix(options, split);
   std::vector<int> used(order.devices.begin(), order.devices.begin() + devices);
   candidate.idle.assign(order.devices.begin() + devices, order.devices.end());
   std::sort(used.begin(), used.end());
@@ -239,9 +242,9 @@ std::string too_few_layers(const Profile& profile, const Candidate& candidate) {
   const long layers = static_cast<long>(profile.layers.size() - candidate.options.sharded.size());
   const int chunks = candidate.options.chunks;
   if (devices * chunks <= layers) return "";
-  return fmt::format(
-      "{} devices with {} chunks each need at least {} layers that are not sharded, the model has {}",
-      devices, chunks, devices * chunks, layers);
+  return fmt::format("{} with {} each need{} at least {} that are not sharded, the model has {}",
+                     counted(devices, "device"), counted(chunks, "chunk"), devices == 1 ? "s" : "",
+                     counted(devices * chunks, "layer"), layers);
 }
 
 Nanoseconds simple_bound(const Profile& profile, const Candidate& candidate, int micro_batches) {

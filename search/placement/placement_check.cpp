@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "search/files/counted.h"
 #include "search/files/value.h"
 
 namespace ostinato {
@@ -205,12 +206,12 @@ void check_total(Wide each, Wide once, int n, Wide limit, const char* what, cons
                  const std::string& file) {
   if (each * n + once < limit) return;
   const Wide most = once < limit && each > 0 ? (limit - 1 - once) / each : 0;
-  const std::string remedy =
-      most > 0 ? fmt::format("at most {} micro-batches are possible", static_cast<std::int64_t>(most))
-               : fmt::format("look at '{}' and at the largest figures", field);
+  const std::string remedy = most > 0 ? fmt::format("at most {} can be planned",
+                                                    counted(static_cast<std::int64_t>(most), "micro-batch"))
+                                      : fmt::format("look at '{}' and at the largest figures", field);
   throw InputError(file, 0,
-                   fmt::format("{} micro-batch{} reach{} {}, which is the most that is planned; {}", n,
-                               n == 1 ? "" : "es", n == 1 ? "es" : "", what, remedy));
+                   fmt::format("{} reach{} {}, which is the most that is planned; {}",
+                               counted(n, "micro-batch"), n == 1 ? "es" : "", what, remedy));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <numeric>
 
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/files/nearest.h"
 #include "search/placement/shape_stages.h"
@@ -40,7 +41,7 @@ void check_list(const char* what, const PerDevice<std::int64_t>& list, int devic
   const std::size_t count = list.values().size();
   if (count != 1 && count != static_cast<std::size_t>(devices)) {
     refuse(std::string(what) + " needs one value, or one per device: got " + std::to_string(count) + " for " +
-           std::to_string(devices) + " devices");
+           counted(devices, "device"));
   }
   for (const std::int64_t value : list.values()) {
     if (value < 0 || value > most) {
@@ -87,8 +88,8 @@ void share_layers(const Stages& stages, const std::vector<int>& copy, int part, 
   for (std::size_t s = 0; s < stages.size(); ++s)
     if (copy[s] == part) ++(stages[s].shard ? sharded : whole);
   if (layers < sharded + whole)
-    refuse(fmt::format("{} layers are too few: each of the {} stages needs one at least", layers,
-                       sharded + whole));
+    refuse(fmt::format("{} cannot be shared out: each of {} needs one at least", counted(layers, "layer"),
+                       counted(sharded + whole, "stage")));
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (copy[s] != part) continue;
     const int first = end;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "search/files/counted.h"
 #include "search/files/file.h"
 #include "search/files/json_values.h"
 #include "search/placement/placement_check.h"
@@ -194,9 +195,8 @@ void PlanReader::peak_memory(const Value& list) {
   }
   if (plan_.peak_memory.size() == placement_.devices.size()) return;
   throw InputError(file_, list.line,
-                   "'peak_memory' has " + std::to_string(plan_.peak_memory.size()) +
-                       " entries; the placement has " + std::to_string(placement_.devices.size()) +
-                       " devices");
+                   "'peak_memory' has " + counted(plan_.peak_memory.size(), "entry") +
+                       "; the placement has " + counted(placement_.devices.size(), "device"));
 }
 
 void PlanReader::search(const Value& value) {
@@ -277,8 +277,8 @@ void PlanReader::sizes(const Fields& fields) {
   }
   if (static_cast<int>(plan_.sizes.size()) != plan_.micro_batches)
     throw InputError(file_, list.line,
-                     fmt::format("'sizes' has {} micro-batches; the plan has {}", plan_.sizes.size(),
-                                 plan_.micro_batches));
+                     fmt::format("'sizes' has {}; the plan has {}",
+                                 counted(plan_.sizes.size(), "micro-batch"), plan_.micro_batches));
   try {
     check_sizes(placement_, plan_.sizes);
   } catch (const InputError& error) {

@@ -13,23 +13,28 @@ namespace {
 
 constexpr std::string_view kFormat = "ostinato-sizes/1";
 
-/// The keys above the first micro-batch.
-Fields head_of(const Value& root, const std::string& file) {
+/// What stands above the first micro-batch.
+struct Head {
+  std::int64_t of = 0;  ///< size of the micro-batch that is known; 0: not said
+  std::int64_t time_factor = 1, memory_factor = 1;
+};
+
+Head head_of(const Value& root, const std::string& file) {
   check_format(root, file, kFormat);
-  return Fields(root, file, "a file of sizes",
-                {"format", "size", "time_unit", "memory_unit", "micro_batches"});
+  const Fields fields(root, file, "a file of sizes",
+                      {"format", "size", "time_unit", "memory_unit", "micro_batches"});
+  Head head;
+  if (fields.find("size") != nullptr) head.of = fields.integer("size", 1);
+  head.time_factor = unit_field(fields, "time_unit", kTimeUnits, "us");
+  head.memory_factor = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
+  return head;
 }
 
 class SizesReader {
  public:
   SizesReader(const std::string& file, const Placement& placement) : file_(file), placement_(placement) {}
 
-  void root(const Value& root) {
-    const Fields fields = head_of(root, file_);
-    if (fields.find("size") != nullptr) of_ = fields.integer("size", 1);
-    time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
-    memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
-  }
+  void root(const Value& root) { head_ = head_of(root, file_); }
 
   void micro_batch(const Value& value) {
     const Fields fields(value, file_, "[[micro_batches]]", {"size", "times", "memory", "workspace"});
@@ -37,14 +42,14 @@ class SizesReader {
       fields.fail(nullptr, "a micro-batch has a 'size' or 'times'");
     MicroBatch one = as_written(placement_);
     if (fields.find("size") != nullptr) {
-      if (of_ == 0)
+      if (head_.of == 0)
         fields.fail(fields.find("size"),
                     "'size' needs the size that the placement is for: size = ... at the top of the file");
-      one = scaled(placement_, fields.integer("size", 0), of_);
+      one = scaled(placement_, fields.integer("size", 0), head_.of);
     }
-    figures(fields, "times", time_factor_, 0, one.times);
-    figures(fields, "memory", memory_factor_, -Fields::kLargest, one.memory);
-    figures(fields, "workspace", memory_factor_, 0, one.workspace);
+    figures(fields, "times", head_.time_factor, 0, one.times);
+    figures(fields, "memory", head_.memory_factor, -Fields::kLargest, one.memory);
+    figures(fields, "workspace", head_.memory_factor, 0, one.workspace);
     sizes_.push_back(std::move(one));
     lines_.push_back(value.line);
   }
@@ -83,8 +88,7 @@ class SizesReader {
 
   const std::string& file_;
   const Placement& placement_;
-  std::int64_t of_ = 0;  ///< size of the micro-batch that the placement describes; 0: not said
-  std::int64_t time_factor_ = 1, memory_factor_ = 1;
+  Head head_;
   std::vector<MicroBatch> sizes_;
   std::vector<int> lines_;
 };
@@ -110,10 +114,7 @@ BareSizes read_bare_sizes(const std::filesystem::path& path) {
 
 BareSizes parse_bare_sizes(std::string_view text, const std::string& name) {
   BareSizes bare;
-  const auto root = [&](const Value& value) {
-    const Fields fields = head_of(value, name);
-    if (fields.find("size") != nullptr) bare.of = fields.integer("size", 1);
-  };
+  const auto root = [&](const Value& value) { bare.of = head_of(value, name).of; };
   const auto one = [&](const Value& value) {
     const Fields fields(value, name, "[[micro_batches]]", {"size", "times", "memory", "workspace"});
     for (const char* key : {"times", "memory", "workspace"})

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "search/bounds/feasible.h"
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/portfolio/techniques.h"
 
@@ -30,14 +31,17 @@ void search_exactly(Hunt& hunt) {
   hunt.work_left -= result.work;
   hunt.truncated = hunt.truncated || result.truncated;
   if (!result.order.empty()) hunt.best.offer(result.order, "exact search");
-  if (!result.truncated && hunt.best.empty() && hunt.options.below == 0 && !memory_in_no_time(hunt.in)) {
-    throw InfeasibleError(fmt::format("all orders of {} micro-batches were tried, and none fits the memory",
-                                      hunt.micro_batches));
-  }
   hunt.exhausted = !result.truncated;
+  refuse_what_fits_in_no_order(hunt);
 }
 
 }  // namespace
+
+void refuse_what_fits_in_no_order(const Hunt& hunt) {
+  if (!hunt.exhausted || !hunt.best.empty() || hunt.options.below != 0 || memory_in_no_time(hunt.in)) return;
+  throw InfeasibleError(fmt::format("all orders of {} were tried, and none fits the memory",
+                                    counted(hunt.micro_batches, "micro-batch")));
+}
 
 const Technique techniques::kExact = {"exact search", search_exactly};
 

@@ -94,8 +94,10 @@ void Portfolio::run_phases() {
     if (hunt_.proved() || hunt_.stopped()) return;
     run(kTrial);
     if (hunt_.proved() || hunt_.stopped()) return;
-    run(kExact);
-    if (hunt_.exhausted || hunt_.stopped()) return;
+    for (const Technique* technique : {&kExact, &kOrders}) {
+      run(*technique);
+      if (hunt_.exhausted || hunt_.proved() || hunt_.stopped()) return;
+    }
     run(kBeams);
     if (!hunt_.truncated) return;
   }

@@ -5,8 +5,8 @@ namespace ostinato {
 
 std::vector<const Technique*> all_techniques() {
   using namespace techniques;
-  return {&kSequential,    &kNamed,   &kRepeated,    &kWindows, &kDispatch, &kRepetend,
-          &kJustification, &kSparing, &kLocalSearch, &kTrial,   &kExact,    &kBeams};
+  return {&kSequential, &kNamed,       &kRepeated, &kWindows, &kDispatch, &kRepetend, &kJustification,
+          &kSparing,    &kLocalSearch, &kTrial,    &kExact,   &kOrders,   &kBeams};
 }
 
 }  // namespace ostinato

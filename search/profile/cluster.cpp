@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "search/files/counted.h"
 #include "search/files/error.h"
 
 namespace ostinato {
@@ -56,11 +57,11 @@ void check_same_model(const DeviceKind& kind, const Profile& profile) {
                     "with {}: their times do not compare",
                     kind.name, own.micro_batch_size, profile.micro_batch_size));
   }
-  throw InputError(
-      kind.profile_path, 0,
-      fmt::format("the profile of kind {} is of another model: {} layers of {}, the main profile "
-                  "has {} layers of {}",
-                  kind.name, own.layers.size(), own.model, profile.layers.size(), profile.model));
+  throw InputError(kind.profile_path, 0,
+                   fmt::format("the profile of kind {} is of another model: {} of {}, the main profile "
+                               "has {} of {}",
+                               kind.name, counted(own.layers.size(), "layer"), own.model,
+                               counted(profile.layers.size(), "layer"), profile.model));
 }
 
 }  // namespace

@@ -231,8 +231,8 @@ void ProfileReader::size(const Value& value) {
 std::vector<Nanoseconds> ProfileReader::times_of_layers(const Fields& row, std::string_view key) const {
   const Value& list = row.need(key, ValueKind::array);
   if (list.items.size() != profile_.layers.size())
-    row.fail(&list, in_quotes(key) + " must have a time for each of the " +
-                        std::to_string(profile_.layers.size()) + " layers");
+    row.fail(&list, in_quotes(key) + " must have a time for each layer, of which there are " +
+                        std::to_string(profile_.layers.size()));
   std::vector<Nanoseconds> times;
   for (const Value& item : list.items)
     times.push_back(integer_in(item, file_, in_quotes(key), 0, Fields::kLargest));

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "search/files/counted.h"
 #include "search/files/value.h"
 
 namespace ostinato {
@@ -89,9 +90,9 @@ std::string scattered(const Profile& profile) {
       rows_of(profile, [&](const LayerCost& layer, double times) { return apart(layer, times, total); });
   if (rows.empty()) return "";
   return fmt::format(
-      "the times of {} of {} measured layers are not known, for their quartiles lie up to "
+      "the times of {} of {} are not known, for their quartiles lie up to "
       "{:.0f} % of the median apart: {}",
-      rows.size(), measured_of(profile), 100 * rows.front().apart, names_of(rows));
+      rows.size(), counted(measured_of(profile), "measured layer"), 100 * rows.front().apart, names_of(rows));
 }
 
 /// By what share of the whole backward its halves take less; 0: not by so much that noise must be why.
@@ -110,9 +111,9 @@ std::string not_adding_up(const Profile& profile) {
   });
   if (lost <= kMatters * total_of(profile)) return "";
   return fmt::format(
-      "the halves of the backwards of {} of {} measured layers take up to {:.0f} % less than the whole, so "
+      "the halves of the backwards of {} of {} take up to {:.0f} % less than the whole, so "
       "the whole counts for both: {}",
-      rows.size(), measured_of(profile), 100 * rows.front().apart, names_of(rows));
+      rows.size(), counted(measured_of(profile), "measured layer"), 100 * rows.front().apart, names_of(rows));
 }
 
 }  // namespace

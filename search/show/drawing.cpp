@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "search/files/counted.h"
 #include "search/files/printable.h"
 #include "search/files/units.h"
 #include "search/placement/quantity.h"
@@ -12,16 +13,17 @@
 namespace ostinato {
 
 std::string headline(const Plan& plan, const Placement& placement) {
-  std::string text = fmt::format("{}: {} micro-batches on {} devices, makespan {}", printable(placement.name),
-                                 plan.micro_batches, placement.devices.size(), format_time(plan.makespan));
+  std::string text = fmt::format("{}: {} on {}, makespan {}", printable(placement.name),
+                                 counted(plan.micro_batches, "micro-batch"),
+                                 counted(placement.devices.size(), "device"), format_time(plan.makespan));
   if (plan.optimal.makespan) {
     text += " (optimal, says the plan)";
   } else if (plan.lower_bound.makespan > 0) {
     text += fmt::format(" (bound {}, says the plan)", format_time(plan.lower_bound.makespan));
   }
   if (plan.steady_state.count > 0) {
-    text += fmt::format(", period {} for {} micro-batch{}", format_time(plan.steady_state.period),
-                        plan.steady_state.unroll, plan.steady_state.unroll == 1 ? "" : "es");
+    text += fmt::format(", period {} for {}", format_time(plan.steady_state.period),
+                        counted(plan.steady_state.unroll, "micro-batch"));
   }
   return text;
 }

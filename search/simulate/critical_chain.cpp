@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "search/files/counted.h"
 #include "search/placement/quantity.h"
 #include "search/simulate/simulate.h"
 #include "search/simulate/step_graph.h"
@@ -182,11 +183,11 @@ class Words {
   }
 
   void say_parts() {
-    lines_.push_back(fmt::format(
-        "The makespan of {} is one chain of {} steps, each of which holds up the next: {} of work, "
-        "{} of transfers, {} of idle time.",
-        format_time(totals_.makespan), chain_.size(), format_time(totals_.work),
-        format_time(totals_.transfers), format_time(totals_.idle)));
+    lines_.push_back(
+        fmt::format("The makespan of {} is one chain of {}, each of which holds up the next: {} of work, "
+                    "{} of transfers, {} of idle time.",
+                    format_time(totals_.makespan), counted(chain_.size(), "step"), format_time(totals_.work),
+                    format_time(totals_.transfers), format_time(totals_.idle)));
     lines_.push_back(fmt::format("It leads from {} to {}.", step(0), step(chain_.size() - 1)));
   }
 
@@ -203,7 +204,7 @@ class Words {
                       where, format_time(*busiest), share));
       return;
     }
-    const std::string moves = totals_.moves == 1 ? "once" : fmt::format("{} times", totals_.moves);
+    const std::string moves = totals_.moves == 1 ? "once" : counted(totals_.moves, "time");
     lines_.push_back(fmt::format(
         "No single device binds: {} works for {} of it ({}), no other for longer; the chain moves "
         "between devices {}, as blocks wait for each other's results.",
@@ -214,10 +215,10 @@ class Words {
     const auto& waits = totals_.waits[d];
     if (waits.empty()) return;
     const std::size_t first = waits.front();
-    std::string line = fmt::format(
-        "The memory of {} binds, {} time{}: {} waits until {} has ended, for it lacks {} of {} before; ",
-        device(d), waits.size(), waits.size() == 1 ? "" : "s", step(first), step(first - 1),
-        format_memory(chain_[first].missing), format_memory(placement_.devices[d].memory));
+    std::string line =
+        fmt::format("The memory of {} binds, {}: {} waits until {} has ended, for it lacks {} of {} before; ",
+                    device(d), counted(waits.size(), "time"), step(first), step(first - 1),
+                    format_memory(chain_[first].missing), format_memory(placement_.devices[d].memory));
     if (waits.size() > 1)
       line += fmt::format("the last so is {} behind {}; ", step(waits.back()), step(waits.back() - 1));
     lines_.push_back(line + "more memory there, or less held, would let them start earlier.");

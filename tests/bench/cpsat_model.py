@@ -18,7 +18,7 @@ from ortools.sat.python import cp_model
 
 @dataclass
 class Solved:
-    makespan: int  # -1: none found
+    makespan: int  # or the objective that was asked for; -1: none found
     bound: int
     cpu_seconds: float  # of the solver, all threads; without building the model
 
@@ -41,13 +41,13 @@ def transfer(placement: dict, source: dict, target: dict, size: int) -> int:
 
 
 class Model:
-    def __init__(self, placement: dict, micro_batches: int) -> None:
+    def __init__(self, placement: dict, micro_batches: int, objective: str = "makespan") -> None:
         self.placement, self.n = placement, micro_batches
         self.blocks = {b["name"]: b for b in placement["blocks"]}
         self.model = cp_model.CpModel()
         horizon = self.n * sum(b["time"] + sum(self.delays(b)) for b in self.blocks.values())
         self.horizon = horizon
-        self.makespan = self.model.new_int_var(0, horizon, "makespan")
+        self.value = self.model.new_int_var(0, horizon, objective)
         self.start = {(b, i): self.model.new_int_var(0, horizon, f"{b}.{i}") for b in self.blocks for i in range(self.n)}
         self.interval = {(b, i): self.model.new_fixed_size_interval_var(s, self.blocks[b]["time"], f"{b}.{i}.run")
                          for (b, i), s in self.start.items()}
@@ -55,7 +55,23 @@ class Model:
             self.add_precedences(name)
         for d in range(len(placement["devices"])):
             self.add_device(d)
-        self.model.minimize(self.makespan)
+        for group in self.groups(objective):
+            self.add_group(group, objective)
+        self.model.minimize(self.value)
+
+    def groups(self, objective: str) -> list[list[tuple[str, int]]]:
+        """The steps from the first start to the last end of which the objective is, at most."""
+        if objective == "span":
+            return [[s for s in self.start if d in self.blocks[s[0]]["devices"]] for d in range(len(self.placement["devices"]))]
+        if objective == "latency":
+            return [[s for s in self.start if s[1] == i] for i in range(self.n)]
+        return [list(self.start)]
+
+    def add_group(self, steps: list[tuple[str, int]], objective: str) -> None:
+        begin = 0 if objective == "makespan" else self.model.new_int_var(0, self.horizon, "")
+        for step in steps:
+            self.model.add(begin <= self.start[step])
+            self.model.add(self.end(*step) <= begin + self.value)
 
     def delays(self, block: dict) -> list[int]:
         return [transfer(self.placement, self.blocks[a["block"]], block, a.get("bytes", 0)) for a in block["after"]]
@@ -70,7 +86,6 @@ class Model:
                 self.model.add(self.end(a["block"], i) + delay <= self.start[name, i])
             if i:
                 self.model.add(self.end(name, i - 1) <= self.start[name, i])
-        self.model.add(self.end(name, self.n - 1) <= self.makespan)
 
     def add_device(self, d: int) -> None:
         here = [b for b in self.blocks.values() if d in b["devices"]]
@@ -102,11 +117,11 @@ class Model:
         return [(b, gives[b["stage"]]) for b in takes]
 
 
-def solve(placement: dict, micro_batches: int, limit: float, threads: int) -> Solved:
+def solve(placement: dict, micro_batches: int, limit: float, threads: int, objective: str = "makespan") -> Solved:
     """`limit` in seconds of CP-SAT's deterministic clock, which a busy machine does not slow down. Presolve is not on that
     clock: 60 times as many real seconds end it too.
     """
-    model = Model(placement, micro_batches).model
+    model = Model(placement, micro_batches, objective).model
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = limit
     solver.parameters.max_time_in_seconds = 60 * limit

@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
                  3,
                  "p.toml: 4 micro-batches reach 2^62 bytes of memory, which is the most that is planned; at "
                  "most 3 "
-                 "micro-batches are possible"},
+                 "micro-batches can be planned"},
         BadInput{"a_block_that_never_fits", with_device(block("a", "time = 1\nmemory = 9\n")), 4,
                  "infeasible: "},
         BadInput{"memory_that_no_order_fits",

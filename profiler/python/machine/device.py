@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ostinato import _profiler
+from ostinato.errors import counted
 
 
 def cpu_fields() -> dict[str, str]:
@@ -48,7 +49,7 @@ def cpu_clocks() -> str:
         parts.append(f"governor {governor.read_text().strip()}")
     except OSError:
         parts.append("governor unknown")
-    parts.append(f"{torch.get_num_threads()} threads")
+    parts.append(counted(torch.get_num_threads(), "thread"))
     return ", ".join(parts)
 
 

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import torch
 
+from ostinato.errors import counted
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.layer import Layer, run_both_ways
 
@@ -47,7 +48,7 @@ def company(layers: Sequence[Layer], beside: int) -> Iterator[None]:
         for process in started:
             end(process)
     if gone:
-        raise ProfileError(f"{len(gone)} of {copies} processes that computed beside the measured one ended early: use --beside 0")
+        raise ProfileError(f"{len(gone)} of {counted(copies, 'process')} that computed beside the measured one ended early: use --beside 0")
 
 
 def fork(layers: Sequence[Layer]) -> int:

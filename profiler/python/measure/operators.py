@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ostinato.errors import counted
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ostinato.profile.measure.passes import backward, forward
@@ -61,9 +62,9 @@ class Operators:
     def why_incomplete(self) -> str:
         """In words; empty: nothing is missing."""
         reasons = {
-            f"{self.expected - self.seen} of {self.expected} operators were not recorded": self.expected - self.seen,
-            f"{self.dropped} operators did not fit into the buffers": self.dropped,
-            f"{self.unfinished} operators did not end": self.unfinished,
+            f"{self.expected - self.seen} of {counted(self.expected, 'operator')} not recorded": self.expected - self.seen,
+            f"{counted(self.dropped, 'operator')} did not fit into the buffers": self.dropped,
+            f"{counted(self.unfinished, 'operator')} did not end": self.unfinished,
             f"{self.out_of_range} backward nodes belong to another layer": self.out_of_range,
         }
         return "; ".join(filter(None, [*(text for text, count in reasons.items() if count), self.lost]))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from ostinato.errors import counted
 from torch import nn
 
 from ostinato.profile.errors import ProfileError
@@ -99,7 +100,7 @@ class Branches:
         given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
         names = layers[0].inputs
         if len(names) != len(given):
-            raise ProfileError(f"graph() names {len(names)} inputs ({', '.join(names)}), and a batch has {len(given)}")
+            raise ProfileError(f"graph() names {counted(len(names), 'input')} ({', '.join(names)}), and a batch has {len(given)}")
         self.values: dict[str, Any] = dict(zip(names, given, strict=True))
         self.rows: dict[str, int] = {}  # of values that layers made
         self.reached: dict[str, bool] = {}  # of the same: whether a backward goes on behind it

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ostinato.errors import counted
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.identity import shape_key
@@ -152,7 +153,7 @@ class Tracer:
         graph = getattr(module, method).graph
         values = list(graph.inputs())
         if len(values) != len(arguments) + 1:
-            raise ProfileError(f"the program takes {len(values) - 1} inputs, and {len(arguments)} were given")
+            raise ProfileError(f"the program takes {counted(len(values) - 1, 'input')}, and {len(arguments)} were given")
         if found := branching(graph):
             raise ProfileError(
                 f"the forward of {prefix.rstrip('.') or 'the program'} branches on values ({found}): put what branches into a submodule "

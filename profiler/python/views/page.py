@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ostinato.errors import counted
 from ostinato.profile.measure.owners import GRADIENTS, OPTIMIZER, PARAMETERS, RECEIVED, WORKSPACE, Recording
 from ostinato.profile.views.table import milliseconds, size
 from ostinato.profile.views.timeline import PHASES, LayerRun, Rank, Slice, ranks_of, runs_of
@@ -33,7 +34,7 @@ def flame(runs: list[LayerRun], total: int) -> Iterator[str]:
     for run in runs:
         yield bar(run.slice, 1, run.phase, total, f" {run.phase}, layer {run.row.index}")
         for part in run.operators:
-            yield bar(part, 2, "operator", total, f" in {part.calls} calls")
+            yield bar(part, 2, "operator", total, f" in {counted(part.calls, 'call')}")
 
 
 COLOURS = {WORKSPACE: "#9aa4b2", RECEIVED: "#c3a16b", PARAMETERS: "#4b5a70", GRADIENTS: "#6f7f96", OPTIMIZER: "#8797ad"}
@@ -77,7 +78,7 @@ def owners_legend(ranks: Sequence[Rank]) -> str:
     named = [owner for owner in COLOURS if owner in seen] + layers[:LAYERS_IN_LEGEND]
     entries = [(colours[owner], owner) for owner in named]
     if len(layers) > LAYERS_IN_LEGEND:
-        entries.append(("transparent", f"and {len(layers) - LAYERS_IN_LEGEND} more layers"))
+        entries.append(("transparent", f"and {counted(len(layers) - LAYERS_IN_LEGEND, 'more layer')}"))
     if seen - set(colours):
         entries.append((OTHER, "other"))
     return legend(entries)
@@ -101,8 +102,8 @@ def source_of(rank: Rank) -> str:
     """Where the figures come from."""
     if rank.recording is None:
         return "as the profile's rows say"
-    lost = f", {rank.recording.dropped} changes lost" if rank.recording.dropped else ""
-    return f"recorded from the allocator in {len(rank.recording.changes)} changes{lost}, the optimizer's state computed"
+    lost = f", {counted(rank.recording.dropped, 'change')} lost" if rank.recording.dropped else ""
+    return f"recorded from the allocator in {counted(len(rank.recording.changes), 'change')}{lost}, the optimizer's state computed"
 
 
 def memory_of_rank(rank: Rank) -> Iterator[str]:

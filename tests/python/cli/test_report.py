@@ -93,7 +93,7 @@ def test_steps_of_their_own_plans(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"step_plans": [planned("aa", 250)]}, "'step_plans' has 1 entries for 3 steps"),
+        ({"step_plans": [planned("aa", 250)]}, "'step_plans' has 1 entry for 3 steps"),
         ({"step_plans": [planned("aa", -1)] * 3}, "step_plans.0.makespan"),
         ({"step_plans": [{"plan_sha256": "aa"}] * 3}, "step_plans.0.makespan"),
     ],

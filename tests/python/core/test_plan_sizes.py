@@ -108,7 +108,7 @@ def test_other_options_go_with_it(profile, options):
         ({"sizes": []}, "no micro-batch"),
         ({"sizes": [-3]}, "a size is -3"),
         ({"sizes": [1], "size": -1}, "size is -1"),
-        ({"sizes": [1, 2], "micro_batches": 3}, "there are 2 sizes"),
+        ({"sizes": [1, 2], "micro_batches": 3}, "'sizes' has 2 entries"),
         ({"sizes": [1], "replicas": 2}, "replicas"),
         ({"sizes": [1], "objective": "span"}, "objective"),
         ({"sizes": [1], "method": "1f1b"}, "method"),
@@ -127,6 +127,17 @@ def test_a_file_for_a_placement_to_come_names_no_blocks(profile, tmp_path):
     with pytest.raises(ostinato.InputError, match="'times' is of blocks") as caught:
         ostinato.plan(ostinato.Profile.from_file(profile), devices=2, sizes=tmp_path / "step.toml")
     assert caught.value.line == 8
+
+
+@pytest.mark.parametrize("unit", ["time_unit = 1979-05-27", 'time_unit = "fortnight"', 'memory_unit = "parsec"', "memory_unit = 1"])
+def test_a_unit_is_refused_alike_with_and_without_a_placement(profile, tmp_path, unit):
+    step = step_file(tmp_path / "step.toml")
+    step.write_text(step.read_text().replace("size = 1024", f"size = 1024\n{unit}"))
+    (tmp_path / "v.toml").write_text(V.text)
+    plans = ["plan", profile, "--devices", 2, "--placement-output", tmp_path / "placement.toml"]
+    for words in (plans, ["search", tmp_path / "v.toml"]):
+        done = command(*words, "--sizes", step, "--output", tmp_path / "plan.json")
+        assert done.returncode == 3 and f"{step}:3: '{unit.split()[0]}' " in done.stderr, done.stderr
 
 
 def test_no_memory_for_them_is_said(tmp_path):
@@ -168,7 +179,7 @@ def test_what_an_order_cannot_hold_is_named(tmp_path):
     plan = ostinato.search(V, micro_batches=3)
     with pytest.raises(ostinato.InputError, match="order needs 60 B on device0, which has 40 B"):
         ostinato.simulate(plan, sizes=[20, 20, 20], size=10)
-    with pytest.raises(ostinato.InputError, match="2 micro-batches have sizes, but the plan has 3"):
+    with pytest.raises(ostinato.InputError, match="the plan has 3 micro-batches, but there are sizes for 2"):
         ostinato.simulate(plan, sizes=[1, 2], size=10)
     with pytest.raises(ostinato.UsageError, match="no micro-batch"):
         ostinato.simulate(plan, sizes=[])

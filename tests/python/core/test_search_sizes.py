@@ -85,7 +85,7 @@ def test_no_plan_is_worse_than_1f1b_given_or_sorted(sizes):
 def test_what_holds_it_up_is_told_with_the_names_of_the_plan():
     told = " ".join(ostinato.explain(ostinato.search_sizes(V, SIZES, size=10)) + list(ostinato.verify(ostinato.search_sizes(V, SIZES, size=10)).passed))
     assert "#" not in told
-    assert "each of 6 blocks runs exactly once for each of 3 micro-batches" in told
+    assert "6 blocks, 3 micro-batches: each block runs exactly once for each micro-batch" in told
 
 
 def test_what_cannot_be_is_refused(files):

@@ -254,7 +254,7 @@ def refusal_of_rank_0(section: dict, options: Options) -> str:
 
 def test_rank_that_does_not_report(world2, plan):
     message, _ = world2.run(refusal_of_rank_0, {"plan": str(plan), "timeout_s": 1.0}, BASE)
-    assert "rank 1 did not report within 1 s" in message
+    assert "rank 1 did not report within 1 s: is ostinato installed there," in message and "has it ended: see its log" in message
     world2.restart()  # the ranks have now made different numbers of engines
 
 

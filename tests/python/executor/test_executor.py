@@ -246,7 +246,7 @@ def test_wrong_arguments_are_refused(tmp_path):
         executor.run()
     with pytest.raises(RuntimeError, match="stage 1 is not on rank 0"):
         executor.set_stage(1, raising)
-    with pytest.raises(ValueError, match="1 ranks, but `ranks` has 2"):
+    with pytest.raises(ValueError, match="1 rank, but `ranks` has 2"):
         _plugin.Executor(program, 0, None, [0, 1])
     with pytest.raises(RuntimeError, match="no rank 3"):
         _plugin.Executor(program, 3, None, [0])

@@ -104,7 +104,7 @@ def test_inputs(inputs, message):
 def test_batches_of_another_form():
     layers = built(hf.layers(Case().make(), ("input_ids", "attention_mask")))
     inputs, _ = batch(Case(inputs=("input_ids", "attention_mask")))
-    with pytest.raises(hf.Refused, match="holds 1 inputs, and layers.* was told 2: input_ids, attention_mask"):
+    with pytest.raises(hf.Refused, match="holds 1 input, and layers.* was told 2: input_ids, attention_mask"):
         run(layers, {"input_ids": inputs["input_ids"]})
     with pytest.raises(hf.Refused, match='"attention_mask" is torch.float32: give integers or booleans'):
         run(layers, inputs | {"attention_mask": inputs["attention_mask"].float()})

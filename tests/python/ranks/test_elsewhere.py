@@ -58,7 +58,7 @@ def test_who_does_not_answer_is_named():
 
 def test_few_are_named_of_many():
     *named, rest = seen_from_rank_0(f"rank 0 is in step 9, {LOSSES}", [f"rank {rank} is in step 9, between steps" for rank in range(1, 10)])
-    assert len(named) == NAMED and rest == "5 others are elsewhere"
+    assert len(named) == NAMED and rest == "5 more ranks elsewhere"
 
 
 @pytest.mark.parametrize(("other", "says"), [(LOSSES, False), ("between steps", True)])

@@ -152,12 +152,18 @@ def test_who_says_nothing_is_named(store, capsys):
     """Rank 1 is asked, and does not answer; nor is there a rank 2."""
     held = threading.Event()
     mine = Watch(store, "test", 0, 3, lambda: "here", period_s=0.01)
-    other = Watch(store, "test", 1, 3, lambda: str(held.wait()), period_s=0.01)
+
+    def position() -> str:
+        held.wait()
+        return "rank 1 is here"
+
+    other = Watch(store, "test", 1, 3, position, period_s=0.01)
     mine.give_up("rank 0 waited too long")
     said = capsys.readouterr().err.splitlines()
     held.set()
-    other.close()
     assert said[0] == "ostinato: rank 0 waited too long" and said[1].startswith("ostinato: ranks 1, 2 said nothing")
+    assert "ostinato: rank 0 gave up; rank 1 is here. It said: rank 0 waited too long" in wait_for_lines(capsys, 1)
+    other.close()
 
 
 def of_three(store: Store, rank: int) -> Watch:

@@ -53,14 +53,14 @@ TEST(CheckerTest, AcceptsAValidPlanAndSaysWhatItChecked) {
   EXPECT_EQ(result.failures, Strings{});
   EXPECT_EQ(
       result.passed,
-      (Strings{"each of 3 blocks runs exactly once for each of 2 micro-batches",
+      (Strings{"3 blocks, 2 micro-batches: each block runs exactly once for each micro-batch",
                "every device runs one block at a time", "every block starts after its inputs have arrived",
                "no device is ever over its memory",
                "the steps are listed by start, first device, name, micro-batch", "the makespan is 19 ns",
                "the span is 19 ns", "the peak memory of device 0 ('d0') is 8 bytes",
                "the peak memory of device 1 ('d1') is 2 bytes", "the plan claims no repeating part",
                "no schedule ends before 14 ns (M1: the longest path of one micro-batch, through block 'F')",
-               "1 micro-batches cannot repeat faster than every 6 ns (P2: the memory of device 0)"}));
+               "1 micro-batch cannot repeat faster than every 6 ns (P2: the memory of device 0)"}));
 }
 
 TEST(CheckerTest, NamesAMissingStep) {
@@ -201,7 +201,7 @@ TEST(CheckerTest, NamesWrongFigures) {
                      "the peak memory of device 1 ('d1') is 2 bytes, not 0 as the plan says: 2 more"}));
   plan = valid_plan(p);
   plan.peak_memory = {8};
-  EXPECT_EQ(failures(plan, p), Strings{"peak_memory has 1 entries; the placement has 2 devices"});
+  EXPECT_EQ(failures(plan, p), Strings{"peak_memory has 1 entry; the placement has 2 devices"});
 }
 
 /// One device, F = 2 and B = 3, 1F1B: period 5 from micro-batch 0 on.
@@ -232,11 +232,28 @@ TEST(CheckerTest, AcceptsTrueClaims) {
   ASSERT_GE(passed.size(), 5u);
   EXPECT_EQ(
       Strings(passed.end() - 5, passed.end()),
-      (Strings{"3 repetends of 1 micro-batches follow each other every 5 ns",
+      (Strings{"3 repetends of 1 micro-batch, one every 5 ns",
                "no schedule ends before 15 ns (M2: the work of device 0 with what comes before and after it)",
                "the makespan of 15 ns is optimal",
-               "1 micro-batches cannot repeat faster than every 5 ns (P1: the work of device 0)",
+               "1 micro-batch cannot repeat faster than every 5 ns (P1: the work of device 0)",
                "the period of 5 ns is optimal"}));
+}
+
+TEST(CheckerTest, WhatIsProvedOfNoTimeHasAReason) {
+  Placement p = one_device();
+  for (Block& block : p.blocks) block.time = 0;
+  Plan plan;
+  plan.placement_name = p.name;
+  plan.micro_batches = 1;
+  plan.schedule = {{0, 0, 0}, {1, 0, 0}};
+  complete_figures(plan, p);
+  for (const Objective objective : {Objective::makespan, Objective::span, Objective::latency}) {
+    plan.objective = objective;
+    plan.optimal = {.makespan = true, .objective = objective != Objective::makespan};
+    const CheckResult result = check_plan(plan, p);
+    EXPECT_EQ(result.failures, Strings{});
+    for (const std::string& text : result.passed) EXPECT_EQ(text.find("()"), std::string::npos) << text;
+  }
 }
 
 TEST(CheckerTest, RefusesFalseSteadyStates) {

@@ -321,7 +321,7 @@ TEST(AnyPlacement, IsRefusedWithFilesOfAnother) {
   };
   using testing::ElementsAre;
   using testing::HasSubstr;
-  EXPECT_THAT(failures(profile, 3), ElementsAre(HasSubstr("is of 2 devices, but 3 are given")));
+  EXPECT_THAT(failures(profile, 3), ElementsAre(HasSubstr("is of 2 devices, but the devices given are 3")));
   EXPECT_THAT(failures(profile_of({2, 1, 2, 2}), 2), ElementsAre(HasSubstr("is not proved")));
   plan.any_placement->sharded = {9};
   EXPECT_THAT(failures(profile, 2), ElementsAre(HasSubstr("does not have")));

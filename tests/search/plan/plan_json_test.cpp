@@ -237,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"block_type", replaced("\"block\": \"a.F\"", "\"block\": 0"),
                             "14: 'block' must be a text, not a whole number"},
                     Refusal{"peak_size", replaced("[0, 12]", "[0]"),
-                            "11: 'peak_memory' has 1 entries; the placement has 2 devices"},
+                            "11: 'peak_memory' has 1 entry; the placement has 2 devices"},
                     Refusal{"peak_range", replaced("[0, 12]", "[0, -1]"),
                             "11: 'peak_memory' is -1, out of range: from 0"},
                     Refusal{"digest", replaced(kDigest, "ABC"),

@@ -131,7 +131,7 @@ TEST(ProfileJsonTest, SizesRiseAndHaveATimeForEachLayer) {
   EXPECT_THAT(refusal(format_profile(p)), testing::HasSubstr("the rows of 'sizes' must rise"));
   p.sizes = {{512, {1, 2}, {3}}};
   EXPECT_THAT(refusal(format_profile(p)),
-              testing::HasSubstr("'backward' must have a time for each of the 2 layers"));
+              testing::HasSubstr("'backward' must have a time for each layer, of which there are 2"));
 }
 
 TEST(ProfileJsonTest, TheBackendOfATransferIsOptional) {

@@ -309,7 +309,7 @@ TEST(ShowSvg, TakesNamesThatLookLikeMarkup) {
   placement.name = "</title>&\x1b";
   placement.devices[0].name = std::string(40, '<');
   const std::string image = show_svg(plan_of("1f1b", placement, 1), placement);
-  EXPECT_NE(image.find("<title>&lt;/title>&amp;\\u001b: 1 micro-batches"), std::string::npos) << image;
+  EXPECT_NE(image.find("<title>&lt;/title>&amp;\\u001b: 1 micro-batch"), std::string::npos) << image;
   EXPECT_EQ(count(image, "&lt;"), 2u + 23);  // the headline stands twice
   for (const char* forbidden : {"https:", "href", "@import", "url(", "<script"}) {
     EXPECT_EQ(image.find(forbidden), std::string::npos) << forbidden;

@@ -180,7 +180,7 @@ TEST(UnequalChecker, RefusesWhatIsNotTrue) {
   EXPECT_NE(refusal(wrong, one.placement), "");
   wrong = plan;
   wrong.sizes.pop_back();
-  EXPECT_THAT(refusal(wrong, one.placement), testing::HasSubstr("3 sizes, but 4 micro-batches"));
+  EXPECT_THAT(refusal(wrong, one.placement), testing::HasSubstr("4 micro-batches, but 3 sizes"));
   wrong = plan;
   wrong.sizes[2].bytes.clear();
   EXPECT_THAT(refusal(wrong, one.placement), testing::HasSubstr("figures of bytes"));
