@@ -109,6 +109,7 @@ def test_noise_gives_no_advice():
     rows = result.layers
     for row in rows:
         row.forward = row.backward = _profiler.spread_of([10**9] * 4)  # nearly all of it between the operators
+        row.backward_input = row.backward_weight = _profiler.spread_of([10**9] * 4)
     result.layers = rows
     assert launch_lines(result)
     measured = Figures(1000, 1000, 8, 8)
