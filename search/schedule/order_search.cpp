@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "search/numbers/random.h"
 #include "search/schedule/precedences.h"
 
 namespace ostinato {
@@ -11,13 +12,20 @@ namespace {
 
 /// The work of a step grows with their square.
 constexpr std::int64_t kMostOrderedSteps = 160;
+/// Steps that are free at once, on average, and the work that is spent on them.
+constexpr int kFreeSteps = 60;
+constexpr std::int64_t kNearWork = 10'000'000;
 /// No path is longer: far from kNoPath.
 constexpr Nanoseconds kLongestPath = Nanoseconds{1} << 58;
 
 class OrderSearch {
  public:
   OrderSearch(const Instance& in, int micro_batches, const OrderSearchOptions& options)
-      : in_(in), n_(micro_batches), options_(options), paths_(in.blocks() * micro_batches) {
+      : in_(in),
+        n_(micro_batches),
+        options_(options),
+        paths_(in.blocks() * micro_batches),
+        limit_(options.work) {
     on_.resize(in.devices());
     for (int s = 0; s < steps(); ++s)
       for (const int d : in.devices_of(block(s))) on_[d].push_back(s);
@@ -26,8 +34,24 @@ class OrderSearch {
 
   OrderSearchResult run() {
     OrderSearchResult result;
-    if (state_all() && settle() && branch()) result.sequence = found_;
+    if (state_all() && branch()) result.sequence = found_;
     result.complete = !cut_;
+    result.work = work();
+    return result;
+  }
+
+  OrderSearchResult run_near(const std::vector<int>& sequence, std::uint64_t seed) {
+    OrderSearchResult result;
+    Random random(seed);
+    steps_of(sequence);
+    const std::size_t root = state_all() ? paths_.mark() : 0;
+    while (root > 0 && found_.empty() && work() < options_.work && !stopped()) {
+      free_some(random);
+      limit_ = std::min(options_.work, work() + kNearWork);
+      cut_ = false;
+      if (!keep_order() || !settle() || !branch()) paths_.take_back(root);
+    }
+    result.sequence = found_;
     result.work = work();
     return result;
   }
@@ -43,8 +67,10 @@ class OrderSearch {
   Nanoseconds time(int step) const { return in_.time(block(step)); }
   std::int64_t work() const { return work_ + paths_.work(); }
 
+  bool stopped() const { return options_.stop && options_.stop(); }
+
   bool out_of_work() {
-    cut_ = cut_ || work() > options_.work || (options_.stop && (++asked_ & 63) == 0 && options_.stop());
+    cut_ = cut_ || work() > limit_ || ((++asked_ & 63) == 0 && stopped());
     return cut_;
   }
 
@@ -68,8 +94,6 @@ class OrderSearch {
                                   [&](const Pair& a, const Pair& b) { return key(a) == key(b); });
     pairs_.erase(last, pairs_.end());
   }
-
-  bool state_all() { return state_blocks() && state_objective() && state_sequence(); }
 
   bool state_blocks() {
     for (int s = 0; s < steps(); ++s) {
@@ -99,16 +123,36 @@ class OrderSearch {
                        [&](int d) { return std::find(of_b.begin(), of_b.end(), d) != of_b.end(); });
   }
 
-  bool state_sequence() {
-    if (options_.sequence.empty()) return true;
-    std::vector<int> place(steps()), count(in_.blocks(), 0);
-    for (std::size_t i = 0; i < options_.sequence.size(); ++i) {
-      const int b = options_.sequence[i];
-      place[count[b]++ * in_.blocks() + b] = static_cast<int>(i);
+  bool state_all() { return state_blocks() && state_objective() && settle(); }
+
+  /// Fills in_turn_ and place_.
+  void steps_of(const std::vector<int>& sequence) {
+    std::vector<int> count(in_.blocks(), 0);
+    place_.resize(steps());
+    for (const int b : sequence) {
+      const int s = count[b]++ * in_.blocks() + b;
+      place_[s] = static_cast<int>(in_turn_.size());
+      in_turn_.push_back(s);
     }
+  }
+
+  void free_some(Random& random) {
+    free_.assign(steps(), 0);
+    if (n_ > 2 && random.below(2) == 0) {
+      const int first = random.below(n_), second = random.below(n_);
+      for (int s = 0; s < steps(); ++s) free_[s] = micro_batch(s) == first || micro_batch(s) == second;
+      return;
+    }
+    const int length = std::min(steps(), kFreeSteps / 2 + random.below(kFreeSteps));
+    const int from = random.below(steps() - length + 1);
+    for (int i = from; i < from + length; ++i) free_[in_turn_[i]] = 1;
+  }
+
+  bool keep_order() {
+    work_ += static_cast<std::int64_t>(pairs_.size());
     for (const auto& [a, b] : pairs_) {
-      if (options_.free[a] || options_.free[b]) continue;
-      if (!(place[a] < place[b] ? runs_before(a, b) : runs_before(b, a))) return false;
+      if (free_[a] || free_[b]) continue;
+      if (!(place_[a] < place_[b] ? runs_before(a, b) : runs_before(b, a))) return false;
     }
     return true;
   }
@@ -212,9 +256,11 @@ class OrderSearch {
   Precedences paths_;
   std::vector<std::vector<int>> on_;  ///< steps of each device
   std::vector<Pair> pairs_;
-  std::vector<int> open_;  ///< scratch of settle_memory()
+  std::vector<int> in_turn_, place_;  ///< of run_near(): its sequence as steps, and where each stands
+  std::vector<char> free_;            ///< of run_near(), per step
+  std::vector<int> open_;             ///< scratch of settle_memory()
   std::vector<int> found_;
-  std::int64_t work_ = 0;
+  std::int64_t work_ = 0, limit_;
   unsigned asked_ = 0;
   bool cut_ = false;
 };
@@ -241,6 +287,11 @@ bool orders_can_be_searched(const Instance& in, int micro_batches) {
 
 OrderSearchResult search_orders(const Instance& in, int micro_batches, const OrderSearchOptions& options) {
   return OrderSearch(in, micro_batches, options).run();
+}
+
+OrderSearchResult search_near(const Instance& in, int micro_batches, const OrderSearchOptions& options,
+                              const std::vector<int>& sequence, std::uint64_t seed) {
+  return OrderSearch(in, micro_batches, options).run_near(sequence, seed);
 }
 
 }  // namespace ostinato

@@ -26,9 +26,6 @@ struct OrderSearchOptions {
   Nanoseconds below = 0;  ///< only schedules with an objective below this are wanted
   std::int64_t work = 20'000'000;
   std::function<bool()> stop = {};  ///< asked now and then; empty: never
-  /// Where it is not empty: the order of this sequence is kept between steps that are not `free`.
-  std::vector<int> sequence = {};
-  std::vector<char> free = {};  ///< per step, micro_batch * blocks + block
 };
 
 struct OrderSearchResult {
@@ -47,5 +44,11 @@ Nanoseconds beyond_all_schedules(const Instance& instance, int micro_batches);
 /// The first schedule below the limit that is found. O(work), and O(steps^2) memory.
 OrderSearchResult search_orders(const Instance& instance, int micro_batches,
                                 const OrderSearchOptions& options);
+
+/// The same among schedules near `sequence`: again and again some steps that follow each other, or those of
+/// two micro-batches, are free, and all others keep their order (large neighbourhoods: Shaw 1998). The same
+/// `seed` frees the same steps. Never `complete`.
+OrderSearchResult search_near(const Instance& instance, int micro_batches, const OrderSearchOptions& options,
+                              const std::vector<int>& sequence, std::uint64_t seed);
 
 }  // namespace ostinato
