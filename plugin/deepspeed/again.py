@@ -51,6 +51,7 @@ from .errors import OstinatoError
 
 VARIABLE = "OSTINATO_PLAN"  # environment: a plan.json, a ds_config.json with the section, or the section as JSON
 FOLDER = "OSTINATO_SECOND_START"  # environment: the folder that the first start left to the second
+SECTION = "section.json"  # in it, where a plan is to run: a script may read its configuration after it has made its model
 PATIENCE_S = 5.0  # with children that are to end
 
 

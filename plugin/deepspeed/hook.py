@@ -63,8 +63,18 @@ def known_section() -> Known:
     """What is known when a PipelineModule is made, before any configuration is read."""
     if _enabled is not None:
         return _enabled, None
+    if (left := _of_first()) is not None:
+        return left, None
     section, file = _of_environment()
     return (section, file) if section is not None else _of_arguments(sys.argv[1:])
+
+
+def _of_first() -> dict | None:
+    """In a second start: the section of the first one, its paths as written."""
+    from .again import SECTION as NAME, left_by_first
+
+    folder = left_by_first()
+    return json.loads((folder / NAME).read_text()) if folder is not None and (folder / NAME).is_file() else None
 
 
 def _of_environment() -> Known:

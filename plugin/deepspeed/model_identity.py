@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a plan was made for this model: its placement carries the digest of each layer that was profiled.
 
-A rank has built the layers of DeepSpeed's own partition only. So each says the digests of those (agreement), and all tell the
-model's together, before a layer moves and before DeepSpeed casts anything.
+A rank has built some layers only. So each says the digests of those (agreement), and all tell the model's together, before DeepSpeed casts
+anything. A profile shows layers as deepspeed.initialize() gets them: adapters that a script puts on are not there yet when the PipelineModule
+is made, so that then only names are compared.
 """
 
 import tomllib
@@ -23,24 +24,26 @@ def names_of(model: Model) -> list[str]:
 
 
 def local_digests(model: Model) -> dict[int, str]:
-    """Of the layers that this rank has built, by index."""
+    """Of the layers that this rank has built and holds whole, by index."""
     digests = {}
-    for index, function in enumerate(model.forward_funcs, model._local_start):
+    held = vars(model).get("_local_layers") or range(model._local_start, model._local_stop)
+    parts = vars(model).get("_shards", {})
+    for index, function in ((i, f) for i, f in zip(held, model.forward_funcs, strict=False) if i not in parts):
         spec = model._layer_specs[index]
         module = model.tied_modules[spec.key] if hasattr(spec, "tied_weight_attr") else function
         digests[index] = layer_digest(layer_name(index, spec), layer_parameters(module))
     return digests
 
 
-def together(of_ranks: list[dict[int, str]]) -> list[str]:
-    """The digest of every layer. Raises OstinatoError where two ranks hold the same layer with other parameters."""
+def together(of_ranks: list[dict[int, str]]) -> dict[int, str]:
+    """The digests of layers, by index. Raises OstinatoError where two ranks hold the same layer with other parameters."""
     whole: dict[int, str] = {}
     for rank, digests in enumerate(of_ranks):
         for index, digest in digests.items():
             if whole.setdefault(index, digest) != digest:
                 first = next(r for r, other in enumerate(of_ranks) if index in other)
                 raise OstinatoError(f"layer {index} has other parameters on rank {rank} than on rank {first}")
-    return [whole[index] for index in sorted(whole)]
+    return whole
 
 
 @dataclass(frozen=True)
@@ -67,25 +70,29 @@ def read(placement: Path) -> Profiled:
     return Profiled(table.get("sha256", ""), layers, shares, table.get("micro_batch_size", 0))
 
 
-def check(profiled: Profiled, placement: str, digests: list[str], specs: list) -> str:
+def check(profiled: Profiled, placement: str, digests: dict[int, str], specs: list, made: bool) -> str:
     """What rank 0 is to say, or "". Raises OstinatoError, the same on every rank, where the plan was made for another model.
 
-    `placement`: its name; `digests`: of this model's layers.
+    `placement`: its name; `digests`: of this model's layers, but for those of which ranks hold parts; `made`: the script has finished the model.
     """
-    if not profiled.sha256 or digest_of_layers(digests) == profiled.sha256:
+    expected, here = profiled.layers, [layer_name(index, spec) for index, spec in enumerate(specs)]
+    if not profiled.sha256:
         return ""
-    expected = profiled.layers
-    if len(expected) != len(digests):
-        return f'placement "{placement}" was made from a profile without digests of layers: whether it is of this model is not known'
-    here = [layer_name(index, spec) for index, spec in enumerate(specs)]
-    differing = [i for i, digest in enumerate(digests) if digest != expected[i][1]]
+    if len(expected) != len(specs):
+        whole = [digests.get(index, "") for index in range(len(specs))]
+        return "" if digest_of_layers(whole) == profiled.sha256 or not made else _unknown(placement)
+    differing = [i for i, digest in sorted(digests.items()) if digest != expected[i][1] and (made or here[i] != expected[i][0])]
     changed = [i for i in differing if here[i] == expected[i][0] and _as_specified(here[i], specs[i]) == expected[i][1]]
     if wrong := [i for i in differing if i not in changed]:
         raise OstinatoError(_difference(placement, wrong, here, [name for name, _ in expected]))
-    return (
+    return changed and (
         f"layers {', '.join(map(str, changed))} were given other parameters after they were built: the plan was made for what their "
         "LayerSpecs build"
-    )
+    ) or ""
+
+
+def _unknown(placement: str) -> str:
+    return f'placement "{placement}" was made from a profile without digests of layers: whether it is of this model is not known'
 
 
 def size_note(profiled: Profiled, samples: int) -> str:

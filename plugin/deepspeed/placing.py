@@ -86,13 +86,13 @@ def place(model: Model, section: dict, file: str | None) -> None:
         if paths.plan is not None:
             lower(prepared, paths, model)
     try:
-        agreed(prepared, model)
+        agreed(prepared, model, made=False)
         if prepared.program is None:
             with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
                 if found is None:
                     return
                 lower(prepared, found, model)
-            agreed(prepared, model)
+            agreed(prepared, model, made=False)
     except OstinatoError:
         return
     lay_out(prepared, model)
@@ -140,33 +140,32 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
     prepared.program, prepared.profiled = program, model_identity.read(paths.placement)
 
 
-def agreed(prepared: Prepared, model: Model, configuration: str = "") -> None:
+def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool = True) -> None:
     """Raises the same on every rank where one cannot run, where they differ, and where the plan is for another model. `configuration`: what
-    of DeepSpeed's own must be equal, a line each.
+    of DeepSpeed's own must be equal, a line each; `made`: the script has finished the model.
     """
     timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
-    placed = placed_of(model)
-    everyone = agree(_statement(prepared, model, configuration, {} if placed else model_identity.local_digests(model)), timeout_s)
+    everyone = agree(_statement(prepared, model, configuration), timeout_s)
     prepared.places = [cores.Place(*statement.place) for statement in everyone]
-    if prepared.program is None or placed:
+    if prepared.program is None:
         return
     digests = model_identity.together([statement.layers for statement in everyone])
-    note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs)
+    note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs, made)
     # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they compute.
     counted = prepared.profiled.shares_cores or prepared.checked()[0].searches
-    for said in (note, cores.note(prepared.places, counted)):
+    for said in (note, "" if placed_of(model) else cores.note(prepared.places, counted)):
         if said and dist.get_rank() == 0:
             print(f"ostinato: {printable(said)}", flush=True)
 
 
-def _statement(prepared: Prepared, model: Model, configuration: str, layers: dict[int, str]) -> Statement:
+def _statement(prepared: Prepared, model: Model, configuration: str) -> Statement:
     error, program = prepared.error, prepared.program
     return Statement(
         version=versions(),
         plan=program.plan_sha256 if program else "",
         placement=program.placement_sha256 if program else "",
         model="\n".join(model_identity.names_of(model)),
-        layers=layers,
+        layers=model_identity.local_digests(model),
         options=prepared.section.model_dump_json(include=COMPARED) if prepared.section else "",
         configuration=configuration,
         place=cores.here(get_accelerator().device_name() == "cpu"),
