@@ -105,7 +105,7 @@ def too_late(options: Options) -> str:
 
 def test_one_that_moves_layers_starts_again_or_says_how(world2, plans):
     first, second = world2.run(too_late, replace(BASE, section={"plan": plans["wave"]}))
-    assert "['placement.toml', 'plan.json']" in first and "['placement.toml', 'plan.json']" in second
+    assert "['placement.toml', 'plan.json', 'section.json']" in first and "['placement.toml', 'plan.json', 'section.json']" in second
     assert f"start it again with {again.VARIABLE}={plans['wave']}" in first and "child of multiprocessing" in first
 
 
