@@ -56,14 +56,16 @@ def reads_optimizer(engine, wanted: bool, module_only: bool) -> bool:
     return wanted and not module_only and not engine.load_universal_checkpoint()
 
 
-def check(load_dir: str, tag: str | None, run) -> None:
-    """Raises OstinatoError where the optimizer state in the checkpoint belongs to other layers than this run's ranks hold."""
+def check(load_dir: str, tag: str | None, stages: list[Stage], parts: list[int]) -> None:
+    """Raises OstinatoError where the optimizer state in the checkpoint belongs to other layers than ranks hold under the plan. `parts`:
+    bounds of the ranks in DeepSpeed's own partition.
+    """
     folder = _folder(load_dir, tag)
     if folder is None or not folder.is_dir():
         return  # DeepSpeed says what it thinks of that
-    alone = _Held(_of_partition(run.stock_parts))
+    alone = _Held(_of_partition(parts))
     saved = _saved(folder) or alone
-    held = _Held(layers_of_ranks(run.stages), copies_of(run.stages), sharded_layers(run.stages), directions(run.stages))
+    held = _Held(layers_of_ranks(stages), copies_of(stages), sharded_layers(stages), directions(stages))
     if saved != held:
         by = "another placement" if (folder / NAME).is_file() else "DeepSpeed's own partition"
         raise OstinatoError(_words(folder, by, saved, "this plan's ranks hold", held))

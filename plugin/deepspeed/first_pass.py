@@ -7,6 +7,7 @@
 
 import statistics
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from ostinato.ranks.starting import starting
 
 from ostinato import _profiler
 
-from . import second_start
+from . import checkpoint, plans, second_start
 from .checked import Recorder
 from .errors import OstinatoError, Unsupported
 from .graph_model import is_graph, layers_read
@@ -80,7 +81,9 @@ class FirstPass:
         self._reading = False
         self._items: list[Any] = []  # micro-batches of the last step, as batch_fn made them
         self._times = [0]  # ns that reading each took
+        self._loaded: list[tuple[str, str | None]] = []  # checkpoints with optimizer state, and their tags
         vars(engine).update(train_batch=self.train_batch, _next_batch=self.next_batch)
+        self._unfinished = weakref.finalize(self, _tell_unfinished, dist.get_rank())
         if dist.get_rank() == 0:
             steps = "step" if self._left == 1 else f"{self._left} steps"
             then = "the run starts again with the plan" if prepared.program else "layers are measured, a plan is searched, and the run starts again with it"
@@ -103,7 +106,18 @@ class FirstPass:
             self._items.append(own(item))
         return item
 
+    def loads(self, load_dir: str, tag: str | None) -> None:
+        """The script loads a checkpoint. Raises OstinatoError on every rank where it could not do so in the second start."""
+        self._loaded.append((load_dir, tag))
+        self._refuse_loaded()
+
+    def _refuse_loaded(self) -> None:
+        if self._prepared.program is not None:
+            for load_dir, tag in self._loaded:
+                checkpoint.check(load_dir, tag, plans.stages_of(self._prepared.program), self._engine.module.parts)
+
     def _end(self) -> None:
+        self._unfinished.detach()
         records = second_start.to_text(self._recorder.all().to_text()) if self._asked.checks else {}
         if self._prepared.program is None:
             try:
@@ -111,6 +125,7 @@ class FirstPass:
                     self._measure_and_search()
             except Unsupported as error:
                 second_start.begin_without(self._prepared, error)
+            self._refuse_loaded()
         second_start.begin(self._prepared, records)
 
     def _measure_and_search(self) -> None:
@@ -125,6 +140,12 @@ class FirstPass:
                 write_text(measured, profile)
             self._prepared.paths = paths.model_copy(update={"profile": measured})
             self._search()
+
+
+def _tell_unfinished(rank: int) -> None:
+    """Of an engine that is gone, or whose process ends, before its first steps are over."""
+    if rank == 0:
+        print("ostinato: the training has ended before its first steps under DeepSpeed's own 1F1B had: no plan has run", flush=True)
 
 
 def _sizes(engine: Engine, items: list, named: str | None) -> tuple[float, ...]:

@@ -212,6 +212,8 @@ def _checked_load(original):
 
             if checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only):
                 checkpoint.check_alone(load_dir, tag, engine.module.parts)
+                if (first := vars(engine).get("_ostinato_first")) is not None:
+                    first.loads(load_dir, tag)
         return original(engine, load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only, *args, **kwargs)
 
     return load

@@ -79,7 +79,7 @@ class PlanCheckpoints(Engine):
         self._tell_unread("load_checkpoint()")
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
-            checkpoint.check(load_dir, tag, self._ostinato)
+            checkpoint.check(load_dir, tag, self._ostinato.stages, self._ostinato.stock_parts)
         with self._ostinato.outside.checkpoint("loading a checkpoint"):
             loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
         universal.drop_wholes(self)
