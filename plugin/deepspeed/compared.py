@@ -11,6 +11,12 @@ from .prints import Records, compare
 from .upstream import Engine
 
 
+WHY = (
+    "a layer that keeps more than buffers, an optimizer that sees several parameters together, data that differ by rank, or random numbers that the "
+    "script draws without a seed, or for the layers of its rank"
+)
+
+
 def compare_with(engine: Engine, first: str, require: bool) -> None:
     """`first`: Records of the first start, as text. The step after the last that is compared does not begin where they differ beyond rounding,
     unless `require` is off. All ranks must call it.
@@ -33,6 +39,6 @@ def compare_with(engine: Engine, first: str, require: bool) -> None:
 def _tell(engine: Engine, theirs: Records, ours: Records, require: bool) -> None:
     told = compare(theirs, ours)
     if require and not told.within_rounding:
-        raise OstinatoError(f'{told.sentence()}; "require": false in the "ostinato" section lets the run go on all the same')
+        raise OstinatoError(f'{told.sentence()} ({WHY}); "require": false in the "ostinato" section lets the run go on all the same')
     if engine.global_rank == 0:
         print(f"ostinato: measured: {printable(told.sentence())}", flush=True)

@@ -36,8 +36,8 @@ class PlanData(StagePasses):
         lacks = everyones(self._reads_data() and data_iter is None and self.data_iterator is None)
         if ranks := [rank for rank, without in enumerate(lacks) if without]:
             raise OstinatoError(
-                f"train_batch() was given no data on {ranks_in_words(ranks)}, where the plan reads it: give every rank the data iterator. (The ranks of "
-                'engine.is_first_stage() and engine.is_last_stage() are enough for a plan from a file; "auto" has none yet when the script asks)'
+                f"train_batch() was given no data on {ranks_in_words(ranks)}, where the plan reads it: give it to every rank, or to those of "
+                "engine.is_first_stage() and engine.is_last_stage()"
             )
 
     def _plan_step(self, batches: int) -> None:

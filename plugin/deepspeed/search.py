@@ -86,6 +86,11 @@ def _shared(answer: Callable[[], dict[str, str]], section: Section, paths: Paths
         yield paths.model_copy(update={"plan": Path(folder) / PLAN, "placement": Path(folder) / PLACEMENT, "sizes": sizes})
 
 
+def texts_of(paths: Paths) -> dict[str, str]:
+    """Of a plan's files, by their names."""
+    return {path.name: path.read_text() for path in (paths.plan, paths.placement, paths.sizes) if path is not None}
+
+
 def _or_error(answer: Callable[[], dict[str, str]]) -> dict[str, str]:
     try:
         return _packed(answer())

@@ -28,7 +28,7 @@ from .rebuild import moves, stock_names
 from .refusals import check_own, check_run, refuse_uneven, untried_version
 from .refused_keys import untried_keys
 from .run import Run
-from .search import Size, shared_plan
+from .search import Size, kept_plan, shared_plan, texts_of
 from .sizes import size_function
 from .upstream import Config, Engine, Model
 
@@ -67,15 +67,27 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
 
 def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """After what can be found wrong before a search has been."""
-    model, config, (asked, _) = kwargs["model"], kwargs["config_class"], prepared.checked()
-    first = again.left_by_first() is None
-    if placed_of(model) is None and first and (asked.check or (asked.auto and prepared.program is None)):
-        return first_pass.begin(engine, original_init, prepared, search, args, kwargs)
-    if asked.searches and prepared.program is None:
+    model, config, (asked, paths) = kwargs["model"], kwargs["config_class"], prepared.checked()
+    first = again.left_by_first() is None and placed_of(model) is None
+    if first and asked.auto and paths.output is not None and not asked.check:
+        _take_kept(prepared, model)
+    if asked.searches and not asked.auto and prepared.program is None:
         search(prepared, model, config)
+    if first and (asked.check or prepared.program is None):
+        return first_pass.begin(engine, original_init, prepared, search, args, kwargs)
     placed = placed_of(model) or _place_late(prepared, model)
     check_own(model, type(engine), placed.stages)
     _install(engine, original_init, placed, prepared, args, kwargs)
+
+
+def _take_kept(prepared: Prepared, model: Model) -> None:
+    """What an earlier run with "auto" has left, where the section was not known when the model was made."""
+    with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
+        if found is None:
+            return
+        lower(prepared, found, model)
+        prepared.files = texts_of(found)
+    agreed(prepared, model)
 
 
 def _place_late(prepared: Prepared, model: Model) -> Placed:
@@ -201,7 +213,7 @@ def search(prepared: Prepared, model: Model, config: Config) -> dict[str, str]:
     size = Size(len(pipeline), config.gradient_accumulation_steps, cores.hosts(prepared.places, pipeline))
     with shared_plan(*prepared.checked(), size) as paths:
         lower(prepared, paths, model)
-        prepared.files = {p.name: p.read_text() for p in (paths.plan, paths.placement, paths.sizes) if p is not None}
+        prepared.files = texts_of(paths)
     agreed(prepared, model, "\n".join(_collective(config)))
     return prepared.files
 

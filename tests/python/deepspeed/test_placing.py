@@ -8,6 +8,7 @@ import os
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ostinato.deepspeed import again, hook
@@ -16,6 +17,7 @@ from ostinato.deepspeed.second_start import CannotStartAgain
 from support import training
 from support.models import LAYERS
 from support.plans import Layout, make_plan
+from support.profiles import write_profile
 from support.training import MICRO_BATCHES, Options, data_of, in_both_starts, refusal, weights
 
 LAYOUTS = [Layout("wave", (1, 4, 6), (0, 1, 1, 0)), Layout("turned", (4,), (1, 0)), Layout("stock", (4,), (0, 1))]
@@ -127,6 +129,19 @@ def test_a_model_of_another_plan_is_refused(world2, plans):
 
 
 # ---- check
+
+
+def test_a_given_profile_is_searched_before_the_steps_that_are_compared(world2, tmp_path):
+    profile = write_profile(tmp_path / "profile.json", [100] * 4 + [300] * (LAYERS - 4))
+    section = {"profile": str(profile), "check": 1, "search": {"time_limit": 1}, "output": str(tmp_path / "out")}
+    ours = world2.run(in_both_starts, checked, replace(BASE, section=section))
+    assert "measured: step 1:" in ours[0]["said"] and not (tmp_path / "out" / "profile.json").exists()
+
+
+def test_a_plan_in_output_is_found_where_the_section_comes_late(world2, plans):
+    section = {"auto": True, "output": str(Path(plans["stock"]).parent)}
+    ours = world2.run(trained, replace(BASE, section=section), "")
+    assert ours[0]["kind"] == "PlanEngine" and not (Path(plans["stock"]).parent / "profile.json").exists()
 
 
 class Remembering(training.models.Block):
