@@ -187,7 +187,7 @@ def resolve(section: Section, file: str | None, found: Path | None = None) -> Pa
     """
     base = Path(file).parent if file else Path.cwd()
     named: dict[str, Any] = {key: base / value if (value := getattr(section, key)) else None for key in Section.PATHS}
-    if found is not None:
+    if found is not None and not _names_another(named["plan"], found / "plan.json"):
         plan, sizes = found / "plan.json", found / "sizes.json"
         if plan.is_file():
             named |= {"plan": plan, "placement": found / "placement.toml", "sizes": sizes if sizes.is_file() else None}
@@ -204,6 +204,11 @@ def resolve(section: Section, file: str | None, found: Path | None = None) -> Pa
         which = "" if section.placement else ' (the default, beside the plan; "placement" names another)'
         raise OstinatoError(f'"placement": {named["placement"]}: no such file{which}')
     return Paths(**named)
+
+
+def _names_another(named: Path | None, found: Path) -> bool:
+    """Of a second engine: the first start's plan was not its."""
+    return named is not None and named.is_file() and found.is_file() and named.read_bytes() != found.read_bytes()
 
 
 def check_outputs(paths: Paths, rank: int) -> None:

@@ -39,6 +39,7 @@ KEY = "_ostinato_placed"
 class Prepared:
     """What this rank could make of its section; fields after the first that failed are None."""
 
+    engine: int = 0  # which of the process's; 0: none yet
     section: Section | None = None
     paths: Paths | None = None
     program: "Program | None" = None

@@ -2,7 +2,7 @@
 """What the first start hands to the second, and what happens where there can be none.
 
     begin(prepared, records)      # all ranks, in the first start: every process replaces itself (again)
-    measured()                    # in the second: what DeepSpeed's 1F1B did in the steps that were checked; None: nothing
+    measured(prepared)            # in the second: what DeepSpeed's 1F1B did in the steps of this engine that were checked; None: nothing
     goes_without()                # in the second: why it is to run under DeepSpeed's own schedule
 """
 
@@ -21,6 +21,7 @@ from .placing import Prepared
 from .search import FILES, PLAN
 
 RECORDS = "first.json"  # of the steps that DeepSpeed's 1F1B has run
+ENGINE = "engine.txt"  # which engine of the process ran them
 WITHOUT = "without.txt"
 
 
@@ -36,6 +37,7 @@ def begin(prepared: Prepared, records: dict[str, str]) -> NoReturn:
     """All ranks must call it, with the same plan and `records`."""
     asked, paths = prepared.checked()
     files = (prepared.files or {name: path.read_text() for name, path in zip(FILES, (paths.plan, paths.placement), strict=True) if path}) | records
+    files[ENGINE] = str(prepared.engine)
     files[again.SECTION] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     if asked.auto == "measure":
@@ -61,9 +63,11 @@ def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
     again.begin_again({WITHOUT: str(error)}, prepared.section.timeout_s)
 
 
-def measured() -> str | None:
+def measured(prepared: Prepared) -> str | None:
     folder = again.left_by_first()
-    return (folder / RECORDS).read_text() if folder is not None and (folder / RECORDS).is_file() else None
+    if folder is None or not (folder / RECORDS).is_file() or (folder / ENGINE).read_text() != str(prepared.engine):
+        return None
+    return (folder / RECORDS).read_text()
 
 
 def goes_without() -> str:

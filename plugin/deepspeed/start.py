@@ -9,6 +9,7 @@ own engine first, which measures, and then starts all ranks again (first_pass).
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cache
+from itertools import count
 
 import torch.distributed as dist
 from ostinato.errors import printable
@@ -44,6 +45,8 @@ COLLECTIVE = (
     "prescale_gradients",
     "gradient_predivide_factor",
 )
+
+_engines = count(1)  # that this process has made; both starts make the same
 
 
 def start(engine: Engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
@@ -148,7 +151,7 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
     elsewhere = plans.trains(program) and not model.seed_layers and (
         asked.sizes is not None or plans.draws_otherwise(program, stages, lambda layer: bisect_right(stock, layer) - 1)
     )
-    engine.ostinato_begin(elsewhere, second_start.measured())  # type: ignore[attr-defined]  # it has become a PlanEngine
+    engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
     if dist.get_rank() == 0:
         for said in (*map("ostinato: {}".format, rebuilt.notes), line(program, losses, run.plans_steps)):
             print(printable(said), flush=True)
@@ -165,7 +168,7 @@ def _expected(engine: Engine, run: Run, rebuilt) -> str:
 
 def _prepare(section: dict, file: str | None, model: Model, config: Config) -> Prepared:
     """Everything that one rank can find wrong by itself, and the program of a plan that is named."""
-    made, placed = Prepared(), placed_of(model)
+    made, placed = Prepared(engine=next(_engines)), placed_of(model)
     try:
         made.section = parse_section(section, file or "DeepSpeed configuration")
         check_run(model, config)
