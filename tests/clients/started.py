@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts a script on two ranks as a launcher would, but from a process that has imported DeepSpeed: only a second start imports it again.
+
+    run = launched(script, ["--deepspeed_config", "ds.json"], folder, stdin="")
+    run.status, run.said, run.seconds
+"""
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import worlds
+
+TIMEOUT = 120  # seconds
+GRACE = 10  # once one rank has failed
+
+
+@dataclass(frozen=True)
+class Run:
+    status: list[int | None]
+    said: str
+    seconds: float
+
+
+def launched(script: Path, arguments: list[str], folder: Path, stdin: str = "", environment: dict | None = None) -> Run:
+    """Both ranks print into one file, and run in the folder."""
+    port, began = worlds.free_port(), time.time()
+    (folder / "input").write_text(stdin)
+    ranks = [worlds.forked().Process(target=_rank, args=(rank, port, str(script), arguments, str(folder), environment or {})) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    limit = time.time() + TIMEOUT
+    while time.time() < limit and any(process.is_alive() for process in ranks):
+        if any(process.exitcode for process in ranks):
+            limit = min(limit, time.time() + GRACE)
+        time.sleep(0.05)
+    status = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.kill()
+        process.join()
+    return Run(status, (folder / "printed").read_text(), time.time() - began)
+
+
+def _rank(rank: int, port: int, script: str, arguments: list[str], folder: str, environment: dict) -> None:
+    os.environ |= worlds.environment(rank, 2, port) | {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": folder} | environment
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    os.chdir(folder)
+    _redirect(folder)
+    _pretend_to_be_started(script, arguments)
+    _run(script)
+
+
+def _run(script: str) -> None:
+    """With the end that Python has where multiprocessing has not started it."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()
+
+
+def _redirect(folder: str) -> None:
+    printed = os.open(f"{folder}/printed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    given = os.open(f"{folder}/input", os.O_RDONLY)
+    for descriptor, into in ((given, 0), (printed, 1), (printed, 2)):
+        os.dup2(descriptor, into)
+    sys.stdin = open(0, closefd=False)
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))
+
+
+def _pretend_to_be_started(script: str, arguments: list[str]) -> None:
+    """By the command that a second start repeats."""
+    from ostinato.deepspeed import again
+
+    sys.argv = [script, *arguments]
+    sys.orig_argv = [sys.executable, "-u", *sys.argv]
+    sys.path.insert(0, str(Path(script).parent))
+    environment = dict(os.environ)
+    again._first_environment = lambda: environment
+    again._CWD, again._STDIN = os.getcwd(), again._place_in_stdin()
+    multiprocessing.process._parent_process = None
+    multiprocessing.set_start_method("fork", force=True)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts with trainers' habits (ways/), each in a run of DeepSpeed alone, under a plan that moves layers, and under "auto", which starts all
+ranks again: the same losses and weights, or a refusal before the second start with advice that works.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import ostinato
+import pytest
+
+from .started import Run, launched
+
+WAYS = Path(__file__).parent / "ways"
+LAYERS, BATCHES = 8, 4  # as ways/common.py has them
+OPTIMIZER = {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}}
+OWN = ("frozen", "own_optimizer", "two_engines")  # scripts with optimizers
+AUTO = {"auto": True, "search": {"time_limit": 1}}
+AGAIN = "all ranks start again, once"
+EQUAL = r"ostinato: measured: step 1: loss, gradients and weights of \d layers equal DeepSpeed's 1F1B bit for bit\n"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the script has written down, by rank; [] where it has not come to its end."""
+
+    run: Run
+    losses: list[list[str]]
+    weights: dict[str, str]
+    more: list[dict]
+
+    @property
+    def result(self) -> tuple:
+        return self.losses, self.weights, self.more
+
+
+@pytest.fixture(scope="session")
+def plan(tmp_path_factory):
+    """Two chunks a rank, in turn."""
+    folder = tmp_path_factory.mktemp("plan")
+    placement = ostinato.placement("looped", devices=2, chunks=2, layers=LAYERS)
+    placement.save(folder / "placement.toml")
+    ostinato.search(placement, micro_batches=BATCHES, time_limit=1).save(folder / "plan.json")
+    return {"plan": str(folder / "plan.json")}
+
+
+@pytest.fixture
+def train(tmp_path):
+    """train("hooks", section, late=False, ...): runs a script; `late`: it reads the section after it has made its model. Scripts of one test
+    share the folder in which checkpoints lie.
+    """
+    runs = 0
+
+    def run(way: str, section: dict | None = None, late: bool = False, environment: dict | None = None, kind: str = "") -> Trained:
+        nonlocal runs
+        runs += 1
+        folder = tmp_path / str(runs)
+        folder.mkdir()
+        configuration = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": BATCHES, "gradient_clipping": 1.0}
+        configuration |= {} if way in OWN else {"optimizer": OPTIMIZER}
+        configuration |= {} if section is None else {"ostinato": section | {"timeout_s": 60}}
+        (folder / "ds.json").write_text(json.dumps(configuration))
+        given = ["--late" if late else "--deepspeed_config", str(folder / "ds.json"), "--results", str(folder / "result"), "--kind", kind]
+        return _read(launched(WAYS / f"{way}.py", [*given, "--folder", str(tmp_path / "kept")], folder, "yes\nno\n", environment), folder)
+
+    return run
+
+
+def _read(run: Run, folder: Path) -> Trained:
+    found = [json.loads(file.read_text()) for rank in range(2) if (file := folder / f"result.{rank}").exists()]
+    weights = {name: digest for of_rank in found for name, digest in of_rank["weights"].items()}
+    return Trained(run, [of_rank["losses"] for of_rank in found], weights, [of_rank["more"] for of_rank in found])
+
+
+def check(ours: Trained, plain: Trained) -> None:
+    assert plain.run.status == [0, 0] and len(plain.losses) == 2, plain.run.said[-3000:]
+    assert ours.run.status == [0, 0], ours.run.said[-3000:]
+    assert ours.result == plain.result
+
+
+def refused(ours: Trained) -> str:
+    """What is said where a run ends before its second start."""
+    assert ours.run.status == [1, 1] and not ours.losses and AGAIN not in ours.run.said, ours.run.said[-3000:]
+    return ours.run.said
+
+
+ALL = ("adapters", "borrowed", "dropout", "evaluates_first", "frozen", "hooks", "loader", "own_loss", "own_optimizer", "subclass", "surroundings",
+       "talks_to_last", "tied", "training_data", "two_engines", "wrapped_step")  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ALL)
+def test_equal(train, plan, way):
+    plain = train(way)
+    planned, found = train(way, plan), train(way, AUTO)
+    check(planned, plain)
+    check(found, plain)
+    assert "ostinato: plan " in planned.run.said and AGAIN not in planned.run.said
+    assert found.run.said.count(AGAIN) == 1 and re.search(EQUAL, found.run.said)
+
+
+@pytest.mark.parametrize("way", ["adapters", "own_optimizer"])
+def test_a_plan_that_comes_after_the_model(train, plan, way):
+    late = train(way, plan, late=True)
+    check(late, train(way))
+    assert late.run.said.count(AGAIN) == 1 and "ostinato: plan " in late.run.said
+
+
+def test_fewer_steps_than_are_checked(train, plan):
+    """The run is DeepSpeed's own, and says so."""
+    for way, section in (("one_step", plan | {"check": 3}), ("never_trains", AUTO)):
+        ours = train(way, section)
+        check(ours, train(way))
+        assert AGAIN not in ours.run.said and ours.run.said.count("no plan has run") == 1, ours.run.said[-3000:]
+
+
+def test_a_script_that_evaluates_runs_a_plan(train, plan):
+    check(train("never_trains", plan), train("never_trains"))
+
+
+def test_a_script_that_reads_standard_input(train, plan):
+    """It cannot start again by itself, and does as it is told."""
+    plain = train("reads_input")
+    for section, late in ((AUTO, False), (plan, True)):
+        said = refused(train("reads_input", section, late))
+        assert "(the script has read standard input, which it cannot read twice)" in said
+        advice = re.search(r"start it again with (OSTINATO_PLAN)=(\S+)", said)
+        assert advice, said[-3000:]
+        check(train("reads_input", section, late, dict([advice.groups()])), plain)
+
+
+def test_a_checkpoint_of_deepspeed_alone(train, plan):
+    """Optimizer state belongs to the ranks that it was written by; weights load everywhere."""
+    assert train("resumes").run.status == [0, 0]
+    for section in (plan, plan | {"check": 1}, AUTO):
+        said = refused(train("resumes", section))
+        assert "load_checkpoint(..., load_optimizer_states=False)" in said
+    plain = train("weights_only")
+    check(train("weights_only", plan), plain)
+    check(train("weights_only", AUTO), plain)
+
+
+@pytest.mark.parametrize("kind", ["module", "environment"])
+def test_layers_that_share_state(train, plan, kind):
+    """Against the contract: nothing says that losses are equal, and where it is measured the run stops and names the step and a layer."""
+    plain, unchecked, checked = (train("shares_state", section, kind=kind) for section in (None, plan, plan | {"check": 1}))
+    assert unchecked.run.status == [0, 0] and unchecked.losses != plain.losses
+    assert "expected: the losses of 1F1B bit for bit" in unchecked.run.said and not re.search("ostinato: .*equal", unchecked.run.said)
+    assert checked.run.status == [1, 1] and not checked.losses and AGAIN in checked.run.said
+    assert re.search(r"step 1 differs from .*: loss by .*, gradient of layer \d \(\d.linear.weight\) by", checked.run.said), checked.run.said[-3000:]
