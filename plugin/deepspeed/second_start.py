@@ -37,7 +37,7 @@ def begin(prepared: Prepared, records: dict[str, str]) -> NoReturn:
     """All ranks must call it, with the same plan and `records`."""
     asked, paths = prepared.checked()
     files = (prepared.files or {name: path.read_text() for name, path in zip(FILES, (paths.plan, paths.placement), strict=True) if path}) | records
-    files[ENGINE] = str(prepared.engine)
+    files |= {ENGINE: str(prepared.engine)} if records else {}
     files[again.SECTION] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     if asked.auto == "measure":

@@ -2,6 +2,7 @@
 """Trainings that run on every rank of a World: DeepSpeed's own 1F1B, or the same under a plan."""
 
 import hashlib
+import itertools
 import json
 import os
 import tempfile
@@ -80,8 +81,9 @@ def known(section):
 @contextmanager
 def second_start(files: dict[str, str]):
     """As in a process that has replaced itself, with these files."""
-    from ostinato.deepspeed import again
+    from ostinato.deepspeed import again, start
 
+    start._engines = itertools.count(1)
     with tempfile.TemporaryDirectory(prefix=again._prefix()) as folder:
         for name, text in files.items():
             (Path(folder) / name).write_text(text)
@@ -96,8 +98,10 @@ def second_start(files: dict[str, str]):
 
 def in_both_starts(job, *args):
     """job(*args), and once more with what it leaves where ranks are to start again: processes of a World cannot replace themselves."""
+    from ostinato.deepspeed import start
     from ostinato.deepspeed.second_start import CannotStartAgain
 
+    start._engines = itertools.count(1)
     try:
         return job(*args)
     except CannotStartAgain as error:
