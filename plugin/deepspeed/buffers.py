@@ -12,11 +12,18 @@ It is the only state of a layer that a forward may change, beside torch's genera
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 Kept = dict[tuple[str, str], tuple[torch.Tensor | None, torch.Tensor | None]]  # by module and name: the tensor, and a copy of it
+
+
+def modules_of(function: Any) -> list[torch.nn.Module]:
+    """What runs where a PipelineModule has the function: a layer, or of tied ones a partial() of their forward_fn. Layers have `args` themselves."""
+    inside = (function, *function.args) if isinstance(function, partial) else (function,)
+    return [value for value in inside if isinstance(value, torch.nn.Module)]
 
 
 class Buffers:
@@ -26,8 +33,7 @@ class Buffers:
         self._modules = {
             f"{name}{inner and '.'}{inner}": module
             for name, function in functions.items()
-            for held in (function, *getattr(function, "args", ()))
-            if isinstance(held, torch.nn.Module)
+            for held in modules_of(function)
             for inner, module in held.named_modules()
             if module._buffers
         }

@@ -12,7 +12,7 @@ import torch
 from deepspeed.runtime.activation_checkpointing import checkpointing
 from ostinato.nn import ShardedLogits
 
-from .buffers import Buffers
+from .buffers import Buffers, modules_of
 from .draws import Watcher
 from .errors import OstinatoError
 from .plans import Stage
@@ -113,8 +113,7 @@ class RecomputedLayers(Model):
 
 def learn(functions: Sequence[Any]) -> bool:
     """Whether some parameter of what a stage runs does."""
-    inside = [value for function in functions for value in (function, *getattr(function, "args", ()))]  # of tied layers: partial()
-    return any(p.requires_grad for layer in inside if isinstance(layer, torch.nn.Module) for p in layer.parameters())
+    return any(p.requires_grad for function in functions for layer in modules_of(function) for p in layer.parameters())
 
 
 def _computes_gradients(layer: int) -> str:
