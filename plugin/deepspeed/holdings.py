@@ -49,9 +49,10 @@ def tensors_of(module) -> list[tuple[str, torch.Tensor, bool]]:
 
 
 def facts_of(module: torch.nn.Module) -> list[Facts]:
+    """Megatron gives its parameters an attribute `stride`."""
     split = split_of(module)
     return [
-        Facts(name, tuple(t.shape), t.stride(), t.dtype, parameter, t.requires_grad, split.get(name))
+        Facts(name, tuple(t.shape), torch.Tensor.stride(t), t.dtype, parameter, t.requires_grad, split.get(name))
         for name, t, parameter in tensors_of(module)
     ]
 
@@ -76,7 +77,7 @@ def receive_tensors(module: torch.nn.Module, sent: list[Facts], rank: int, group
         tensor.data = tensor.data.to(fact.dtype).contiguous()
         if tensor.numel():
             dist.recv(as_bytes(tensor), rank, group=group)
-        if fact.shape == tensor.shape and fact.stride != tensor.stride():
+        if fact.shape == tensor.shape and fact.stride != torch.Tensor.stride(tensor):
             tensor.data = laid_out(tensor.data, fact.stride)
         if fact.parameter:
             tensor.requires_grad_(fact.trainable)

@@ -21,7 +21,7 @@ from ostinato.profile.model.layer import Layer, prepare, run_both_ways
 def described(value: Any) -> Any:
     """An argument of an operator: of tensors what their cost depends on."""
     if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.stride() if value.layout == torch.strided else (), value.dtype, value.device
+        return tuple(value.shape), torch.Tensor.stride(value) if value.layout == torch.strided else (), value.dtype, value.device
     if isinstance(value, (list, tuple)):
         return tuple(described(item) for item in value)
     return repr(value)

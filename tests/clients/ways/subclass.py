@@ -11,6 +11,8 @@ class Net(PipelineModule):
         super().__init__(layers=layers, **options)
         self.blocks = [layer for layer in self.forward_funcs if isinstance(layer, Block)]
         self.scale = 0.5
+        for block in self.blocks:
+            block.linear.bias.stride = 1  # as gpt-neox marks its own
         for name, parameter in self.named_parameters():
             if int(name.split(".")[0]) % frozen == 0:
                 parameter.requires_grad_(False)
