@@ -47,15 +47,15 @@ from .upstream import Config, Engine, Model
 WARM_UP, PASSES = 1, 3
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
-# (what is prepared, the model, the configuration): leaves a plan in the first, on every rank
-Search = Callable[[Prepared, Model, Config], Any]
+# (what is prepared, the model, the configuration, the engine's class): leaves a plan in the first, on every rank
+Search = Callable[[Prepared, Model, Config, type], Any]
 
 
 def begin(engine: Engine, original_init, prepared: Prepared, search: Search, args: tuple, kwargs: dict) -> None:
     """Makes DeepSpeed's own engine, which is watched for the first steps. All ranks must call it."""
     _refuse_idle(kwargs)
     original_init(engine, *args, **kwargs)
-    vars(engine)["_ostinato_first"] = FirstPass(engine, prepared, partial(search, prepared, kwargs["model"], kwargs["config_class"]))
+    vars(engine)["_ostinato_first"] = FirstPass(engine, prepared, partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine)))
 
 
 def _refuse_idle(kwargs: dict) -> None:

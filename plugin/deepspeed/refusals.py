@@ -79,14 +79,19 @@ def check_own(model: Any, engine: Any, stages: list[Stage]) -> None:
     several = [rank for rank in range(len(model._grid.pp_group)) if sum(stage.on(rank) for stage in stages) > 1]
     if not several:
         return
-    once = f"which in 1F1B runs once for all layers of a rank, and pipeline rank {several[0]} has several stages in the plan"
-    if "forward" in vars(model) or not _is_deepspeeds(model.own_kind.forward):
+    if what := runs_once_a_rank(model, engine):
         raise Unsupported(
-            f"{model.own_kind.__name__} has a forward() of its own, {once}: put what it does into layers, or search with one stage a rank "
-            '("search": {"max_chunks": 1})'
+            f"{what}, which in 1F1B runs once for all layers of a rank, and pipeline rank {several[0]} has several stages in the plan: plan with one stage a "
+            'rank (ostinato plan --max-chunks 1; "search": {"max_chunks": 1})'
         )
-    if not _is_deepspeeds(engine._INSTRUCTION_MAP[schedule.ForwardPass]):
-        raise Unsupported(f'{engine.__name__} has a forward pass of its own, {once}: search with one stage a rank ("search": {{"max_chunks": 1}})')
+
+
+def runs_once_a_rank(model: Any, engine: Any) -> str:
+    """What of the script's runs around all layers of a rank, in words, so that a rank can have one stage only; "" for nothing."""
+    kind = getattr(model, "own_kind", type(model))
+    if "forward" in vars(model) or not _is_deepspeeds(kind.forward):
+        return f"{kind.__name__} has a forward() of its own"
+    return "" if _is_deepspeeds(engine._INSTRUCTION_MAP[schedule.ForwardPass]) else f"{engine.__name__} has a forward pass of its own"
 
 
 def _is_deepspeeds(function: Any) -> bool:

@@ -19,14 +19,14 @@ from pydantic import BaseModel
 
 from . import again, first_pass, model_identity, plans, second_start, universal
 from .announce import ends, expected, line
-from .config import Section, check_outputs, parse_section, resolve
+from .config import Search, Section, check_outputs, parse_section, resolve
 from .engine import PlanEngine, become
 from .errors import OstinatoError, Unsupported
 from .idle import NAME, give_idle, given_groups, names_where_idle
 from .last_words import speak_last
 from .placing import Placed, Prepared, agreed, lay_out, lower, placed_of
 from .rebuild import moves, stock_names
-from .refusals import check_own, check_run, refuse_uneven, untried_version
+from .refusals import check_own, check_run, refuse_uneven, runs_once_a_rank, untried_version
 from .refused_keys import untried_keys
 from .run import Run
 from .search import Size, kept_plan, shared_plan, texts_of
@@ -75,7 +75,7 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
     if first and asked.auto and paths.output is not None and not asked.check:
         _take_kept(prepared, model)
     if asked.searches and not asked.auto and prepared.program is None:
-        search(prepared, model, config)
+        search(prepared, model, config, type(engine))
     if first and (asked.check or prepared.program is None):
         return first_pass.begin(engine, original_init, prepared, search, args, kwargs)
     placed = placed_of(model) or _place_late(prepared, model)
@@ -210,11 +210,17 @@ def _check_shapes(section: Section, model: Model) -> None:
         )
 
 
-def search(prepared: Prepared, model: Model, config: Config) -> dict[str, str]:
-    """All ranks hold the same searched program afterwards. Returns the texts of its files, by name."""
+def search(prepared: Prepared, model: Model, config: Config, engine: type) -> dict[str, str]:
+    """All ranks hold the same searched program afterwards, one that this model and this class of engines can run. Returns the texts of its
+    files, by name.
+    """
+    asked, given = prepared.checked()
+    if what := runs_once_a_rank(model, engine):
+        _say(f"{what}: plans with one stage a rank are searched")
+        asked = asked.model_copy(update={"search": (asked.search or Search()).model_copy(update={"max_chunks": 1})})
     pipeline = tuple(model._grid.pp_group)
     size = Size(len(pipeline), config.gradient_accumulation_steps, cores.hosts(prepared.places, pipeline))
-    with shared_plan(*prepared.checked(), size) as paths:
+    with shared_plan(asked, given, size) as paths:
         lower(prepared, paths, model)
         prepared.files = texts_of(paths)
     agreed(prepared, model, "\n".join(_collective(config)))

@@ -128,6 +128,33 @@ def test_a_model_of_another_plan_is_refused(world2, plans):
         assert "the configuration of this engine names no plan" in said
 
 
+def scaled(options: Options) -> dict:
+    """A PipelineModule with a forward() of its own, around all layers of a rank."""
+    from deepspeed import pipe
+
+    class Scaled(pipe.PipelineModule):
+        def forward(self, inputs):
+            made = super().forward(inputs)
+            return made * 1.5 if self.stage_id == self.num_stages - 1 else made
+
+    module, pipe.PipelineModule = pipe.PipelineModule, Scaled
+    try:
+        return checked(options)
+    finally:
+        pipe.PipelineModule = module
+
+
+def test_a_forward_around_the_layers_of_a_rank_leaves_one_stage_to_each(world2, stock, tmp_path, plans):
+    profile = write_profile(tmp_path / "profile.json", [300] * 4 + [100] * (LAYERS - 4))
+    section = {"profile": str(profile), "search": {"time_limit": 1}, "output": str(tmp_path / "out")}
+    theirs, ours = stock(world2, BASE, scaled), world2.run(in_both_starts, scaled, replace(BASE, section=section))
+    assert not ours[0]["error"]
+    assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
+    assert (tmp_path / "out" / "placement.toml").read_text().count("[[stages]]") == 2
+    for rank in world2.run(scaled, replace(BASE, section={"plan": plans["wave"]})):
+        assert "Scaled has a forward() of its own" in rank["error"] and "--max-chunks 1" in rank["error"]
+
+
 # ---- check
 
 

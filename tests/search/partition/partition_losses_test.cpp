@@ -130,6 +130,17 @@ TEST(JointLosses, FewerBlocksAreTakenWhereMoreGainLessThanTheTimesAreKnown) {
   EXPECT_GT(fewer, 0);
 }
 
+TEST(JointEnds, MovesKeepToTheChunksADevice) {
+  std::mt19937 random(13);
+  for (int round = 0; round < 10; ++round) {
+    const Profile profile = measured(random, 0);
+    JointOptions options = without_loss_changes(options_for(profile));
+    options.max_chunks = 1;
+    const JointChoice choice = choose_plan(profile, options);
+    EXPECT_LE(winner(choice).cuts->stages.size(), 2u) << round;
+  }
+}
+
 TEST(JointEnds, WhereTheyAreFixedDataAndLossLieWhere1F1BHasThem) {
   std::mt19937 random(11);
   int waves = 0;
