@@ -26,7 +26,7 @@ def names_of(model: Model) -> list[str]:
 def local_digests(model: Model) -> dict[int, str]:
     """Of the layers that this rank has built and holds whole, by index."""
     digests = {}
-    held = vars(model).get("_local_layers") or range(model._local_start, model._local_stop)
+    held = vars(model).get("_local_layers") or range(model._local_start, model._local_start + len(model.forward_funcs))
     parts = vars(model).get("_shards", {})
     for index, function in ((i, f) for i, f in zip(held, model.forward_funcs, strict=False) if i not in parts):
         spec = model._layer_specs[index]

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 
         _grid: Grid
         _layer_specs: list[Any]
-        _local_start: int  # layers of this rank in DeepSpeed's partition: [start, stop)
-        _local_stop: int
+        _local_start: int  # first layer of this rank in DeepSpeed's partition
         _num_layers: int
         activation_checkpoint_func: Callable[..., Any]
         activation_checkpoint_interval: int

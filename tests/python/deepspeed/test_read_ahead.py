@@ -206,7 +206,7 @@ def saving(options: Options, folder: str) -> dict:
 
 def test_a_checkpoint_says_what_has_been_read(world2, plan, tmp_path):
     ahead = world2.run(saving, replace(UNEQUAL, section=section(plan, True)), str(tmp_path))
-    assert len(ahead[0]["said"]) == 1 and "save_checkpoint(): the 4 micro-batches" in ahead[0]["said"][0]
+    assert len(ahead[0]["said"]) == 1 and "save_checkpoint(): what comes next, 4 micro-batches, has been read already" in ahead[0]["said"][0]
     assert ahead[0]["hits"] == 1
 
 
