@@ -98,7 +98,7 @@ def test_one_that_ends_early_is_said(capfd, threads):
     layers = layers_of(module)
     module.fails.value = True
     before = children()
-    with pytest.raises(ProfileError, match=r"1 of 1 processes that computed beside .* ended early: use --beside 0"), company(layers, 1):
+    with pytest.raises(ProfileError, match=r"1 of 1 process that computed beside .* ended early: use --beside 0"), company(layers, 1):
         copy = (set(children()) - set(before)).pop()
         wait_until(lambda: has_ended(copy))
     assert "a process beside the measured one: ProfileError: layer" in capfd.readouterr().err

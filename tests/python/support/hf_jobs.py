@@ -52,6 +52,7 @@ def engine_of(job: Job):
     from ostinato import hf
 
     from . import hf_changes
+    from .training import known
 
     torch.manual_seed(1000 + dist.get_rank())
     change = getattr(hf_changes, job.change, None)
@@ -62,9 +63,9 @@ def engine_of(job: Job):
             if change and not job.change.startswith(("built", "each")):
                 source = change(source) or source
     in_each = change if job.change.startswith("each") else None
-    module = PipelineModule(
-        hf.layers(source, job.case.inputs, change=in_each), num_stages=job.stages, loss_fn=hf.loss(source), partition_method="uniform", **job.pipeline
-    )
+    layers = hf.layers(source, job.case.inputs, change=in_each)
+    with known(job.section):
+        module = PipelineModule(layers, num_stages=job.stages, loss_fn=hf.loss(source), partition_method="uniform", **job.pipeline)
     if change and job.change.startswith("built"):
         change(module)
     learning = [p for p in module.parameters() if p.requires_grad or job.all_parameters]

@@ -101,9 +101,12 @@ def train(job: Job) -> Ran:
     import deepspeed
     from deepspeed.pipe import LayerSpec, PipelineModule
 
+    from .training import known
+
     begin = time.monotonic()
     torch.manual_seed(7)
-    model = PipelineModule([LayerSpec(Plain) for _ in range(job.layers)], num_stages=dist.get_world_size(), loss_fn=loss)
+    with known({"plan": job.plan} if job.plan else None):
+        model = PipelineModule([LayerSpec(Plain) for _ in range(job.layers)], num_stages=dist.get_world_size(), loss_fn=loss)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=[p for p in model.parameters() if p.requires_grad], config={
         "train_micro_batch_size_per_gpu": BATCH,
         "gradient_accumulation_steps": job.micro_batches,
