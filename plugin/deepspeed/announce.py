@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one line that rank 0 prints: which plan runs, what it promises, and which losses are expected of it."""
 
+import torch.distributed as dist
+from ostinato.errors import printable
 from ostinato.ranks.presence import ranks_in_words
 
 from .draws import BACKWARD, LAYERS
 from .plans import Stage
 
 ROUNDED = "up to rounding"
+
+
+def say(what: str, newlines: bool = False) -> None:
+    """Rank 0 prints it. `newlines`: those in it stay."""
+    if dist.get_rank() == 0:
+        print(f"ostinato: {printable(what, newlines=newlines)}", flush=True)
 
 
 def ran_whole(rank: int, stages: list[str]) -> str:

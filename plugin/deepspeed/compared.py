@@ -3,13 +3,11 @@
 
 from typing import Any
 
-from ostinato.errors import printable
-
+from .announce import say
 from .checked import Recorder
 from .errors import OstinatoError
 from .prints import Records, compare
 from .upstream import Engine
-
 
 WHY = (
     "a layer that keeps more than buffers, an optimizer that sees several parameters together, data that differ by rank, or random numbers that the "
@@ -30,15 +28,14 @@ def compare_with(engine: Engine, first: str, require: bool) -> None:
         loss = train(*args, **kwargs)
         left -= 1
         if left == 0:
-            _tell(engine, theirs, recorder.all(), require)
+            _tell(theirs, recorder.all(), require)
         return loss
 
     vars(engine)["train_batch"] = train_batch
 
 
-def _tell(engine: Engine, theirs: Records, ours: Records, require: bool) -> None:
+def _tell(theirs: Records, ours: Records, require: bool) -> None:
     told = compare(theirs, ours)
     if require and not told.within_rounding:
         raise OstinatoError(f'{told.sentence()} ({WHY}); "require": false in the "ostinato" section lets the run go on all the same')
-    if engine.global_rank == 0:
-        print(f"ostinato: measured: {printable(told.sentence())}", flush=True)
+    say(f"measured: {told.sentence()}")

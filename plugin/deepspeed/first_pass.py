@@ -48,7 +48,7 @@ WARM_UP, PASSES = 1, 3
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
 # (what is prepared, the model, the configuration, the engine's class): leaves a plan in the first, on every rank
-Search = Callable[[Prepared, Model, Config, type], Any]
+Search = Callable[[Prepared, Model, Config, type], None]
 
 
 def begin(engine: Engine, original_init, prepared: Prepared, search: Search, args: tuple, kwargs: dict) -> None:
@@ -72,7 +72,7 @@ def _refuse_idle(kwargs: dict) -> None:
 class FirstPass:
     """Of one engine: what its train_batch() calls until the last of the steps is over."""
 
-    def __init__(self, engine: Engine, prepared: Prepared, search: Callable[[], Any]):
+    def __init__(self, engine: Engine, prepared: Prepared, search: Callable[[], None]):
         self._engine, self._prepared, self._search = engine, prepared, search
         self._asked = prepared.checked()[0]
         self._left = max(1, self._asked.checks)
@@ -118,7 +118,7 @@ class FirstPass:
 
     def _end(self) -> None:
         self._unfinished.detach()
-        records = second_start.to_text(self._recorder.all().to_text()) if self._asked.checks else {}
+        records = self._recorder.all().to_text() if self._asked.checks else ""
         if self._prepared.program is None:
             try:
                 with starting("measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s):

@@ -11,13 +11,12 @@ deepspeed.initialize() checks that configuration and plan fit, and makes the eng
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
-from ostinato.errors import printable
 from ostinato.ranks import cores
 
 from . import again, loss_state, model_identity, plans, step_plans
 from .agreement import Statement, agree, versions
+from .announce import say
 from .config import Paths, Section, parse_section, resolve
 from .errors import OstinatoError, Unsupported
 from .experts import refuse_experts_apart
@@ -155,8 +154,8 @@ def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool
     # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they compute.
     counted = prepared.profiled.shares_cores or prepared.checked()[0].searches
     for said in (note, "" if placed_of(model) else cores.note(prepared.places, counted)):
-        if said and dist.get_rank() == 0:
-            print(f"ostinato: {printable(said)}", flush=True)
+        if said:
+            say(said)
 
 
 def _statement(prepared: Prepared, model: Model, configuration: str) -> Statement:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch.distributed as dist
-from ostinato.errors import printable
 from ostinato.files import write_text
 
 from . import again
+from .announce import say
 from .errors import OstinatoError, Unsupported
 from .placing import Prepared
 from .search import FILES, PLAN
@@ -33,15 +33,15 @@ class CannotStartAgain(OstinatoError):
         self.files = files
 
 
-def begin(prepared: Prepared, records: dict[str, str]) -> NoReturn:
-    """All ranks must call it, with the same plan and `records`."""
+def begin(prepared: Prepared, records: str = "") -> NoReturn:
+    """All ranks must call it, with the same plan and `records` (prints.Records, as text)."""
     asked, paths = prepared.checked()
-    files = (prepared.files or {name: path.read_text() for name, path in zip(FILES, (paths.plan, paths.placement), strict=True) if path}) | records
-    files |= {ENGINE: str(prepared.engine)} if records else {}
+    files = dict(prepared.files) or {name: path.read_text() for name, path in zip(FILES, (paths.plan, paths.placement), strict=True) if path}
+    files |= {RECORDS: records, ENGINE: str(prepared.engine)} if records else {}
     files[again.SECTION] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     if asked.auto == "measure":
-        _say(f"the plan lies in {where}: the next start runs it")
+        say(f"the plan lies in {where}: the next start runs it")
         sys.exit(0)
     if why := again.why_not_again():
         named = where or str(paths.plan)
@@ -50,7 +50,7 @@ def begin(prepared: Prepared, records: dict[str, str]) -> NoReturn:
             f"{again.VARIABLE}={named}" if dist.get_rank() == 0 else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
             files,
         )
-    _say("the layers lie where the plan has them from their constructors on: all ranks start again, once" + (f"; the plan lies in {where}" if paths.output else ""))
+    say("the layers lie where the plan has them from their constructors on: all ranks start again, once" + (f"; the plan lies in {where}" if paths.output else ""))
     again.begin_again(files, asked.timeout_s)
 
 
@@ -86,12 +86,3 @@ def _kept(files: dict[str, str], output: Path | None) -> str:
     for name in FILES:
         write_text(folder / name, files[name])
     return str(folder / PLAN)
-
-
-def _say(what: str) -> None:
-    if dist.get_rank() == 0:
-        print(f"ostinato: {printable(what)}", flush=True)
-
-
-def to_text(records: str) -> dict[str, str]:
-    return {RECORDS: records}

@@ -121,7 +121,7 @@ class StagePasses(Engine):
         if stage.ends:
             return outputs
         outputs = crossing(stage, outputs, run.stock_parts)
-        if _gradients(outputs) > 1 and (run.splits(stage) or not self._one_by_one(stage)):
+        if self._steps_here <= 1 and _gradients(outputs) > 1 and (run.splits(stage) or not self._one_by_one(stage)):
             run.several.add(stage.layers[-1])
         alone = isinstance(outputs, tuple) and len(outputs) == 1
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs

@@ -18,7 +18,7 @@ from ostinato.ranks.starting import starting
 from pydantic import BaseModel
 
 from . import again, first_pass, model_identity, plans, second_start, universal
-from .announce import ends, expected, line
+from .announce import ends, expected, line, say
 from .config import Search, Section, check_outputs, parse_section, resolve
 from .engine import PlanEngine, become
 from .errors import OstinatoError, Unsupported
@@ -46,6 +46,8 @@ COLLECTIVE = (
     "gradient_predivide_factor",
 )
 
+ALONE = "the run goes on under DeepSpeed's own schedule"
+
 _engines = count(1)  # that this process has made; both starts make the same
 
 
@@ -54,10 +56,10 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
     speak_last()
     _tell_untried_version()
     model, config = kwargs["model"], kwargs["config_class"]
-    if dist.get_rank() == 0 and (said := untried_keys(config._param_dict)):
-        print(f"ostinato: {printable(said)}", flush=True)
+    if said := untried_keys(config._param_dict):
+        say(said)
     if why := second_start.goes_without():
-        _say(f"{why}; the run goes on under DeepSpeed's own schedule")
+        say(f"{why}; {ALONE}", newlines=True)
         return original_init(engine, *args, **kwargs)
     prepared = _prepare(section, file, model, config)
     try:
@@ -97,7 +99,7 @@ def _place_late(prepared: Prepared, model: Model) -> Placed:
     """The model has been in the script's hands: where layers would move, all ranks start again."""
     stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
     if moves(model, stages):
-        second_start.begin(prepared, {})
+        second_start.begin(prepared)
     return lay_out(prepared, model)
 
 
@@ -116,13 +118,8 @@ def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: P
         raise error
     if placed_of(kwargs["model"]) is not None:
         second_start.begin_without(prepared, error)
-    _say(f"{error}; the run goes on under DeepSpeed's own schedule")
+    say(f"{error}; {ALONE}", newlines=True)
     original_init(engine, *args, **kwargs)
-
-
-def _say(what: str) -> None:
-    if dist.get_rank() == 0:
-        print(f"ostinato: {printable(what, newlines=True)}", flush=True)
 
 
 def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, args: tuple, kwargs: dict) -> None:
@@ -132,7 +129,7 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
     stages, rebuilt, stock = placed.stages, placed.rebuilt, model.partitions()
     plans.check_micro_batches(program, config.gradient_accumulation_steps)
     if said := model_identity.size_note(prepared.profiled, config.train_micro_batch_size_per_gpu):
-        _say(said)
+        say(said)
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
     groups = given_groups(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     idle = give_idle(model, groups) if optimizes and plans.trains(program) else None
@@ -152,11 +149,12 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
         asked.sizes is not None or plans.draws_otherwise(program, stages, lambda layer: bisect_right(stock, layer) - 1)
     )
     engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
+    for said in rebuilt.notes:
+        say(said)
     if dist.get_rank() == 0:
-        for said in (*map("ostinato: {}".format, rebuilt.notes), line(program, losses, run.plans_steps)):
-            print(printable(said), flush=True)
+        print(printable(line(program, losses, run.plans_steps)), flush=True)
     if said := ends(stages, model._grid.pp_group):
-        _say(said)
+        say(said)
 
 
 def _expected(engine: Engine, run: Run, rebuilt) -> str:
@@ -210,13 +208,11 @@ def _check_shapes(section: Section, model: Model) -> None:
         )
 
 
-def search(prepared: Prepared, model: Model, config: Config, engine: type) -> dict[str, str]:
-    """All ranks hold the same searched program afterwards, one that this model and this class of engines can run. Returns the texts of its
-    files, by name.
-    """
+def search(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
+    """All ranks hold the same searched program afterwards, one that this model and this class of engines can run."""
     asked, given = prepared.checked()
     if what := runs_once_a_rank(model, engine):
-        _say(f"{what}: plans with one stage a rank are searched")
+        say(f"{what}: plans with one stage a rank are searched")
         asked = asked.model_copy(update={"search": (asked.search or Search()).model_copy(update={"max_chunks": 1})})
     pipeline = tuple(model._grid.pp_group)
     size = Size(len(pipeline), config.gradient_accumulation_steps, cores.hosts(prepared.places, pipeline))
@@ -224,7 +220,6 @@ def search(prepared: Prepared, model: Model, config: Config, engine: type) -> di
         lower(prepared, paths, model)
         prepared.files = texts_of(paths)
     agreed(prepared, model, "\n".join(_collective(config)))
-    return prepared.files
 
 
 def _collective(config: Config) -> Iterator[str]:
