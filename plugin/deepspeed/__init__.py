@@ -38,7 +38,7 @@ def enable(plan=None, **options) -> ExitStack:
     `options` are the section's other keys; without a plan, `profile` or `auto=True` is one of them. Relative paths are
     taken from the working directory. Raises OstinatoError for a wrong key or value. Every rank must call it.
     """
-    from .config import Section
+    from .section.config import Section
 
     given = options if plan is None else {"plan": plan, **options}
     hook.enable({key: str(value) if key in Section.PATHS else value for key, value in given.items()})

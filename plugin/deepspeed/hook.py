@@ -26,7 +26,7 @@ _loaded: tuple[dict, str] | None = None  # the configuration last read from a fi
 
 def enable(section: dict) -> None:
     """Uses `section` for every engine whose configuration has none."""
-    from .config import parse_section
+    from .section.config import parse_section
 
     global _enabled
     _speak_last()
@@ -162,10 +162,10 @@ def _pipeline_init(original):
         if section is None:
             _refuse_placed(kwargs.get("model"))
             return original(engine, *args, **kwargs)
-        from .random_state import draws_of
+        from .randomness.random_state import draws_of
 
         with draws_of(original) as counted:
-            from .start import start
+            from .start.start import start
 
             return start(engine, counted, section, _file_of(kwargs), args, kwargs)
 
@@ -178,7 +178,7 @@ def _module_init(original):
         original(model, *args, **kwargs)
         section, file = _spoken(known_section)
         if section is not None:
-            from .placing import place
+            from .place.placing import place
 
             place(model, section, file)
 
@@ -208,7 +208,7 @@ def _checked_load(original):
     def load(engine, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False, *args, **kwargs):
         alone = "_ostinato" not in vars(engine)  # those check for themselves
         if alone:
-            from . import checkpoint
+            from .save import checkpoint
 
             if checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only):
                 checkpoint.check_alone(load_dir, tag, engine.module.parts)
@@ -236,7 +236,7 @@ def _section_given(kwargs: dict) -> dict | None:
 
 
 def _speak_last() -> None:
-    from .last_words import speak_last
+    from .tell.last_words import speak_last
 
     speak_last()
 

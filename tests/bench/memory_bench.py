@@ -62,7 +62,7 @@ def make_engine(micro_batches: int, plan: str):
 def stage_bytes(plan: str) -> dict[str, int]:
     """What this rank's stage keeps from forward to backward, and uses beyond that while each runs; gradients are there already."""
     from ostinato import _profiler
-    from ostinato.deepspeed.batches import Batches
+    from ostinato.deepspeed.data.batches import Batches
 
     _profiler.install_allocator()
     engine = make_engine(1, plan)

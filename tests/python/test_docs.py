@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 from ostinato import Placement
-from ostinato.deepspeed.config import Search, Section, parse_section
+from ostinato.deepspeed.section.config import Search, Section, parse_section
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 100

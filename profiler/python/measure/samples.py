@@ -8,7 +8,7 @@
                 samples.forward.append(sample)
     samples.spread("forward").median      # ns
 
-`ostinato profile` measures layers with it one by one, and `"auto"` of the plugin (ostinato.deepspeed.layer_clock) while DeepSpeed's
+`ostinato profile` measures layers with it one by one, and `"auto"` of the plugin (ostinato.deepspeed.start.layer_clock) while DeepSpeed's
 engine runs them. `device` is one of machine/device.py: its clock, and what its allocator counts.
 """
 

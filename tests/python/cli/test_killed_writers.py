@@ -44,7 +44,7 @@ def by_name(path: Path, text: str) -> None:
 
 
 def beside_a_checkpoint(path: Path, version: int) -> None:
-    from ostinato.deepspeed import checkpoint  # DeepSpeed takes long to import, and then to fork
+    from ostinato.deepspeed.save import checkpoint  # DeepSpeed takes long to import, and then to fork
 
     stages = [
         SimpleNamespace(layers=(rank, rank + version), ranks=(rank,), rank=rank, sharded=False, copy=0, on=lambda r, rank=rank: r == rank)

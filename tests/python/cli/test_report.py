@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from ostinato import _plugin, _search, report
-from ostinato.deepspeed.trace import Trace
+from ostinato.deepspeed.tell.trace import Trace
 from ostinato.trace import TraceError, perfetto, read_traces
 from plan_files import write_chain
 

@@ -3,7 +3,7 @@
 
 import pytest
 import torch.distributed as dist
-from ostinato.deepspeed.agreement import Statement, agree
+from ostinato.deepspeed.section.agreement import Statement, agree
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.ranks import reports
 

@@ -5,8 +5,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from ostinato.deepspeed.layer_clock import Measured
-from ostinato.deepspeed.sized_costs import at_size, clusters_of, points_of, rows_of
+from ostinato.deepspeed.start.layer_clock import Measured
+from ostinato.deepspeed.start.sized_costs import at_size, clusters_of, points_of, rows_of
 from ostinato.profile.measure.samples import Sample, Samples
 from support.models import LAYERS
 from support.training import Options, in_both_starts

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ostinato.deepspeed import checked, prints
-from ostinato.deepspeed.checked import Recorder
-from ostinato.deepspeed.prints import BLOCK, Records, compare, print_of
+from ostinato.deepspeed.equal import checked, prints
+from ostinato.deepspeed.equal.checked import Recorder
+from ostinato.deepspeed.equal.prints import BLOCK, Records, compare, print_of
 from support import training, vocabulary_model
 from support.models import BATCH, LAYERS
 from support.plans import Layout, make_plan

@@ -8,7 +8,7 @@ from pathlib import Path
 import deepspeed
 import pytest
 from ostinato.deepspeed.errors import Unsupported
-from ostinato.deepspeed.refused_keys import REFUSED, check_keys, untried_keys
+from ostinato.deepspeed.section.refused_keys import REFUSED, check_keys, untried_keys
 from support import deepspeed_keys, training
 from support.models import LAYERS
 from support.plans import make_plan

@@ -10,13 +10,13 @@ import torch
 from deepspeed.runtime.pipe import schedule
 
 from ostinato.deepspeed import hook
-from ostinato.deepspeed.announce import expected, line
-from ostinato.deepspeed.batches import Batches
-from ostinato.deepspeed.checkpoint import layers_of_ranks
-from ostinato.deepspeed.config import parse_section, resolve
+from ostinato.deepspeed.tell.announce import expected, line
+from ostinato.deepspeed.data.batches import Batches
+from ostinato.deepspeed.save.checkpoint import layers_of_ranks
+from ostinato.deepspeed.section.config import parse_section, resolve
 from ostinato.deepspeed.errors import OstinatoError
-from ostinato.deepspeed.plans import Stage
-from ostinato.deepspeed.trace import Trace
+from ostinato.deepspeed.section.plans import Stage
+from ostinato.deepspeed.tell.trace import Trace
 from ostinato.trace import read_traces
 
 

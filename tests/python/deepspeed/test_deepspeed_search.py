@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ostinato.deepspeed import search
+from ostinato.deepspeed.section import search
 from ostinato.deepspeed.errors import OstinatoError
 from support.models import LAYERS
 from support.plans import Layout, make_plan

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ostinato.deepspeed import engine as plan_engine
+from ostinato.deepspeed.engine import engine as plan_engine
 from ostinato.ranks import presence
 from support import training
 from support.fault_jobs import said_by, wait_for

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from ostinato.deepspeed.tied import apart_from_its_own, beside, source_of, together_now
+from ostinato.deepspeed.place.tied import apart_from_its_own, beside, source_of, together_now
 from support import training
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, bytes_of, data_of, make_engine

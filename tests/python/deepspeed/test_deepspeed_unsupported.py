@@ -4,7 +4,8 @@
 from types import SimpleNamespace
 
 import pytest
-from ostinato.deepspeed import refusals, start
+from ostinato.deepspeed.section import refusals
+from ostinato.deepspeed.start import start
 from ostinato.deepspeed.errors import Unsupported
 
 

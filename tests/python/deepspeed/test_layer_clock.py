@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from ostinato.deepspeed.layer_clock import LayerClock, cost_of
+from ostinato.deepspeed.start.layer_clock import LayerClock, cost_of
 from ostinato.profile import Job, profile_layers
 from ostinato.profile.machine.device import Cpu, host_timed
 from ostinato.profile.measure.samples import Sample, counted_memory, measure, rounds

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ostinato.deepspeed import again, hook
 from ostinato.deepspeed.errors import OstinatoError
-from ostinato.deepspeed.second_start import CannotStartAgain
+from ostinato.deepspeed.start.second_start import CannotStartAgain
 from support import training
 from support.models import LAYERS
 from support.plans import Layout, make_plan

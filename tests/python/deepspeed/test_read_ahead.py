@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from ostinato.deepspeed.next_step import NextStep, Unread
+from ostinato.deepspeed.data.next_step import NextStep, Unread
 from support import random_model
 from support.models import LAYERS
 from support.plans import Layout, make_plan

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy
 import pytest
 import torch
-from ostinato.deepspeed.items import own
+from ostinato.deepspeed.data.items import own
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, make_engine, weights

@@ -9,10 +9,10 @@ import os
 from random import Random
 
 import pytest
-from ostinato.deepspeed.config import Section, parse_section
+from ostinato.deepspeed.section.config import Section, parse_section
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.hook import section_of
-from ostinato.deepspeed.refused_keys import REFUSED, check_keys, untried_keys
+from ostinato.deepspeed.section.refused_keys import REFUSED, check_keys, untried_keys
 
 COUNT = int(os.environ.get("OSTINATO_SOAK_MUTATIONS", 4000))
 SEED = int(os.environ.get("OSTINATO_SOAK_SEED", 1))

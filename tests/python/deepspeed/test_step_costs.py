@@ -4,7 +4,7 @@
 import json
 
 import pytest
-from ostinato.deepspeed.costs import costs_of
+from ostinato.deepspeed.data.costs import costs_of
 from support.plans import Layout, placement_text
 
 from ostinato import Placement, search_sizes, verify

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from ostinato.deepspeed.crossings import crossing
+from ostinato.deepspeed.engine.crossings import crossing
 from ostinato.deepspeed.errors import OstinatoError, Unsupported
-from ostinato.deepspeed.plans import Stage
-from ostinato.deepspeed.refusals import REPLACED, refuse_passes
+from ostinato.deepspeed.section.plans import Stage
+from ostinato.deepspeed.section.refusals import REPLACED, refuse_passes
 from support.plans import Layout, make_plan
 from support.profiles import write_profile
 from support import strangers

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from ostinato.deepspeed.crossings import crossing
+from ostinato.deepspeed.engine.crossings import crossing
 from ostinato.deepspeed.errors import OstinatoError
-from ostinato.deepspeed.items import Made, made_once
-from ostinato.deepspeed.plans import Stage
+from ostinato.deepspeed.data.items import Made, made_once
+from ostinato.deepspeed.section.plans import Stage
 from support.more_strangers import More, Writing
 from support.plans import make_plan
 from support.strangers import LAYERS, WIDTH

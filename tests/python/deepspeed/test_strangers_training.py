@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 from deepspeed.runtime.pipe import schedule
-from ostinato.deepspeed.readers import digest
-from ostinato.deepspeed.second_start import CannotStartAgain
+from ostinato.deepspeed.data.readers import digest
+from ostinato.deepspeed.start.second_start import CannotStartAgain
 from support.plans import make_plan
 from support.strangers import LAYERS, WIDTH
 from support.training import MICRO_BATCHES, MODELS, data_of, make_model, weights

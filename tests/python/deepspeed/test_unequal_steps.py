@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from ostinato.deepspeed.errors import OstinatoError, Unsupported
-from ostinato.deepspeed.plans import stages_of
-from ostinato.deepspeed.sizes import Seen, agreed, seen_by, size_function, tokens, whole_numbers
-from ostinato.deepspeed.step_plans import refuse
+from ostinato.deepspeed.section.plans import stages_of
+from ostinato.deepspeed.data.sizes import Seen, agreed, seen_by, size_function, tokens, whole_numbers
+from ostinato.deepspeed.data.step_plans import refuse
 from support.models import LAYERS
 from support.plans import Layout, make_plan, placement_text
 from support.shapes import placement_text as shape_text

@@ -122,7 +122,7 @@ def test_auto_refuses_a_rank_with_nothing_to_train(world2):
 
 
 def test_the_idle_parameter_changes_nothing_and_is_in_no_group_twice():
-    from ostinato.deepspeed.idle import NAME, give_idle, learn_nothing
+    from ostinato.deepspeed.stages.idle import NAME, give_idle, learn_nothing
 
     model, groups = torch.nn.Linear(2, 2).requires_grad_(False), [{"params": []}, {"params": []}]
     idle = give_idle(model, groups)

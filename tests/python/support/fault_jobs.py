@@ -92,7 +92,7 @@ def train(plan: Path | None, folder: Path, harm: Harm = NO_HARM) -> None:
 
 
 def _mark_the_start(path: Path) -> None:
-    from ostinato.deepspeed import start
+    from ostinato.deepspeed.start import start
 
     begun = start.start
 

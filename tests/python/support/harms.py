@@ -101,7 +101,7 @@ class Suffering:
         if harm.where == "loss":
             models.loss = self._around_loss(models.loss)
         if harm.what == "late":
-            from ostinato.deepspeed import engine
+            from ostinato.deepspeed.engine import engine
 
             engine.late_after = lambda _: LATE_S / 2
 
@@ -115,7 +115,7 @@ class Suffering:
         elif self._harm.where == "options":
             section["timeout_s"] += 1
         elif self._harm.where == "version":
-            from ostinato.deepspeed import start
+            from ostinato.deepspeed.start import start
 
             start._versions = lambda: "another version"
         elif self._harm.where == "micro_batches":

@@ -81,7 +81,8 @@ def known(section):
 @contextmanager
 def second_start(files: dict[str, str]):
     """As in a process that has replaced itself, with these files."""
-    from ostinato.deepspeed import again, start
+    from ostinato.deepspeed import again
+    from ostinato.deepspeed.start import start
 
     start._engines = itertools.count(1)
     with tempfile.TemporaryDirectory(prefix=again._prefix()) as folder:
@@ -98,8 +99,8 @@ def second_start(files: dict[str, str]):
 
 def in_both_starts(job, *args):
     """job(*args), and once more with what it leaves where ranks are to start again: processes of a World cannot replace themselves."""
-    from ostinato.deepspeed import start
-    from ostinato.deepspeed.second_start import CannotStartAgain
+    from ostinato.deepspeed.start import start
+    from ostinato.deepspeed.start.second_start import CannotStartAgain
 
     start._engines = itertools.count(1)
     try:
@@ -247,7 +248,7 @@ def train_enabled(options: Options, section: dict) -> dict:
 
 def train_with_costs(options: Options, profile: str, job=train) -> dict:
     """train() under "auto", which measures, and then searches for these costs: what moves does not depend on the machine."""
-    from ostinato.deepspeed import first_pass
+    from ostinato.deepspeed.start import first_pass
 
     measured = first_pass._profile
     first_pass._profile = lambda *given: measured(*given) and profile
@@ -275,7 +276,7 @@ def _resumed(options: Options, folder: str) -> list[float]:
 
 def train_unsupported(options: Options) -> dict:
     """train() where every program that is lowered is one that DeepSpeed cannot run."""
-    from ostinato.deepspeed import plans
+    from ostinato.deepspeed.section import plans
     from ostinato.deepspeed.errors import Unsupported
 
     def refuse(*_):

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank takes from the data iterator: batch i is its i-th item, in whatever order the plan asks for them."""
+
+from typing import Any
+
+from deepspeed.runtime.pipe import schedule
+from ostinato.errors import counted
+
+from ..errors import OstinatoError
+from .items import own
+from ..section.plans import Stage
+from ..upstream import Engine
+
+
+class Batches:
+    """The batches of one step. Each is read by DeepSpeed's own code, once; its inputs are let go when all stages of the rank that
+    take them have had them, its labels likewise. `count`: of the batches; `stages`: the stages of this rank that will run; `copies`: of
+    the model, see Stage.
+    """
+
+    def __init__(self, engine: Engine, count: int, stages: list[Stage], copies: int):
+        self._engine, self._count, self._copies = engine, count, copies
+        self._loaded = 0
+        self._held: dict[tuple[int, str], tuple[int, Any]] = {}  # by batch and name: how many will take it, and what it is
+        self._takers = [
+            {"inputs": sum(c.reads for c in stages if c.copy == copy), "labels": sum(c.ends for c in stages if c.copy == copy)}
+            for copy in range(copies)
+        ]
+
+    def has_read(self, index: int) -> bool:
+        """Batch `index`, so that take() reads nothing."""
+        return index < self._loaded
+
+    def take(self, index: int, name: str):
+        """The "inputs" or the "labels" of batch `index`."""
+        while not self.has_read(index):
+            self._load()
+        takers, value = self._held.pop((index, name))
+        if takers > 1:
+            self._held[index, name] = (takers - 1, value)
+        return value
+
+    def read_first(self) -> None:
+        """Before any is taken."""
+        if not self._loaded:
+            self._load()
+
+    def _load(self) -> None:
+        index, buffers, kept = self._loaded, self._engine.pipe_buffers, bool(self._engine._ostinato.ahead)
+        try:
+            self._engine._INSTRUCTION_MAP[schedule.LoadMicroBatch](self._engine, index)
+        except StopIteration:
+            if index == 0:
+                raise  # nothing has begun: scripts end so
+            raise OstinatoError(
+                f"the data iterator ended after {index} of {counted(self._count, 'micro-batch')}, in the middle of a train_batch() or eval_batch(), and other ranks "
+                "wait for the rest: give it a whole number of steps, or make it start anew (deepspeed.utils.RepeatingLoader)"
+            ) from None
+        self._loaded += 1
+        for name, takers in self._takers[index % self._copies].items():
+            if takers:
+                value = buffers[name][index]  # DeepSpeed copies inputs
+                self._held[index, name] = (takers, value if kept or name == "inputs" else own(value))
+            buffers[name][index] = None

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the micro-batches of a step are: their sizes, as ranks that read data see them, and what a rank tells the others of them.
+
+    size_of = size_function("tokens")                    # or "my_data:length"
+    mine = seen_by(size_of, items)                       # on a rank that reads; Seen() elsewhere
+    sizes = agreed([Seen.of(words) for words in everyone])   # the same on every rank, or the same OstinatoError
+
+Nothing is pickled: a `Seen` is a row of numbers of a fixed length, which a collective gathers.
+"""
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import torch
+
+from ..errors import OstinatoError
+
+TOKENS = "tokens"
+NOTHING, SIZES, FAILED = 0, 1, 2
+WORDS_OF_TEXT = 64  # of 8 bytes
+MOST = 2**50  # of a size, so that what it multiplies stays within 64 bits
+
+
+def size_function(name: str) -> Callable[[Any], Any]:
+    """What "sizes" of the section names. Raises OstinatoError where it cannot be found."""
+    if name == TOKENS:
+        return tokens
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        raise OstinatoError(f'"sizes" in the "ostinato" section is "{name}": it is "tokens", or names a function as "module:function"')
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise OstinatoError(f'"sizes" in the "ostinato" section is "{name}": {error}') from None
+    if not callable(found):
+        raise OstinatoError(f'"sizes" in the "ostinato" section is "{name}", which is a {type(found).__name__} and no function')
+    return found
+
+
+def tokens(item) -> int:
+    """Samples times length of the first input, padding counted: its first two dimensions."""
+    inputs = item[0]
+    first = inputs if torch.is_tensor(inputs) else inputs[0]
+    if not torch.is_tensor(first) or first.dim() == 0:
+        raise OstinatoError("the first input of a micro-batch is no tensor with dimensions: name a function of yours instead of \"tokens\"")
+    return math.prod(first.shape[:2])
+
+
+@dataclass(frozen=True)
+class Seen:
+    """By one rank: sizes, or why there are none; neither on a rank that reads nothing."""
+
+    sizes: tuple[float, ...] = ()
+    error: str = ""
+
+    def words(self, count: int) -> list[int]:
+        """As numbers of 64 bits, for `count` micro-batches."""
+        kind = FAILED if self.error else SIZES if self.sizes else NOTHING
+        bits = torch.tensor(self.sizes or [0.0] * count, dtype=torch.float64).view(torch.int64)
+        text = self.error.encode()[: 8 * WORDS_OF_TEXT].ljust(8 * WORDS_OF_TEXT, b"\0")
+        return [kind, *bits.tolist(), *torch.frombuffer(bytearray(text), dtype=torch.int64).tolist()]
+
+    @staticmethod
+    def of(words: Sequence[int], count: int) -> "Seen":
+        sizes = torch.tensor(words[1 : 1 + count], dtype=torch.int64).view(torch.float64).tolist()
+        text = bytes(torch.tensor(words[1 + count :], dtype=torch.int64).view(torch.uint8).tolist())
+        error = text.rstrip(b"\0").decode(errors="replace")
+        return {NOTHING: Seen(), SIZES: Seen(tuple(sizes)), FAILED: Seen(error=error)}[words[0]]
+
+
+def length_of_words(count: int) -> int:
+    return 1 + count + WORDS_OF_TEXT
+
+
+def seen_by(size_of: Callable[[Any], Any], items: Sequence) -> Seen:
+    """The size of each item, or what is wrong with the first that is none."""
+    sizes = []
+    for number, item in enumerate(items):
+        try:
+            sizes.append(_checked(size_of(item)))
+        except Exception as error:  # the user's function, on the user's data
+            kind = "" if isinstance(error, OstinatoError) else f"{type(error).__name__}: "
+            return Seen(error=f"the size of micro-batch {number}: {kind}{error}")
+    return Seen(tuple(sizes))
+
+
+def _checked(size: Any) -> float:
+    if torch.is_tensor(size) and size.numel() == 1:
+        size = size.item()
+    if isinstance(size, bool) or not isinstance(size, Real):
+        raise OstinatoError(f"a {type(size).__name__} is no number")
+    number = float(size)
+    if not 0 < number <= MOST:  # NaN is neither
+        raise OstinatoError(f"{size} is not above 0 and at most 2^50")
+    return number
+
+
+def agreed(everyone: Sequence[Seen]) -> tuple[float, ...]:
+    """The sizes that all ranks that read have seen. Raises OstinatoError, the same on every rank, where one has none, or two differ."""
+    for rank, seen in enumerate(everyone):
+        if seen.error:
+            raise OstinatoError(f"pipeline rank {rank}: {seen.error}")
+    reading = [(rank, seen.sizes) for rank, seen in enumerate(everyone) if seen.sizes]
+    first, sizes = reading[0]
+    for rank, other in reading[1:]:
+        for number, (a, b) in enumerate(zip(sizes, other, strict=True)):
+            if a != b:
+                raise OstinatoError(
+                    f"micro-batch {number} has the size {a:g} on pipeline rank {first} and {b:g} on pipeline rank {rank}: both must read "
+                    "the same items in the same order"
+                )
+    return sizes
+
+
+def whole_numbers(sizes: Sequence[float], reference: float) -> tuple[list[int], int]:
+    """Sizes and reference as integers in the same proportions: as they are, or in 1024ths."""
+    if all(value == int(value) for value in (*sizes, reference)):
+        return [int(value) for value in sizes], int(reference)
+    return [max(1, round(1024 * value)) for value in sizes], max(1, round(1024 * reference))

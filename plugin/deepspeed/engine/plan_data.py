@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data iterator of an engine that runs a plan: which ranks read it, and when; where each step has a plan of its own, all of a step
+before it begins."""
+
+from ostinato.ranks.groups import everyones
+from ostinato.ranks.presence import ranks_in_words
+
+from ..errors import OstinatoError
+from ..data.items import making_once, own
+from ..data.sizes import Seen, seen_by, size_function
+from .stage_passes import StagePasses
+
+
+class PlanData(StagePasses):
+    """Mixed in before PipelineEngine."""
+
+    def set_dataloader(self, loader):
+        if self._reads_data():
+            self.training_dataloader = loader
+            self.data_iterator = iter(loader)
+        elif self.stage_id in (0, self.num_stages - 1):  # it reads under 1F1B, and DataLoader draws where it begins
+            self.set_dataiterator(iter(loader))
+
+    def set_dataiterator(self, iterator):
+        if self._reads_data():
+            self.training_dataloader = None
+            self.data_iterator = iterator
+        elif not self._steps_here:
+            self._ostinato.offered = iterator
+
+    def _reads_data(self) -> bool:
+        return any(c.rank == self.stage_id and (c.reads or c.ends) for c in self._ostinato.stages)
+
+    def _refuse_without_data(self, data_iter) -> None:
+        """All ranks must call it, and raise the same."""
+        lacks = everyones(self._reads_data() and data_iter is None and self.data_iterator is None)
+        if ranks := [rank for rank, without in enumerate(lacks) if without]:
+            raise OstinatoError(
+                f"train_batch() was given no data on {ranks_in_words(ranks)}, where the plan reads it: give it to every rank, or to those of "
+                "engine.is_first_stage() and engine.is_last_stage()"
+            )
+
+    def _plan_step(self, batches: int) -> None:
+        """For the sizes of its micro-batches, which are read now."""
+        run = self._ostinato
+        run.ahead.clear()
+        seen = self._read_ahead(batches) if self._reads_data() else Seen()
+        assert run.steps is not None and run.executor is not None
+        with run.outside.planning():
+            ahead = {} if run.next_step is None else {"ahead": run.next_step.found}
+            program = run.steps.next(seen, self.global_steps + 1, **ahead)
+        run.executor.set_program(program)
+        if run.next_step is not None:
+            with run.random_numbers.reading():
+                run.next_step.prepare(self.data_iterator, self.batch_fn, batches)
+        if run.trace is not None:
+            run.trace.planned(program, run.steps.last)
+
+    def _read_ahead(self, batches: int) -> Seen:
+        """All items of a step; what is wrong is said by all ranks."""
+        run = self._ostinato
+        assert run.section.sizes is not None
+        read, items = self._next_unread, []
+        try:
+            run.random_numbers.read_ahead(lambda: items.append(own(read())), batches)
+        except Exception as error:  # the user's loader
+            return Seen(error=f"reading micro-batch {len(items)}: {type(error).__name__}: {error}")
+        run.ahead.extend(items)
+        return seen_by(size_function(run.section.sizes), items)
+
+    def _next_batch(self):
+        run = self._ostinato
+        item = run.ahead.popleft() if run.ahead else self._next_unread()
+        run.readers.note(item)
+        return item
+
+    def _next_unread(self):
+        """By DeepSpeed's code. What was read of the iterator before its turn comes first."""
+        next_step, iterator = self._ostinato.next_step, self.data_iterator
+        if next_step is not None:
+            self.data_iterator = next_step.before(iterator)
+        try:
+            with making_once(self):
+                return super()._next_batch()
+        finally:
+            self.data_iterator = iterator
+
+    def read_first_batch(self) -> None:
+        """Of the step or evaluation that begins."""
+        with self._reading():
+            self._ostinato.batches.read_first()

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the executor calls for a stage: its forward and what stands around its backward, by DeepSpeed's own passes."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
+from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.utils import register_output_backward_hooks
+from ostinato.nn import ShardedLogits
+
+from ..section import plans
+from .crossings import crossing
+from ..errors import OstinatoError
+from ..stages.idle import learn_nothing
+from ..section.plans import Stage
+from .run import Run
+from ..upstream import Engine
+
+
+class Nothing:
+    """Stands for None among the inputs of a stage, each of which DeepSpeed's forward pass clones."""
+
+    def clone(self) -> None:
+        return None
+
+
+NOTHING = Nothing()
+
+# Goes with the tensor of a tuple of one, which is something else to a layer than the tensor itself.
+ALONE = torch.empty(0, 1, 0, 3, dtype=torch.uint8)
+
+
+def _is_mark(value) -> bool:
+    return torch.is_tensor(value) and value.shape == ALONE.shape and value.dtype == ALONE.dtype
+
+
+def _taken(stage: Stage, given, made: tuple | None):
+    """What a stage that reads data runs on: all inputs of the batch, or those that it takes and what other stages made."""
+    if stage.takes is None:
+        return given
+    given = given if isinstance(given, tuple) else (given,)
+    values = (*(given[i] for i in stage.takes), *(made or ()))
+    return values if len(values) > 1 else values[0]
+
+
+def _handed_on(inputs: tuple) -> Any:
+    """What a stage that reads no data runs on, out of what the executor gives it."""
+    if len(inputs) == 1:
+        return inputs[0]
+    if len(inputs) == 2 and _is_mark(inputs[1]):
+        return inputs[:1]
+    return tuple(NOTHING if tensor is None else tensor for tensor in inputs)
+
+
+def _ask_for_gradient(inputs: Any) -> None:
+    """Of what stages that learn nothing have made: a re-entrant checkpoint runs no backward where nothing that it is given asks for one."""
+    for tensor in inputs if isinstance(inputs, tuple) else (inputs,):
+        if torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.is_leaf:
+            tensor.requires_grad_()
+
+
+def _gradients(outputs: Any) -> int:
+    """How many tensors a backward starts from."""
+    return sum(torch.is_tensor(t) and t.requires_grad for t in outputs) if isinstance(outputs, tuple) else 1
+
+
+class StagePasses(Engine):
+    """Mixed in before PipelineEngine."""
+
+    _ostinato: Run
+    _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
+
+    def _one_by_one(self, stage: Stage) -> bool:
+        """DeepSpeed runs Tensor.backward() for each output of a rank, one after the other, through all of its layers; a stage that begins and
+        ends where the rank does in its partition keeps that order, in which gradients are added. Recomputing it several times is not possible.
+        """
+        parts = self._ostinato.stock_parts
+        begins = dict(zip(parts[1:-1], parts, strict=False))  # by the layer after a rank's last
+        return begins.get(stage.layers[-1] + 1) == stage.first and not stage.recomputes
+
+    def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
+        """What the executor calls: the outputs of a stage, or the scaled loss."""
+        run = self._ostinato
+        copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
+        with run.memory.forward(name) if run.memory else nullcontext():
+            outputs = self.forward_stage(stage, copies * micro_batch + stage.copy, inputs)
+        if not stage.ends:
+            return outputs
+        if not torch.is_tensor(self.loss):
+            raise OstinatoError(f"the loss is a {type(self.loss).__name__}: a backward begins from one tensor (others: the model's get_additional_losses())")
+        loss = self.scale(self.loss / self.gradient_accumulation_steps())
+        self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
+        self.fwd_outputs.clear()  # evaluation reads it; a loss may hold as much memory as the logits that it was reduced from
+        return loss
+
+    def forward_stage(self, stage: Stage, batch: int, inputs: tuple | None):
+        """DeepSpeed's forward pass of one stage on one batch. `inputs`: what the stages before it made; None where there is none."""
+        run, buffers = self._ostinato, self.pipe_buffers
+        if stage.reads:
+            inputs = _taken(stage, self._read(stage, batch, "inputs"), inputs)
+        elif inputs is not None:
+            inputs = _handed_on(inputs)
+        if torch.is_grad_enabled() and self._reentrant_activation_checkpointing() and self.module.learns(stage):
+            _ask_for_gradient(inputs)
+        labels = self._read(stage, batch, "labels") if stage.ends else None  # reading goes through these buffers
+        buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
+        run.active = stage
+        self.module.show(stage)
+        self.module.micro_offset = run.batches_before + batch  # it seeds the layers of a micro-batch where seed_layers is on
+        with run.random_numbers.forward(batch):
+            self._INSTRUCTION_MAP[schedule.ForwardPass](self, batch)  # as DeepSpeed: a method of a subclass does not count
+        run.active = None
+        outputs = buffers["outputs"][batch]
+        if isinstance(outputs, ShardedLogits):
+            self._follow(outputs)
+        buffers["inputs"][batch] = buffers["outputs"][batch] = buffers["labels"][batch] = None
+        if stage.ends:
+            return outputs
+        outputs = crossing(stage, outputs, run.stock_parts)
+        if self._steps_here <= 1 and _gradients(outputs) > 1 and (run.splits(stage) or not self._one_by_one(stage)):
+            run.several.add(stage.layers[-1])
+        alone = isinstance(outputs, tuple) and len(outputs) == 1
+        return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
+
+    def _read(self, stage: Stage, batch: int, name: str):
+        """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for the others."""
+        run, value = self._ostinato, None
+        if stage.rank == self.stage_id:
+            with nullcontext() if run.batches.has_read(batch) else self._reading():
+                value = run.batches.take(batch, name)
+        courier = run.couriers.get((stage.index, name))
+        return value if courier is None else courier.share(value)
+
+    @contextmanager
+    def _reading(self):
+        """Around what DeepSpeed's code reads; what a loader draws there is no layer's."""
+        run = self._ostinato
+        run.loading = True
+        try:
+            with run.random_numbers.reading():
+                yield
+        finally:
+            run.loading = False
+
+    def _reentrant_activation_checkpointing(self):
+        """Asked while a batch is read, with the stage that ran last still shown."""
+        interval, function = self.module.own_checkpointing
+        return interval > 0 and function is not non_reentrant_checkpoint
+
+    def _follow(self, logits: ShardedLogits) -> None:
+        """What DeepSpeed does with outputs that are tensors: its hooks on their way back, and logits for evaluation."""
+        register_output_backward_hooks(logits.part, self._backward_prologue, self._backward_prologue_per_tensor)
+        if self.eval_return_logits:
+            self.outputs = logits.whole()
+
+    def _before_backward(self, stage: Stage, micro_batch: int, part: str) -> None:
+        """Recomputation reads the stage's layers; DeepSpeed's hooks on gradients ask who runs the backward. `part`: "B" (all of
+        it), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the last ones) where they come.
+        """
+        run = self._ostinato
+        run.active = stage
+        self.module.show(stage)
+        batch = plans.copies_of(run.stages) * micro_batch + stage.copy
+        run.random_numbers.before_backward(batch)
+        self._running_engine_backward = True
+        if part == "I":
+            self._start_timers(self.engine_timers.backward_timers)
+        else:
+            super()._backward_prologue()
+            if run.idle is not None:
+                learn_nothing(run.idle)
+
+    def _after_backward(self, part: str) -> None:
+        """What DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their fp32 sums)."""
+        if part == "I":
+            self._stop_timers(self.engine_timers.backward_timers)
+        else:
+            self._backward_epilogue()
+        self._running_engine_backward = False
+        self._ostinato.random_numbers.after_backward()
+        self._ostinato.active = None
+
+    def _backward_prologue(self):
+        """DeepSpeed calls it from a hook on the outputs, which of a split backward only the first half passes."""
+
+    def _backward_prologue_per_tensor(self, grad):
+        """The loss was divided by the accumulation steps before the backward."""
+        return grad
+
+    def _exec_backward_pass(self, buffer_id):
+        raise OstinatoError("a backward outside the plan")

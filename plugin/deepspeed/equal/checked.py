@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine computes in its first steps is recorded, to be compared with what another schedule computes (prints).
+
+    recorder = Recorder(engine, steps=2)             # right after the engine is made, on every rank: DeepSpeed's own, or a plan's
+    for _ in range(2):
+        engine.train_batch(data)
+    text = recorder.all().to_text()                  # what all ranks saw; the engine is as it was
+
+Of each step that is the loss, the gradients that the optimizer's step is given (DeepSpeed has reduced them by then), their norm, and the
+weights and buffers after it. A tensor's name is the model's own, so it is the same under every placement.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.pipe.schedule import OptimizerStep
+from deepspeed.runtime.utils import is_model_parallel_parameter
+from ostinato.ranks.groups import everyones
+
+from ..stages.idle import NAME as IDLE
+from .prints import KINDS, Print, Records, Step, print_of, same
+from ..upstream import Engine
+
+
+class Recorder:
+    """Keeps prints of the first `steps` training steps of the engine, which it then leaves as it was."""
+
+    def __init__(self, engine: Engine, steps: int):
+        self._engine, self._expected = engine, steps
+        self._steps: list[Step] = []
+        self._layers: dict[str, int] = {}
+        self._left_out: set[str] = set()
+        self._unseen = ""
+        self._now: Step = {}  # of the step that runs
+        instructions, train = engine._INSTRUCTION_MAP, engine.train_batch
+        step = instructions[OptimizerStep]
+        self._ours = {
+            "_INSTRUCTION_MAP": instructions | {OptimizerStep: lambda _, **given: self._step(step, **given)},
+            "train_batch": lambda *args, **given: self._train(train, *args, **given),
+        }
+        self._theirs = {name: engine.__dict__[name] for name in self._ours if name in engine.__dict__}
+        if steps:
+            engine.__dict__.update(self._ours)
+
+    def all(self) -> Records:
+        """Of all ranks, each of which must call it: the same on each. What several hold is in it once."""
+        self._leave()
+        eps = max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
+        mine = Records(self._steps, self._layers, sorted(self._left_out), self._unseen, eps)
+        return _merged(everyones((self._engine.grid.get_data_parallel_rank(), mine)))
+
+    def _leave(self) -> None:
+        """Where a script has put a wrapper on ours, both stay, and hand everything on."""
+        self._expected, attributes = 0, self._engine.__dict__
+        for name in [name for name, value in self._ours.items() if attributes.get(name) is value]:
+            del attributes[name]
+            attributes.update({name: self._theirs[name]} if name in self._theirs else {})
+
+    def _train(self, train: Callable, *args: Any, **given: Any) -> Any:
+        loss = train(*args, **given)
+        if self._expected:
+            self._now["loss"] = {"": _print_of_number(loss)}
+            self._steps.append(self._now)
+            if len(self._steps) == self._expected:
+                self._leave()
+        return loss
+
+    def _step(self, step: Callable, **given: Any) -> None:
+        """DeepSpeed's instruction, and what is seen before and after it."""
+        engine = self._engine
+        if not self._expected:
+            return step(engine, **given)
+        gradients = self._gradients()
+        step(engine, **given)
+        norm = engine._global_grad_norm  # not get_global_grad_norm(), which says more under a plan
+        self._now = {
+            "gradients": gradients,
+            "norm": {} if norm is None else {"": _print_of_number(norm)},
+            "weights": {name: print_of(tensor) for name, tensor in self._held(engine.module.named_parameters())},
+            "buffers": {name: print_of(tensor) for name, tensor in self._held(engine.module.named_buffers())},
+        }
+
+    def _held(self, named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, Any]]:
+        """Those that this rank holds all of."""
+        run = getattr(self._engine, "_ostinato", None)
+        parts, shards = ({id(part.parameter) for part in run.parts}, run.shards) if run else (set(), {})
+        for name, tensor in named:
+            layer = _layer_of(name, self._engine.module._layer_specs)
+            of_shard = layer in shards and not isinstance(tensor, torch.nn.Parameter)
+            if of_shard or id(tensor) in parts or is_model_parallel_parameter(tensor):
+                self._left_out.add(name)
+            elif name != IDLE:
+                self._layers[name] = layer
+                yield name, tensor
+
+    def _gradients(self) -> dict[str, Print | None]:
+        """All ranks that hold the same parameters must call it: ZeRO's put their shares together."""
+        learning = {name: p for name, p in self._held(self._engine.module.named_parameters()) if p.requires_grad}
+        if not self._readable(list(learning.values())):
+            self._unseen = type(self._engine.optimizer).__name__
+            return {}
+        found = ((name, self._gradient(parameter)) for name, parameter in learning.items())
+        return {name: None if gradient is None else print_of(gradient) for name, gradient in found}
+
+    def _gradient(self, parameter: Any) -> torch.Tensor | None:
+        if self._engine.using_bf16_optimizer:
+            return getattr(parameter, "_hp_grad", None)  # whole on every replica
+        return parameter.get_full_hp_grad() if hasattr(parameter, "_hp_mapping") else parameter.grad
+
+    def _readable(self, parameters: list[Any]) -> bool:
+        """Whether every replica has its shares of ZeRO's gradients: one that has not would leave the others waiting."""
+        try:
+            mine = self._engine.using_bf16_optimizer or all(map(_has_share, parameters))
+        except (AttributeError, LookupError, TypeError, ValueError):  # DeepSpeed keeps them elsewhere
+            mine = False
+        agreed = torch.tensor(int(mine), device=self._engine.device)
+        dist.all_reduce(agreed, op=dist.ReduceOp.MIN, group=self._engine.grid.get_data_parallel_group())
+        return bool(agreed)
+
+    def _dtypes(self) -> Iterator[torch.dtype]:
+        """In which the model computes, as far as DeepSpeed and torch know."""
+        engine = self._engine
+        yield from {p.dtype for p in engine.module.parameters() if p.is_floating_point()}
+        if engine.torch_autocast_enabled():
+            yield engine.torch_autocast_dtype()
+        if engine.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
+            yield torch.float16  # as many digits as TF32
+
+
+def _print_of_number(number: Any) -> Print:
+    """Its dtype is another on ranks that DeepSpeed has sent it to."""
+    return print_of(torch.tensor(float(number), dtype=torch.float64))
+
+
+def _has_share(parameter: Any) -> bool:
+    mapping = getattr(parameter, "_hp_mapping", None)
+    return mapping is None or (not mapping.use_offload and torch.is_tensor(mapping.get_lp_grad_fragment(parameter._index_in_param_group)))
+
+
+def _layer_of(name: str, specs: list[Any]) -> int:
+    """By the tensor's name in a PipelineModule."""
+    first, second = [*name.split("."), ""][:2]
+    if first == "tied_modules":
+        return next(index for index, spec in enumerate(specs) if getattr(spec, "key", None) == second)
+    return int(first) if first.isdigit() else len(specs)
+
+
+def _merged(everyone: list[tuple[int, Records]]) -> Records:
+    """`everyone`: (replica, record) by rank. Where a replica's tensor is another (BatchNorm's statistics), it is name@replica."""
+    layers: dict[str, int] = {}
+    steps: list[Step] = [{kind: {} for kind in KINDS} for _ in range(min(len(mine.steps) for _, mine in everyone))]
+    for replica, mine in everyone:
+        for step, own in zip(steps, mine.steps, strict=False):
+            for kind, name, printed in ((kind, name, p) for kind in own for name, p in own[kind].items()):
+                key = name
+                while not same(step[kind].setdefault(key, printed), printed):
+                    key = f"{name}@{replica}" if key == name else f"{key}'"
+                layers |= {key: mine.layers[name]} if name else {}
+    layers = dict(sorted(layers.items(), key=lambda entry: entry[1]))
+    left_out = sorted({name for _, mine in everyone for name in mine.left_out})
+    return Records(steps, layers, left_out, max(mine.unseen for _, mine in everyone), max(mine.eps for _, mine in everyone))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first steps under a plan are compared with those that DeepSpeed's own 1F1B has run in the first start ("check")."""
+
+from typing import Any
+
+from ..tell.announce import say
+from .checked import Recorder
+from ..errors import OstinatoError
+from .prints import Records, compare
+from ..upstream import Engine
+
+WHY = (
+    "a layer that keeps more than buffers, an optimizer that sees several parameters together, data that differ by rank, or random numbers that the "
+    "script draws without a seed, or for the layers of its rank"
+)
+
+
+def compare_with(engine: Engine, first: str, require: bool) -> None:
+    """`first`: Records of the first start, as text. The step after the last that is compared does not begin where they differ beyond rounding,
+    unless `require` is off. All ranks must call it.
+    """
+    theirs = Records.from_text(first)
+    recorder, train = Recorder(engine, len(theirs.steps)), engine.train_batch
+    left = len(theirs.steps)
+
+    def train_batch(*args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        loss = train(*args, **kwargs)
+        left -= 1
+        if left == 0:
+            _tell(theirs, recorder.all(), require)
+        return loss
+
+    vars(engine)["train_batch"] = train_batch
+
+
+def _tell(theirs: Records, ours: Records, require: bool) -> None:
+    told = compare(theirs, ours)
+    if require and not told.within_rounding:
+        raise OstinatoError(f'{told.sentence()} ({WHY}); "require": false in the "ostinato" section lets the run go on all the same')
+    say(f"measured: {told.sentence()}")

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The random numbers that 1F1B draws, under any placement.
+
+In DeepSpeed's own pipeline each rank draws from its own generators: micro-batch after micro-batch, for the layers of its partition in
+order. That sequence is the rank's stream. Where each layer takes as many numbers for every micro-batch, the state that it starts
+from is known without running anything else: the stream's state at the beginning of the step, so many numbers on. So a rank that
+runs a layer of another's partition puts its generators there before it, and puts them back afterwards.
+
+    counts = Learning(...)                  # watches one forward of each layer, for what it takes
+    streams = Streams(parts, rank, counts, group, device)
+    streams.begin_step(batches)             # all ranks: states at the beginning of the step
+    streams.begin(batch); streams.enter(layer); ...; streams.end()      # around what runs, forwards and recomputations
+    streams.end_step()
+    streams.new()                           # layers that took another number than was learned: not 1F1B's from there on
+
+Numbers that a hook draws in a backward, or a layer that recomputes itself without its generator's state, are nobody's stream: they come from
+where such draws left off.
+
+Training and evaluation have streams of their own, for layers draw otherwise in them; "step" stands for either.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from ..randomness import generators
+from ..stages.buffers import Buffers
+from ..randomness.draws import BACKWARD, BATCH, LOSS
+from ..randomness.generators import Counts, State
+from ..stages.module import StagedLayers
+from ..randomness.random_state import foreign, same
+
+
+class Learning:
+    """How many numbers each layer of this rank takes. `counts`: by layer; None where they are not torch's, or cannot be counted."""
+
+    def __init__(self):
+        self.counts: dict[int | str, Counts | None] = {}
+        self._now: int | str | None = None
+        self._before: tuple = ()
+
+    def begin(self, _batch: int) -> None:
+        pass
+
+    def enter(self, what: int | str) -> None:
+        self.end()
+        self._now, self._before = what, (generators.current(), foreign())
+
+    def end(self) -> None:
+        if self._now is None:
+            return
+        (before, others), after = self._before, generators.current()
+        torchs_own = all(map(same, others, foreign()))
+        counts = generators.taken(before, after) if torchs_own else None
+        if counts is None or any(counts):
+            self.counts[self._now] = counts
+        self._now = None
+
+
+class Streams:
+    """Of one rank. `parts`: DeepSpeed's partition; `counts`: of every layer that draws, the same on all ranks of the pipeline."""
+
+    def __init__(self, parts: list[int], rank: int, counts: dict[int | str, Counts], group, device):
+        self._rank, self._counts, self._group, self._device = rank, counts, group, device
+        self._order: list[list[int | str]] = [[] for _ in parts[1:]]  # by stream, what draws from it
+        for layer in sorted(what for what in counts if isinstance(what, int)):
+            self._order[bisect_right(parts, layer) - 1].append(layer)
+        if LOSS in counts:
+            self._order[-1].append(LOSS)
+        self._of = {what: stream for stream, order in enumerate(self._order) for what in order}
+        self._total = [_sum(counts[what] for what in order) for order in self._order]
+        self._starts: list[list[State]] = []  # by stream and batch, as far as they were needed
+        self._batch = self._batches = 0
+        self._checks = self._entered = True
+        self._beside: State | None = None  # where what is drawn in backwards goes on; None until something is
+        self._own = self._expected = generators.current()
+        self._now: int | str | None = None
+        self._anew = False
+        self._new: dict[int | str, list[str]] = {}
+
+    def begin_step(self, batches: int, before: State | None) -> None:
+        """All ranks of the pipeline must call it. `before`: the state before this rank read the first batch; None where it reads none.
+
+        In DeepSpeed's own pipeline the first and the last rank read it, and draw what a loader draws that begins anew.
+        """
+        self._batches, after, last = batches, generators.current(), len(self._order) - 1
+        drew = generators.taken(before, after) if before is not None else tuple(0 for _ in after)
+        if drew is None or (any(drew) and self._rank not in (0, last)):
+            self._new[BATCH] = ["torch"]
+            drew = tuple(0 for _ in after)
+        reads = before is not None and self._rank in (0, last)
+        self._starts = [[state] for state in self._gathered(after if reads else before or after, drew, reads)]
+
+    def end_step(self) -> None:
+        """This rank's generators are where DeepSpeed's own pipeline would have left them."""
+        generators.become(self._start(self._rank, self._batches))
+        self._starts = []
+
+    def begin(self, batch: int, recomputed: bool = False) -> None:
+        """`recomputed`: by what puts the generators somewhere itself, so that nothing is checked."""
+        self._batch, self._now, self._checks, self._entered = batch, None, not recomputed, False
+        self._anew = False
+        self._own = self._expected = generators.current()
+        if recomputed:  # not where forwards begin: what is put there has been kept from a forward
+            self._beside = self._beside or generators.advanced(self._own, tuple(4 for _ in self._own))
+            generators.become(self._beside)
+
+    def drawn_anew(self) -> None:
+        """In 1F1B, what runs next draws other numbers than in its forward."""
+        self._anew = True
+
+    def enter(self, what: int | str) -> None:
+        self._check()
+        if self._anew and what in self._of:
+            self._new[BACKWARD] = ["torch"]
+        self._now, self._entered = what, True
+        if what in self._of:
+            stream = self._of[what]
+            before = _sum(self._counts[other] for other in self._order[stream][: self._order[stream].index(what)])
+            start = self._start(stream, self._batch)
+            start = start if before is None else generators.advanced(start, before)
+            generators.become(start)
+            self._expected = generators.advanced(start, self._counts[what])
+
+    def end(self) -> None:
+        self._check()
+        if not self._checks and not self._entered:
+            self._note_beside()
+        generators.become(self._own)
+
+    def _note_beside(self) -> None:
+        now = generators.current()
+        if self._beside is not None and not generators.same(now, self._beside):
+            self._beside, self._new[BACKWARD] = now, ["torch"]
+
+    def _check(self) -> None:
+        """What ran last has taken what it was to take."""
+        if self._checks and self._now is not None and not generators.same(generators.current(), self._expected):
+            self._new[self._now] = ["another number of them than in the first forward"]
+            self._expected = generators.current()
+
+    def note_batch(self, before: State) -> None:
+        """After a batch was read, inside of a step."""
+        if not generators.same(before, generators.current()):
+            self._new[BATCH] = ["torch"]
+
+    def new(self) -> dict[int | str, list[str]]:
+        found, self._new = self._new, {}
+        return found
+
+    def drawn(self) -> list[int | str]:
+        return list(self._counts)
+
+    def _start(self, stream: int, batch: int) -> State:
+        """O(batches) once a step and stream."""
+        states = self._starts[stream]
+        while len(states) <= batch:
+            total = self._total[stream]
+            states.append(states[-1] if total is None else generators.advanced(states[-1], total))
+        return states[batch]
+
+    def _gathered(self, state: State, drew: Counts, reads: bool) -> list[State]:
+        """Of each rank of the pipeline; of those that would read the first batch in DeepSpeed's, after it."""
+        sizes = [len(tensor) for tensor in state]
+        numbers = torch.tensor([reads, *drew], dtype=torch.int64)
+        mine = torch.cat([*state, numbers.view(torch.uint8)]).to(self._device)
+        everyone = [torch.empty_like(mine) for _ in self._order]
+        dist.all_gather(everyone, mine, group=self._group)
+        parts = [[part.clone() for part in whole.cpu().split([*sizes, 8 * len(numbers)])] for whole in everyone]
+        said = [part[-1].view(torch.int64).tolist() for part in parts]
+        found = max((tuple(numbers[1:]) for numbers in said), default=())
+        states = [tuple(part[:-1]) for part in parts]
+        return [
+            generators.advanced(state, found) if stream in (0, len(states) - 1) and not said[stream][0] else state
+            for stream, state in enumerate(states)
+        ]
+
+
+def _sum(counts) -> Counts | None:
+    """None of nothing."""
+    listed = list(counts)
+    return tuple(map(sum, zip(*listed, strict=True))) if listed else None
+
+
+@contextmanager
+def layers_kept(model: StagedLayers) -> Iterator[None]:
+    """What a forward leaves in buffers is undone, and DeepSpeed's checkpointing, which counts forwards, takes no part in it."""
+    interval, model.activation_checkpoint_interval = model.activation_checkpoint_interval, 0
+    buffers = Buffers({**dict(zip(model._local_layers, model._local_funcs, strict=True)), "loss": model.loss_fn})
+    before = buffers.now()
+    try:
+        yield
+    finally:
+        buffers.restore(before)
+        model.activation_checkpoint_interval = interval

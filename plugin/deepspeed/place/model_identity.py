@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a plan was made for this model: its placement carries the digest of each layer that was profiled.
+
+A rank has built some layers only. So each says the digests of those (agreement), and all tell the model's together, before DeepSpeed casts
+anything. A profile shows layers as deepspeed.initialize() gets them: adapters that a script puts on are not there yet when the PipelineModule
+is made, so that then only names are compared.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
+
+from ..errors import OstinatoError
+from ..randomness.random_state import random_state_kept
+from ..upstream import Model
+
+
+def names_of(model: Model) -> list[str]:
+    """Of all layers, known without building them."""
+    return [layer_name(index, spec) for index, spec in enumerate(model._layer_specs)]
+
+
+def local_digests(model: Model) -> dict[int, str]:
+    """Of the layers that this rank has built and holds whole, by index."""
+    digests = {}
+    held = vars(model).get("_local_layers") or range(model._local_start, model._local_start + len(model.forward_funcs))
+    parts = vars(model).get("_shards", {})
+    for index, function in ((i, f) for i, f in zip(held, model.forward_funcs, strict=False) if i not in parts):
+        spec = model._layer_specs[index]
+        module = model.tied_modules[spec.key] if hasattr(spec, "tied_weight_attr") else function
+        digests[index] = layer_digest(layer_name(index, spec), layer_parameters(module))
+    return digests
+
+
+def together(of_ranks: list[dict[int, str]]) -> dict[int, str]:
+    """The digests of layers, by index. Raises OstinatoError where two ranks hold the same layer with other parameters."""
+    whole: dict[int, str] = {}
+    for rank, digests in enumerate(of_ranks):
+        for index, digest in digests.items():
+            if whole.setdefault(index, digest) != digest:
+                first = next(r for r, other in enumerate(of_ranks) if index in other)
+                raise OstinatoError(f"layer {index} has other parameters on rank {rank} than on rank {first}")
+    return whole
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What a placement says of the model that it was made for: the digest of its profile ("": it was written by hand), and of each
+    layer its name and digest ([]: not known).
+    """
+
+    sha256: str = ""
+    layers: tuple[tuple[str, str], ...] = ()
+    shares_cores: bool = False  # the placement says which of its devices do
+    micro_batch_size: int = 0  # samples; 0: not known
+
+
+def read(placement: Path) -> Profiled:
+    """The table [model] of a placement that has been checked. Only that table is parsed: blocks may be many."""
+    text = placement.read_text()
+    shares = "\n[[hosts]]\n" in text
+    _, found, rest = text.partition("\n[model]\n")
+    if not found:
+        return Profiled(shares_cores=shares)
+    table = tomllib.loads(rest.partition("\n[")[0])
+    layers = tuple(entry.rpartition(" ")[::2] for entry in table.get("layers", ()))
+    return Profiled(table.get("sha256", ""), layers, shares, table.get("micro_batch_size", 0))
+
+
+def check(profiled: Profiled, placement: str, digests: dict[int, str], specs: list, made: bool) -> str:
+    """What rank 0 is to say, or "". Raises OstinatoError, the same on every rank, where the plan was made for another model.
+
+    `placement`: its name; `digests`: of this model's layers, but for those of which ranks hold parts; `made`: the script has finished the model.
+    """
+    expected, here = profiled.layers, [layer_name(index, spec) for index, spec in enumerate(specs)]
+    if not profiled.sha256:
+        return ""
+    if len(expected) != len(specs):
+        whole = [digests.get(index, "") for index in range(len(specs))]
+        return "" if digest_of_layers(whole) == profiled.sha256 or not made else _unknown(placement)
+    differing = [i for i, digest in sorted(digests.items()) if digest != expected[i][1] and (made or here[i] != expected[i][0])]
+    changed = [i for i in differing if here[i] == expected[i][0] and _as_specified(here[i], specs[i]) == expected[i][1]]
+    if wrong := [i for i in differing if i not in changed]:
+        raise OstinatoError(_difference(placement, wrong, here, [name for name, _ in expected]))
+    return changed and (
+        f"layers {', '.join(map(str, changed))} were given other parameters after they were built: the plan was made for what their "
+        "LayerSpecs build"
+    ) or ""
+
+
+def _unknown(placement: str) -> str:
+    return f'placement "{placement}" was made from a profile without digests of layers: whether it is of this model is not known'
+
+
+def size_note(profiled: Profiled, samples: int) -> str:
+    """What rank 0 is to say of micro-batches of so many samples, or ""."""
+    if profiled.micro_batch_size in (0, samples):
+        return ""
+    return (
+        f"the plan was made for micro-batches of {profiled.micro_batch_size} samples, and this run has {samples} "
+        "(train_micro_batch_size_per_gpu): its times and memory are not those planned; profile again"
+    )
+
+
+def _difference(placement: str, wrong: list[int], here: list[str], expected: list[str]) -> str:
+    first = wrong[0]
+    what = f'layer {first} is "{here[first]}", and was "{expected[first]}"'
+    if here[first] == expected[first]:
+        what = f'layer {first} ("{here[first]}") has other parameters than it had'
+    more = f" ({len(wrong) - 1} more differ: {', '.join(map(str, wrong[1:9]))}{', ...' if len(wrong) > 9 else ''})" if wrong[1:] else ""
+    return (
+        f'placement "{placement}" was made for another model: {what} when the model was profiled{more}; profile this model '
+        '("ostinato profile"), and plan again'
+    )
+
+
+def _as_specified(name: str, spec) -> str:
+    """The digest of what a LayerSpec builds, without memory for it; "" where that cannot be told."""
+    if not hasattr(spec, "build"):
+        return ""
+    try:
+        with random_state_kept(), torch.device("meta"):
+            return layer_digest(name, layer_parameters(spec.build()))
+    except Exception:  # the user's constructor, on a device that it may not expect
+        return ""

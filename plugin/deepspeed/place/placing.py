@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the layers of a PipelineModule where a plan has them, at the end of its constructor.
+
+    place(model, {"plan": "plan.json"}, file=None)      # all ranks, before the script sees the model
+    placed_of(model)                                    # Placed; None where DeepSpeed's own partition holds
+
+Whatever a script does to the model afterwards (optimizers, hooks, adapters, references to layers) it does to what trains.
+deepspeed.initialize() checks that configuration and plan fit, and makes the engine (start).
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deepspeed.accelerator import get_accelerator
+from ostinato.ranks import cores
+
+from . import loss_state, model_identity
+from .. import again
+from ..data import step_plans
+from ..section import plans
+from ..section.agreement import Statement, agree, versions
+from ..tell.announce import say
+from ..section.config import Paths, Section, parse_section, resolve
+from ..errors import OstinatoError, Unsupported
+from .experts import refuse_experts_apart
+from ..stages.idle import give_idle
+from .rebuild import Rebuilt, rebuild
+from ..section.search import kept_plan
+from ..stages.sharding import check_layers, shards_of
+from ..upstream import Model
+
+if TYPE_CHECKING:
+    from ostinato._plugin import Program
+
+# What must be equal everywhere; files may have other names on other nodes.
+COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "read_ahead", "timeout_s", "require", "check"}
+KEY = "_ostinato_placed"
+
+
+@dataclass
+class Prepared:
+    """What this rank could make of its section; fields after the first that failed are None."""
+
+    engine: int = 0  # which of the process's; 0: none yet
+    section: Section | None = None
+    paths: Paths | None = None
+    program: "Program | None" = None
+    placement: str = ""  # its text, where steps have plans of their own
+    measured: str = ""  # what the profile says of micro-batches of several sizes, as JSON; "": nothing
+    profiled: model_identity.Profiled = field(default_factory=model_identity.Profiled)  # the model that it was made for
+    places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
+    error: OstinatoError | None = None
+    files: dict[str, str] = field(default_factory=dict)  # of a plan that was searched: their texts, by name
+
+    def checked(self) -> tuple[Section, Paths]:
+        """Once all ranks agree: nothing failed."""
+        assert self.section is not None and self.paths is not None
+        return self.section, self.paths
+
+
+@dataclass
+class Placed:
+    """A model whose layers lie where the plan of `prepared` has them."""
+
+    prepared: Prepared
+    stages: list[plans.Stage]
+    shards: dict
+    rebuilt: Rebuilt
+
+
+def placed_of(model) -> Placed | None:
+    return vars(model).get(KEY)
+
+
+def place(model: Model, section: dict, file: str | None) -> None:
+    """Where the plan is not known yet, is checked against 1F1B first, or is not for this model, the latter stays as DeepSpeed has made it:
+    deepspeed.initialize() says what is wrong. Raises OstinatoError on every rank where a layer cannot be moved.
+    """
+    prepared = Prepared()
+    try:
+        prepared.section = parse_section(section, file or "DeepSpeed configuration")
+        prepared.paths = resolve(prepared.section, file, again.left_by_first())
+    except OstinatoError as error:
+        prepared.error = error
+    asked, paths = prepared.section, prepared.paths
+    if asked is not None and paths is not None:
+        if not _is_known(asked, paths):
+            return
+        if paths.plan is not None:
+            lower(prepared, paths, model)
+    try:
+        agreed(prepared, model, made=False)
+        if prepared.program is None:
+            with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
+                if found is None:
+                    return
+                lower(prepared, found, model)
+            agreed(prepared, model, made=False)
+    except OstinatoError:
+        return
+    lay_out(prepared, model)
+
+
+def _is_known(section: Section, paths: Paths) -> bool:
+    """The plan, now that the model is made, and nothing comes before it. A second start without one has none."""
+    if again.left_by_first() is not None:
+        return paths.plan is not None and paths.plan.parent == again.left_by_first()
+    return not section.check and (not section.searches or section.placement is not None or (section.auto and paths.output is not None))
+
+
+def lay_out(prepared: Prepared, model: Model) -> Placed:
+    """Moves the layers. All ranks must call it, with one program."""
+    assert prepared.program is not None
+    stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
+    shards = shards_of(model._grid, stages, prepared.checked()[0].timeout_s)
+    rebuilt = rebuild(model, stages, shards)
+    loss_state.hand_on(model, stages)
+    refuse_experts_apart(model)
+    if plans.trains(prepared.program) and not any(True for _ in model.parameters()):
+        give_idle(model, [])  # a script makes an optimizer on every rank
+    made = vars(model)[KEY] = Placed(prepared, stages, shards, rebuilt)
+    return made
+
+
+def lower(prepared: Prepared, paths: Paths, model: Model) -> None:
+    """The program of a plan that fits this model, and the model that it was made for; else the error."""
+    try:
+        _lower(prepared, paths, model)
+    except OstinatoError as error:
+        prepared.error = error
+
+
+def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
+    program, section = plans.lower(paths), prepared.section
+    assert section is not None and paths.placement is not None and paths.plan is not None
+    if section.sizes:
+        step_plans.refuse(program, plans.stages_of(program), paths.plan.read_text())
+    plans.check_shape(program, model.topology().get_dim("pipe"), model._layer_specs)
+    check_layers(model._layer_specs, plans.stages_of(program))
+    if section.sizes:
+        prepared.placement = paths.placement.read_text()
+        prepared.measured = paths.sizes.read_text() if paths.sizes else ""
+    prepared.program, prepared.profiled = program, model_identity.read(paths.placement)
+
+
+def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool = True) -> None:
+    """Raises the same on every rank where one cannot run, where they differ, and where the plan is for another model. `configuration`: what
+    of DeepSpeed's own must be equal, a line each; `made`: the script has finished the model.
+    """
+    timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
+    everyone = agree(_statement(prepared, model, configuration), timeout_s)
+    prepared.places = [cores.Place(*statement.place) for statement in everyone]
+    if prepared.program is None:
+        return
+    digests = model_identity.together([statement.layers for statement in everyone])
+    note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs, made)
+    # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they compute.
+    counted = prepared.profiled.shares_cores or prepared.checked()[0].searches
+    for said in (note, "" if placed_of(model) else cores.note(prepared.places, counted)):
+        if said:
+            say(said)
+
+
+def _statement(prepared: Prepared, model: Model, configuration: str) -> Statement:
+    error, program = prepared.error, prepared.program
+    return Statement(
+        version=versions(),
+        plan=program.plan_sha256 if program else "",
+        placement=program.placement_sha256 if program else "",
+        model="\n".join(model_identity.names_of(model)),
+        layers=model_identity.local_digests(model),
+        options=prepared.section.model_dump_json(include=COMPARED) if prepared.section else "",
+        configuration=configuration,
+        place=cores.here(get_accelerator().device_name() == "cpu"),
+        error="" if error is None or isinstance(error, Unsupported) else str(error),
+        unsupported=str(error) if isinstance(error, Unsupported) else "",
+    )

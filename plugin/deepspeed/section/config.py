@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The "ostinato" section of `ds_config.json`. One of three ways to a plan (or, with "sizes", a placement alone):
+
+    "ostinato": {
+      "plan": "plan.json",            // run this one
+      "placement": "placement.toml",  // default: placement.toml beside the plan; must be the one that the plan names
+
+      "profile": "profile.json",      // or: search one at start, from a profile
+      "auto": true,                   // or: run the first step under DeepSpeed's 1F1B, measure, search, and start again with the plan;
+                                      // "measure": end there, and let the next start run the plan that lies in "output"
+      "check": 1,                     // steps that DeepSpeed's 1F1B runs first, with which the plan's are compared (0; with "auto" 1)
+      "search": {"time_limit": 30},   // how, for these two; keys as in configs/options.toml
+
+      "sizes": "tokens",              // micro-batches differ, and each step has a plan of its own; or "module:function"
+      "size": 1024,                   // that of the micro-batch which the placement describes; default: the mean of the first step
+      "keep_order": true,             // gradients are added as in 1F1B
+      "effort": 15,                   // percent of the usual work of a step's search
+      "read_ahead": true,             // the next step's micro-batches are read, and its plan searched, while a step runs
+
+      "output": "out/ostinato",       // folder for what was searched; there "auto" finds it again instead of searching
+      "timeout_s": 300,               // a rank that waits longer says for which instruction of which peer, and stops
+      "trace": "out/trace",           // folder for ostinato-trace/1 files; absent: no trace
+      "memory": "out/memory",         // folder for who holds each rank's memory over one step; absent: not recorded
+      "require": true                 // false: where this run cannot be combined with a plan, go on under DeepSpeed's 1F1B
+    }
+
+Relative paths are taken from the folder of the configuration's file, or from the working directory where DeepSpeed was
+given a dictionary.
+"""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ostinato.files import why_not_writable
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ..errors import OstinatoError
+
+
+class Search(BaseModel):
+    """How a plan is searched: options of `ostinato plan`; one that is None is left to its default there."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    time_limit: float | None = Field(default=None, ge=0)  # seconds for all placements together; 0: none
+    threads: int | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=0)
+    objective: Literal["makespan", "span", "latency"] | None = None
+    method: str | None = Field(default=None, min_length=1)
+    device_memory: str | None = Field(default=None, min_length=1)  # "40GiB"; default: what the accelerator has
+    max_chunks: int | None = Field(default=None, ge=1, le=64)
+    ends: Literal["fixed", "free"] = "fixed"  # inputs on the first rank and the loss on the last one, as in 1F1B; "free": anywhere
+    exact_losses: bool = True  # False: split backwards and shards too, which change losses by rounding
+    inference: bool = False  # forwards alone, for a script that only evaluates
+    allow_incomplete: bool = False
+
+
+class Section(BaseModel):
+    """The section as written; paths are still relative."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    PATHS: ClassVar[tuple[str, ...]] = ("plan", "placement", "profile", "output", "trace", "memory")
+
+    plan: str | None = Field(default=None, min_length=1)
+    placement: str | None = Field(default=None, min_length=1)
+    profile: str | None = Field(default=None, min_length=1)
+    auto: bool | Literal["measure"] = False
+    check: int | None = Field(default=None, ge=0, le=1000)
+    search: Search | None = None
+    sizes: str | None = Field(default=None, min_length=1)
+    size: float | None = Field(default=None, gt=0, le=2**50)
+    keep_order: bool = False
+    effort: int | None = Field(default=None, ge=1, le=1_000_000)
+    read_ahead: bool = False
+    output: str | None = Field(default=None, min_length=1)
+    timeout_s: float = Field(default=300.0, gt=0, le=1e7)
+    trace: str | None = Field(default=None, min_length=1)
+    memory: str | None = Field(default=None, min_length=1)
+    require: bool = True
+
+    @field_validator("auto", mode="before")
+    @classmethod
+    def _is_a_way(cls, value: object) -> object:
+        if value is True or value is False or value == "measure":
+            return value
+        raise ValueError('it must be true, false or "measure"')
+
+    @property
+    def checks(self) -> int:
+        """Steps that DeepSpeed's own 1F1B runs first."""
+        return int(bool(self.auto)) if self.check is None else self.check
+
+    @property
+    def searches(self) -> bool:
+        """The plan is made when the run starts."""
+        return self.plan is None
+
+
+class Paths(BaseModel):
+    """The section's files, absolute; `plan` and `placement` are None until they have been searched."""
+
+    plan: Path | None
+    placement: Path | None
+    profile: Path | None
+    output: Path | None
+    trace: Path | None
+    memory: Path | None
+    sizes: Path | None = None  # what the profile says of micro-batches of several sizes, where steps have plans of their own
+
+
+def parse_section(section: object, where: str) -> Section:
+    """Checks a section. Raises OstinatoError that starts with `where` and names every key that is wrong."""
+    if not isinstance(section, dict):
+        raise OstinatoError(f'{where}: the "ostinato" section must be an object such as {{"plan": "plan.json"}}')
+    try:
+        made = Section.model_validate(section)
+    except ValidationError as error:
+        raise OstinatoError("; ".join(f"{where}: {_in_words(e)}" for e in error.errors())) from None
+    _check_ways(made, where)
+    return made
+
+
+def _check_ways(section: Section, where: str) -> None:
+    """There must be one way to a plan, and no key of another way."""
+    ways = [key for key in ("plan", "profile", "auto") if getattr(section, key)]
+    _check_sizes(section, ways, where)
+    if not ways and section.sizes and section.placement:
+        return
+    if not ways:
+        raise OstinatoError(f'{where}: the "ostinato" section has no "plan" (or "profile", or "auto": true)')
+    if len(ways) > 1:
+        given = " and ".join(f'"{way}"' for way in ways)
+        raise OstinatoError(f'{where}: the "ostinato" section has {given}: each is a way to a plan, give one')
+    if section.placement and section.searches and (section.auto or not section.sizes):
+        raise OstinatoError(f'{where}: "placement" in the "ostinato" section belongs to "plan": a search makes its own')
+    if section.auto == "measure" and not section.output:
+        raise OstinatoError(f'{where}: "auto": "measure" in the "ostinato" section needs "output": a folder for the plan')
+    if section.auto and section.search is not None and section.search.inference:
+        raise OstinatoError(f'{where}: "inference" in "search" needs "profile": "auto" measures while it trains')
+    for key in ("search", "output"):
+        if getattr(section, key) is not None and not section.searches:
+            raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "profile" or "auto": true')
+
+
+OF_ORDERS = {"time_limit", "threads", "seed", "method", "objective"}  # options that concern no placement
+
+
+def _check_sizes(section: Section, ways: list[str], where: str) -> None:
+    if section.sizes is None:
+        for key in ("size", "keep_order", "effort", "read_ahead"):
+            if getattr(section, key):
+                raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "sizes"')
+    elif section.auto and section.size:
+        raise OstinatoError(f'{where}: "size" in the "ostinato" section does not go with "auto", which measures what it is')
+    elif section.search is not None and (section.search.objective or "makespan") != "makespan":
+        raise OstinatoError(f'{where}: "objective" in "search" does not go with "sizes": a step of its own plan has the least makespan')
+    elif section.placement and section.plan is None:
+        for key in sorted((section.search or Search()).model_fields_set - OF_ORDERS):
+            raise OstinatoError(f'{where}: "{key}" in "search" does not go with "placement", which says where stages lie')
+
+
+def _in_words(error) -> str:
+    key = str(error["loc"][-1])
+    inside = "search" if len(error["loc"]) > 1 else "ostinato"
+    if error["type"] == "extra_forbidden":
+        return f'unknown key "{key}" in the "{inside}" section: {_suggestion(key, inside)}'
+    return f'"{key}" in the "{inside}" section: {error["msg"]}, not {error["input"]!r}'
+
+
+def _suggestion(key: str, inside: str) -> str:
+    """The key that was meant, in this section or the other."""
+    known = {"ostinato": Section.model_fields, "search": Search.model_fields}
+    near = get_close_matches(key, known[inside], 1)
+    if near:
+        return f'did you mean "{near[0]}"?'
+    other = "search" if inside == "ostinato" else "ostinato"
+    near = get_close_matches(key, known[other], 1)
+    if near:
+        return f'"{near[0]}" belongs into "{other}"'
+    return f"known keys: {', '.join(known[inside])}"
+
+
+def resolve(section: Section, file: str | None, found: Path | None = None) -> Paths:
+    """Absolute paths. `found`: the folder in which the first start has left its plan to the second. Raises OstinatoError where a plan that is
+    named, or its placement, is missing.
+    """
+    base = Path(file).parent if file else Path.cwd()
+    named: dict[str, Any] = {key: base / value if (value := getattr(section, key)) else None for key in Section.PATHS}
+    if found is not None and not _names_another(named["plan"], found / "plan.json"):
+        plan, sizes = found / "plan.json", found / "sizes.json"
+        if plan.is_file():
+            named |= {"plan": plan, "placement": found / "placement.toml", "sizes": sizes if sizes.is_file() else None}
+        return Paths(**named)
+    if section.searches:
+        if (placement := named["placement"]) and not placement.is_file():
+            raise OstinatoError(f'"placement": {placement}: no such file; ostinato placement and ostinato partition make one')
+        return Paths(**named)
+    plan = named["plan"]
+    if not plan.is_file():
+        raise OstinatoError(f'"plan": {plan}: no such file; ostinato plan PROFILE --output PLAN makes one (of a placement of your own: ostinato search)')
+    named["placement"] = named["placement"] or plan.with_name("placement.toml")
+    if not named["placement"].is_file():
+        which = "" if section.placement else ' (the default, beside the plan; "placement" names another)'
+        raise OstinatoError(f'"placement": {named["placement"]}: no such file{which}')
+    return Paths(**named)
+
+
+def _names_another(named: Path | None, found: Path) -> bool:
+    """Of a second engine: the first start's plan was not its."""
+    return named is not None and named.is_file() and found.is_file() and named.read_bytes() != found.read_bytes()
+
+
+def check_outputs(paths: Paths, rank: int) -> None:
+    """Raises OstinatoError where what this rank is to write could not be written: before step 1, not when it is there."""
+    writes = {"trace": f"rank-{rank}.json", "memory": f"rank-{rank}.json", "output": "plan.json"}
+    if rank != 0:
+        del writes["output"]
+    for key, name in writes.items():
+        folder = getattr(paths, key)
+        if folder is not None and (reason := why_not_writable(folder / name)):
+            raise OstinatoError(f'"{key}" in the "ostinato" section: {folder}: {reason}')

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan as the DeepSpeed side needs it: lowered, checked against the model and the configuration."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ostinato.errors import counted
+
+from .config import Paths
+from ..errors import OstinatoError, Unsupported
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`layers` of the model, rising, run by the pipeline ranks `ranks`; several of them hold a shard each.
+
+    `copy`: where the plan runs the model in two directions, each has weights of its own; copy c runs the batches i with
+    i % copies == c. `takes`: elements of the batch's inputs that the stage reads where stages are not a chain.
+    `recomputes`: its forward keeps what it was given only.
+    """
+
+    index: int  # among the stages of the program
+    ranks: tuple[int, ...]
+    layers: Sequence[int]
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    copy: int = 0
+    takes: tuple[int, ...] | None = None
+    recomputes: bool = False
+
+    @property
+    def first(self) -> int:
+        return self.layers[0]
+
+    @property
+    def rank(self) -> int:
+        """The first of its ranks, which reads the data and reports the loss where the stage does."""
+        return self.ranks[0]
+
+    @property
+    def sharded(self) -> bool:
+        return len(self.ranks) > 1
+
+    @property
+    def reads(self) -> bool:
+        """Takes the inputs of a batch, or some of them."""
+        return not self.inputs or bool(self.takes)
+
+    @property
+    def ends(self) -> bool:
+        """Computes the loss."""
+        return not self.outputs
+
+    def on(self, rank: int) -> bool:
+        return rank in self.ranks
+
+
+def lower(paths: Paths):
+    """The lowered program. Raises OstinatoError with file and line where plan and placement are not right together."""
+    plugin = compiled()
+    try:
+        return plugin.lower(str(paths.plan), str(paths.placement))
+    except ValueError as error:
+        raise OstinatoError(str(error)) from None
+
+
+def compiled():
+    """The compiled module. Raises Unsupported where it is missing or was built for another torch (it checks itself)."""
+    try:
+        from ostinato import _plugin
+    except ImportError as error:
+        raise Unsupported(f"ostinato's compiled part does not load: {error}") from None
+    return _plugin
+
+
+def stages_of(program) -> list[Stage]:
+    """The stages in the placement's order: of one copy of the model, in model order."""
+    copies = _connected(program.stages)
+    return [
+        Stage(
+            index, tuple(s.ranks), s.layers, tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes
+        )
+        for index, (s, copy) in enumerate(zip(program.stages, copies, strict=True))
+    ]
+
+
+def _connected(stages: list) -> list[int]:
+    """Which of the parts that nothing connects each stage belongs to; parts are numbered by their first stage."""
+    part = list(range(len(stages)))
+    for index, stage in enumerate(stages):
+        for other in stage.inputs:
+            low, high = sorted((part[index], part[other]))
+            part = [low if p == high else p for p in part]
+    numbers = sorted(set(part))
+    return [numbers.index(p) for p in part]
+
+
+def copies_of(stages: list[Stage]) -> int:
+    """In how many directions the plan runs the model."""
+    return 1 + max(stage.copy for stage in stages)
+
+
+def is_chain(stages: list[Stage]) -> bool:
+    """Every stage takes what the one before it in its copy of the model makes, and nothing else."""
+    return all(_is_chain(of_copy(stages, copy)) for copy in range(copies_of(stages)))
+
+
+def _is_chain(stages: list[Stage]) -> bool:
+    before = [(), *((stage.index,) for stage in stages[:-1])]
+    return all(stage.inputs == expected for stage, expected in zip(stages, before, strict=True))
+
+
+def of_copy(stages: list[Stage], copy: int) -> list[Stage]:
+    """One copy of the model: each stage behind those that feed it, else by its first layer."""
+    waiting, order = [stage for stage in stages if stage.copy == copy], []
+    while waiting:
+        late = {stage.index for stage in waiting}
+        order.append(min((stage for stage in waiting if not late & set(stage.inputs)), key=lambda stage: tuple(stage.layers[:1])))
+        waiting.remove(order[-1])
+    return order
+
+
+def wired(stages: list[Stage], specs: list) -> list[Stage]:
+    """The same stages; where they are not a chain, with what they take from the batch."""
+    if is_chain(stages):
+        return stages
+    from ..graph_model import stage_wires
+
+    wires = stage_wires(specs, stages)
+    return [replace(stage, takes=wires[stage.index].takes) for stage in stages]
+
+
+def check_micro_batches(program, micro_batches: int) -> None:
+    """Raises OstinatoError where the plan is for another number of them."""
+    copies = copies_of(stages_of(program))
+    if trains(program) and program.micro_batches * copies != micro_batches:
+        ways = "" if copies == 1 else f", each for {copies} directions,"
+        needed = "" if micro_batches % copies else f": ostinato plan PROFILE --micro-batches {micro_batches // copies} makes one for that"
+        raise OstinatoError(
+            f"the plan is for {counted(program.micro_batches, 'micro-batch')}{ways} a step, and gradient_accumulation_steps is "
+            f"{micro_batches}{needed}"
+        )
+
+
+def check_shape(program, pipeline_ranks: int, specs: list) -> None:
+    """Raises OstinatoError where the plan is for another number of ranks or another model. `specs`: layers of the PipelineModule."""
+    stages = stages_of(program)
+    devices = program.ranks
+    if devices != pipeline_ranks:
+        raise OstinatoError(
+            f'placement "{program.placement_name}" has {counted(devices, "device")}, and the pipeline has {pipeline_ranks} '
+            f"stages (PipelineModule's num_stages): they must be equal"
+        )
+    for copy in range(copies_of(stages)):
+        _check_layers(program, of_copy(stages, copy), specs)
+    idle = set(range(devices)) - {rank for stage in stages for rank in stage.ranks}
+    if idle:
+        raise OstinatoError(f'placement "{program.placement_name}": device {min(idle)} runs no stage')
+    _check_shards(program, stages)
+
+
+def _check_shards(program, stages: list[Stage]) -> None:
+    """A rank holds one part of a sharded layer, whatever the direction that it serves, and every direction has the same parts."""
+    names = [stage.name for stage in program.stages]
+    for stage in (c for c in stages if c.sharded):
+        for other in (c for c in stages if c.copy != stage.copy and {*c.layers} & {*stage.layers}):
+            apart = len(other.ranks) == len(stage.ranks) and not {*other.ranks} & {*stage.ranks}
+            if other.ranks != stage.ranks and not apart:
+                raise Unsupported(
+                    f'placement "{program.placement_name}": stages "{names[stage.index]}" and "{names[other.index]}" hold the same '
+                    f"layers for two directions, on devices {list(stage.ranks)} and {list(other.ranks)}: these must be the same, or as "
+                    "many others"
+                )
+
+
+def _check_layers(program, stages: list[Stage], specs: list) -> None:
+    """The stages of one copy must cover the layers once, and take what their layers read."""
+    name = program.placement_name
+    if unsaid := [program.stages[stage.index].name for stage in stages if not stage.layers]:
+        raise OstinatoError(
+            f'placement "{name}" does not say which layers stage "{unsaid[0]}" holds: ostinato placement --layers '
+            f"{len(specs)} shares them equally, ostinato plan and ostinato partition by what they take, or write [[stages]] by hand"
+        )
+    count = 1 + max(stage.layers[-1] for stage in stages)
+    if count != len(specs):
+        raise OstinatoError(
+            f'placement "{name}" is for a model of {counted(count, "layer")}, and this PipelineModule has {len(specs)}: make one '
+            "for this model, with ostinato profile and ostinato plan"
+        )
+    held = sorted((layer, program.stages[stage.index].name) for stage in stages for layer in stage.layers)
+    for expected, (layer, stage) in enumerate(held):
+        if layer != expected:
+            raise OstinatoError(f'placement "{name}": stage "{stage}" holds layer {layer} where layer {expected} is next')
+    if not _is_chain(stages):
+        _check_branches(program, stages, specs)
+
+
+def _check_branches(program, stages: list[Stage], specs: list) -> None:
+    from ..graph_model import feeds, is_graph
+
+    name, names = program.placement_name, [stage.name for stage in program.stages]
+    if not is_graph(specs):
+        odd = next(c for c, before in zip(stages, [None, *stages], strict=False) if c.inputs != ((before.index,) if before else ()))
+        raise Unsupported(
+            f'placement "{name}": stage "{names[odd.index]}" does not take the output of the stage before it alone, and a '
+            "PipelineModule is a chain: say what its layers read with ostinato.deepspeed.graph()"
+        )
+    expected = feeds(specs, stages)
+    for stage in stages:
+        if set(stage.inputs) != expected[stage.index]:
+            needs = ", ".join(names[s] for s in sorted(expected[stage.index])) or "no stage"
+            raise OstinatoError(
+                f'placement "{name}": stage "{names[stage.index]}" takes the outputs of '
+                f"{', '.join(names[s] for s in stage.inputs) or 'no stage'}, and its layers read those of {needs}"
+            )
+    if ends := [names[stage.index] for stage in stages[:-1] if stage.ends]:
+        raise OstinatoError(f'placement "{name}": stage "{ends[0]}" feeds no other, and is not the last of the model')
+
+
+def trains(program) -> bool:
+    """False for a plan that holds forwards only."""
+    return any(stage.has_backward for stage in program.stages)
+
+
+def draws_otherwise(program, stages: list[Stage], owner: Callable[[int], int]) -> bool:
+    """Whether some rank runs other layers than in DeepSpeed's own partition (`owner`: rank of a layer), or in another order."""
+    if any(stage.ranks != (owner(layer),) for stage in stages for layer in stage.layers):
+        return True
+    place = {stage.index: number for number, stage in enumerate(stages)}
+    for rank in range(program.ranks):
+        order = [(i.micro_batch, place[i.stage]) for i in program.instructions(rank) if i.action == "F"]
+        if order != sorted(order):
+            return True
+    return False

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys of a DeepSpeed configuration that cannot be combined with a plan; docs/deepspeed-keys.toml decides all the others.
+
+    check_keys({"autotuning": {"enabled": True}})     # raises Unsupported: "autotuning": {"enabled": true} ...
+
+DeepSpeed accepts each of them for a pipeline, and would then train something else than was asked for, or hang.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import Unsupported
+
+
+def _is_on(value) -> bool:
+    """As DeepSpeed takes a section: by its "enabled", or because it is there."""
+    return bool(value.get("enabled", value)) if isinstance(value, dict) else bool(value)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """`key` with dots between sections; `why`: what is wrong, and what would be right."""
+
+    key: str
+    why: str
+    on: Callable[[object], bool] = _is_on  # of its value
+
+
+SAMPLING, ROUTING = "data_efficiency.data_sampling", "data_efficiency.data_routing"
+REMOVED = "DeepSpeed has removed it since 0.19.7, and no plan was tried with it: leave it out"
+
+LATER = "it writes after save_checkpoint() has returned, and no plan was tried with it: leave it out"
+
+REFUSED = (
+    Refused("autotuning", "it tries other sizes than the plan has, and ends the run: tune first, then search a plan"),
+    Refused("compile.deepcompile", "compiled graphs reduce gradients at places of their own: engine.compile() alone works"),
+    Refused("compile.passes", "they rewrite what a rank computes and sends: engine.compile() alone works"),
+    Refused("tensor_parallel.autotp_size", "it cuts layers where the plan has them whole: see ostinato.nn", lambda size: size not in (0, 1, None)),
+    Refused("expert_parallel", "it replaces layers after the plan has placed them"),
+    Refused(f"{ROUTING}.random_ltd", "layers drop tokens by a schedule that does not follow them to another rank"),
+    Refused(
+        f"{SAMPLING}.curriculum_learning",
+        "in pipelines DeepSpeed's sampler sends from rank 0 to groups that do not have it: let the loader change lengths, and call "
+        "reset_activation_shape()",
+    ),
+    Refused("zero_optimization.zenflow", "it updates parts of the weights at times of its own: leave it out", lambda value: value is not None),
+    Refused("zero_optimization.offload_optimizer.device", 'DeepSpeed does so under ZeRO-3 alone: use "cpu"', lambda device: device == "nvme"),
+    Refused(
+        "checkpoint.use_node_local_storage",
+        "DeepSpeed does not save all ranks of a pipeline with it, and loads none: use a folder that all nodes share",
+    ),
+    Refused("checkpoint.writer", LATER, lambda value: value is not None),
+    Refused("datastates_ckpt", LATER, lambda value: value is not False),
+    *(
+        Refused(key, REMOVED)
+        for key in (
+            "amp", "compression_training", "curriculum_learning", "eigenvalue", "elasticity", "graph_harvesting", "nebula",
+            "progressive_layer_drop", "quantize_training", "sparse_attention", "sparse_gradients",
+        )
+    ),
+)
+
+
+def check_keys(configuration: dict) -> None:
+    """Raises Unsupported for the first key that cannot be kept. `configuration` is the dictionary that DeepSpeed was given."""
+    for refused in REFUSED:
+        found, value = _look_up(configuration, refused.key.split("."))
+        if found and refused.on(value):
+            raise Unsupported(f"{_written(refused.key, value)} does not work with a plan: {refused.why}")
+    _check_autocast(configuration)
+
+
+def _check_autocast(configuration: dict) -> None:
+    """Without ZeRO, DeepSpeed scales the loss where it is computed, and asks for the scale on every rank: the others fail in step 1."""
+    autocast = configuration.get("torch_autocast")
+    if not isinstance(autocast, dict) or not autocast.get("enabled"):
+        return
+    _, stage = _look_up(configuration, ["zero_optimization", "stage"])
+    if not stage and str(autocast.get("dtype")) in ("fp16", "float16", "half", "torch.float16"):
+        raise Unsupported(
+            '"torch_autocast" with fp16 needs "zero_optimization": {"stage": 1} in a pipeline: without it, DeepSpeed has no loss scale '
+            "on the ranks that compute no loss"
+        )
+
+
+UNTRIED = ("bf16.bf16_master_weights_and_grads", "fp16.fp16_master_weights_and_grads", "optimizer.legacy_fusion")
+UNTRIED_OPTIMIZERS = ("lamb", "lion", "muadam", "muadamw", "muon", "musgd")
+
+
+def untried_keys(configuration: dict) -> str:
+    """What is to be said of keys that need more than the tests' machine has; empty where there are none."""
+    found = [key for key in UNTRIED if _look_up(configuration, key.split("."))[1]]
+    _, optimizer = _look_up(configuration, ["optimizer", "type"])
+    found += [f"optimizer {optimizer}"] if str(optimizer).lower() in UNTRIED_OPTIMIZERS else []
+    return f"{', '.join(found)}: not tried with a plan; compare its first losses with those of DeepSpeed alone" if found else ""
+
+
+def _look_up(configuration: object, path: list[str]) -> tuple[bool, object]:
+    for name in path:
+        if not isinstance(configuration, dict) or name not in configuration:
+            return False, None
+        configuration = configuration[name]
+    return True, configuration
+
+
+def _written(key: str, value: object) -> str:
+    """As it stands in the file; of a section that is long, its name and what switches it on."""
+    if isinstance(value, dict):
+        value = {"enabled": value["enabled"]} if "enabled" in value else ...
+    names = [f'"{name}"' for name in key.split(".")]
+    text = "{...}" if value is ... else json.dumps(value, default=str)
+    return ": {".join(names) + ": " + text + "}" * (len(names) - 1)

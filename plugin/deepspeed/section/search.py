@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan that is searched when the run starts: rank 0 searches, and every rank gets the bytes of the same two files.
+
+    with shared_plan(section, paths, Size(devices=4, micro_batches=8)) as found:     # all ranks must call it
+        program = plans.lower(found)
+
+They travel through the store of the default process group, so nodes need not share a file system, and ranks that wait hold
+no collective.
+"""
+
+import json
+import tempfile
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import torch.distributed as dist
+from ostinato.core import Devices, Placement, Plan, Profile, plan, search
+from ostinato.errors import Error, InfeasibleError
+from ostinato.files import Diagnostic
+from torch.distributed.distributed_c10d import _get_default_store
+
+from .config import Paths, Search, Section
+from ..errors import OstinatoError
+
+FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
+SIZES = "sizes.json"  # what a profile says of micro-batches of several sizes
+NO_LIMIT = timedelta(days=7)
+USUAL_LIMIT = 10  # seconds of a search, where the section says nothing
+_rounds = count()  # every rank makes its engines in the same order
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a plan must fit: `devices` pipeline ranks, `micro_batches` a step. `hosts`: (devices, cores) of each host in turn, where ranks
+    share cores."""
+
+    devices: int
+    micro_batches: int
+    hosts: tuple[tuple[int, int], ...] = ()
+
+
+@contextmanager
+def shared_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths]:
+    """`paths` with a plan and its placement, in files that last for the block.
+
+    Raises the same OstinatoError on every rank where no plan is found.
+    """
+    with _shared(lambda: _found(section, paths, size), section, paths) as found:
+        assert found is not None
+        yield found
+
+
+@contextmanager
+def kept_plan(section: Section, paths: Paths, devices: int) -> Iterator[Paths | None]:
+    """The same before the configuration is known: what an earlier run with "auto" has left in "output"; of a "placement" any plan, which says where
+    layers lie; else None.
+    """
+    with _shared(lambda: _kept(section, paths, devices), section, paths) as found:
+        yield found
+
+
+@contextmanager
+def _shared(answer: Callable[[], dict[str, str]], section: Section, paths: Paths) -> Iterator[Paths | None]:
+    """`answer`: on rank 0, texts of files by their names; {}: there are none."""
+    store, key = _get_default_store(), f"ostinato/search/{next(_rounds)}"
+    if dist.get_rank() == 0:
+        store.set(key, json.dumps(_or_error(answer)))
+    else:
+        _wait(store, key, section)
+    said = json.loads(store.get(key))
+    if "error" in said:
+        raise OstinatoError(said["error"])
+    if not said:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="ostinato-") as folder:
+        for name, packed in said.items():
+            (Path(folder) / name).write_bytes(zlib.decompress(b64decode(packed)))
+        sizes = Path(folder) / SIZES if SIZES in said else None
+        yield paths.model_copy(update={"plan": Path(folder) / PLAN, "placement": Path(folder) / PLACEMENT, "sizes": sizes})
+
+
+def texts_of(paths: Paths) -> dict[str, str]:
+    """Of a plan's files, by their names."""
+    return {path.name: path.read_text() for path in (paths.plan, paths.placement, paths.sizes) if path is not None}
+
+
+def _or_error(answer: Callable[[], dict[str, str]]) -> dict[str, str]:
+    try:
+        return _packed(answer())
+    except (OSError, OstinatoError) as error:
+        return {"error": str(error)}
+
+
+def _kept(section: Section, paths: Paths, devices: int) -> dict[str, str]:
+    if paths.placement is not None:
+        found = _of_placement(section.search or Search(), paths.placement, Size(devices, 1))
+        return {PLAN: found.text, PLACEMENT: found.placement.text}
+    if not _has_kept(paths):
+        return {}
+    assert paths.output is not None
+    return {name: (paths.output / name).read_text() for name in FILES} | _kept_costs(section, paths.output)
+
+
+def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
+    wanted = section.search or Search()
+    if paths.placement is not None:
+        found = _of_placement(wanted, paths.placement, size)
+    else:
+        assert paths.profile is not None
+        found = _search(wanted, paths.profile, size)
+    if paths.output is not None:
+        Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
+        Diagnostic(paths.output / PLAN).write(found.text)
+    costs = _costs_by_size(section, paths)
+    if section.auto and paths.output is not None and costs:
+        Diagnostic(paths.output / SIZES).write(json.dumps(json.loads(costs[SIZES]) | {"function": section.sizes}))
+    return {PLAN: found.text, PLACEMENT: found.placement.text} | costs
+
+
+def _costs_by_size(section: Section, paths: Paths) -> dict[str, str]:
+    """Of the profile, what plans of steps need."""
+    if section.sizes is None or paths.profile is None:
+        return {}
+    profile = json.loads(paths.profile.read_text())
+    return {SIZES: json.dumps({key: profile[key] for key in ("tokens", "sizes") if key in profile})}
+
+
+def _kept_costs(section: Section, kept: Path) -> dict[str, str]:
+    """What an earlier run with "auto" has measured beside the plan that it left."""
+    if section.sizes is None or not (kept / SIZES).is_file():
+        return {}
+    text = (kept / SIZES).read_text()
+    if (function := json.loads(text).get("function")) != section.sizes:
+        raise OstinatoError(f'"output": {kept / SIZES} was measured with "sizes": "{function}", and now it is "{section.sizes}": give another folder')
+    return {SIZES: text}
+
+
+def _has_kept(paths: Paths) -> bool:
+    """An earlier run has left a plan in "output"."""
+    return paths.output is not None and all((paths.output / name).is_file() for name in FILES)
+
+
+def _packed(texts: dict[str, str]) -> dict[str, str]:
+    return {name: b64encode(zlib.compress(text.encode())).decode() for name, text in texts.items()}
+
+
+def _search(search: Search, profile: Path, size: Size) -> Plan:
+    """Raises OstinatoError with what ostinato.plan() said."""
+    if not profile.is_file():
+        raise OstinatoError(f'"profile": {profile}: no such file; ostinato profile SCRIPT --output PROFILE makes one')
+    options = search.model_dump(exclude_none=True)
+    memory = options.pop("device_memory", None) or _device_memory()
+    options["fixed_ends"] = options.pop("ends") == "fixed"
+    try:
+        on = Devices(size.devices, memory, size.hosts)
+        found = plan(Profile.from_file(profile), devices=on, micro_batches=size.micro_batches, all_devices=True, **options)
+    except Error as error:
+        why = f"infeasible: {error}" if isinstance(error, InfeasibleError) else str(error)
+        raise OstinatoError(f'the search of the "ostinato" section found no plan: {why}') from None
+    print(f"ostinato: searched {found.report['seconds']:.1f} s: {found.report['chosen']}", flush=True)
+    return found
+
+
+def _of_placement(wanted: Search, placement: Path, size: Size) -> Plan:
+    """For micro-batches that are alike: what evaluations run, and what steps of their own plans are checked against."""
+    options = wanted.model_dump(include={"time_limit", "threads", "seed", "method"}, exclude_none=True)
+    try:
+        return search(Placement.from_file(placement), micro_batches=size.micro_batches, **{"time_limit": 2, **options})
+    except Error as error:
+        raise OstinatoError(f'"placement": {error}') from None
+
+
+def _device_memory() -> str:
+    """Of this rank's accelerator; of a processor, whose memory the ranks share, none is known."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    return "unlimited" if accelerator.device_name() == "cpu" else f"{accelerator.total_memory()}B"
+
+
+def _wait(store, key: str, section: Section) -> None:
+    search = section.search or Search()
+    limit = USUAL_LIMIT if search.time_limit is None else search.time_limit
+    patience = timedelta(seconds=section.timeout_s + limit)
+    try:
+        store.wait([key], NO_LIMIT if limit == 0 else patience)
+    except dist.DistError:
+        raise OstinatoError(f"rank 0 has not found a plan within {patience.total_seconds():g} s") from None

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the section to an engine, in `PipelineEngine.__init__`.
+
+`start` checks that plan and configuration fit and makes the engine of the plan, or, for "auto", "profile" and "check", lets
+DeepSpeed's own engine run: `first_pass` measures its first steps (`layer_clock` on each layer, `sized_costs` where micro-batches
+differ in size), searches a plan, and has every rank start again (`second_start`) with layers laid out by that plan.
+"""

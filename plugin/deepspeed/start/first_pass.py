@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first pass: DeepSpeed's own 1F1B, untouched, for the first steps of a run, with its data, its optimizer and everything.
+
+"check" keeps what these steps compute (checked). "auto" measures layers on the last of them, and searches. Then all ranks start again with the plan
+(second_start), from the beginning, with the same data: so what measuring leaves behind does not matter.
+"""
+
+import statistics
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.pipe import schedule
+from ostinato.files import write_text
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.block_time import count_blocks
+from ostinato.profile.machine.device import UndisturbedCpu, host_timed
+from ostinato.profile.measure.optimizer import StepClock
+from ostinato.profile.measure.rows import rank_cost
+from ostinato.profile.measure.samples import Samples, rounds
+from ostinato.profile.model.model_digest import digest_of_layers
+from ostinato.profile.settings import read_settings
+from ostinato.ranks import cores
+from ostinato.ranks.groups import everyones
+from ostinato.ranks.presence import ranks_in_words
+from ostinato.ranks.starting import starting
+
+from ostinato import _profiler
+
+from . import second_start
+from ..save import checkpoint
+from ..section import plans
+from ..equal.checked import Recorder
+from ..errors import OstinatoError, Unsupported
+from ..graph_model import is_graph, layers_read
+from ..data.items import Made, making_once, own
+from .layer_clock import LayerClock, Measured, cost_of
+from ..place.placing import Prepared
+from .sized_costs import at_size, clusters_of, rows_of
+from ..data.sizes import Seen, agreed, seen_by, size_function
+from ..upstream import Config, Engine, Model
+
+WARM_UP, PASSES = 1, 3
+UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
+
+# (what is prepared, the model, the configuration, the engine's class): leaves a plan in the first, on every rank
+Search = Callable[[Prepared, Model, Config, type], None]
+
+
+def begin(engine: Engine, original_init, prepared: Prepared, search: Search, args: tuple, kwargs: dict) -> None:
+    """Makes DeepSpeed's own engine, which is watched for the first steps. All ranks must call it."""
+    _refuse_idle(kwargs)
+    original_init(engine, *args, **kwargs)
+    vars(engine)["_ostinato_first"] = FirstPass(engine, prepared, partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine)))
+
+
+def _refuse_idle(kwargs: dict) -> None:
+    """The same on every rank. DeepSpeed's own engine does not start where a rank has nothing to train."""
+    learns = any(parameter.requires_grad for parameter in kwargs["model"].parameters())
+    idle = [rank for rank, learning in enumerate(everyones(learns)) if not learning]
+    if idle and (kwargs.get("optimizer") or kwargs["config_class"].optimizer_name):
+        raise OstinatoError(
+            f'"auto" and "check" begin under DeepSpeed\'s own 1F1B, which does not start where a rank has nothing to train, as {ranks_in_words(idle)} under its '
+            'partition: give the section a "plan" without "check", or a "profile" of the model'
+        )
+
+
+class FirstPass:
+    """Of one engine: what its train_batch() calls until the last of the steps is over."""
+
+    def __init__(self, engine: Engine, prepared: Prepared, search: Callable[[], None]):
+        self._engine, self._prepared, self._search = engine, prepared, search
+        self._asked = prepared.checked()[0]
+        self._left = max(1, self._asked.checks)
+        self._recorder = Recorder(engine, self._asked.checks)
+        self._train, self._next = engine.train_batch, engine._next_batch
+        self._reading = False
+        self._items: list[Any] = []  # micro-batches of the last step, as batch_fn made them
+        self._times = [0]  # ns that reading each took
+        self._loaded: list[tuple[str, str | None]] = []  # checkpoints with optimizer state, and their tags
+        vars(engine).update(train_batch=self.train_batch, _next_batch=self.next_batch)
+        self._unfinished = weakref.finalize(self, _tell_unfinished, dist.get_rank())
+        if dist.get_rank() == 0:
+            steps = "step" if self._left == 1 else f"{self._left} steps"
+            then = "the run starts again with the plan" if prepared.program else "layers are measured, a plan is searched, and the run starts again with it"
+            print(f"ostinato: the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
+
+    def train_batch(self, *args, **kwargs):
+        self._reading = self._left == 1 and self._prepared.program is None
+        loss = self._train(*args, **kwargs)
+        self._reading = False
+        self._left -= 1
+        if self._left == 0:
+            self._end()
+        return loss
+
+    def next_batch(self):
+        begin = time.perf_counter_ns()
+        item = self._next()
+        if self._reading:
+            self._times.append(time.perf_counter_ns() - begin)
+            self._items.append(own(item))
+        return item
+
+    def loads(self, load_dir: str, tag: str | None) -> None:
+        """The script loads a checkpoint. Raises OstinatoError on every rank where it could not do so in the second start."""
+        self._loaded.append((load_dir, tag))
+        self._refuse_loaded()
+
+    def _refuse_loaded(self) -> None:
+        if self._prepared.program is not None:
+            for load_dir, tag in self._loaded:
+                checkpoint.check(load_dir, tag, plans.stages_of(self._prepared.program), self._engine.module.parts)
+
+    def _end(self) -> None:
+        self._unfinished.detach()
+        records = self._recorder.all().to_text() if self._asked.checks else ""
+        if self._prepared.program is None:
+            try:
+                with starting("measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s):
+                    self._measure_and_search()
+            except Unsupported as error:
+                second_start.begin_without(self._prepared, error)
+            self._refuse_loaded()
+        second_start.begin(self._prepared, records)
+
+    def _measure_and_search(self) -> None:
+        sizes = _sizes(self._engine, self._items, self._asked.sizes)
+        read = max(everyones(statistics.median_low(self._times[2:] or self._times)))  # the first waits for what reads ahead to start
+        clock = _measure(self._engine, self._items, bool(cores.sharing(self._prepared.places)))
+        profile = _profile(self._engine, clock, read, sizes)
+        with TemporaryDirectory(prefix="ostinato-") as temporary:
+            paths = self._prepared.checked()[1]
+            measured = (paths.output or Path(temporary)) / "profile.json"
+            if profile:
+                write_text(measured, profile)
+            self._prepared.paths = paths.model_copy(update={"profile": measured})
+            self._search()
+
+
+def _tell_unfinished(rank: int) -> None:
+    """Of an engine that is gone, or whose process ends, before its first steps are over."""
+    if rank == 0:
+        print("ostinato: the training has ended before its first steps under DeepSpeed's own 1F1B had: no plan has run", flush=True)
+
+
+def _sizes(engine: Engine, items: list, named: str | None) -> tuple[float, ...]:
+    """Of the micro-batches of this pipeline; () where the section has no "sizes". All ranks raise the same where one has none."""
+    if named is None:
+        return ()
+    everyone = everyones(seen_by(size_function(named), items) if items else Seen())
+    of_pipelines = {tuple(ranks): agreed([everyone[rank] for rank in ranks]) for ranks in engine.grid.pipe_groups}
+    return next(sizes for ranks, sizes in of_pipelines.items() if dist.get_rank() in ranks)
+
+
+def _measure(engine: Engine, items: list, shares_cores: bool) -> LayerClock:
+    """Runs forwards and backwards of the step, several times."""
+    model = engine.module
+    model.train()
+    engine.total_loss, engine._compute_loss = None, True
+    clock = LayerClock(model, UndisturbedCpu() if shares_cores else host_timed(torch.device(engine.device)))
+    with clock:
+        for repeat in rounds(WARM_UP, PASSES):
+            clock.counts = repeat >= 0
+            engine.data_iterator = iter([Made(own(item)) for item in items])  # a loss may write to its labels
+            _run_step(engine, clock)
+    for parameter in model.parameters():
+        parameter.grad = None
+    return clock
+
+
+def _run_step(engine: Engine, clock: LayerClock) -> None:
+    """DeepSpeed's own training schedule without what updates weights."""
+    steps = schedule.TrainSchedule(engine.micro_batches, engine.num_stages, engine.stage_id)
+    engine._reserve_pipe_buffers(steps.num_pipe_buffers())
+    engine.fwd_outputs = []
+    with making_once(engine):
+        for command in (c for commands in steps for c in commands if not isinstance(c, UPDATES)):
+            run = partial(engine._INSTRUCTION_MAP[type(command)], engine, **command.kwargs)
+            clock.backward(run) if isinstance(command, schedule.BackwardPass) else run()
+
+
+def _profile(engine: Engine, clock: LayerClock, read: int, sizes: tuple[float, ...]) -> str:
+    """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere. `read`: ns for a batch."""
+    config, optimizer, on_cpu = engine._config._param_dict, engine.client_optimizer, torch.device(engine.device).type == "cpu"
+    settings = read_settings(config, optimizer, not on_cpu)
+    # On an accelerator copies of parameters may not find room beside the model.
+    steps = StepClock.of(config, optimizer, settings, host_timed(torch.device(engine.device))) if on_cpu else None
+    clusters, reference = clusters_of(sizes), max(1, round(statistics.fmean(sizes))) if sizes else 0
+    measured = clock.measured(settings, steps)
+    everyone = everyones([at_size(layer, sizes, clusters, reference) if sizes else (layer, ((), ())) for layer in measured])
+    if dist.get_rank() != 0:
+        return ""
+    found = {layer.index: (layer, curves) for of_rank in reversed(everyone) for layer, curves in of_rank}  # the first replica's
+    layers = {index: layer for index, (layer, _) in found.items()}
+    profile = _profiler.Profile()
+    profile.model, profile.timer = "measured by ostinato inside DeepSpeed", "cpu"
+    profile.warm_up, profile.repeats = WARM_UP, PASSES
+    profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
+    profile.layers = _rows([layers[index] for index in sorted(layers)], engine.module._layer_specs)
+    if rows := rows_of([found[index][1] for index in sorted(found)], clusters):
+        profile.tokens, profile.sizes = reference, rows
+    profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
+    profile.completeness.complete = True
+    samples = [layer.samples for layer in layers.values()]
+    profile.rank = _rank_cost(settings, torch.device(engine.device), profile.layers, read, samples)
+    return profile.json()
+
+
+def _rank_cost(settings, device: torch.device, rows: list, read: int, samples: list[Samples]) -> Any:
+    cost = rank_cost(settings, read, samples) if device.type == "cpu" else rank_cost(settings)
+    try:
+        count_blocks(cost, rows, host_timed(device))
+    except ProfileError as error:
+        print(f"ostinato: auto: what a block costs beside its layers is not counted: {error}", flush=True)
+    return cost
+
+
+def _rows(layers: list[Measured], specs: list) -> list[Any]:
+    """As profiles hold them; of a model with branches, with what each layer reads."""
+    rows = [cost_of(layer) for layer in layers]
+    if is_graph(specs):
+        for row, reads in zip(rows, layers_read(specs), strict=True):
+            row.after = [_profiler.LayerInput(source, layers[source].output_bytes) for source in reads]
+    return rows

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the first start hands to the second, and what happens where there can be none.
+
+    begin(prepared, records)      # all ranks, in the first start: every process replaces itself (again)
+    measured(prepared)            # in the second: what DeepSpeed's 1F1B did in the steps of this engine that were checked; None: nothing
+    goes_without()                # in the second: why it is to run under DeepSpeed's own schedule
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import torch.distributed as dist
+from ostinato.files import write_text
+
+from .. import again
+from ..tell.announce import say
+from ..errors import OstinatoError, Unsupported
+from ..place.placing import Prepared
+from ..section.search import FILES, PLAN
+
+RECORDS = "first.json"  # of the steps that DeepSpeed's 1F1B has run
+ENGINE = "engine.txt"  # which engine of the process ran them
+WITHOUT = "without.txt"
+
+
+class CannotStartAgain(OstinatoError):
+    """`files`: what the second start would be given."""
+
+    def __init__(self, message: str, files: dict[str, str]):
+        super().__init__(message)
+        self.files = files
+
+
+def begin(prepared: Prepared, records: str = "") -> NoReturn:
+    """All ranks must call it, with the same plan and `records` (prints.Records, as text)."""
+    asked, paths = prepared.checked()
+    files = dict(prepared.files) or {name: path.read_text() for name, path in zip(FILES, (paths.plan, paths.placement), strict=True) if path}
+    files |= {RECORDS: records, ENGINE: str(prepared.engine)} if records else {}
+    files[again.SECTION] = asked.model_dump_json(exclude_unset=True)
+    where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
+    if asked.auto == "measure":
+        say(f"the plan lies in {where}: the next start runs it")
+        sys.exit(0)
+    if why := again.why_not_again():
+        named = where or str(paths.plan)
+        raise CannotStartAgain(
+            f"the plan moves layers, so ranks have to start again with it, and this process cannot replace itself ({why}): start it again with "
+            f"{again.VARIABLE}={named}" if dist.get_rank() == 0 else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
+            files,
+        )
+    say("the layers lie where the plan has them from their constructors on: all ranks start again, once" + (f"; the plan lies in {where}" if paths.output else ""))
+    again.begin_again(files, asked.timeout_s)
+
+
+def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
+    """No plan can run. Where the section allows it, all ranks start again, and run under DeepSpeed's own schedule."""
+    if prepared.section is None or prepared.section.require:
+        raise error
+    if why := again.why_not_again():
+        raise CannotStartAgain(f"{error}; and this process cannot start again without a plan, for {why}", {WITHOUT: str(error)})
+    again.begin_again({WITHOUT: str(error)}, prepared.section.timeout_s)
+
+
+def measured(prepared: Prepared) -> str | None:
+    folder = again.left_by_first()
+    if folder is None or not (folder / RECORDS).is_file() or (folder / ENGINE).read_text() != str(prepared.engine):
+        return None
+    return (folder / RECORDS).read_text()
+
+
+def goes_without() -> str:
+    """Why; "" where the plan runs."""
+    folder = again.left_by_first()
+    return (folder / WITHOUT).read_text() if folder is not None and (folder / WITHOUT).is_file() else ""
+
+
+def _kept(files: dict[str, str], output: Path | None) -> str:
+    """Where the plan lies: in "output", to which the search has written it, or in a folder for whoever cannot start again."""
+    if output is not None:
+        return str(output / PLAN)
+    if not again.why_not_again():
+        return ""
+    folder = Path(tempfile.mkdtemp(prefix="ostinato-plan-"))
+    for name in FILES:
+        write_text(folder / name, files[name])
+    return str(folder / PLAN)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A refusal that nobody catches is the last thing on the screen, once: rank 0 says it, without a traceback, and the others nothing.
+
+    speak_last()        # idempotent; where a run has a section
+
+Where rank 0 does not say the same (one rank alone has failed) the rank says it by itself. Under torchrun the agent's own summary, which comes
+after what ranks print, ends with the message, too. `python -X dev` shows tracebacks.
+"""
+
+import hashlib
+import sys
+import time
+from contextlib import suppress
+from datetime import timedelta
+
+import torch.distributed as dist
+from ostinato.errors import printable
+from ostinato.ranks.launcher import tell_agent
+from torch.distributed.distributed_c10d import _get_default_store
+
+from ..errors import OstinatoError
+
+PATIENCE = timedelta(seconds=3)
+
+
+def speak_last() -> None:
+    before = sys.excepthook
+    if getattr(before, "of_ostinato", False):
+        return
+
+    def hook(kind, error, trace):
+        if not isinstance(error, OstinatoError) or sys.flags.dev_mode:
+            before(kind, error, trace)
+        else:
+            _say("\n".join([f"ostinato: {error}", *getattr(error, "__notes__", ())]))
+
+    hook.of_ostinato = True  # type: ignore[attr-defined]  # a mark on a function
+    sys.excepthook = hook
+
+
+def _say(text: str) -> None:
+    if not dist.is_initialized():
+        return _print(text)
+    key = f"ostinato/said/{hashlib.sha256(text.encode()).hexdigest()}"
+    if dist.get_rank() == 0:
+        _print(text)
+        tell_agent(text)
+        with suppress(RuntimeError):
+            _let_others_read(key)
+    elif not _said(key):
+        _print(text)
+        tell_agent(text)
+
+
+def _print(text: str) -> None:
+    sys.stdout.flush()
+    print(printable(text, newlines=True), file=sys.stderr, flush=True)
+
+
+def _let_others_read(key: str) -> None:
+    """This rank may hold the store."""
+    store, others = _get_default_store(), dist.get_world_size() - 1
+    store.set(key, "said")
+    end = time.monotonic() + PATIENCE.total_seconds()
+    while store.add(f"{key}/read", 0) < others and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def _said(key: str) -> bool:
+    """Rank 0 has said it, and has been told that this rank knows."""
+    try:
+        store = _get_default_store()
+        store.wait([key], PATIENCE)
+        store.add(f"{key}/read", 1)
+    except (dist.DistError, RuntimeError):
+        return False
+    return True
