@@ -103,7 +103,7 @@ void bind_program(py::module_& m) {
           py::arg("rank"), py::arg("transfers") = true,
           "One rank's row, as torch.distributed.pipelining reads it.")
       .def("forwards", &forwards, py::arg("micro_batches"), py::arg("stages"),
-           "The forwards of its first micro-batches and of some of its stages, which are numbered anew.")
+           "The forwards of its first micro-batches and of some of its stages, numbered from 0.")
       .def(
           "front_stage",
           [](const Program& p, bool dynamic_shapes) { return front_stage(p, kSendsAhead, dynamic_shapes); },

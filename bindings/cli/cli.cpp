@@ -95,7 +95,7 @@ void report(const Failure& failure, const std::string& command, bool json, Io& i
 const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
       {"profile", "Measure a model: time and memory of every layer and operator, cost of transfers", nullptr},
-      {"placement", "Write a placement of a named shape: V, X, M, NN, K, wave and others", placement_command},
+      {"placement", "Write a placement of a named shape: V, X, M, NN, K, wave and more", placement_command},
       {"partition", "Cut a profiled model into stages and put them on devices", partition_command},
       {"search", "Search the schedule of a placement, with proven bounds", search_command},
       {"plan", "From a profile to a plan in one step: partition and search several placements", plan_command},

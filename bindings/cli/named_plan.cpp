@@ -58,7 +58,7 @@ NamedPlan named_plan(const std::string& name, const Plan& like, const Placement&
   }
   throw core::UsageError(
       fmt::format("--against {0}: this placement has none: {1}; name the file of a plan instead "
-                  "(ostinato plan --method {0} makes one with stages of its own)",
+                  "(ostinato plan --method {0} makes one with the stages that it needs)",
                   name, why));
 }
 

@@ -69,7 +69,7 @@ void declare(CommandLine& line, Typed& typed) {
 int placement_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "placement",
-      "Writes a placement of a named shape (Tessel, figure 2, and others). Times and memory are those of "
+      "Writes a placement of a named shape (Tessel, figure 2, and more). Times and memory are those of "
       "one\n"
       "stage and one micro-batch; what no option says is written by hand into the file.",
       "placement m --devices 4 --forward 1ms --backward 3ms --capacity 40GiB --memory 2GiB --output m.toml");

@@ -61,7 +61,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   SizesArguments sizes;
   sizes.declare(
       line,
-      "The micro-batches of one step, each with a size of its own (TOML): the placement is the one on "
+      "The micro-batches of one step, which differ in size (TOML): the placement is the one on "
       "which the best order of these is shortest");
   OptionSet options(line, {"plan", "partition", "search"},
                     {"chunks", "layout", "stages", "recompute", "choose", "points"});

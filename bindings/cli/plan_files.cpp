@@ -74,7 +74,7 @@ void check_apart(const std::vector<Written>& outputs, const std::vector<std::str
     const auto& [option, path] = outputs[i];
     for (std::size_t j = 0; j < i; ++j)
       if (same_file(path, outputs[j].second))
-        throw UsageError(fmt::format("{} and {} are both \"{}\": each needs a file of its own",
+        throw UsageError(fmt::format("{} and {} are both \"{}\": each needs its own file",
                                      outputs[j].first, option, path));
     for (const std::string& input : inputs)
       if (same_file(path, input))

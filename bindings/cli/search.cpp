@@ -56,7 +56,7 @@ void declare(CommandLine& line, Wanted& wanted, const Given& given) {
             "what of it is proved; no plan");
   wanted.sizes.declare(
       line,
-      "The micro-batches of one step, each with a size or times of its own (TOML): which enters when is "
+      "The micro-batches of one step, which differ in size or times (TOML): which enters when is "
       "searched too");
   line.flag("--explain", wanted.explain, "Tell what each technique of the search cost and brought");
   line.text("--pareto", wanted.pareto,

@@ -181,7 +181,7 @@ std::string graph_text(const GraphProblem& problem, const GraphCosts& costs, con
                         text_of(problem, mean(o.makespans)), text_of(problem, *high));
   text += fmt::format(
       "  proven bound {}   gap {:.1f} %{}\n", text_of(problem, o.lower_bound), gap_percent(o),
-      problem.of_profile ? "   of these operators, whose transfers and speeds are estimates" : "");
+      problem.of_profile ? "   of these operators; their transfers and speeds are estimates" : "");
   for (std::size_t i = 0; i < std::min<std::size_t>(o.candidates.size(), 5); ++i)
     text += fmt::format("  {} {}   {}\n", i == 0 ? "starts from " : "            ",
                         text_of(problem, o.candidates[i].makespan), o.candidates[i].name);

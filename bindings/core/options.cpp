@@ -97,7 +97,7 @@ const std::vector<OptionRow>& option_table() {
        "",
        {},
        "What not to try, with commas: chunks, split, shards, recompute, branches, moves, fewer-devices"},
-      {"plan", "only", text, "", {}, "Of these what to try, and none of the others: chunks,split"},
+      {"plan", "only", text, "", {}, "Try only these, with commas: chunks,split"},
       {"plan",
        "exact_losses",
        flag,

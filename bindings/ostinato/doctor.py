@@ -76,7 +76,7 @@ def check_activation() -> Finding:
 
 def check_compiler() -> Finding:
     path = shutil.which("g++") or shutil.which("c++")
-    return Finding("compiler", "ok" if path else "absent", path or "DeepSpeed builds operators of its own with one")
+    return Finding("compiler", "ok" if path else "absent", path or "DeepSpeed compiles its operators with one")
 
 
 def findings() -> list[Finding]:

@@ -237,7 +237,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("trace", type=Path, help='the folder that "trace" of the ostinato section names')
     p.add_argument("--perfetto", type=Path, metavar="FILE", help="write the last step as Perfetto/Chrome JSON")
-    p.add_argument("--against", type=Path, metavar="TRACE", help="the trace folder of another run, whose step is put beside this one's")
+    p.add_argument("--against", type=Path, metavar="TRACE", help="the trace folder of another run, to compare its step with this one's")
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
 

@@ -52,7 +52,7 @@ def _say(source: Source, inputs: tuple[str, ...]) -> None:
     """What differs from a plain call of the model."""
     if "position_ids" in inputs and getattr(source.config, "use_cache", False) and os.environ.get("RANK", "0") == "0":
         print(
-            f"ostinato: {source}: positions that begin anew within a row keep their sequences apart, as under use_cache=False, with which a "
+            f"ostinato: {source}: positions that restart within a row keep their sequences apart, as under use_cache=False, with which a "
             "pipeline trains",
             file=sys.stderr,
         )

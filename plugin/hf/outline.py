@@ -112,7 +112,7 @@ def _with_tied(model, outline: Outline) -> Outline:
     if getattr(model, "peft_config", None) and all(inside(name, words) or inside(name, head) for name in across[0]) and set(across[0]) != expected:
         raise Refused(
             f"{type(model).__name__}: {words} and {head} share their weight, and adapters change one of them: leave both out of target_modules, "
-            "modules_to_save and trainable_token_indices, or give the head a weight of its own (tie_word_embeddings=False)"
+            "modules_to_save and trainable_token_indices, or give the head its own weight (tie_word_embeddings=False)"
         )
     if len(across) > 1 or set(across[0]) != expected:
         raise Refused(f"{type(model).__name__}: {' and '.join(across[0])} are one tensor: only the embedding and the head may share theirs")

@@ -107,7 +107,7 @@ class Arrivals:
     def _absent(self, store) -> Absent:
         if store is None:
             who = "the launcher's agent" if agent_has_the_store() else "rank 0"
-            return Absent(f"nobody answers at {self._host}:{self._port}, where {who} holds the store", os.environ.get("LOCAL_RANK", "0") == "0")
+            return Absent(f"nothing answers at {self._host}:{self._port}, where {who} holds the store", os.environ.get("LOCAL_RANK", "0") == "0")
         holder = None if agent_has_the_store() else 0  # is there, even before it has written it down
         absent = [rank for rank in range(self._ranks) if rank != holder and not store.check([self._key(rank)])]
         words = f"{ranks_in_words(absent)} {'has' if len(absent) == 1 else 'have'} not called it" if absent else "all ranks have called it"

@@ -50,7 +50,7 @@ class Serving:
         """Its rank in the pipeline; the group of all ranks that take inputs, made by these, where they are several."""
         front = self.program.front_stage(self._dynamic)
         if front < 0:
-            raise ValueError("no stage of the plan can take every request first, and tell the others: search another plan")
+            raise ValueError("no stage of the plan can take every request first, and tell the other ranks: search another plan")
         first = self.program.stages[front].ranks[0]
         members = {rank for stage in self.program.stages if not stage.inputs for rank in stage.ranks}
         if len(members) == 1:

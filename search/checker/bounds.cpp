@@ -123,7 +123,7 @@ void Bounds::one_device(int n, Bound& best) const {
 void Bounds::several_devices(int n, Wide enough, Bound& best) const {
   for (int d = 0; d < graph_.devices() && best.value < enough; ++d) {
     raise_to(best, shared_bound(graph_, d, n, best.value), [&] {
-      return fmt::format("M3: the work of device {} with the time in which others keep it from running", d);
+      return fmt::format("M3: the work of device {} and the time in which other devices keep it idle", d);
     });
   }
 }

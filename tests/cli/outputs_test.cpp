@@ -109,7 +109,7 @@ TEST(Outputs, AreFilesOfTheirOwn) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text({1000, 1000}));
   expect_kept(profile, plan_of(profile, folder / "p.json", folder / "./profile.json"), "--placement-output");
-  expect_kept(profile, plan_of(profile, folder / "p", folder / "p"), "each needs a file of its own");
+  expect_kept(profile, plan_of(profile, folder / "p", folder / "p"), "each needs its own file");
   EXPECT_EQ(ostinato_run(plan_of(profile, "/dev/null", "/dev/null")).status, 0);
 }
 

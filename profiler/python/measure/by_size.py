@@ -75,7 +75,7 @@ def cut_to(length: int, inputs: Any, labels: Any) -> tuple[Any, Any]:
 def measure_sizes(job: Job, settings: Settings, lengths: Sequence[int], progress: Progress) -> list[Any]:
     """A row a length, rising. Times are those of the host's clock."""
     if job.module is not None:
-        raise ProfileError("--sizes needs a PipelineModule, whose layers are measured one by one")
+        raise ProfileError("--sizes needs a PipelineModule: its layers are measured one by one")
     if job.device.own_clock:
         raise ProfileError(f"--sizes measures by the host's clock, and layers on {job.device.place} have one of their own: leave it out")
     return [_measured(job, settings, length, progress) for length in sorted(set(lengths))]

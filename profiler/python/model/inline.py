@@ -26,10 +26,10 @@ Mode = tuple[str, tuple]  # "grad" or "autocast", and its arguments
 
 REFUSED = {
     "cond": "torch.cond, of which one branch or the other runs",
-    "while_loop": "a while_loop, whose number of rounds depends on values",
-    "flex_attention": "flex_attention, whose backward is not written down",
+    "while_loop": "a while_loop: how often it runs depends on values",
+    "flex_attention": "flex_attention: its backward is not in the graph",
     "tag_activation_checkpoint": "activation checkpointing, which runs its forward twice",
-    "autograd_function_apply": "a torch.autograd.Function, whose backward is not written down",
+    "autograd_function_apply": "a torch.autograd.Function: its backward is not in the graph",
 }
 
 

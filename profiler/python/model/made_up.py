@@ -85,7 +85,7 @@ class MadeUpLoss:
         if self.__name__ != "cross-entropy":
             return torch.empty(0)
         if output.dim() == 0 or output.shape[-1] < 2:
-            raise ProfileError("--loss cross-entropy needs an output whose last dimension is the classes, two at least", Status.USAGE)
+            raise ProfileError("--loss cross-entropy needs an output with the classes, at least two, as its last dimension", Status.USAGE)
         seeded = torch.Generator().manual_seed(0)
         return torch.randint(0, output.shape[-1], (output.numel() // output.shape[-1],), generator=seeded).to(output.device)
 

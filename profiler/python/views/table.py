@@ -204,7 +204,7 @@ def size_lines(profile: Any) -> list[str]:
     if not rows:
         return []
     at_each = ", ".join(f"{row.size}: {(sum(row.forward) + sum(row.backward)) / 1e6:.2f} ms" for row in rows)
-    error = f"; a size between two others lies within {worst_between(rows):.1%} of the line through them" if len(rows) > 2 else ""
+    error = f"; a size between two measured ones lies within {worst_between(rows):.1%} of the line through them" if len(rows) > 2 else ""
     return [f"Tokens and forward with backward: {at_each}{error}"]
 
 

@@ -123,7 +123,7 @@ def test_a_model_has_its_own_class_and_type():
 
 def test_packed_positions_are_announced(capsys):
     hf.layers(Case().config(), ("input_ids", "position_ids"))
-    assert "positions that begin anew within a row keep their sequences apart" in capsys.readouterr().err
+    assert "positions that restart within a row keep their sequences apart" in capsys.readouterr().err
     hf.layers(Case(more={"use_cache": False}).config(), ("input_ids", "position_ids"))
     assert not capsys.readouterr().err
 

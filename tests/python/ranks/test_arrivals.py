@@ -36,7 +36,7 @@ def lines(folder, rank: int) -> list[str]:
     [
         ([0], 2, 0, "rank 1 has not called it"),
         ([0, 1], 4, 0, "ranks 2, 3 have not called it"),
-        ([1], 2, None, "nobody answers at 127.0.0.1:"),
+        ([1], 2, None, "nothing answers at 127.0.0.1:"),
     ],
     ids=["the one with the store waits", "some are there", "nobody has the store"],
 )
@@ -76,7 +76,7 @@ def test_nobody_answers_where_the_store_should_be(monkeypatch, capsys):
 
     assert wait_for(has_said)
     here.close()
-    assert f"init_process_group(): nobody answers at 127.0.0.1:{port}, where rank 0 holds the store" in said
+    assert f"init_process_group(): nothing answers at 127.0.0.1:{port}, where rank 0 holds the store" in said
 
 
 def test_who_holds_the_store_is_there(monkeypatch):
