@@ -7,6 +7,7 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/command_line.h"
+#include "bindings/cli/plan_files.h"
 #include "plugin/lowering/program_text.h"
 
 namespace ostinato::cli {
@@ -18,17 +19,16 @@ int lower_command(const std::vector<std::string>& args, Io& io) {
       "0,\n"
       "forward, micro-batch 0. The plan is checked first, and the programs are shown free of deadlock.",
       "lower plan.json placement.toml --rank 0");
-  std::string plan, placement, form = "transfers";
+  const PlanArguments files(line);
+  std::string form = "transfers";
   int rank = -1;
-  line.text("plan", plan, "Plan file (JSON)").required().type_name("PLAN");
-  line.text("placement", placement, "Its placement (TOML)").required().type_name("PLACEMENT");
   line.whole_number("--rank", rank, {0, 65'535}, "Print this rank only").type_name("R");
   line.text("--form", form, "transfers, or compute: without sends and receives (default: transfers)")
       .type_name("FORM");
   if (!line.parse(args, io)) return 0;
   const bool one = line.given("--rank");
   check_choice("--form", form, {"transfers", "compute"});
-  const Program program = lower_files(plan, placement);
+  const Program program = lower_files(files.plan, files.placement_file());
   const TextForm text_form = form == "compute" ? TextForm::compute : TextForm::transfers;
   const int ranks = static_cast<int>(program.ranks.size());
   if (one && rank >= ranks) {

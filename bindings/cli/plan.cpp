@@ -59,10 +59,9 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   const bool has_sizes = typed(args, "--sizes");
   ProfileArguments arguments(line, has_sizes ? MicroBatches::as_the_sizes : MicroBatches::required);
   SizesArguments sizes;
-  sizes.declare(
-      line,
-      "The micro-batches of one step, which differ in size (TOML): the placement is the one on "
-      "which the best order of these is shortest");
+  sizes.declare(line,
+                "The micro-batches of one step, which differ in size (TOML): the placement is the one on "
+                "which the best order of these is shortest");
   OptionSet options(line, {"plan", "partition", "search"},
                     {"chunks", "layout", "stages", "recompute", "choose", "points"});
   line.text("--output", outputs.plan, "Plan file to write (JSON)").required().type_name("PLAN");

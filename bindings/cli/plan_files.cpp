@@ -16,16 +16,21 @@ namespace fs = std::filesystem;
 
 PlanArguments::PlanArguments(CommandLine& line) {
   line.text("plan", plan, "Plan file (JSON)").required().type_name("PLAN");
-  line.text("placement", placement, "Its placement (TOML)").required().type_name("PLACEMENT");
+  line.text("placement", placement, "Its placement (TOML); without: the one beside the plan that it names")
+      .type_name("PLACEMENT");
+}
+
+std::string PlanArguments::placement_file() const {
+  return placement.empty() ? placement_of(plan, {}).string() : placement;
 }
 
 PlanAndPlacement PlanArguments::read_checked() const {
   PlanAndPlacement result = read();
-  refuse_unless_it_runs(result.plan, result.file.placement, plan, placement);
+  refuse_unless_it_runs(result.plan, result.file.placement, plan, placement_file());
   return result;
 }
 
-PlanAndPlacement PlanArguments::read() const { return read_plan_and_placement(plan, placement); }
+PlanAndPlacement PlanArguments::read() const { return read_plan_and_placement(plan, placement_file()); }
 
 fs::path placement_of(const fs::path& plan, const std::vector<std::string>& given) {
   const std::string digest = placement_digest(plan);
@@ -43,8 +48,8 @@ fs::path placement_of(const fs::path& plan, const std::vector<std::string>& give
     if (sha256(read_file(file, kMaxPlacementBytes)) == digest) return file;
   throw InputError(
       plan.string(), 0,
-      "its placement does not lie beside it: --placement FILE names the one that it was made for" +
-          (digest.empty() ? std::string() : ", whose sha256 is " + digest));
+      "the placement that it was made for does not lie beside it: name the file" +
+          (digest.empty() ? std::string() : fmt::format(" (its sha256 begins with {:.12})", digest)));
 }
 
 void check_can_write(const fs::path& path) {
@@ -74,8 +79,8 @@ void check_apart(const std::vector<Written>& outputs, const std::vector<std::str
     const auto& [option, path] = outputs[i];
     for (std::size_t j = 0; j < i; ++j)
       if (same_file(path, outputs[j].second))
-        throw UsageError(fmt::format("{} and {} are both \"{}\": each needs its own file",
-                                     outputs[j].first, option, path));
+        throw UsageError(fmt::format("{} and {} are both \"{}\": each needs its own file", outputs[j].first,
+                                     option, path));
     for (const std::string& input : inputs)
       if (same_file(path, input))
         throw UsageError(

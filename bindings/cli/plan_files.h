@@ -12,12 +12,14 @@
 
 namespace ostinato::cli {
 
-/// What `verify`, `simulate` and `show` begin with: "PLAN PLACEMENT" on their command line.
+/// What `verify`, `simulate`, `show` and `lower` begin with: "PLAN [PLACEMENT]" on their command line.
 struct PlanArguments {
   std::string plan;
-  std::string placement;
+  std::string placement;  ///< as typed; "" where it is to be found beside the plan
 
   explicit PlanArguments(CommandLine& line);
+  /// The placement typed, or else placement_of() the plan.
+  std::string placement_file() const;
   PlanAndPlacement read() const;
   /// Throws InputError where the schedule does not hold for the placement (checker.h).
   PlanAndPlacement read_checked() const;

@@ -145,7 +145,7 @@ void refuse_named(const std::vector<std::string>& against) {
 }
 
 std::vector<std::string> read_files(const PlanArguments& files, const PageRequest& page) {
-  std::vector<std::string> read = {files.plan, files.placement};
+  std::vector<std::string> read = {files.plan, files.placement_file()};
   const std::vector<std::string> of_page = files_of(page);
   read.insert(read.end(), of_page.begin(), of_page.end());
   return read;

@@ -184,7 +184,8 @@ PartitionOptions on_shared_cores(int count, const std::string& memory,
 
 PartitionOptions on_cluster(Cluster cluster, const std::string& memory) {
   if (device_memory(memory) != kUnlimited)
-    throw UsageError("--device-memory cannot be combined with a device file, which gives each kind its memory");
+    throw UsageError(
+        "--device-memory cannot be combined with a device file, which gives each kind its memory");
   for (DeviceKind& kind : cluster.kinds) {
     if (!kind.profile_path.empty())
       kind.profile = std::make_shared<const Profile>(read_profile(kind.profile_path));

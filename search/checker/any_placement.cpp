@@ -340,7 +340,8 @@ std::string mismatch(const Plan& plan, const PlacementFile& file, const Profile&
                      const Cluster& cluster) {
   const std::string& model = file.model.sha256;
   if (!model.empty() && !profile.model_sha256.empty() && model != profile.model_sha256)
-    return "the profile is of another model than the placement";
+    return fmt::format("the profile is of another model ({}, {:.12}) than the placement ({}, {:.12})",
+                       profile.model, profile.model_sha256, file.placement.name, model);
   if (!plan.any_placement)
     return "the plan claims nothing of other placements: only `ostinato plan` writes any_placement";
   const AnyPlacement& any = *plan.any_placement;

@@ -90,7 +90,9 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     } else {
       what.erase(0, std::min(what.size(), what.find("] ") + 2));
     }
-    if (at_its_begin && what.find("end of input") == std::string::npos)
+    if (what.find("unexpected end of input") != std::string::npos)
+      fail("the file ends in the middle of its JSON: was it cut off, or is it still being written?");
+    if (at_its_begin)
       fail(
           "not valid JSON, from its first character on: is this the right file, and the right place for it?");
     fail("not valid JSON: " + printable(what));

@@ -168,7 +168,8 @@ void check_format(const Value& root, const std::string& file, std::string_view e
   }
   const auto key = std::find(root.keys.begin(), root.keys.end(), "format");
   if (key == root.keys.end()) {
-    throw InputError(file, root.line, "no 'format'; it should be \"" + std::string(expected) + "\"");
+    throw InputError(file, root.line,
+                     "no 'format'; " + in_quotes(expected) + " is needed here: is this the right file?");
   }
   const Value& format = root.items[key - root.keys.begin()];
   if (format.kind == ValueKind::text && format.text == expected) return;

@@ -8,6 +8,7 @@
 #include "search/files/file.h"
 #include "search/files/toml_values.h"
 #include "search/files/unit_field.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato {
 namespace {
@@ -23,6 +24,7 @@ class ClusterReader {
  private:
   std::optional<Link> link(const Fields& root, std::string_view key) const;
   Link link_of(const Fields& fields) const;
+  Bytes memory(const Fields& fields) const;
   void kind(const Value& value);
   void nodes(const Value& value);
   int kind_of(const Fields& fields) const;
@@ -30,7 +32,7 @@ class ClusterReader {
   const std::string& file_;
   Cluster cluster_;
   std::int64_t time_factor_ = 1;
-  std::int64_t memory_factor_ = 1;
+  std::optional<std::int64_t> memory_factor_;  // without one each amount has its unit: "40GiB"
   std::unordered_map<std::string, int> kind_lines_, node_lines_;
 };
 
@@ -40,7 +42,8 @@ Cluster ClusterReader::read(const Value& root) {
                       {"format", "name", "time_unit", "memory_unit", "within", "between", "kinds", "nodes"});
   cluster_.name = fields.text_or("name", "");
   time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
-  memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
+  if (fields.find("memory_unit") != nullptr)
+    memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "B");
   cluster_.within = link(fields, "within");
   cluster_.between = link(fields, "between");
   for (const Value& value : fields.need("kinds", ValueKind::array).items) kind(value);
@@ -61,11 +64,26 @@ Link ClusterReader::link_of(const Fields& fields) const {
           .bytes_per_second = fields.scaled("bandwidth", kGigabyte, 0, 0)};
 }
 
+Bytes ClusterReader::memory(const Fields& fields) const {
+  const Value* value = fields.find("memory");
+  if (value == nullptr) return kUnlimited;
+  if (value->kind == ValueKind::text) {
+    const std::optional<Bytes> bytes = parse_memory(value->text, "");
+    if (!bytes)
+      fields.fail(value, "'memory' is " + in_quotes(value->text) + "; an amount has a unit: \"40GiB\"");
+    return *bytes;
+  }
+  if (!memory_factor_)
+    fields.fail(value,
+                "'memory' has no unit: write \"40GiB\", or memory_unit = \"GiB\" at the top of the file");
+  return fields.scaled("memory", *memory_factor_, 0, kUnlimited);
+}
+
 void ClusterReader::kind(const Value& value) {
   const Fields fields(value, file_, "[[kinds]]", {"name", "memory", "speed", "profile"});
   DeviceKind kind;
   kind.name = fields.text("name");
-  kind.memory = fields.scaled("memory", memory_factor_, 0, kUnlimited);
+  kind.memory = memory(fields);
   kind.speed = fields.scaled("speed", kUsualSpeed, 0, kUsualSpeed);
   kind.profile_path = fields.text_or("profile", "");
   if (kind.speed == 0) fields.fail(fields.find("speed"), "'speed' must be above 0: 0.5 takes twice as long");

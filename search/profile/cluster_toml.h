@@ -3,7 +3,7 @@
 // Reading ostinato-devices/1 (TOML); docs/formats.md describes every key.
 //
 //   format = "ostinato-devices/1"
-//   memory_unit = "GiB"                                                    # time_unit: of latencies
+//   memory_unit = "GiB"                                                    # or each amount has it: "140GiB"
 //   [within]                                                               # link inside a node
 //   latency = 3
 //   bandwidth = 300

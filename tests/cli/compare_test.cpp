@@ -72,13 +72,18 @@ TEST(CompareCommand, PutsKnownSchedulesBeside) {
 TEST(CompareCommand, FindsPlacementsByTheirDigest) {
   const TemporaryFolder folder;
   make_plans(folder);
+  for (const char* command : {"show", "verify", "simulate", "lower"})
+    EXPECT_EQ(ostinato_run({command, folder / "1f1b.json"}).status, 0) << command;
   const TemporaryFolder other;
   std::filesystem::rename(folder / "v.toml", other / "moved.toml");
   const std::vector<std::string> args = {"compare", folder / "1f1b.json", folder / "gpipe.json"};
   const Result none = ostinato_run(args);
   EXPECT_EQ(none.status, 3);
-  EXPECT_NE(none.err.find("its placement does not lie beside it: --placement FILE names"), std::string::npos)
+  EXPECT_NE(none.err.find("the placement that it was made for does not lie beside it: name the file"),
+            std::string::npos)
       << none.err;
+  EXPECT_EQ(ostinato_run({"show", folder / "1f1b.json"}).status, 3);
+  EXPECT_EQ(ostinato_run({"show", folder / "1f1b.json", other / "moved.toml"}).status, 0);
   std::vector<std::string> given = args;
   given.insert(given.begin() + 1, {"--placement", other / "moved.toml"});
   EXPECT_EQ(ostinato_run(given).status, 0);

@@ -61,7 +61,7 @@ TEST(Usage, VersionIsPrinted) {
 TEST(Usage, AllThatIsMissingIsToldAtOnce) {
   EXPECT_NE(ostinato_run({"search"}).err.find("missing: PLACEMENT, --micro-batches N, --output PLAN\n"),
             std::string::npos);
-  EXPECT_NE(ostinato_run({"verify", "plan.json"}).err.find("missing: PLACEMENT\n"), std::string::npos);
+  EXPECT_NE(ostinato_run({"verify"}).err.find("missing: PLAN\n"), std::string::npos);
 }
 
 TEST(Usage, WhatIsTooMuchIsTold) {

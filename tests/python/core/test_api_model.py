@@ -27,7 +27,7 @@ COUNTS = st.integers(-1, 6)  # of what is searched for
 TIMES = st.one_of(st.integers(0, 9), st.sampled_from(["1.5us", "3ns", "2 hours", "", -1, 2**62]))
 AMOUNTS = st.one_of(st.integers(0, 9), st.sampled_from(["1KiB", "unlimited", "3 pounds", -1, 2**62]))
 PER_DEVICE = st.one_of(TIMES, st.lists(st.integers(0, 9), min_size=1, max_size=4))
-DEVICES_TOML = 'format = "ostinato-devices/1"\n[[kinds]]\nname = "a"\nmemory = {memory}\nspeed = {speed}\n[[nodes]]\nname = "n"\nkind = "a"\ndevices = {n}\n'
+DEVICES_TOML = 'format = "ostinato-devices/1"\nmemory_unit = "MiB"\n[[kinds]]\nname = "a"\nmemory = {memory}\nspeed = {speed}\n[[nodes]]\nname = "n"\nkind = "a"\ndevices = {n}\n'
 
 
 class Calls(RuleBasedStateMachine):

@@ -160,7 +160,15 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"devices = 2", "devices = 0", "d.toml:24: "},
                     Refusal{"count = 2", "count = 65536", "more than 65536 devices in all"},
                     Refusal{"name = \"old\"", "name = \"node0\"", "duplicate node 'node0', first on line 22"},
-                    Refusal{"memory = 140", "memory = \"140\"", "d.toml:15: "}));
+                    Refusal{"memory = 140", "memory = \"140\"", "d.toml:15: "},
+                    Refusal{"memory_unit = \"GiB\"", "", "'memory' has no unit: write \"40GiB\""}));
+
+TEST(Cluster, AnAmountOfMemoryMayHaveItsUnit) {
+  const std::string text =
+      "format = \"ostinato-devices/1\"\n[[kinds]]\nname = \"a\"\nmemory = \"40GiB\"\n"
+      "[[nodes]]\nkind = \"a\"\ndevices = 1\n";
+  EXPECT_EQ(parse_cluster(text, "d.toml").kinds[0].memory, Bytes{40} << 30);
+}
 
 TEST(Cluster, NeedsKindsAndNodes) {
   const std::string head = "format = \"ostinato-devices/1\"\n";

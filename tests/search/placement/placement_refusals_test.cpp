@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(
     File, PlacementRefusalTest,
     testing::Values(
         Refusal{"no_format", "name = \"p\"\n",
-                "p.toml:1: no 'format'; it should be \"ostinato-placement/1\""},
+                "p.toml:1: no 'format'; 'ostinato-placement/1' is needed here: is this the right file?"},
         Refusal{"version", "\nformat = \"ostinato-placement/2\"\nnew_key = 1\n",
                 "p.toml:2: 'format' is 'ostinato-placement/2'; this version reads 'ostinato-placement/1'"},
         Refusal{"format_type", "format = 1\n",
