@@ -84,7 +84,7 @@ class Section(BaseModel):
     def _is_a_way(cls, value: object) -> object:
         if value is True or value is False or value == "measure":
             return value
-        raise ValueError('it must be true, false or "measure"')
+        raise ValueError('must be true, false or "measure"')
 
     @property
     def checks(self) -> int:
@@ -112,7 +112,7 @@ class Paths(BaseModel):
 def parse_section(section: object, where: str) -> Section:
     """Checks a section. Raises OstinatoError that starts with `where` and names every key that is wrong."""
     if not isinstance(section, dict):
-        raise OstinatoError(f'{where}: the "ostinato" section must be an object such as {{"plan": "plan.json"}}')
+        raise OstinatoError(f'{where}: the "ostinato" section must be an object: {{"auto": true}}, or {{"plan": "plan.json"}}')
     try:
         made = Section.model_validate(section)
     except ValidationError as error:
@@ -165,7 +165,8 @@ def _in_words(error) -> str:
     inside = "search" if len(error["loc"]) > 1 else "ostinato"
     if error["type"] == "extra_forbidden":
         return f'unknown key "{key}" in the "{inside}" section: {_suggestion(key, inside)}'
-    return f'"{key}" in the "{inside}" section: {error["msg"]}, not {error["input"]!r}'
+    wrong = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be").replace("String should", "must")
+    return f'"{key}" in the "{inside}" section {wrong}, not {error["input"]!r}'
 
 
 def _suggestion(key: str, inside: str) -> str:
@@ -177,7 +178,7 @@ def _suggestion(key: str, inside: str) -> str:
     other = "search" if inside == "ostinato" else "ostinato"
     near = get_close_matches(key, known[other], 1)
     if near:
-        return f'"{near[0]}" belongs into "{other}"'
+        return f'"{near[0]}" belongs in "{other}"'
     return f"known keys: {', '.join(known[inside])}"
 
 
