@@ -93,7 +93,8 @@ void bind_profile(py::module_& m) {
     for (const auto& [layers, devices] : stages) all.push_back({.layers = layers, .devices = devices});
     const Restrictions restrictions = from_rows(rows);
     const Restriction* broken = first_broken(restrictions, all, split);
-    return broken == nullptr ? std::pair<std::string, std::string>() : std::pair(words_of(*broken), option_of(*broken));
+    return broken == nullptr ? std::pair<std::string, std::string>()
+                             : std::pair(words_of(*broken), option_of(*broken));
   });
   m.def(
       "profile",

@@ -157,7 +157,9 @@ void bind_profile(py::module_& m) {
       .def_readwrite("rank", &Profile::rank)
       .def_property(
           "restrictions", [](const Profile& profile) { return to_rows(profile.restrictions); },
-          [](Profile& profile, const std::vector<RestrictionRow>& rows) { profile.restrictions = from_rows(rows); })
+          [](Profile& profile, const std::vector<RestrictionRow>& rows) {
+            profile.restrictions = from_rows(rows);
+          })
       .def_readwrite("layers", &Profile::layers)
       .def_readwrite("operators", &Profile::operators)
       .def_readwrite("transfers", &Profile::transfers)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Restrictions as Python hands them over: the fields of ostinato.restrictions.Restriction. Private to bindings.
+// Restrictions as Python hands them over: the fields of ostinato.restrictions.Restriction. Private to
+// bindings.
 
 #include <algorithm>
 #include <stdexcept>

@@ -114,11 +114,10 @@ std::string ratio(Nanoseconds value, Nanoseconds best) {
 /// `notes`: also what its figures rest on, or why it has none.
 Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins, Nanoseconds best,
                   bool notes) {
-  const std::string name =
-      candidate.forbidden ? fmt::format("{} (not allowed: {})", candidate.name, to_string(*candidate.forbidden))
-                          : candidate.name;
-  Row row{
-      wins ? "*" : "", name, candidate.bound > 0 ? format_time(candidate.bound) : "", {}, {}, {}};
+  const std::string name = candidate.forbidden ? fmt::format("{} (not allowed: {})", candidate.name,
+                                                             to_string(*candidate.forbidden))
+                                               : candidate.name;
+  Row row{wins ? "*" : "", name, candidate.bound > 0 ? format_time(candidate.bound) : "", {}, {}, {}};
   if (!candidate.plan) {
     if (notes || !(candidate.no_shorter || candidate.forbidden)) row.note = candidate.why_not;
     return row;
@@ -314,9 +313,9 @@ std::string as_shortest(const JointChoice& choice) {
   if (next != nullptr)
     return text +
            fmt::format("the next best, {}, takes {} more", next->name, gap(next->value(), best.value()));
-  const bool proved =
-      std::all_of(choice.candidates.begin(), choice.candidates.end(),
-                  [&](const Candidate& c) { return &c == &best || c.no_shorter || c.infeasible || c.forbidden; });
+  const bool proved = std::all_of(
+      choice.candidates.begin(), choice.candidates.end(),
+      [&](const Candidate& c) { return &c == &best || c.no_shorter || c.infeasible || c.forbidden; });
   return text +
          (proved ? "no other candidate could be shorter (each by a proof)" : "no other candidate has a plan");
 }
@@ -440,8 +439,9 @@ std::vector<std::string> not_tried(const JointChoice& choice) {
     lines.push_back(words_of(one));
     const Candidate* least = least_forbidden(choice, &one.rule);
     if (least != nullptr && least->bound > 0)
-      lines.back() += fmt::format("; of these, {} takes {} or more, the plan {}", least->name, format_time(least->bound),
-                                  format_time(choice.candidates[choice.winner].value()));
+      lines.back() +=
+          fmt::format("; of these, {} takes {} or more, the plan {}", least->name, format_time(least->bound),
+                      format_time(choice.candidates[choice.winner].value()));
   }
   return lines;
 }
@@ -463,7 +463,8 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
   add_baseline(rows, order + " an even split of layers", base.even, best);
   std::string text;
   if (unplanned && !every)
-    text = fmt::format("A row with a bound alone cannot be shorter{}.\n", forbidden ? ", unless it is not allowed" : "");
+    text = fmt::format("A row with a bound alone cannot be shorter{}.\n",
+                       forbidden ? ", unless it is not allowed" : "");
   for (const std::string& line : not_tried(choice)) text += fmt::format("not tried: {}\n", line);
   return format_rows(rows) + wrapped(text + others_text(choice, every) + reason(choice, base, profile));
 }

@@ -40,8 +40,8 @@ std::size_t cut_candidates(const JointChoice& choice);
 /// More time may find a shorter plan. False: no limit had a say, and without one the plan is the same.
 bool is_cut(const JointChoice& choice);
 
-/// What restrictions of the options left out, and why, a line each. Where candidates of that kind were bounded, with
-/// the least of these bounds.
+/// What restrictions of the options left out, and why, a line each. Where candidates of that kind were
+/// bounded, with the least of these bounds.
 std::vector<std::string> not_tried(const JointChoice& choice);
 
 /// The table, what was not tried, and a sentence that says why the winner won.

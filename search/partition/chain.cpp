@@ -196,8 +196,8 @@ class Levels {
   Best best_;
 };
 
-/// From the first to the last of layers that must stay together: a stage that has one then has all. None where that
-/// leaves fewer runs than stages: several stages of a device may still hold them.
+/// From the first to the last of layers that must stay together: a stage that has one then has all. None
+/// where that leaves fewer runs than stages: several stages of a device may still hold them.
 std::vector<LayerRun> undivided(const Profile& profile, int stages) {
   std::vector<LayerRun> whole;
   for (const Restriction& one : profile.restrictions)

@@ -79,12 +79,12 @@ struct Candidate {
   Nanoseconds step = 0;  ///< of a plan: its value, and what the optimizer's step adds; plans are judged by it
   double seconds = 0;    ///< of its search
   std::string why_not;
-  bool infeasible = false;  ///< `why_not` is a proof that nothing fits
-  bool no_shorter = false;  ///< `why_not` is a proof that it is no shorter than another one
+  bool infeasible = false;             ///< `why_not` is a proof that nothing fits
+  bool no_shorter = false;             ///< `why_not` is a proof that it is no shorter than another one
   std::optional<Rule> forbidden = {};  ///< `why_not` is a restriction: it has a bound, and no placement
-  bool too_late = false;    ///< `why_not` is the time limit
-  bool cut = false;         ///< some search of it was cut by its time, whether or not its plan was kept
-  bool whole = false;       ///< searched with all of the effort
+  bool too_late = false;               ///< `why_not` is the time limit
+  bool cut = false;    ///< some search of it was cut by its time, whether or not its plan was kept
+  bool whole = false;  ///< searched with all of the effort
 
   int devices() const;        ///< that it is made for
   bool keeps_losses() const;  ///< equal to 1F1B's bit for bit: no split backwards, no shards
@@ -102,12 +102,12 @@ struct JointChoice {
   /// and is longer by less than the profile's times can tell (unknown_share(), profile_noise.h), one part in
   /// a hundred at most.
   std::optional<std::size_t> shortest = {};
-  int devices = 0;             ///< there are
-  bool all_devices = false;    ///< none that leaves devices idle was tried
-  bool interrupted = false;    ///< a stop left candidates untried
+  int devices = 0;              ///< there are
+  bool all_devices = false;     ///< none that leaves devices idle was tried
+  bool interrupted = false;     ///< a stop left candidates untried
   Restrictions not_tried = {};  ///< those of the options that left something out
-  bool cut_short = false;      ///< the time limit left something untried that is no candidate: moves
-  AnyPlacement any_placement;  ///< what no placement of these layers goes below
+  bool cut_short = false;       ///< the time limit left something untried that is no candidate: moves
+  AnyPlacement any_placement;   ///< what no placement of these layers goes below
 };
 
 /// Searches one placement; what shortest_plan() is, with whatever the caller shows meanwhile.

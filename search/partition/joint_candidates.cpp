@@ -225,7 +225,8 @@ Candidate on_fewer(const JointOptions& options, const DeviceOrder& order, int de
   return candidate;
 }
 
-Restrictions that_cut(const Profile& profile, const JointOptions& options, const std::vector<Candidate>& tried) {
+Restrictions that_cut(const Profile& profile, const JointOptions& options,
+                      const std::vector<Candidate>& tried) {
   const long devices = static_cast<long>(cluster_of(options.partition).devices.size());
   const long layers = static_cast<long>(profile.layers.size());
   JointOptions free = options;

@@ -35,7 +35,8 @@ Candidate on_fewer(const JointOptions& options, const DeviceOrder& order, int de
 std::vector<bool> splits(const Profile& profile, const JointOptions& options);
 
 /// Restrictions without which the list, or the `tried` ones that were made from it, would be another.
-Restrictions that_cut(const Profile& profile, const JointOptions& options, const std::vector<Candidate>& tried);
+Restrictions that_cut(const Profile& profile, const JointOptions& options,
+                      const std::vector<Candidate>& tried);
 
 /// Why the shape does not exist for this model, or "".
 std::string too_few_layers(const Profile& profile, const Candidate& candidate);

@@ -137,7 +137,8 @@ void Judged::place(std::size_t index, int percent) {
     return refuse(candidate, "the optimizer's step needs more memory than a device has", true);
   candidate.bound = Bounds(Instance(placed)).of(objective(), micro_batches());
   if (sharing_) candidate.bound = std::max(candidate.bound, shared_work(placed, micro_batches()));
-  if (const Restriction* broken = first_broken(options_.restrictions, candidate.cuts->stages, candidate.options.split_backward)) {
+  if (const Restriction* broken =
+          first_broken(options_.restrictions, candidate.cuts->stages, candidate.options.split_backward)) {
     candidate.forbidden = broken->rule;
     return refuse(candidate, "not allowed: " + words_of(*broken), false);
   }

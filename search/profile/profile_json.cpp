@@ -138,7 +138,8 @@ void ProfileReader::restriction(const Value& value) {
     const auto last = static_cast<std::int64_t>(profile_.layers.size()) - 1;
     for (const Value& item : list.items) {
       const std::int64_t next = one.layers.empty() ? 0 : one.layers.back() + 1;
-      one.layers.push_back(static_cast<int>(integer_in(item, file_, "a layer of 'layers', which rise,", next, last)));
+      one.layers.push_back(
+          static_cast<int>(integer_in(item, file_, "a layer of 'layers', which rise,", next, last)));
     }
     if (one.layers.size() < 2) fields.fail(&list, "'layers' must name two layers at least");
   }
@@ -151,8 +152,9 @@ Rule ProfileReader::rule(const Fields& fields) const {
     names.push_back(to_string(known));
     if (names.back() == fields.text("rule")) return known;
   }
-  fields.fail(fields.find("rule"), fmt::format("unknown rule {}; it should be one of {}{}", in_quotes(fields.text("rule")),
-                                               fmt::join(names, ", "), did_you_mean(fields.text("rule"), names)));
+  fields.fail(fields.find("rule"),
+              fmt::format("unknown rule {}; it should be one of {}{}", in_quotes(fields.text("rule")),
+                          fmt::join(names, ", "), did_you_mean(fields.text("rule"), names)));
 }
 
 Spread ProfileReader::spread(const Fields& row, std::string_view key) const {

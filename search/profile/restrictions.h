@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the model and the run allow of a plan, each with the reason: known before the search, kept in the profile
-// (docs/profile-format.md), obeyed by `partition` and `plan`, and checked again when a run starts, by obeys().
+// What the model and the run allow of a plan, each with the reason: known before the search, kept in the
+// profile (docs/profile-format.md), obeyed by `partition` and `plan`, and checked again when a run starts, by
+// obeys().
 //
 //   Restrictions allowed = profile.restrictions;
 //   allowed.push_back({Rule::most_chunks, "--max-chunks 2", 2});       // more of them allow less
@@ -24,8 +25,8 @@ enum class Rule {
   together,         ///< these layers on the same devices
 };
 
-inline constexpr std::array kRules = {Rule::most_chunks, Rule::whole_backwards, Rule::no_shards, Rule::fixed_ends,
-                                      Rule::together};
+inline constexpr std::array kRules = {Rule::most_chunks, Rule::whole_backwards, Rule::no_shards,
+                                      Rule::fixed_ends, Rule::together};
 
 std::string_view to_string(Rule rule);
 

@@ -132,9 +132,10 @@ def test_auto_where_other_ranks_read_than_under_1f1b(world4, tmp_path):
     """DeepSpeed's own engine, which measures, drops what the script gives to ranks in the middle."""
     options = replace(BASE, stages=4, steps=3)
     plan = make_plan(tmp_path, Layout("turned", (2, 4, 6), (1, 0, 3, 2)), LAYERS, MICRO_BATCHES)
-    measured = world4.run(fed, replace(options, section={"auto": True}), str(plan.parent), True)
+    auto = {"auto": True, "search": {"ends": "free"}}
+    measured = world4.run(fed, replace(options, section=auto), str(plan.parent), True)
     assert len(measured[0]) == 2 and measured == world4.run(fed, replace(options, section={"plan": str(plan)}), str(plan.parent), True)
-    assert measured == world4.run(fed, replace(options, section={"auto": True}), str(plan.parent), False)  # each start asks its engine who reads
+    assert measured == world4.run(fed, replace(options, section=auto), str(plan.parent), False)  # each start asks its engine who reads
 
 
 def test_auto_after_loading_weights(world2, tmp_path):
