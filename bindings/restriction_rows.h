@@ -13,14 +13,14 @@
 
 namespace ostinato {
 
-using RestrictionRow = std::tuple<std::string, std::string, int, std::vector<int>>;
+using RestrictionRow = std::tuple<std::string, std::string, int, std::vector<int>, int>;
 
 inline Restrictions from_rows(const std::vector<RestrictionRow>& rows) {
   Restrictions restrictions;
-  for (const auto& [name, reason, chunks, layers] : rows) {
+  for (const auto& [name, reason, chunks, layers, device] : rows) {
     const auto* rule = std::ranges::find(kRules, name, [](Rule known) { return to_string(known); });
     if (rule == kRules.end()) throw std::invalid_argument("unknown rule \"" + name + "\"");
-    restrictions.push_back({*rule, reason, chunks, layers});
+    restrictions.push_back({*rule, reason, chunks, layers, device});
   }
   return restrictions;
 }
@@ -28,7 +28,7 @@ inline Restrictions from_rows(const std::vector<RestrictionRow>& rows) {
 inline std::vector<RestrictionRow> to_rows(const Restrictions& restrictions) {
   std::vector<RestrictionRow> rows;
   for (const Restriction& one : restrictions)
-    rows.emplace_back(to_string(one.rule), one.reason, one.chunks, one.layers);
+    rows.emplace_back(to_string(one.rule), one.reason, one.chunks, one.layers, one.device);
   return rows;
 }
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Row = tuple[str, str, int, list[int]]
+Row = tuple[str, str, int, list[int], int]
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,12 @@ class Restriction:
     reason: str
     chunks: int = 0  # of most_chunks
     layers: tuple[int, ...] = ()  # of together; rising
+    device: int = -1  # of together: which; -1: any
 
     @property
     def row(self) -> Row:
         """As the compiled modules take it."""
-        return self.rule, self.reason, self.chunks, list(self.layers)
+        return self.rule, self.reason, self.chunks, list(self.layers), self.device
 
 
 def of_classes(model: Any, engine: Any) -> list[Restriction]:

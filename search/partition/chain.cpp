@@ -198,16 +198,17 @@ class Levels {
 
 /// From the first to the last of layers that must stay together: a stage that has one then has all. None
 /// where that leaves fewer runs than stages: several stages of a device may still hold them.
-std::vector<LayerRun> undivided(const Profile& profile, int stages) {
-  std::vector<LayerRun> whole;
+std::vector<Undivided> undivided(const Profile& profile, int stages) {
+  std::vector<Undivided> whole;
   for (const Restriction& one : profile.restrictions)
-    if (one.rule == Rule::together) whole.push_back({one.layers.front(), one.layers.back() + 1});
+    if (one.rule == Rule::together)
+      whole.push_back({{one.layers.front(), one.layers.back() + 1}, one.device});
   int runs = 1;
   for (int l = 1; l < static_cast<int>(profile.layers.size()); ++l) {
-    const auto divides = [&](const LayerRun& run) { return run.first < l && l < run.end; };
+    const auto divides = [&](const Undivided& one) { return one.run.first < l && l < one.run.end; };
     if (std::ranges::none_of(whole, divides)) ++runs;
   }
-  return runs < stages ? std::vector<LayerRun>{} : whole;
+  return runs < stages ? std::vector<Undivided>{} : whole;
 }
 
 /// The stages between the cuts, and the shards where they stand.
@@ -256,7 +257,7 @@ std::vector<int> devices_of_stages(const PartitionOptions& options) {
 StageCuts cut_chain(const Profile& profile, const PartitionOptions& options) {
   check_partition(profile, options);
   const Model model(profile, options);
-  const std::vector<LayerRun> whole = undivided(profile, model.devices() * options.chunks);
+  const std::vector<Undivided> whole = undivided(profile, model.devices() * options.chunks);
   const ChainCosts costs(model, options.sharded, whole);
   check_layers(costs, model, options.chunks);
   Levels levels(model, costs, options);

@@ -75,10 +75,15 @@ struct Shard {
   Nanoseconds time() const { return cost.forward + cost.backward; }
 };
 
+/// Model layers that no cut may divide.
+struct Undivided {
+  LayerRun run;
+  int device = -1;  ///< that must run them; -1: any
+};
+
 class ChainCosts {
  public:
-  /// `whole`: runs of model layers that no cut may divide.
-  ChainCosts(const Model& model, const std::vector<int>& sharded, const std::vector<LayerRun>& whole);
+  ChainCosts(const Model& model, const std::vector<int>& sharded, std::vector<Undivided> undivided);
 
   int layers() const { return static_cast<int>(layer_.size()); }
   int layer(int position) const { return layer_[position]; }
@@ -98,8 +103,8 @@ class ChainCosts {
 
   /// Whether a shard runs between two layers of the run, which then cannot be one stage.
   bool splits(int first, int end) const { return shards_before_[end - 1] != shards_before_[first]; }
-  /// Whether a run may end before this position, and the next one begin there.
-  bool may_cut(int position) const { return position == layers() || may_cut_[position] != 0; }
+  /// Whether the run may be a stage of this device, and the next one begin at its end.
+  bool allows(int device, int first, int end) const;
   Bytes bytes_at(int position) const { return bytes_at_[position]; }  ///< over a cut before this position
   Bytes sent_by(int end) const { return sent_by_[end]; }              ///< what a run that ends there hands on
   Bytes read_by(int first) const { return layer_[first] == 0 ? 0 : bytes_at_[first]; }
@@ -108,12 +113,12 @@ class ChainCosts {
   void add_least();
 
   std::vector<int> layer_;
+  std::vector<Undivided> undivided_;
   std::vector<LayerSums> on_kind_;
   std::vector<Nanoseconds> least_{0}, least_twice_{0};  ///< prefix sums of the least over the kinds
   std::vector<Bytes> least_fixed_{0};
   std::vector<Shard> shards_;
   std::vector<int> shards_before_;  ///< per position
-  std::vector<char> may_cut_;       ///< per position
   std::vector<Bytes> bytes_at_;
   std::vector<Bytes> sent_by_;  ///< per end of a run
   Nanoseconds shard_time_ = 0;

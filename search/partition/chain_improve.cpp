@@ -7,7 +7,7 @@
 namespace ostinato::chain {
 namespace {
 
-/// A shard inside a stage, or a cut that may not be, counts as this many bytes too many.
+/// A shard inside a stage, or a stage that is not allowed, counts as this many bytes too many.
 constexpr Bytes kForbidden = Bytes{1} << 60;
 
 /// How good cuts are; smaller is better, compared from the front.

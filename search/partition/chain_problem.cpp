@@ -59,7 +59,7 @@ Bytes Problem::needed(const Load& load) const {
 
 std::optional<Problem::Fitting> Problem::fitting(int device, int stage, int first, int end,
                                                  Nanoseconds limit) const {
-  if (costs.splits(first, end) || !costs.may_cut(end)) return std::nullopt;
+  if (costs.splits(first, end) || !costs.allows(device, first, end)) return std::nullopt;
   std::optional<Fitting> best;
   const auto consider = [&](int recomputed) {
     const Load load = with_shards(device, stage, first, end, recomputed);
@@ -163,10 +163,9 @@ bool all_fit(const Problem& problem, const Ends& ends) {
 
 bool may_be_cut(const Problem& problem, const Ends& ends) {
   int first = 0;
-  for (const int end : ends) {
-    if (problem.costs.splits(first, end) || !problem.costs.may_cut(end)) return false;
-    first = end;
-  }
+  for (int s = 0; s < problem.stages(); first = ends[s++])
+    if (problem.costs.splits(first, ends[s]) || !problem.costs.allows(problem.device_of[s], first, ends[s]))
+      return false;
   return true;
 }
 

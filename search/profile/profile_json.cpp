@@ -127,9 +127,10 @@ void ProfileReader::rank(const Value& value) {
 }
 
 void ProfileReader::restriction(const Value& value) {
-  const Fields fields(value, file_, "a restriction", {"rule", "reason", "chunks", "layers"});
+  const Fields fields(value, file_, "a restriction", {"rule", "reason", "chunks", "layers", "device"});
   Restriction one{.rule = rule(fields), .reason = fields.text("reason")};
-  for (const auto& [key, of] : {std::pair{"chunks", Rule::most_chunks}, {"layers", Rule::together}})
+  for (const auto& [key, of] :
+       {std::pair{"chunks", Rule::most_chunks}, {"layers", Rule::together}, {"device", Rule::together}})
     if (one.rule != of && fields.find(key) != nullptr)
       fields.fail(fields.find(key), fmt::format("'{}' belongs to the rule '{}'", key, to_string(of)));
   if (one.rule == Rule::most_chunks) one.chunks = count(fields, "chunks", 1);
@@ -141,7 +142,9 @@ void ProfileReader::restriction(const Value& value) {
       one.layers.push_back(
           static_cast<int>(integer_in(item, file_, "a layer of 'layers', which rise,", next, last)));
     }
-    if (one.layers.size() < 2) fields.fail(&list, "'layers' must name two layers at least");
+    if (fields.find("device") != nullptr) one.device = count(fields, "device", 0);
+    if (one.layers.size() < (one.device < 0 ? 2 : 1))
+      fields.fail(&list, "'layers' must name two layers at least, or one and a 'device'");
   }
   profile_.restrictions.push_back(std::move(one));
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "search/files/counted.h"
 
@@ -26,15 +27,18 @@ bool has_fixed_ends(const std::vector<Stage>& stages) {
   });
 }
 
-bool are_together(const std::vector<Stage>& stages, const std::vector<int>& layers) {
-  const std::vector<int>* devices = nullptr;
-  for (const Stage& stage : stages) {
-    const bool has = std::ranges::any_of(layers, [&](int l) { return stage.layers.contains(l); });
-    if (!has) continue;
-    if (devices != nullptr && *devices != stage.devices) return false;
-    devices = &stage.devices;
-  }
-  return true;
+/// Where the plan runs the model in two directions, a layer has several devices.
+std::set<int> devices_of(const std::vector<Stage>& stages, int layer) {
+  std::set<int> devices;
+  for (const Stage& stage : stages)
+    if (stage.layers.contains(layer)) devices.insert(stage.devices.begin(), stage.devices.end());
+  return devices;
+}
+
+bool are_together(const std::vector<Stage>& stages, const Restriction& one) {
+  const std::set<int> devices =
+      one.device < 0 ? devices_of(stages, one.layers.front()) : std::set{one.device};
+  return std::ranges::all_of(one.layers, [&](int l) { return devices_of(stages, l) == devices; });
 }
 
 bool obeys(const Restriction& restriction, const std::vector<Stage>& stages, bool split) {
@@ -52,7 +56,7 @@ bool obeys(const Restriction& restriction, const std::vector<Stage>& stages, boo
     case Rule::fixed_ends:
       return has_fixed_ends(stages);
     case Rule::together:
-      return are_together(stages, restriction.layers);
+      return are_together(stages, restriction);
   }
   return true;
 }
@@ -110,7 +114,9 @@ std::string words_of(const Restriction& restriction) {
       what = "waves that end on the first device, and whatever else has inputs or loss elsewhere than 1F1B";
       break;
     case Rule::together:
-      what = fmt::format("layers {} on different devices", fmt::join(restriction.layers, ", "));
+      what = fmt::format("layers {} on {}", fmt::join(restriction.layers, ", "),
+                         restriction.device < 0 ? "different devices"
+                                                : fmt::format("other devices than {}", restriction.device));
       break;
   }
   return fmt::format("{} ({})", what, restriction.reason);

@@ -35,6 +35,7 @@ struct Restriction {
   std::string reason;            ///< "Net has its own forward()"
   int chunks = 0;                ///< of most_chunks
   std::vector<int> layers = {};  ///< of together; rising
+  int device = -1;               ///< of together: which; -1: any
 
   friend bool operator==(const Restriction&, const Restriction&) = default;
 };

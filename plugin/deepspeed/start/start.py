@@ -14,6 +14,7 @@ from itertools import count
 import torch.distributed as dist
 from ostinato.errors import printable
 from ostinato.ranks import cores
+from ostinato.ranks.groups import everyones
 from ostinato.ranks.starting import starting
 from pydantic import BaseModel
 
@@ -30,6 +31,7 @@ from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..tell.last_words import speak_last
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of
 from ..place.rebuild import moves, stock_names
+from ..place.tied import bound_layers
 from ..section.refusals import check_own, check_run, refuse_uneven, restrictions_of, untried_version
 from ..section.refused_keys import untried_keys
 from ..engine.run import Run
@@ -216,8 +218,10 @@ def search(prepared: Prepared, model: Model, config: Config, engine: type) -> No
     """All ranks hold the same searched program afterwards, one that this model and this class of engines can run."""
     asked, given = prepared.checked()
     pipeline = tuple(model._grid.pp_group)
-    hosts, restrictions = cores.hosts(prepared.places, pipeline), restrictions_of(model, engine, asked)
-    size = Size(len(pipeline), config.gradient_accumulation_steps, hosts, restrictions)
+    restrictions = restrictions_of(model, engine, asked)
+    if not asked.placement:
+        restrictions += dict.fromkeys(one for of_rank in everyones(bound_layers(model)) for one in of_rank)
+    size = Size(len(pipeline), config.gradient_accumulation_steps, cores.hosts(prepared.places, pipeline), restrictions)
     with shared_plan(asked, given, size) as paths:
         lower(prepared, paths, model)
         prepared.files = texts_of(paths)

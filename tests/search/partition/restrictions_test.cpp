@@ -54,8 +54,9 @@ struct Written {
         return *of_layer.begin()->second.begin() == *used.begin() &&
                *of_layer.rbegin()->second.rbegin() == *used.rbegin();
       case Rule::together:
-        return std::ranges::all_of(one.layers,
-                                   [&](int l) { return of_layer.at(l) == of_layer.at(one.layers[0]); });
+        return std::ranges::all_of(one.layers, [&](int l) {
+          return of_layer.at(l) == (one.device < 0 ? of_layer.at(one.layers[0]) : Devices{one.device});
+        });
     }
     return false;
   }
@@ -172,8 +173,10 @@ std::string refusal(const std::string& restriction) {
 TEST(Restrictions, AreKeptInTheProfile) {
   Profile profile = test::profile_of({1, 1, 1});
   EXPECT_EQ(format_profile(profile).find("restrictions"), std::string::npos);
-  profile.restrictions = {
-      {Rule::most_chunks, "a", 2}, {Rule::fixed_ends, "b"}, {Rule::together, "c", 0, {0, 2}}};
+  profile.restrictions = {{Rule::most_chunks, "a", 2},
+                          {Rule::fixed_ends, "b"},
+                          {Rule::together, "c", 0, {0, 2}},
+                          {Rule::together, "d", 0, {1}, 1}};
   EXPECT_EQ(parse_profile(format_profile(profile), "p").restrictions, profile.restrictions);
   EXPECT_EQ(refusal(R"({"rule": "no_shards", "reason": ""})"), "");
   EXPECT_THAT(refusal(R"({"rule": "no_shard", "reason": ""})"),
