@@ -111,7 +111,7 @@ std::string words_of(const Restriction& restriction) {
       what = "sharded layers";
       break;
     case Rule::fixed_ends:
-      what = "waves that end on the first device, and whatever else has inputs or loss elsewhere than 1F1B";
+      what = "inputs or loss on other devices than 1F1B, as waves have them";
       break;
     case Rule::together:
       what = fmt::format("layers {} on {}", fmt::join(restriction.layers, ", "),
