@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Placements, profiles and devices for Python.
 
+#include <algorithm>
 #include <utility>
 
 #include "bindings/core/requests.h"
 #include "bindings/core/shape_request.h"
 #include "bindings/held.h"
+#include "bindings/restriction_rows.h"
 #include "search/files/file.h"
 #include "search/profile/cluster_toml.h"
 #include "search/profile/profile_json.h"
@@ -78,6 +80,22 @@ void bind_profile(py::module_& m) {
       .def_property_readonly("model", [](const HeldProfile& p) { return p.profile.model; })
       .def_property_readonly("noise", [](const HeldProfile& p) { return noise_of(p.profile); })
       .def_property_readonly("layers", [](const HeldProfile& p) { return names_of(p.profile.layers); });
+  m.def("restricted", [](const HeldProfile& p, const std::vector<RestrictionRow>& rows) {
+    Profile profile = p.profile;
+    for (const Restriction& one : from_rows(rows))
+      if (std::ranges::find(profile.restrictions, one) == profile.restrictions.end())
+        profile.restrictions.push_back(one);
+    return HeldProfile{format_profile(profile), std::move(profile)};
+  });
+  m.def("broken", [](const std::vector<RestrictionRow>& rows,
+                     const std::vector<std::pair<std::vector<int>, std::vector<int>>>& stages, bool split) {
+    std::vector<Stage> all;
+    for (const auto& [layers, devices] : stages) all.push_back({.layers = layers, .devices = devices});
+    const Restrictions restrictions = from_rows(rows);
+    const Restriction* broken = first_broken(restrictions, all, split);
+    return broken == nullptr ? std::pair<std::string, std::string>()
+                             : std::pair(words_of(*broken), option_of(*broken));
+  });
   m.def(
       "profile",
       [](std::string text, const std::string& name) {

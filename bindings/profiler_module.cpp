@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "bindings/profiler_halves.h"
+#include "bindings/restriction_rows.h"
 #include "profiler/cupti/cupti_status.h"
 #include "profiler/device/allocation_hook.h"
 #include "profiler/device/device_timer.h"
@@ -154,6 +155,11 @@ void bind_profile(py::module_& m) {
       .def_readwrite("tokens", &Profile::tokens)
       .def_readwrite("sizes", &Profile::sizes)
       .def_readwrite("rank", &Profile::rank)
+      .def_property(
+          "restrictions", [](const Profile& profile) { return to_rows(profile.restrictions); },
+          [](Profile& profile, const std::vector<RestrictionRow>& rows) {
+            profile.restrictions = from_rows(rows);
+          })
       .def_readwrite("layers", &Profile::layers)
       .def_readwrite("operators", &Profile::operators)
       .def_readwrite("transfers", &Profile::transfers)

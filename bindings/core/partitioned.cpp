@@ -8,6 +8,7 @@
 
 #include "bindings/core/plan_summary.h"
 #include "search/files/counted.h"
+#include "search/files/error.h"
 #include "search/files/wrapped.h"
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
@@ -58,13 +59,15 @@ Json stages_json(const std::vector<Stage>& stages) {
 }
 
 /// What the bound of the busiest device holds for, where that is not every way to cut.
-std::string bound_scope(const StageCuts& cuts, const PartitionOptions& options, bool over_graph) {
+std::string bound_scope(const StageCuts& cuts, const PartitionOptions& options, bool over_graph,
+                        bool keeps_together) {
   std::vector<std::string> scope;
   const int most = std::min<int>(options.micro_batches, static_cast<int>(cuts.stages.size()));
   if (cuts.in_flight < most) scope.push_back(counted(cuts.in_flight, "micro-batch") + " in flight");
   if (over_graph) scope.emplace_back("connected stages");
   if (cluster_of(options).kinds.size() > 1 && (over_graph || options.chunks > 1))
     scope.emplace_back("devices in this order");
+  if (keeps_together) scope.emplace_back("stages that keep layers together");
   return fmt::format("{}", fmt::join(scope, ", "));
 }
 
@@ -87,9 +90,14 @@ Partitioned partition_profile(const Profile& profile, const PartitionOptions& op
   Partitioned cut;
   cut.options = options;
   cut.cuts = over_graph ? cut_graph(profile, options) : cut_chain(profile, options);
+  if (const Restriction* broken = first_broken(profile.restrictions, cut.cuts.stages, options.split_backward))
+    throw InputError("", 0,
+                     fmt::format("the placement would have what the profile's 'restrictions' forbid: {}",
+                                 words_of(*broken)));
   cut.placement = place_stages(profile, options, cut.cuts.stages);
   cut.text = format_placement(cut.placement) + format_model(facts_of(profile, options, cut.cuts.stages));
-  cut.scope = bound_scope(cut.cuts, options, over_graph);
+  cut.scope =
+      bound_scope(cut.cuts, options, over_graph, find_rule(profile.restrictions, Rule::together) != nullptr);
   return cut;
 }
 

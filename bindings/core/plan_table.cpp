@@ -114,10 +114,12 @@ std::string ratio(Nanoseconds value, Nanoseconds best) {
 /// `notes`: also what its figures rest on, or why it has none.
 Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins, Nanoseconds best,
                   bool notes) {
-  Row row{
-      wins ? "*" : "", candidate.name, candidate.bound > 0 ? format_time(candidate.bound) : "", {}, {}, {}};
+  const std::string name = candidate.forbidden ? fmt::format("{} (not allowed: {})", candidate.name,
+                                                             to_string(*candidate.forbidden))
+                                               : candidate.name;
+  Row row{wins ? "*" : "", name, candidate.bound > 0 ? format_time(candidate.bound) : "", {}, {}, {}};
   if (!candidate.plan) {
-    if (notes || !candidate.no_shorter) row.note = candidate.why_not;
+    if (notes || !(candidate.no_shorter || candidate.forbidden)) row.note = candidate.why_not;
     return row;
   }
   const Plan& plan = *candidate.plan;
@@ -149,11 +151,24 @@ std::vector<const Candidate*> with_plan(const JointChoice& choice) {
   return list;
 }
 
-/// All, where they are few.
+/// Of what this rule forbids, or any (null), the one with the least bound; nullptr: there is none.
+const Candidate* least_forbidden(const JointChoice& choice, const Rule* rule) {
+  const Candidate* least = nullptr;
+  for (const Candidate& c : choice.candidates) {
+    if (!c.forbidden || (rule != nullptr && *c.forbidden != *rule)) continue;
+    if (least == nullptr || c.bound < least->bound) least = &c;
+  }
+  return least;
+}
+
+/// All, where they are few; of many also the best that is not allowed.
 std::vector<const Candidate*> shown(const JointChoice& choice, bool every) {
   std::vector<const Candidate*> list = with_plan(choice);
   if (list.size() > kMostRows && !every) list.resize(kMostRows);
-  if (choice.candidates.size() > kMostRows && !every) return list;
+  if (choice.candidates.size() > kMostRows && !every) {
+    if (const Candidate* forbidden = least_forbidden(choice, nullptr)) list.push_back(forbidden);
+    return list;
+  }
   for (const Candidate& candidate : choice.candidates)
     if (!candidate.plan) list.push_back(&candidate);
   return list;
@@ -170,7 +185,7 @@ std::string others_text(const JointChoice& choice, bool every) {
   std::size_t proved = 0, impossible = 0;
   std::vector<const Candidate*> other;
   for (const Candidate& c : choice.candidates) {
-    if (c.plan) continue;
+    if (c.plan || c.forbidden) continue;
     if (c.infeasible) {
       ++impossible;
     } else if (!c.no_shorter) {
@@ -298,9 +313,9 @@ std::string as_shortest(const JointChoice& choice) {
   if (next != nullptr)
     return text +
            fmt::format("the next best, {}, takes {} more", next->name, gap(next->value(), best.value()));
-  const bool proved =
-      std::all_of(choice.candidates.begin(), choice.candidates.end(),
-                  [&](const Candidate& c) { return &c == &best || c.no_shorter || c.infeasible; });
+  const bool proved = std::all_of(
+      choice.candidates.begin(), choice.candidates.end(),
+      [&](const Candidate& c) { return &c == &best || c.no_shorter || c.infeasible || c.forbidden; });
   return text +
          (proved ? "no other candidate could be shorter (each by a proof)" : "no other candidate has a plan");
 }
@@ -418,22 +433,40 @@ std::size_t cut_candidates(const JointChoice& choice) {
       }));
 }
 
+std::vector<std::string> not_tried(const JointChoice& choice) {
+  std::vector<std::string> lines;
+  for (const Restriction& one : choice.not_tried) {
+    lines.push_back(words_of(one));
+    const Candidate* least = least_forbidden(choice, &one.rule);
+    if (least != nullptr && least->bound > 0)
+      lines.back() +=
+          fmt::format("; of these, {} takes {} or more, the plan {}", least->name, format_time(least->bound),
+                      format_time(choice.candidates[choice.winner].value()));
+  }
+  return lines;
+}
+
 std::string choice_text(const JointChoice& choice, const Baselines& base, const Profile& profile,
                         bool every) {
   const Candidate& winner = choice.candidates[choice.winner];
   const Nanoseconds best = winner.value();
   std::vector<Row> rows = {
       {"", "placement", "bound", to_string(winner.plan->objective), "ratio", "peak memory"}};
-  bool unplanned = false;
+  bool unplanned = false, forbidden = false;
   for (const Candidate* candidate : shown(choice, every)) {
     rows.push_back(candidate_row(*candidate, profile, candidate == &winner, best, every));
     unplanned = unplanned || (!candidate->plan && candidate->no_shorter);
+    forbidden = forbidden || candidate->forbidden;
   }
   const std::string order = usual_order(winner);
   add_baseline(rows, order + " the best stages, 1 chunk", base.balanced, best);
   add_baseline(rows, order + " an even split of layers", base.even, best);
-  const char* legend = unplanned && !every ? "A row with a bound alone cannot be shorter.\n" : "";
-  return format_rows(rows) + wrapped(legend + others_text(choice, every) + reason(choice, base, profile));
+  std::string text;
+  if (unplanned && !every)
+    text = fmt::format("A row with a bound alone cannot be shorter{}.\n",
+                       forbidden ? ", unless it is not allowed" : "");
+  for (const std::string& line : not_tried(choice)) text += fmt::format("not tried: {}\n", line);
+  return format_rows(rows) + wrapped(text + others_text(choice, every) + reason(choice, base, profile));
 }
 
 Json choice_json(const JointChoice& choice, const Baselines& base) {
@@ -444,6 +477,7 @@ Json choice_json(const JointChoice& choice, const Baselines& base) {
       {"devices", choice.devices},
       {"devices_used", choice.candidates[choice.winner].devices()},
       {"candidates", list},
+      {"not_tried", not_tried(choice)},
       {"shortest", choice.candidates[shortest].name},
       {"candidates_cut", cut_candidates(choice)},
       {"baselines", {{"1f1b", baseline_json(base.balanced)}, {"1f1b_even_split", baseline_json(base.even)}}}};

@@ -40,7 +40,11 @@ std::size_t cut_candidates(const JointChoice& choice);
 /// More time may find a shorter plan. False: no limit had a say, and without one the plan is the same.
 bool is_cut(const JointChoice& choice);
 
-/// The table, and a sentence that says why the winner won.
+/// What restrictions of the options left out, and why, a line each. Where candidates of that kind were
+/// bounded, with the least of these bounds.
+std::vector<std::string> not_tried(const JointChoice& choice);
+
+/// The table, what was not tried, and a sentence that says why the winner won.
 /// `every`: all candidates, else the best where they are many.
 std::string choice_text(const JointChoice& choice, const Baselines& base, const Profile& profile,
                         bool every = false);

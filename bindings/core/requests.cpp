@@ -84,10 +84,11 @@ std::vector<std::string> features_of(const Options& options, const std::string& 
   return found;
 }
 
-void leave_out(const std::string& feature, JointOptions& wanted) {
-  if (feature == "chunks") wanted.max_chunks = 1;
-  if (feature == "split") wanted.split = false;
-  if (feature == "shards") wanted.shardable.clear();
+/// `reason`: the option that leaves it out.
+void leave_out(const std::string& feature, const std::string& reason, JointOptions& wanted) {
+  if (feature == "chunks") wanted.restrictions.push_back({Rule::most_chunks, reason, 1});
+  if (feature == "split") wanted.restrictions.push_back({Rule::whole_backwards, reason});
+  if (feature == "shards") wanted.restrictions.push_back({Rule::no_shards, reason});
   if (feature == "recompute") wanted.recompute = false;
   if (feature == "branches") wanted.graph = false;
   if (feature == "moves") wanted.moves = false;
@@ -102,21 +103,31 @@ int replicas_of(const std::string& text) {
   throw UsageError(fmt::format("--replicas needs a number from 1, or auto, got \"{}\"", text));
 }
 
-/// By --without, --only and --exact-losses.
+/// By --without, --only, --exact-losses, --max-chunks and --fixed-ends.
 void leave_out(const Options& options, JointOptions& wanted) {
   const std::vector<std::string> only = features_of(options, "only"),
                                  without = features_of(options, "without");
   if (!only.empty() && !without.empty()) throw UsageError("--only and --without exclude each other");
-  for (const std::string& feature : without) leave_out(feature, wanted);
+  for (const std::string& feature : without) leave_out(feature, "--without " + feature, wanted);
   for (const std::string& feature : features()) {
     if (!only.empty() && std::find(only.begin(), only.end(), feature) == only.end())
-      leave_out(feature, wanted);
+      leave_out(feature, "--only " + options.text("only"), wanted);
   }
-  if (!options.flag("exact_losses")) return;
-  if (options.flag("split_backward") || !options.text("shard").empty())
-    throw UsageError("--exact-losses does not go with --split-backward or --shard, which change losses");
-  leave_out("split", wanted);
-  leave_out("shards", wanted);
+  if (options.flag("exact_losses"))
+    for (const char* feature : {"split", "shards"}) leave_out(feature, "--exact-losses", wanted);
+  if (const int most = static_cast<int>(options.integer("max_chunks")); most < kMostChunks)
+    wanted.restrictions.push_back({Rule::most_chunks, fmt::format("--max-chunks {}", most), most});
+  if (options.flag("fixed_ends")) wanted.restrictions.push_back({Rule::fixed_ends, "--fixed-ends"});
+}
+
+void refuse_forbidden(const Options& options, const Restrictions& restrictions) {
+  const auto refuse = [&](bool asked, const char* option, Rule rule) {
+    const Restriction* forbids = find_rule(restrictions, rule);
+    if (asked && forbids != nullptr)
+      throw UsageError(fmt::format("{} asks for {}: leave one of them out", option, words_of(*forbids)));
+  };
+  refuse(options.flag("split_backward"), "--split-backward", Rule::whole_backwards);
+  refuse(!options.text("shard").empty(), "--shard", Rule::no_shards);
 }
 
 }  // namespace
@@ -226,10 +237,11 @@ JointOptions joint_options(const Options& options, PartitionOptions on, int micr
   wanted.search = search_options(options, micro_batches);
   wanted.partition = partition_options(options, std::move(on), micro_batches);
   wanted.fewer_devices = fewer_devices(options, wanted.search.objective);
-  wanted.max_chunks = static_cast<int>(options.integer("max_chunks"));
-  wanted.shardable = may_be_sharded(profile, options.text("shard"));
+  wanted.restrictions = profile.restrictions;
   leave_out(options, wanted);
-  wanted.fixed_ends = options.flag("fixed_ends");
+  refuse_forbidden(options, wanted.restrictions);
+  if (find_rule(wanted.restrictions, Rule::no_shards) == nullptr)
+    wanted.shardable = may_be_sharded(profile, options.text("shard"));
   wanted.replicas = replicas_of(options.text("replicas"));
   return wanted;
 }

@@ -111,6 +111,7 @@ class Profile:
     tokens: int
     sizes: list[SizeCost]
     rank: RankCost
+    restrictions: list[tuple[str, str, int, list[int], int]]
     layers: list[LayerCost]
     operators: list[OperatorCost]
     transfers: list[TransferCost]

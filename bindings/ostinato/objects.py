@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from ostinato import _search, megatron
 from ostinato.errors import UsageError, counted
 from ostinato.files import write_text
+from ostinato.restrictions import Restriction
 
 Time = int | str  # nanoseconds, or with a unit
 Memory = int | str  # bytes, or with a unit
@@ -279,6 +280,10 @@ class Profile(_Text):
     def noise(self) -> str:
         """Which times are not known because the machine was restless, in words; "" where all are."""
         return self._core.noise
+
+    def restricted(self, restrictions: Sequence[Restriction]) -> Profile:
+        """The same, and plans of it obey these restrictions, too."""
+        return Profile(_search.restricted(self._core, [one.row for one in restrictions]))
 
     def to_dict(self) -> dict[str, Any]:
         """As docs/profile-format.md has it."""

@@ -135,6 +135,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
         profile.rank = rank_cost(settings)
     else:
         profile.rank = rank_cost(settings, job.read, measured.samples)
+    profile.restrictions = [one.row for one in job.restrictions]
     profile.operators = measured.operators.rows
     if job.lengths:
         with torch.enable_grad(), counted_memory(job.device):

@@ -196,6 +196,21 @@ class Levels {
   Best best_;
 };
 
+/// From the first to the last of layers that must stay together: a stage that has one then has all. None
+/// where that leaves fewer runs than stages: several stages of a device may still hold them.
+std::vector<Undivided> undivided(const Profile& profile, int stages) {
+  std::vector<Undivided> whole;
+  for (const Restriction& one : profile.restrictions)
+    if (one.rule == Rule::together)
+      whole.push_back({{one.layers.front(), one.layers.back() + 1}, one.device});
+  int runs = 1;
+  for (int l = 1; l < static_cast<int>(profile.layers.size()); ++l) {
+    const auto divides = [&](const Undivided& one) { return one.run.first < l && l < one.run.end; };
+    if (std::ranges::none_of(whole, divides)) ++runs;
+  }
+  return runs < stages ? std::vector<Undivided>{} : whole;
+}
+
 /// The stages between the cuts, and the shards where they stand.
 std::vector<Stage> stages_of(const Model& model, const ChainCosts& costs, const Found& found) {
   std::vector<int> all(model.devices());
@@ -242,23 +257,25 @@ std::vector<int> devices_of_stages(const PartitionOptions& options) {
 StageCuts cut_chain(const Profile& profile, const PartitionOptions& options) {
   check_partition(profile, options);
   const Model model(profile, options);
-  const ChainCosts costs(model, options.sharded);
+  const std::vector<Undivided> whole = undivided(profile, model.devices() * options.chunks);
+  const ChainCosts costs(model, options.sharded, whole);
   check_layers(costs, model, options.chunks);
   Levels levels(model, costs, options);
   const Levels::Best best = levels.best();
   const Found& found = best.found;
   if (!found.ends.empty())
     return {stages_of(model, costs, found), found.busiest, found.lower_bound, best.in_flight};
-  if (levels.proved_empty()) {
+  if (levels.proved_empty() && whole.empty()) {
     throw InfeasibleError("no partition fits: " +
                           why_infeasible(profile, problem_at(model, costs, options, 1)));
   }
   throw InputError(
       "", 0,
       fmt::format("no partition with {} per device was found that fits the memory of the "
-                  "devices, and none was shown to be impossible: give more memory or devices, or "
+                  "devices{}, and none was shown to be impossible: give more memory or devices, or "
                   "fewer chunks",
-                  counted(options.chunks, "chunk")));
+                  counted(options.chunks, "chunk"),
+                  whole.empty() ? "" : " and keeps layers together that must be"));
 }
 
 Placement partition_chain(const Profile& profile, const PartitionOptions& options) {

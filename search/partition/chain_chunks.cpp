@@ -56,9 +56,9 @@ Ends start_even(const Problem& problem) {
   return ends;
 }
 
-/// Whether the cuts are a partition: nothing over the memory, no shard inside a stage.
+/// Whether the cuts are a partition: nothing over the memory, no cut that may not be.
 bool holds(const Problem& problem, const Ends& ends) {
-  return respects_shards(problem, ends) && all_fit(problem, ends);
+  return may_be_cut(problem, ends) && all_fit(problem, ends);
 }
 
 }  // namespace

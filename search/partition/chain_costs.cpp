@@ -89,7 +89,17 @@ Bytes LayerSums::largest(const Largest& table, int first, int end) {
   return std::max(table[k][first], table[k][end - (1 << k)]);
 }
 
-ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded) : sent_by_{0} {
+bool ChainCosts::allows(int device, int first, int end) const {
+  return std::ranges::all_of(undivided_, [&](const Undivided& one) {
+    const auto& [run, its_device] = one;
+    const bool has_some = run.first <= layer_[end - 1] && layer_[first] < run.end;
+    const bool others_follow = end < layers() && layer_[end] < run.end;
+    return !has_some || (!others_follow && (its_device < 0 || its_device == device));
+  });
+}
+
+ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded, std::vector<Undivided> undivided)
+    : undivided_(std::move(undivided)), sent_by_{0} {
   for (int l = 0; l < model.graph.layers(); ++l) {
     if (!std::binary_search(sharded.begin(), sharded.end(), l)) {
       layer_.push_back(l);

@@ -75,9 +75,15 @@ struct Shard {
   Nanoseconds time() const { return cost.forward + cost.backward; }
 };
 
+/// Model layers that no cut may divide.
+struct Undivided {
+  LayerRun run;
+  int device = -1;  ///< that must run them; -1: any
+};
+
 class ChainCosts {
  public:
-  ChainCosts(const Model& model, const std::vector<int>& sharded);
+  ChainCosts(const Model& model, const std::vector<int>& sharded, std::vector<Undivided> undivided);
 
   int layers() const { return static_cast<int>(layer_.size()); }
   int layer(int position) const { return layer_[position]; }
@@ -97,6 +103,8 @@ class ChainCosts {
 
   /// Whether a shard runs between two layers of the run, which then cannot be one stage.
   bool splits(int first, int end) const { return shards_before_[end - 1] != shards_before_[first]; }
+  /// Whether the run may be a stage of this device, and the next one begin at its end.
+  bool allows(int device, int first, int end) const;
   Bytes bytes_at(int position) const { return bytes_at_[position]; }  ///< over a cut before this position
   Bytes sent_by(int end) const { return sent_by_[end]; }              ///< what a run that ends there hands on
   Bytes read_by(int first) const { return layer_[first] == 0 ? 0 : bytes_at_[first]; }
@@ -105,6 +113,7 @@ class ChainCosts {
   void add_least();
 
   std::vector<int> layer_;
+  std::vector<Undivided> undivided_;
   std::vector<LayerSums> on_kind_;
   std::vector<Nanoseconds> least_{0}, least_twice_{0};  ///< prefix sums of the least over the kinds
   std::vector<Bytes> least_fixed_{0};

@@ -7,14 +7,14 @@
 namespace ostinato::chain {
 namespace {
 
-/// A shard inside a stage counts as this many bytes too many.
-constexpr Bytes kSplitsShard = Bytes{1} << 60;
+/// A shard inside a stage, or a stage that is not allowed, counts as this many bytes too many.
+constexpr Bytes kForbidden = Bytes{1} << 60;
 
 /// How good cuts are; smaller is better, compared from the front.
 using Score = std::tuple<Bytes, Nanoseconds, __int128, Bytes>;
 
 Score score_of(const Problem& problem, const Ends& ends) {
-  Bytes over = respects_shards(problem, ends) ? 0 : kSplitsShard, cut = 0;
+  Bytes over = may_be_cut(problem, ends) ? 0 : kForbidden, cut = 0;
   Nanoseconds busiest = 0;
   __int128 squares = 0;
   const std::vector<Load> loads = loads_of(problem, ends);

@@ -59,7 +59,7 @@ Bytes Problem::needed(const Load& load) const {
 
 std::optional<Problem::Fitting> Problem::fitting(int device, int stage, int first, int end,
                                                  Nanoseconds limit) const {
-  if (costs.splits(first, end)) return std::nullopt;
+  if (costs.splits(first, end) || !costs.allows(device, first, end)) return std::nullopt;
   std::optional<Fitting> best;
   const auto consider = [&](int recomputed) {
     const Load load = with_shards(device, stage, first, end, recomputed);
@@ -161,12 +161,11 @@ bool all_fit(const Problem& problem, const Ends& ends) {
   return true;
 }
 
-bool respects_shards(const Problem& problem, const Ends& ends) {
+bool may_be_cut(const Problem& problem, const Ends& ends) {
   int first = 0;
-  for (const int end : ends) {
-    if (problem.costs.splits(first, end)) return false;
-    first = end;
-  }
+  for (int s = 0; s < problem.stages(); first = ends[s++])
+    if (problem.costs.splits(first, ends[s]) || !problem.costs.allows(problem.device_of[s], first, ends[s]))
+      return false;
   return true;
 }
 

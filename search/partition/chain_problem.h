@@ -140,7 +140,7 @@ std::vector<Load> loads_of(const Problem& problem, const Ends& ends);
 /// Whether every device holds what these cuts give it.
 bool all_fit(const Problem& problem, const Ends& ends);
 
-/// No stage has a shard inside.
-bool respects_shards(const Problem& problem, const Ends& ends);
+/// No stage has a shard inside, and every one is allowed.
+bool may_be_cut(const Problem& problem, const Ends& ends);
 
 }  // namespace ostinato::chain

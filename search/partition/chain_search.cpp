@@ -53,7 +53,9 @@ class CutSearch {
       loads_[device] = problem_.add(before, device, stage, first, end, !problem_.may_keep);
       // Longer stages take longer still.
       if (loads_[device].time > limit_ || problem_.costs.splits(first, end)) break;
-      if (!problem_.fits(loads_[device], device) || !rest_has_room(end)) continue;
+      if (!problem_.costs.allows(device, first, end) || !problem_.fits(loads_[device], device) ||
+          !rest_has_room(end))
+        continue;
       ends_.push_back(end);
       found = place(stage + 1, end);
       if (!found) ends_.pop_back();

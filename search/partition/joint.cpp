@@ -72,6 +72,7 @@ class Chooser {
     best().plan->any_placement = choice_.any_placement;
     for (Candidate& candidate : list())
       if (candidate.plan) candidate.step = judged_.whole_value(candidate);
+    choice_.not_tried = joint::that_cut(profile_, options_, list());
     choice_.candidates = std::move(list());
     return std::move(choice_);
   }
@@ -117,7 +118,7 @@ class Chooser {
     const auto step = static_cast<double>(judged_.whole_value(best()));
     const auto most = static_cast<Nanoseconds>(step * (1 + unknown));
     JointOptions exact = options_;
-    exact.split = false;
+    exact.restrictions.push_back({Rule::whole_backwards, "losses equal to 1F1B's"});
     exact.shardable.clear();
     exact.search = judged_.within_a_part(1);
     Chooser chooser(profile_, exact, searcher_, most + 1);

@@ -53,11 +53,9 @@ inline constexpr int kAnyReplicas = 0;
 struct JointOptions {
   PartitionOptions partition;       ///< chunks, layout, sharded and recompute do not count: they are chosen
   std::vector<int> shardable = {};  ///< layers that may be sharded; rising
-  int max_chunks = 0;               ///< 0: as many as chunk_numbers() tries
-  bool split = true;                ///< try split backwards, in training, where the profile has halves
+  Restrictions restrictions = {};   ///< those of the profile among them, where they are to hold
   bool recompute = true;            ///< try it where memory is short, in training
   bool graph = true;                ///< try stages over the graph, where the profile has branches
-  bool fixed_ends = false;          ///< layer 0 on the first device, the last layer on the last one
   bool moves = true;                ///< let the best candidates move
   FewerDevices fewer_devices = FewerDevices::every;
   int replicas = 1;           ///< pipelines beside each other; of choose_degree() alone (degrees.h)
@@ -81,11 +79,12 @@ struct Candidate {
   Nanoseconds step = 0;  ///< of a plan: its value, and what the optimizer's step adds; plans are judged by it
   double seconds = 0;    ///< of its search
   std::string why_not;
-  bool infeasible = false;  ///< `why_not` is a proof that nothing fits
-  bool no_shorter = false;  ///< `why_not` is a proof that it is no shorter than another one
-  bool too_late = false;    ///< `why_not` is the time limit
-  bool cut = false;         ///< some search of it was cut by its time, whether or not its plan was kept
-  bool whole = false;       ///< searched with all of the effort
+  bool infeasible = false;             ///< `why_not` is a proof that nothing fits
+  bool no_shorter = false;             ///< `why_not` is a proof that it is no shorter than another one
+  std::optional<Rule> forbidden = {};  ///< `why_not` is a restriction: it has a bound, and no placement
+  bool too_late = false;               ///< `why_not` is the time limit
+  bool cut = false;    ///< some search of it was cut by its time, whether or not its plan was kept
+  bool whole = false;  ///< searched with all of the effort
 
   int devices() const;        ///< that it is made for
   bool keeps_losses() const;  ///< equal to 1F1B's bit for bit: no split backwards, no shards
@@ -103,11 +102,12 @@ struct JointChoice {
   /// and is longer by less than the profile's times can tell (unknown_share(), profile_noise.h), one part in
   /// a hundred at most.
   std::optional<std::size_t> shortest = {};
-  int devices = 0;             ///< there are
-  bool all_devices = false;    ///< none that leaves devices idle was tried
-  bool interrupted = false;    ///< a stop left candidates untried
-  bool cut_short = false;      ///< the time limit left something untried that is no candidate: moves
-  AnyPlacement any_placement;  ///< what no placement of these layers goes below
+  int devices = 0;              ///< there are
+  bool all_devices = false;     ///< none that leaves devices idle was tried
+  bool interrupted = false;     ///< a stop left candidates untried
+  Restrictions not_tried = {};  ///< those of the options that left something out
+  bool cut_short = false;       ///< the time limit left something untried that is no candidate: moves
+  AnyPlacement any_placement;   ///< what no placement of these layers goes below
 };
 
 /// Searches one placement; what shortest_plan() is, with whatever the caller shows meanwhile.
@@ -125,9 +125,10 @@ std::vector<int> find_layers(const Profile& profile, const std::string& comma_se
 std::vector<int> shardable_layers(const Profile& profile);
 
 /// Numbers of chunks above one that are tried: every one up to 10, then fewer and fewer; no more than `most`
-/// (0: 64), nor than layers there are.
+/// (0: kMostChunks), nor than layers there are.
 std::vector<int> chunk_numbers(long layers, long devices, int most);
 
+inline constexpr int kMostChunks = 64;
 inline constexpr int kMostShardSets = 16;
 
 }  // namespace ostinato

@@ -93,7 +93,8 @@ std::vector<bool> splits(const Profile& profile, const JointOptions& options) {
   if (options.partition.split_backward) return {true};
   const bool halves = std::any_of(profile.layers.begin(), profile.layers.end(),
                                   [](const LayerCost& layer) { return layer.halves(); });
-  return options.split && halves ? std::vector<bool>{false, true} : std::vector<bool>{false};
+  const bool split = find_rule(options.restrictions, Rule::whole_backwards) == nullptr;
+  return split && halves ? std::vector<bool>{false, true} : std::vector<bool>{false};
 }
 
 namespace {
@@ -125,7 +126,7 @@ class Shapes {
       add("stages for a short latency", 1, ChunkLayout::looped).quick = true;
     const long devices = static_cast<long>(cluster_.devices.size());
     const long layers = static_cast<long>(profile_.layers.size() - sharded.size());
-    for (const int chunks : chunk_numbers(layers, devices, options_.max_chunks)) {
+    for (const int chunks : chunk_numbers(layers, devices, most_chunks(options_.restrictions))) {
       for (const DeviceOrder& order : orders_) {
         add(fmt::format("looped, {} per device{}", counted(chunks, "chunk"), order.name), chunks,
             ChunkLayout::looped)
@@ -224,17 +225,34 @@ Candidate on_fewer(const JointOptions& options, const DeviceOrder& order, int de
   return candidate;
 }
 
-bool has_fixed_ends(const std::vector<Stage>& stages, const Profile& profile) {
-  const int last_layer = static_cast<int>(profile.layers.size()) - 1;
-  int first = std::numeric_limits<int>::max(), last = 0;
-  for (const Stage& stage : stages) {
-    first = std::min(first, stage.devices.front());
-    last = std::max(last, stage.devices.back());
+Restrictions that_cut(const Profile& profile, const JointOptions& options,
+                      const std::vector<Candidate>& tried) {
+  const long devices = static_cast<long>(cluster_of(options.partition).devices.size());
+  const long layers = static_cast<long>(profile.layers.size());
+  JointOptions free = options;
+  free.restrictions.clear();
+  const auto cuts = [&](const Restriction& one) {
+    switch (one.rule) {
+      case Rule::most_chunks:
+        return chunk_numbers(layers, devices, 0) != chunk_numbers(layers, devices, one.chunks);
+      case Rule::whole_backwards:
+        return splits(profile, free) != splits(profile, options);
+      case Rule::no_shards:
+        return devices > 1 && !shardable_layers(profile).empty();
+      case Rule::together:
+        return devices > 1;
+      case Rule::fixed_ends:
+        return false;
+    }
+    return false;
+  };
+  Restrictions cut;
+  for (const Restriction& one : options.restrictions) {
+    if (one.rule != Rule::together && find_rule(options.restrictions, one.rule) != &one) continue;
+    if (cuts(one) || std::ranges::any_of(tried, [&](const Candidate& c) { return c.forbidden == one.rule; }))
+      cut.push_back(one);
   }
-  return std::all_of(stages.begin(), stages.end(), [&](const Stage& stage) {
-    return (!stage.layers.contains(0) || stage.devices.front() == first) &&
-           (!stage.layers.contains(last_layer) || stage.devices.back() == last);
-  });
+  return cut;
 }
 
 std::string too_few_layers(const Profile& profile, const Candidate& candidate) {
@@ -282,7 +300,7 @@ namespace ostinato {
 
 std::vector<int> chunk_numbers(long layers, long devices, int most) {
   std::vector<int> numbers;
-  for (int chunks = 2, step = 1; chunks <= (most == 0 ? 64 : most) && devices * chunks <= layers;
+  for (int chunks = 2, step = 1; chunks <= (most == 0 ? kMostChunks : most) && devices * chunks <= layers;
        chunks += step) {
     numbers.push_back(chunks);
     if (chunks == 10 * step) step *= 2;

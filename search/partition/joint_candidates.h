@@ -34,9 +34,9 @@ Candidate on_fewer(const JointOptions& options, const DeviceOrder& order, int de
 /// What is tried: backwards whole (false), split (true), or both.
 std::vector<bool> splits(const Profile& profile, const JointOptions& options);
 
-/// Layer 0 lies on the first device that is used, and the last layer on the last one: where 1F1B has them,
-/// and scripts look for data and losses.
-bool has_fixed_ends(const std::vector<Stage>& stages, const Profile& profile);
+/// Restrictions without which the list, or the `tried` ones that were made from it, would be another.
+Restrictions that_cut(const Profile& profile, const JointOptions& options,
+                      const std::vector<Candidate>& tried);
 
 /// Why the shape does not exist for this model, or "".
 std::string too_few_layers(const Profile& profile, const Candidate& candidate);

@@ -137,17 +137,8 @@ class Climb {
     return next;
   }
 
-  bool allowed(const Stages& stages) const {
-    if (options_.fixed_ends && !has_fixed_ends(stages, profile_)) return false;
-    std::map<int, int> whole;  // stages, by device
-    for (const Stage& stage : stages)
-      if (!stage.sharded() && ++whole[stage.devices.front()] > options_.max_chunks && options_.max_chunks > 0)
-        return false;
-    return true;
-  }
-
   void bound(Neighbour& next) {
-    if (ended() || !allowed(next.stages)) return;
+    if (ended() || first_broken(options_.restrictions, next.stages, model_.split) != nullptr) return;
     Placement placed = place_stages(profile_, best_.options, next.stages);
     if (!step_fits(facts_of(profile_, best_.options, next.stages), placed)) return;
     try {

@@ -132,15 +132,17 @@ void Judged::place(std::size_t index, int percent) {
     candidate.no_shorter = true;
     return refuse(candidate, "the same stages as " + same->name, false);
   }
-  if (options_.fixed_ends && !has_fixed_ends(candidate.cuts->stages, profile_))
-    return refuse(candidate, "not tried: it has its ends on other devices than 1F1B", false);
   Placement placed = place_stages(profile_, candidate.options, candidate.cuts->stages);
   if (!step_fits(facts_of(profile_, candidate.options, candidate.cuts->stages), placed))
     return refuse(candidate, "the optimizer's step needs more memory than a device has", true);
+  candidate.bound = Bounds(Instance(placed)).of(objective(), micro_batches());
+  if (sharing_) candidate.bound = std::max(candidate.bound, shared_work(placed, micro_batches()));
+  if (const Restriction* broken =
+          first_broken(options_.restrictions, candidate.cuts->stages, candidate.options.split_backward)) {
+    candidate.forbidden = broken->rule;
+    return refuse(candidate, "not allowed: " + words_of(*broken), false);
+  }
   candidate.placement = std::move(placed);
-  candidate.bound = Bounds(Instance(*candidate.placement)).of(objective(), micro_batches());
-  if (sharing_)
-    candidate.bound = std::max(candidate.bound, shared_work(*candidate.placement, micro_batches()));
   take_named(index, end);
 }
 

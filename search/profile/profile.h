@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "search/placement/placement.h"
+#include "search/profile/restrictions.h"
 
 namespace ostinato {
 
@@ -137,6 +138,7 @@ struct Profile {
       0;  ///< samples times length of the micro-batch that `layers` were measured with; 0: not known
   std::vector<SizeCost> sizes;  ///< rising; empty: one size was measured
   RankCost rank;
+  Restrictions restrictions;      ///< of the model and the run that was profiled
   std::vector<LayerCost> layers;  ///< in model order
   std::vector<OperatorCost> operators;
   std::vector<TransferCost> transfers;

@@ -95,6 +95,15 @@ Json json(const RankCost& rank) {
   return object;
 }
 
+Json json(const Restriction& row) {
+  Json object = {{"rule", std::string(to_string(row.rule))}};
+  if (row.rule == Rule::most_chunks) object["chunks"] = row.chunks;
+  if (row.rule == Rule::together) object["layers"] = row.layers;
+  if (row.device >= 0) object["device"] = row.device;
+  object["reason"] = row.reason;
+  return object;
+}
+
 Json json(const SizeCost& row) {
   return {{"size", row.size}, {"forward", row.forward}, {"backward", row.backward}};
 }
@@ -137,6 +146,10 @@ std::string format_profile(const Profile& profile) {
   add(text, "completeness", json(profile.completeness));
   if (const std::string noise = noise_of(profile); !noise.empty()) add(text, "noise", noise);
   if (profile.rank != RankCost{}) add(text, "rank", json(profile.rank));
+  if (!profile.restrictions.empty()) {
+    add_rows(text, "restrictions", profile.restrictions);
+    text += ",\n";
+  }
   add_rows(text, "layers", profile.layers);
   text += ",\n";
   if (!profile.sizes.empty()) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/profile/profile_json.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -30,6 +33,8 @@ class ProfileReader {
   void device(const Value& value);
   void completeness(const Value& value);
   void rank(const Value& value);
+  void restriction(const Value& value);
+  Rule rule(const Fields& fields) const;
   void layer(const Value& value);
   std::vector<LayerInput> inputs(const Value& list, std::int64_t last) const;
   void size(const Value& value);
@@ -46,7 +51,7 @@ Profile ProfileReader::read(const Value& root) {
   const Fields fields(
       root, file_, "a profile",
       {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats", "micro_batch_size", "tokens",
-       "sizes", "completeness", "noise", "rank", "layers", "operators", "transfers"});
+       "sizes", "completeness", "noise", "rank", "restrictions", "layers", "operators", "transfers"});
   model(fields.need("model", ValueKind::object));
   device(fields.need("device", ValueKind::object));
   profile_.timer = fields.text("timer");
@@ -62,6 +67,8 @@ Profile ProfileReader::read(const Value& root) {
   if (fields.find("noise") != nullptr) fields.text("noise");  // for people: noise_of() tells it anew
   if (fields.find("rank") != nullptr) rank(fields.need("rank", ValueKind::object));
   for (const Value& row : fields.need("layers", ValueKind::array).items) layer(row);
+  if (fields.find("restrictions") != nullptr)
+    for (const Value& row : fields.need("restrictions", ValueKind::array).items) restriction(row);
   if (fields.find("tokens") != nullptr) profile_.tokens = fields.integer("tokens", 1);
   if (fields.find("sizes") != nullptr)
     for (const Value& row : fields.need("sizes", ValueKind::array).items) size(row);
@@ -117,6 +124,40 @@ void ProfileReader::rank(const Value& value) {
       .step_time = time("step_time"),
       .computing = fields.find("computing") == nullptr ? 0 : fields.integer("computing", 0, 1'000'000),
       .average = fields.find("average") == nullptr ? 0 : fields.integer("average", 500'000, 2'000'000)};
+}
+
+void ProfileReader::restriction(const Value& value) {
+  const Fields fields(value, file_, "a restriction", {"rule", "reason", "chunks", "layers", "device"});
+  Restriction one{.rule = rule(fields), .reason = fields.text("reason")};
+  for (const auto& [key, of] :
+       {std::pair{"chunks", Rule::most_chunks}, {"layers", Rule::together}, {"device", Rule::together}})
+    if (one.rule != of && fields.find(key) != nullptr)
+      fields.fail(fields.find(key), fmt::format("'{}' belongs to the rule '{}'", key, to_string(of)));
+  if (one.rule == Rule::most_chunks) one.chunks = count(fields, "chunks", 1);
+  if (one.rule == Rule::together) {
+    const Value& list = fields.need("layers", ValueKind::array);
+    const auto last = static_cast<std::int64_t>(profile_.layers.size()) - 1;
+    for (const Value& item : list.items) {
+      const std::int64_t next = one.layers.empty() ? 0 : one.layers.back() + 1;
+      one.layers.push_back(
+          static_cast<int>(integer_in(item, file_, "a layer of 'layers', which rise,", next, last)));
+    }
+    if (fields.find("device") != nullptr) one.device = count(fields, "device", 0);
+    if (one.layers.size() < (one.device < 0 ? 2 : 1))
+      fields.fail(&list, "'layers' must name two layers at least, or one and a 'device'");
+  }
+  profile_.restrictions.push_back(std::move(one));
+}
+
+Rule ProfileReader::rule(const Fields& fields) const {
+  std::vector<std::string_view> names;
+  for (const Rule known : kRules) {
+    names.push_back(to_string(known));
+    if (names.back() == fields.text("rule")) return known;
+  }
+  fields.fail(fields.find("rule"),
+              fmt::format("unknown rule {}; it should be one of {}{}", in_quotes(fields.text("rule")),
+                          fmt::join(names, ", "), did_you_mean(fields.text("rule"), names)));
 }
 
 Spread ProfileReader::spread(const Fields& row, std::string_view key) const {

@@ -434,8 +434,41 @@ TEST(PlanCommand, RefusesRestrictionsThatAreNone) {
   EXPECT_NE(names_of_candidates({"--without", "chunk"}).find("did you mean chunks?"), std::string::npos);
   EXPECT_NE(names_of_candidates({"--without", "split", "--only", "chunks"}).find("exclude each other"),
             std::string::npos);
-  EXPECT_NE(names_of_candidates({"--exact-losses", "--split-backward"}).find("--exact-losses does not go"),
+  EXPECT_NE(names_of_candidates({"--exact-losses", "--split-backward"})
+                .find("--split-backward asks for split backwards (--exact-losses)"),
             std::string::npos);
+}
+
+TEST(PlanCommand, SaysWhatWasNotTriedAndWhy) {
+  const TemporaryFolder folder;
+  nlohmann::json profile = nlohmann::json::parse(profile_text({9000, 2000, 2000, 2000, 2000, 9000}));
+  for (nlohmann::json& layer : profile["layers"])
+    layer["backward_input"] = layer["backward_weight"] = layer["forward"];
+  const auto plan = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> words = {"plan", folder.write("profile.json", profile.dump()), "--devices", "2"};
+    words.insert(words.end(),
+                 {"--micro-batches", "4", "--time-limit", "100", "--all-devices", "--without", "moves"});
+    words.insert(words.end(), {"--placement-output", folder / "p.toml", "--output", folder / "p.json"});
+    words.insert(words.end(), options.begin(), options.end());
+    return ostinato_run(words);
+  };
+  EXPECT_EQ(plan({}).out.find("not tried"), std::string::npos);
+  const Result waves = plan({"--fixed-ends", "--max-chunks", "2"});
+  for (const char* text : {"not tried: more than 2 stages a device (--max-chunks 2)",
+                           "wave, 2 chunks per device (not allowed: fixed_ends)", "of these, wave, 2 chunks"})
+    EXPECT_NE(waves.out.find(text), std::string::npos) << text << waves.out << waves.err;
+  profile["restrictions"] = {
+      {{"rule", "most_chunks"}, {"chunks", 1}, {"reason", "Net has its own forward()"}},
+      {{"rule", "whole_backwards"}, {"reason", "halves draw other numbers"}}};
+  const nlohmann::json own = plan({"--max-chunks", "3", "--json"}).json();
+  EXPECT_EQ(own["not_tried"], (nlohmann::json{"more than 1 stage a device (Net has its own forward())",
+                                              "split backwards (halves draw other numbers)"}));
+  EXPECT_NE(plan({"--split-backward"}).err.find("(halves draw other numbers): leave"), std::string::npos);
+  const Result cut = ostinato_run({"partition", folder / "profile.json", "--devices", "2", "--chunks", "2",
+                                   "--output", folder / "p.toml"});
+  EXPECT_EQ(cut.status, 3);
+  EXPECT_NE(cut.err.find("more than 1 stage a device (Net has its own forward())"), std::string::npos)
+      << cut.err;
 }
 
 TEST(PlanCommand, InferenceForLatencyAndForThroughput) {

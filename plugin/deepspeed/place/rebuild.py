@@ -20,14 +20,16 @@ from ostinato.nn import Shard, ShardingError, sharded
 from ostinato.nn.layers import split_of
 from ostinato.ranks.groups import everyones
 
+from ostinato import _search
+
 from ..stages.copies import Copies, Holders, shared_by
 from ..errors import OstinatoError
 from ..graph_model import Node, Wires, stage_wires
-from .holdings import Facts, check_transfer, facts_of, receive_tensors, send_tensors, tensors_of
+from .holdings import Facts, check_transfer, facts_of, receive_tensors, send_tensors
 from ..stages.module import adopt
 from ..section.plans import Stage, copies_of, of_copy
 from ..randomness.random_state import random_state_kept
-from .tied import apart_from_its_own, beside, source_of, together_now
+from .tied import beside, bound_layers, owners_of, source_of, together_now, unit_of
 from ..save.universal import Part
 from ..upstream import Model, count_elsewhere
 
@@ -72,12 +74,6 @@ def rebuild(model, stages: list[Stage], shards: dict[int, Shard]) -> Rebuilt:
     if not several:
         mover.tie()
     return Rebuilt(mover.old, regrouped, copies, mover.parts, mover.notes)
-
-
-def owners_of(model) -> list[int]:
-    """By layer, its pipeline rank in DeepSpeed's own partition."""
-    parts = model.partitions()
-    return [rank for rank in range(len(parts) - 1) for _ in range(parts[rank], parts[rank + 1])]
 
 
 def moves(model, stages: list[Stage]) -> bool:
@@ -158,7 +154,8 @@ class _Mover:
     def move(self) -> None:
         """Exchanges the units, and registers the layers in model order."""
         self.modules = {unit: self.model.get_submodule(unit) for unit in self.old[self.rank]}
-        self._refuse(self._shared() or self._tied_apart())
+        self._note_together()
+        self._refuse(self._forbidden())
         self._unregister()
         transfers = self._transfers()
         with random_state_kept():
@@ -295,36 +292,17 @@ class _Mover:
             held[best[1]] -= 1
         return order
 
-    def _shared(self) -> str:
-        """Why layers that share a tensor cannot be apart, or run in different stages; "" where there are none."""
-        holder: dict[int, str] = {}
-        for unit, module in self.modules.items():
-            for place in {t.data_ptr() for _, t, _ in tensors_of(module) if t.numel()} - {0}:
-                other = holder.setdefault(place, unit)
-                if other != unit and not self._together(unit, other):
-                    return (
-                        f'layers "{other}" and "{unit}" share tensors ("{type(module).__name__}"), and the placement moves layers: one '
-                        "object at several places of the model, or a parameter of two layers, has one set of weights on one rank "
-                        "and several on several; use TiedLayerSpec for layers that share weights"
-                    )
-        return ""
+    def _forbidden(self) -> str:
+        """What this rank's layers do not allow of the placement; "" where it may be."""
+        what, _ = _search.broken([one.row for one in bound_layers(self.model)], [([layer], list(ranks)) for layer, ranks in enumerate(self.owners)], False)
+        return what and f"the placement has {what}"
 
-    def _together(self, unit: str, other: str) -> bool:
-        """Both stay on this rank, whole."""
-        owners = [ranks for ranks, name in zip(self.owners, self.names, strict=True) if name in (unit, other)]
-        return all(ranks == (self.rank,) for ranks in owners) and not {unit, other} & set(self.shards)
-
-    def _tied_apart(self) -> str:
-        """Why tied layers of one rank cannot be on two. Of those of several ranks that come to lie on one, a note."""
-        for unit in sorted({name for name in self.names if name is not None and "." in name}):
-            module = self.modules.get(unit)
+    def _note_together(self) -> None:
+        """Of tied layers of several ranks that come to lie on one."""
+        for unit in sorted({name for name in self.names if name is not None and "." in name} & self.modules.keys()):
             layers = [layer for layer, name in enumerate(self.names) if name == unit]
-            more = beside(self.specs[layers[0]], module) if module is not None else []
-            if more and (why := apart_from_its_own(layers, self.before, self.owners, self.rank)):
-                return why.format(key=self.specs[layers[0]].key, name=more[0])
-            if more:
+            if more := beside(self.specs[layers[0]], self.modules[unit]):
                 self.notes += together_now(layers, self.before, self.owners, more[0])
-        return ""
 
     def _unregister(self) -> None:
         """From here on `modules` alone holds what this rank has, so that a layer that has left takes no memory."""
@@ -369,12 +347,3 @@ def stock_names(model: Model, units: list[list[str]], skip: str) -> list[list[st
         [name for unit in ("loss_fn", *held) for name in of_unit.get(unit, ()) if unit != "loss_fn" or name in everyone[rank]]
         for rank, held in enumerate(ordered)
     ]
-
-
-def unit_of(layer: int, spec) -> str | None:
-    """None for a plain function, which has no weights."""
-    from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
-
-    if isinstance(spec, TiedLayerSpec):
-        return f"tied_modules.{spec.key}"
-    return str(layer) if isinstance(spec, LayerSpec | torch.nn.Module) else None

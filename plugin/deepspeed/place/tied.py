@@ -8,10 +8,13 @@ gets the whole module of the rank that has them in DeepSpeed's partition:
     source_of(names, before, owners, "tied_modules.embed", target=2)      # the rank of which rank 2 takes its module
 
 Where layers of several ranks come to lie on one, that is the module of the first of them. Where layers of one rank come to lie on several,
-each would go on with a copy, and what is not tied would learn apart: refused.
+each would go on with a copy, and what is not tied would learn apart: no search does that, and a plan that does is refused (bound_layers).
 """
 
 import torch
+from ostinato.restrictions import Restriction
+
+from .holdings import tensors_of
 
 
 def source_of(names: list[str | None], before: list[int], owners: list[tuple[int, ...]], unit: str, target: int) -> int:
@@ -29,17 +32,40 @@ def beside(spec, module: torch.nn.Module) -> list[str]:
     return [name for name, tensor in module.named_parameters() if id(tensor) not in tied]
 
 
-def apart_from_its_own(layers: list[int], before: list[int], owners: list[tuple[int, ...]], rank: int) -> str:
-    """Why `layers`, which are tied, cannot lie where `owners` says, as far as `rank` has built one module for several of them;
-    "" where they can. To be formatted with the `key`, and the `name` of what is not tied.
-    """
-    mine = [layer for layer in layers if before[layer] == rank]
-    if len({owners[layer] for layer in mine}) <= 1:
-        return ""
-    return (
-        f"layers {', '.join(map(str, mine))} are tied (\"{{key}}\"), and DeepSpeed's own partition runs them on one module, of which \"{{name}}\" is not "
-        "tied: let the placement keep them on one rank"
-    )
+def bound_layers(model) -> list[Restriction]:
+    """Of this rank's layers in DeepSpeed's own partition, those that must stay on one rank, or on this one."""
+    units: dict[str, list[int]] = {}
+    for layer, rank in enumerate(owners_of(model)):
+        if rank == model.stage_id and (unit := unit_of(layer, model._layer_specs[layer])) is not None:
+            units.setdefault(unit, []).append(layer)
+    found, holder = [], {}
+    for unit, layers in units.items():
+        spec, module = model._layer_specs[layers[0]], model.get_submodule(unit)
+        if "." in unit and len(layers) > 1 and (more := beside(spec, module)):
+            why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, of which "{more[0]}" is not tied'
+            found.append(Restriction("together", why, layers=tuple(layers)))
+        for other in {holder.setdefault(t.data_ptr(), unit) for _, t, _ in tensors_of(module) if t.numel() and t.data_ptr()} - {unit}:
+            why = (
+                f'they share tensors ("{type(module).__name__}"): one object at several places of the model, or a parameter of two layers, has one '
+                "set of weights on one rank and several on several; use TiedLayerSpec for layers that share weights"
+            )
+            found.append(Restriction("together", why, layers=tuple(sorted(units[other] + layers)), device=model.stage_id))
+    return found
+
+
+def owners_of(model) -> list[int]:
+    """By layer, its pipeline rank in DeepSpeed's own partition."""
+    parts = model.partitions()
+    return [rank for rank in range(len(parts) - 1) for _ in range(parts[rank], parts[rank + 1])]
+
+
+def unit_of(layer: int, spec) -> str | None:
+    """None for a plain function, which has no weights."""
+    from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
+
+    if isinstance(spec, TiedLayerSpec):
+        return f"tied_modules.{spec.key}"
+    return str(layer) if isinstance(spec, LayerSpec | torch.nn.Module) else None
 
 
 def together_now(layers: list[int], before: list[int], owners: list[tuple[int, ...]], name: str) -> list[str]:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ostinato.files import why_not_writable
+from ostinato.restrictions import Restriction
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ..errors import OstinatoError
@@ -54,6 +55,18 @@ class Search(BaseModel):
     exact_losses: bool = True  # False: split backwards and shards too, which change losses by rounding
     inference: bool = False  # forwards alone, for a script that only evaluates
     allow_incomplete: bool = False
+
+    RESTRICT: ClassVar[set[str]] = {"max_chunks", "ends", "exact_losses"}  # what restrictions() says
+
+    def restrictions(self) -> list[Restriction]:
+        made = []
+        if self.max_chunks is not None:
+            made.append(Restriction("most_chunks", f'"search" has "max_chunks": {self.max_chunks}', chunks=self.max_chunks))
+        if self.exact_losses:
+            made += [Restriction(rule, '"search": {"exact_losses": false} allows them') for rule in ("whole_backwards", "no_shards")]
+        if self.ends == "fixed":
+            made.append(Restriction("fixed_ends", '"search": {"ends": "free"} allows them'))
+        return made
 
 
 class Section(BaseModel):

@@ -222,6 +222,11 @@ def trains(program) -> bool:
     return any(stage.has_backward for stage in program.stages)
 
 
+def splits(program) -> bool:
+    """Whether some backward runs in two halves."""
+    return any(instruction.action == "W" for rank in range(program.ranks) for instruction in program.instructions(rank))
+
+
 def draws_otherwise(program, stages: list[Stage], owner: Callable[[int], int]) -> bool:
     """Whether some rank runs other layers than in DeepSpeed's own partition (`owner`: rank of a layer), or in another order."""
     if any(stage.ranks != (owner(layer),) for stage in stages for layer in stage.layers):

@@ -6,9 +6,13 @@ from typing import Any
 
 from deepspeed.runtime.pipe import schedule
 from ostinato.ranks.groups import everyones
+from ostinato.restrictions import Restriction, is_deepspeeds, of_classes
+
+from ostinato import _search
 
 from ..errors import HAS_ENGINE, OstinatoError, Unsupported
-from .plans import Stage
+from . import plans
+from .config import Search, Section
 from .refused_keys import check_keys
 from ..upstream import Engine, Model
 
@@ -66,36 +70,28 @@ REPLACED = ("_exec_schedule", "_exec_backward_pass", "_exec_send_activations", "
 def refuse_passes(engine: Any) -> None:
     """Of an engine, or its class. Raises Unsupported where a pass that the executor takes the place of is the script's own."""
     for name in REPLACED:
-        if not _is_deepspeeds(getattr(engine, name)):
+        if not is_deepspeeds(getattr(engine, name)):
             raise Unsupported(f"engine.{name}() is not DeepSpeed's own, and a plan runs backwards and transfers without it")
     for command in (schedule.BackwardPass, schedule.SendActivation, schedule.RecvActivation, schedule.SendGrad, schedule.RecvGrad):
-        if not _is_deepspeeds(engine._INSTRUCTION_MAP[command]):
+        if not is_deepspeeds(engine._INSTRUCTION_MAP[command]):
             raise Unsupported(f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, and a plan does not call it")
 
 
-def check_own(model: Any, engine: Any, stages: list[Stage]) -> None:
-    """Raises Unsupported where the script's own classes do what a plan would leave out, or do once for each stage. All ranks must call it."""
+def restrictions_of(model: Model, engine: Any, section: Section) -> list[Restriction]:
+    """What model, engine (or its class) and, where it has a plan searched, the section allow of a plan: the search obeys it, and check_own() holds
+    every plan to it."""
+    searches = section.searches and section.placement is None
+    return of_classes(model, engine) + ((section.search or Search()).restrictions() if searches else [])
+
+
+def check_own(engine: Any, program: Any, stages: list[plans.Stage], restrictions: list[Restriction]) -> None:
+    """Raises Unsupported where the script's own classes do what a plan would leave out, or the plan has what this run does not allow."""
     refuse_passes(engine)
-    several = [rank for rank in range(len(model._grid.pp_group)) if sum(stage.on(rank) for stage in stages) > 1]
-    if not several:
-        return
-    if what := runs_once_a_rank(model, engine):
-        raise Unsupported(
-            f"{what}, which in 1F1B runs once for all layers of a rank, and pipeline rank {several[0]} has several stages in the plan: plan with one stage a "
-            'rank (ostinato plan --max-chunks 1; "search": {"max_chunks": 1})'
-        )
-
-
-def runs_once_a_rank(model: Any, engine: Any) -> str:
-    """What of the script's runs around all layers of a rank, in words, so that a rank can have one stage only; "" for nothing."""
-    kind = getattr(model, "own_kind", type(model))
-    if "forward" in vars(model) or not _is_deepspeeds(kind.forward):
-        return f"{kind.__name__} has a forward() of its own"
-    return "" if _is_deepspeeds(engine._INSTRUCTION_MAP[schedule.ForwardPass]) else f"{engine.__name__} has a forward pass of its own"
-
-
-def _is_deepspeeds(function: Any) -> bool:
-    return (getattr(function, "__module__", None) or "").startswith(("deepspeed.", "ostinato."))
+    placed = [(list(stage.layers), list(stage.ranks)) for stage in stages]
+    forbidden, option = _search.broken([one.row for one in restrictions], placed, plans.splits(program))
+    if forbidden:
+        ways = f"ostinato plan {option} makes one without; so does" if option else "one without comes from"
+        raise Unsupported(f'the plan has {forbidden}: {ways} "auto", with "output" in another folder')
 
 
 def refuse_uneven(engine: Engine) -> None:

@@ -12,7 +12,7 @@ import json
 import tempfile
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,8 +21,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 from ostinato.core import Devices, Placement, Plan, Profile, plan, search
-from ostinato.errors import Error, InfeasibleError
+from ostinato.errors import Error, InfeasibleError, printable
 from ostinato.files import Diagnostic
+from ostinato.restrictions import Restriction
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .config import Paths, Search, Section
@@ -37,12 +38,13 @@ _rounds = count()  # every rank makes its engines in the same order
 
 @dataclass(frozen=True)
 class Size:
-    """What a plan must fit: `devices` pipeline ranks, `micro_batches` a step. `hosts`: (devices, cores) of each host in turn, where ranks
-    share cores."""
+    """What a plan must fit: `devices` pipeline ranks, `micro_batches` a step, the run's `restrictions`. `hosts`: (devices, cores) of each host in
+    turn, where ranks share cores."""
 
     devices: int
     micro_batches: int
     hosts: tuple[tuple[int, int], ...] = ()
+    restrictions: Sequence[Restriction] = ()
 
 
 @contextmanager
@@ -155,16 +157,17 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
     """Raises OstinatoError with what ostinato.plan() said."""
     if not profile.is_file():
         raise OstinatoError(f'"profile": {profile}: no such file; ostinato profile SCRIPT --output PROFILE makes one')
-    options = search.model_dump(exclude_none=True)
+    options = search.model_dump(exclude_none=True, exclude=Search.RESTRICT)
     memory = options.pop("device_memory", None) or _device_memory()
-    options["fixed_ends"] = options.pop("ends") == "fixed"
     try:
         on = Devices(size.devices, memory, size.hosts)
-        found = plan(Profile.from_file(profile), devices=on, micro_batches=size.micro_batches, all_devices=True, **options)
+        found = plan(Profile.from_file(profile).restricted(size.restrictions), devices=on, micro_batches=size.micro_batches, all_devices=True, **options)
     except Error as error:
         why = f"infeasible: {error}" if isinstance(error, InfeasibleError) else str(error)
         raise OstinatoError(f'the search of the "ostinato" section found no plan: {why}') from None
     print(f"ostinato: searched {found.report['seconds']:.1f} s: {found.report['chosen']}", flush=True)
+    for line in found.report["not_tried"]:
+        print(f"ostinato: not tried: {printable(line)}", flush=True)
     return found
 
 

@@ -30,6 +30,7 @@ from ostinato.ranks import cores
 from ostinato.ranks.groups import everyones
 from ostinato.ranks.presence import ranks_in_words
 from ostinato.ranks.starting import starting
+from ostinato.restrictions import of_classes
 
 from ostinato import _profiler
 
@@ -206,6 +207,7 @@ def _profile(engine: Engine, clock: LayerClock, read: int, sizes: tuple[float, .
     profile.layers = _rows([layers[index] for index in sorted(layers)], engine.module._layer_specs)
     if rows := rows_of([found[index][1] for index in sorted(found)], clusters):
         profile.tokens, profile.sizes = reference, rows
+    profile.restrictions = [one.row for one in of_classes(engine.module, engine)]
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.completeness.complete = True
     samples = [layer.samples for layer in layers.values()]

@@ -14,6 +14,7 @@ from itertools import count
 import torch.distributed as dist
 from ostinato.errors import printable
 from ostinato.ranks import cores
+from ostinato.ranks.groups import everyones
 from ostinato.ranks.starting import starting
 from pydantic import BaseModel
 
@@ -23,14 +24,15 @@ from ..place import model_identity
 from ..save import universal
 from ..section import plans
 from ..tell.announce import ends, expected, line, say
-from ..section.config import Search, Section, check_outputs, parse_section, resolve
+from ..section.config import Section, check_outputs, parse_section, resolve
 from ..engine.engine import PlanEngine, become
 from ..errors import OstinatoError, Unsupported
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..tell.last_words import speak_last
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of
 from ..place.rebuild import moves, stock_names
-from ..section.refusals import check_own, check_run, refuse_uneven, runs_once_a_rank, untried_version
+from ..place.tied import bound_layers
+from ..section.refusals import check_own, check_run, refuse_uneven, restrictions_of, untried_version
 from ..section.refused_keys import untried_keys
 from ..engine.run import Run
 from ..section.search import Size, kept_plan, shared_plan, texts_of
@@ -85,7 +87,7 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
     if first and (asked.check or prepared.program is None):
         return first_pass.begin(engine, original_init, prepared, search, args, kwargs)
     placed = placed_of(model) or _place_late(prepared, model)
-    check_own(model, type(engine), placed.stages)
+    check_own(type(engine), prepared.program, placed.stages, restrictions_of(model, type(engine), asked))
     _install(engine, original_init, placed, prepared, args, kwargs)
 
 
@@ -215,11 +217,11 @@ def _check_shapes(section: Section, model: Model) -> None:
 def search(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
     """All ranks hold the same searched program afterwards, one that this model and this class of engines can run."""
     asked, given = prepared.checked()
-    if what := runs_once_a_rank(model, engine):
-        say(f"{what}: plans with one stage a rank are searched")
-        asked = asked.model_copy(update={"search": (asked.search or Search()).model_copy(update={"max_chunks": 1})})
     pipeline = tuple(model._grid.pp_group)
-    size = Size(len(pipeline), config.gradient_accumulation_steps, cores.hosts(prepared.places, pipeline))
+    restrictions = restrictions_of(model, engine, asked)
+    if not asked.placement:
+        restrictions += dict.fromkeys(one for of_rank in everyones(bound_layers(model)) for one in of_rank)
+    size = Size(len(pipeline), config.gradient_accumulation_steps, cores.hosts(prepared.places, pipeline), restrictions)
     with shared_plan(asked, given, size) as paths:
         lower(prepared, paths, model)
         prepared.files = texts_of(paths)

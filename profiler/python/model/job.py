@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from ostinato.profile.machine.device import Cpu
+from ostinato.restrictions import Restriction
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Job:
     depth: int | None = None  # of a TorchScript module: levels of submodules to look into; None: to where one calls several
     optimizer_numbers: int | None = None  # fp32 numbers that the optimizer keeps for each parameter; None: as config says, else Adam's
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
+    restrictions: Sequence[Restriction] = ()  # of the script's classes
     lengths: Sequence[int] = ()  # of other sequences that layers are measured with, too
     read: int = 0  # ns that a batch takes to read
     device: Any = field(default_factory=Cpu)  # Cpu or Cuda of machine/device.py: layers and inputs are moved there

@@ -30,6 +30,7 @@ from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.job import Job
 from ostinato.profile.script.left import Types, built, layers_as_left, local, states_of, twin, types_of
 from ostinato.profile.script.world import World
+from ostinato.restrictions import of_classes
 
 
 READS = 3  # batches, beside the one that is profiled
@@ -248,6 +249,7 @@ class Takeover:
             config=engine._config._param_dict,
             optimizer=own_optimizer(engine),
             checkpoint_interval=model.activation_checkpoint_interval,
+            restrictions=of_classes(model, engine),
         )
         release(engine, [built(model, index) for index in local(model) if layers[index] is model._layer_specs[index]])
         return job

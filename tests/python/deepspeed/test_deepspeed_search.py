@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from ostinato.deepspeed.section import search
+from ostinato.deepspeed.section.config import Search
 from ostinato.deepspeed.errors import OstinatoError
+from ostinato.restrictions import Restriction
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.profiles import write_profile
@@ -54,6 +56,17 @@ def test_searches_from_a_profile(world2, profile, alone, tmp_path):
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert plan["search"]["seed"] == 3
     assert 'layers = [0, 4]' not in (tmp_path / "out" / "placement.toml").read_text()  # balanced otherwise than by number
+
+
+def test_rank_0_says_what_was_not_tried_and_why(profile, capsys):
+    asked = Search(time_limit=1, max_chunks=3)
+    own = Restriction("most_chunks", "Net has its own forward()", chunks=1)
+    found = search._search(asked, profile, search.Size(2, MICRO_BATCHES, restrictions=[own, *asked.restrictions()]))
+    said = capsys.readouterr().out
+    assert "ostinato: not tried: more than 1 stage a device (Net has its own forward())\n" in said and "more than 3" not in said
+    assert found.placement.text.count("[[stages]]") == 2
+    search._search(asked, profile, search.Size(2, MICRO_BATCHES, restrictions=asked.restrictions()))
+    assert 'not tried: inputs or loss on other devices than 1F1B, as waves have them ("search": {"ends": "free"} allows them); of' in capsys.readouterr().out
 
 
 def test_enable_searches_too(world2, profile, alone):
@@ -132,9 +145,10 @@ def test_auto_where_other_ranks_read_than_under_1f1b(world4, tmp_path):
     """DeepSpeed's own engine, which measures, drops what the script gives to ranks in the middle."""
     options = replace(BASE, stages=4, steps=3)
     plan = make_plan(tmp_path, Layout("turned", (2, 4, 6), (1, 0, 3, 2)), LAYERS, MICRO_BATCHES)
-    measured = world4.run(fed, replace(options, section={"auto": True}), str(plan.parent), True)
+    auto = {"auto": True, "search": {"ends": "free"}}
+    measured = world4.run(fed, replace(options, section=auto), str(plan.parent), True)
     assert len(measured[0]) == 2 and measured == world4.run(fed, replace(options, section={"plan": str(plan)}), str(plan.parent), True)
-    assert measured == world4.run(fed, replace(options, section={"auto": True}), str(plan.parent), False)  # each start asks its engine who reads
+    assert measured == world4.run(fed, replace(options, section=auto), str(plan.parent), False)  # each start asks its engine who reads
 
 
 def test_auto_after_loading_weights(world2, tmp_path):

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tied modules with parts that are not tied, as word and position embeddings: they go where their layers go, or it is said, or refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from ostinato.deepspeed.place.tied import apart_from_its_own, beside, source_of, together_now
+from ostinato import _search
+from ostinato.deepspeed.place.tied import beside, bound_layers, source_of, together_now
 from support import training
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, bytes_of, data_of, make_engine
@@ -83,12 +86,19 @@ def test_of_whom_a_rank_takes_its_module():
 
 
 def test_layers_of_one_module_stay_together_where_not_all_of_it_is_tied():
-    from deepspeed.pipe import TiedLayerSpec
+    from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     spec = TiedLayerSpec("embed", Embedding, tied_weight_attr="weight")
     assert beside(spec, Embedding()) == ["positions.weight"]
-    assert "layers 0, 2 are tied" in apart_from_its_own([0, 2, 3], [0, 0, 0, 1], [(0,), (0,), (1,), (1,)], 0)
-    assert not apart_from_its_own([0, 2, 3], [0, 0, 0, 1], [(1,), (0,), (1,), (0,)], 0)
+    module, units = Embedding(), {"1": nn.Linear(1, 1)}
+    specs = [spec, LayerSpec(nn.Linear, 1, 1), spec, spec]
+    model = SimpleNamespace(partitions=lambda: [0, 3, 4], stage_id=0, _layer_specs=specs, get_submodule=lambda unit: units.get(unit, module))
+    (bound,) = bound_layers(model)
+    assert bound.layers == (0, 2) and bound.device == -1 and '"positions.weight" is not tied' in bound.reason
+    assert "layers 0, 2 on different devices" in _search.broken([bound.row], [([0, 1], [0]), ([2, 3], [1])], False)[0]
+    assert not _search.broken([bound.row], [([0], [1]), ([1], [0]), ([2], [1]), ([3], [0])], False)[0]
+    units["1"].weight = module.words.weight
+    assert [(one.layers, one.device) for one in bound_layers(model)] == [((0, 2), -1), ((0, 1, 2), 0)]
     assert not together_now([0, 3], [0, 0, 1, 1], [(1,), (0,), (0,), (0,)], "positions.weight")
     (said,) = together_now([0, 3], [0, 0, 1, 1], [(0,), (1,), (1,), (0,)], "positions.weight")
     assert "tied layers 0, 3 run on one module, that of layer 0" in said

@@ -129,7 +129,7 @@ def test_a_model_of_another_plan_is_refused(world2, plans):
 
 
 def scaled(options: Options) -> dict:
-    """A PipelineModule with a forward() of its own, around all layers of a rank."""
+    """A PipelineModule with its own forward(), around all layers of a rank."""
     from deepspeed import pipe
 
     class Scaled(pipe.PipelineModule):
@@ -152,7 +152,21 @@ def test_a_forward_around_the_layers_of_a_rank_leaves_one_stage_to_each(world2, 
     assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
     assert (tmp_path / "out" / "placement.toml").read_text().count("[[stages]]") == 2
     for rank in world2.run(scaled, replace(BASE, section={"plan": plans["wave"]})):
-        assert "Scaled has a forward() of its own" in rank["error"] and "--max-chunks 1" in rank["error"]
+        assert "Scaled has its own forward()" in rank["error"] and "--max-chunks 1" in rank["error"]
+
+
+def test_what_auto_measures_says_that_the_module_has_its_own_forward(world2, tmp_path):
+    section = {"auto": True, "search": {"time_limit": 1, "ends": "free"}, "output": str(tmp_path)}
+    assert not world2.run(in_both_starts, scaled, replace(BASE, section=section))[0]["error"]
+    restrictions = json.loads((tmp_path / "profile.json").read_text())["restrictions"]
+    assert [row["rule"] for row in restrictions] == ["most_chunks", "no_shards"] and restrictions[0]["chunks"] == 1
+
+
+def test_a_kept_plan_that_the_options_forbid_is_refused(world2, plans):
+    section = {"auto": True, "output": str(Path(plans["wave"]).parent)}
+    for rank in world2.run(checked, replace(BASE, section=section)):
+        assert "the plan has inputs or loss on other devices than 1F1B" in rank["error"] and '"search": {"ends": "free"} allows them' in rank["error"] and not rank["losses"]
+    assert not world2.run(checked, replace(BASE, section={**section, "search": {"ends": "free"}}))[0]["error"]
 
 
 # ---- check

@@ -297,7 +297,7 @@ TEST(AnyPlacement, IsProvedByStagesWhereInputsTakeTheMemory) {
 TEST(AnyPlacement, SaysWhichPlacementsItIsNotOf) {
   Profile profile = profile_of({2, 2, 20, 2});
   const auto said = [&](JointOptions options, bool split) {
-    options.split = split;
+    if (!split) options.restrictions.push_back({Rule::whole_backwards, ""});
     const auto [plan, file] = claimed(profile, options);
     return check_any_placement(plan, file, profile, alike(3, kUnlimited)).passed.front();
   };

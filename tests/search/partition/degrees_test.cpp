@@ -18,7 +18,7 @@ using testing::HasSubstr;
 JointOptions options_for(int devices, int micro_batches, int replicas = kAnyReplicas) {
   JointOptions options = test::joint_options(devices, micro_batches);
   options.replicas = replicas;
-  options.max_chunks = 2;
+  options.restrictions.push_back({Rule::most_chunks, "", 2});
   return options;
 }
 

@@ -47,7 +47,7 @@ TEST(Halves, NoPlanOnOneDeviceIsShorterThanItsWork) {
     SCOPED_TRACE(round);
     const Profile profile = strange_halves(random);
     JointOptions options = test::joint_options(1, 1 + static_cast<int>(random() % 4));
-    options.max_chunks = 3;
+    options.restrictions.push_back({Rule::most_chunks, "", 3});
     if (round % 3 == 0) {
       DeviceKind slow;
       slow.speed = 1 + static_cast<std::int64_t>(random() % 2'000'000);
@@ -62,7 +62,7 @@ TEST(Halves, NoPlanOnOneDeviceIsShorterThanItsWork) {
       test::expect_holds(*candidate.plan, *candidate.placement);
       EXPECT_GE(candidate.value(), work) << candidate.name;
     }
-    options.split = false;
+    options.restrictions.push_back({Rule::whole_backwards, ""});
     EXPECT_EQ(winner(choice).value(), winner(choose_plan(profile, options)).value());
     for (const LayerCost& cost : profile.layers)
       fewer +=

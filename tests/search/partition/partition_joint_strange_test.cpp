@@ -54,7 +54,7 @@ Drawn draw(std::mt19937& random) {
   drawn.options.partition.cluster = std::move(cluster);
   drawn.options.partition.micro_batches = drawn.options.search.micro_batches = micro_batches;
   drawn.options.search.time_limit_seconds = 0;
-  drawn.options.max_chunks = 1 + below(2);
+  drawn.options.restrictions.push_back({Rule::most_chunks, "", 1 + below(2)});
   drawn.options.recompute = below(2) == 0;
   return drawn;
 }

@@ -20,7 +20,7 @@ using test::random_profile;
 
 JointOptions options_for(int devices, int micro_batches) {
   JointOptions options = test::joint_options(devices, micro_batches);
-  options.max_chunks = 2;
+  options.restrictions.push_back({Rule::most_chunks, "", 2});
   return options;
 }
 
@@ -75,7 +75,7 @@ TEST(Joint, RecomputesWhereMemoryIsShort) {
     cost.input_bytes = 1;
   }
   JointOptions options = options_for(4, 8);
-  options.max_chunks = 1;
+  options.restrictions.push_back({Rule::most_chunks, "", 1});
   options.partition.device_memory = 110;
   const JointChoice choice = choose_plan(profile, options);
   EXPECT_EQ(winner(choice).options.recompute, Recompute::needed);
@@ -101,7 +101,7 @@ TEST(Joint, AnotherDeviceNeverHurts) {
     Nanoseconds before = std::numeric_limits<Nanoseconds>::max();
     for (int devices = 1; devices <= 6; ++devices) {  // more than layers, too
       JointOptions options = options_for(devices, 2);
-      options.max_chunks = 1;
+      options.restrictions.push_back({Rule::most_chunks, "", 1});
       const Nanoseconds value = winner(choose_plan(profile, options)).value();
       EXPECT_LE(value, before) << round << " " << devices;
       before = value;

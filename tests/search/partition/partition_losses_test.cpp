@@ -4,7 +4,6 @@
 
 #include <random>
 
-#include "search/partition/joint_candidates.h"
 #include "search/profile/profile_noise.h"
 #include "tests/search/checked.h"
 #include "tests/search/partition/joint_options.h"
@@ -36,13 +35,13 @@ Profile measured(std::mt19937& random, long thousandths) {
 
 JointOptions options_for(const Profile& profile) {
   JointOptions options = test::joint_options(2, 6);
-  options.max_chunks = 2;
+  options.restrictions.push_back({Rule::most_chunks, "", 2});
   options.shardable = {static_cast<int>(profile.layers.size()) - 1};
   return options;
 }
 
 JointOptions without_loss_changes(JointOptions options) {
-  options.split = false;
+  options.restrictions.push_back({Rule::whole_backwards, ""});
   options.shardable.clear();
   return options;
 }
@@ -128,36 +127,6 @@ TEST(JointLosses, FewerBlocksAreTakenWhereMoreGainLessThanTheTimesAreKnown) {
     EXPECT_EQ(winner(choice).idle, choice.candidates[*choice.shortest].idle);
   }
   EXPECT_GT(fewer, 0);
-}
-
-TEST(JointEnds, MovesKeepToTheChunksADevice) {
-  std::mt19937 random(13);
-  for (int round = 0; round < 10; ++round) {
-    const Profile profile = measured(random, 0);
-    JointOptions options = without_loss_changes(options_for(profile));
-    options.max_chunks = 1;
-    const JointChoice choice = choose_plan(profile, options);
-    EXPECT_LE(winner(choice).cuts->stages.size(), 2u) << round;
-  }
-}
-
-TEST(JointEnds, WhereTheyAreFixedDataAndLossLieWhere1F1BHasThem) {
-  std::mt19937 random(11);
-  int waves = 0;
-  for (int round = 0; round < 10; ++round) {
-    const Profile profile = measured(random, 0);
-    JointOptions options = without_loss_changes(options_for(profile));
-    options.fixed_ends = true;
-    const JointChoice choice = choose_plan(profile, options);
-    EXPECT_TRUE(joint::has_fixed_ends(winner(choice).cuts->stages, profile)) << round;
-    for (const Candidate& candidate : choice.candidates) {
-      if (candidate.plan) {
-        EXPECT_TRUE(joint::has_fixed_ends(candidate.cuts->stages, profile)) << candidate.name;
-      }
-      waves += candidate.why_not.find("ends on other devices") != std::string::npos;
-    }
-  }
-  EXPECT_GT(waves, 0);
 }
 
 }  // namespace

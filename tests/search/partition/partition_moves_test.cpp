@@ -201,7 +201,7 @@ TEST(Moves, SplitBackwardsAreTakenWhereTheyPayAndMayBeLeftOut) {
   options.search.time_limit_seconds = 0;
   const JointChoice any = choose_plan(profile, options);
   EXPECT_TRUE(any.candidates[any.winner].options.split_backward);
-  options.split = false;
+  options.restrictions.push_back({Rule::whole_backwards, ""});
   const JointChoice whole = choose_plan(profile, options);
   EXPECT_FALSE(whole.candidates[whole.winner].options.split_backward);
   EXPECT_LT(any.candidates[any.winner].value(), whole.candidates[whole.winner].value());

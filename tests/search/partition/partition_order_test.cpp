@@ -95,10 +95,10 @@ TEST_P(JointOrder, MoreToChooseFromIsNeverLonger) {
     return shortest(profile_, fewer);
   };
   EXPECT_LE(all, without([](JointOptions& o) { o.recompute = false; }));
-  EXPECT_LE(all, without([](JointOptions& o) { o.max_chunks = 1; }));
+  EXPECT_LE(all, without([](JointOptions& o) { o.restrictions.push_back({Rule::most_chunks, "", 1}); }));
   EXPECT_LE(all, without([](JointOptions& o) { o.fewer_devices = FewerDevices::none; }));
   EXPECT_LE(all, without([](JointOptions& o) { o.moves = false; }));
-  EXPECT_LE(all, without([](JointOptions& o) { o.split = false; }));
+  EXPECT_LE(all, without([](JointOptions& o) { o.restrictions.push_back({Rule::whole_backwards, ""}); }));
 }
 
 /// Two devices that are fast and have much memory, and two that have half of both.

@@ -27,7 +27,7 @@ Cluster sharing(int devices, int cores) {
 
 JointOptions on(Cluster cluster) {
   JointOptions options = test::joint_options(static_cast<int>(cluster.devices.size()), kMicroBatches);
-  options.max_chunks = 3;
+  options.restrictions.push_back({Rule::most_chunks, "", 3});
   options.fewer_devices = FewerDevices::none;
   options.partition.cluster = std::move(cluster);
   return options;

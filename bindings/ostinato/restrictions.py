@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model and a run allow of a plan, each with the reason (search/profile/restrictions.h, docs/profile-format.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Row = tuple[str, str, int, list[int], int]
+
+
+@dataclass(frozen=True)
+class Restriction:
+    rule: Literal["most_chunks", "whole_backwards", "no_shards", "fixed_ends", "together"]
+    reason: str
+    chunks: int = 0  # of most_chunks
+    layers: tuple[int, ...] = ()  # of together; rising
+    device: int = -1  # of together: which; -1: any
+
+    @property
+    def row(self) -> Row:
+        """As the compiled modules take it."""
+        return self.rule, self.reason, self.chunks, list(self.layers), self.device
+
+
+def of_classes(model: Any, engine: Any) -> list[Restriction]:
+    """Of a PipelineModule and its PipelineEngine, or the latter's class: what the script runs around all layers of a rank, and so once for each
+    stage where a rank has several."""
+    kind, what = getattr(model, "own_kind", type(model)), ""
+    forward = next(run for command, run in engine._INSTRUCTION_MAP.items() if command.__name__ == "ForwardPass")
+    if "forward" in vars(model) or not is_deepspeeds(kind.forward):
+        what = f"{kind.__name__} has its own forward()"
+    elif not is_deepspeeds(forward):
+        what = f"{getattr(engine, '__name__', type(engine).__name__)} has its own forward pass"
+    if not what:
+        return []
+    what += ", which 1F1B runs once for all layers of a rank"
+    return [Restriction("most_chunks", what, chunks=1), Restriction("no_shards", what)]
+
+
+def is_deepspeeds(function: Any) -> bool:
+    return (getattr(function, "__module__", None) or "").startswith(("deepspeed.", "ostinato."))

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every plan obeys the restrictions of its profile: profiles and restrictions are drawn, and what the
+// placement file says is looked at by code that knows nothing of search/profile/restrictions.h.
+// OSTINATO_ROUNDS=100 draws a hundred times as often.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "search/files/error.h"
+#include "search/partition/stages.h"
+#include "search/placement/placement_toml.h"
+#include "search/profile/profile_json.h"
+#include "tests/search/checked.h"
+#include "tests/search/partition/joint_options.h"
+#include "tests/search/partition/partition_profiles.h"
+#include "tests/search/rounds.h"
+
+namespace ostinato {
+namespace {
+
+using Devices = std::set<int>;
+
+/// Of the file of a placement.
+struct Written {
+  std::map<int, Devices> of_layer;
+  std::map<int, int> chunks;  ///< by device, those that it does not share
+  bool splits = false, shards = false;
+  Devices used;
+
+  explicit Written(const std::string& text) {
+    const Placement placement = parse_placement(text, "p.toml").placement;
+    for (const Stage& stage : placement.stages) {
+      shards |= stage.devices.size() > 1;
+      if (stage.devices.size() == 1) ++chunks[stage.devices[0]];
+      used.insert(stage.devices.begin(), stage.devices.end());
+      for (const int l : stage.layers) of_layer[l].insert(stage.devices.begin(), stage.devices.end());
+    }
+    for (const Block& block : placement.blocks) splits |= block.kind == Kind::backward_weight;
+  }
+
+  bool obeys(const Restriction& one) const {
+    switch (one.rule) {
+      case Rule::most_chunks:
+        return std::ranges::all_of(chunks, [&](const auto& held) { return held.second <= one.chunks; });
+      case Rule::whole_backwards:
+        return !splits;
+      case Rule::no_shards:
+        return !shards;
+      case Rule::fixed_ends:
+        return *of_layer.begin()->second.begin() == *used.begin() &&
+               *of_layer.rbegin()->second.rbegin() == *used.rbegin();
+      case Rule::together:
+        return std::ranges::all_of(one.layers, [&](int l) {
+          return of_layer.at(l) == (one.device < 0 ? of_layer.at(one.layers[0]) : Devices{one.device});
+        });
+    }
+    return false;
+  }
+};
+
+Profile drawn_profile(std::mt19937& random) {
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  Profile profile = test::random_profile(random, 5 + below(3));
+  for (LayerCost& cost : profile.layers) {
+    cost.shardable = below(4) == 0;
+    if (below(3) > 0) {
+      cost.backward_input = cost.backward_weight = cost.forward;
+      cost.backward.median = cost.backward.low = cost.backward.high = 2 * cost.forward.median;
+    }
+  }
+  return profile;
+}
+
+Restrictions drawn_restrictions(std::mt19937& random, int layers, int devices) {
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  Restrictions drawn;
+  for (const Rule rule : kRules) {
+    if (below(2) == 0) continue;
+    Restriction& one = drawn.emplace_back(Restriction{rule, "drawn"});
+    if (rule == Rule::most_chunks) one.chunks = 1 + below(2);
+    if (rule == Rule::together) one.layers = {below(layers - 1), 0};
+    if (rule == Rule::together && below(3) == 0) one.device = one.layers[0] * devices / layers;
+    if (rule == Rule::together) one.layers[1] = std::min(layers - 1, one.layers[0] + 1 + below(2));
+  }
+  return drawn;
+}
+
+/// The file of what plan() takes; "": nothing.
+std::string chosen(const Profile& profile, const Restrictions& restrictions, int devices) {
+  JointOptions options = test::joint_options(devices, 3);
+  options.shardable = shardable_layers(profile);
+  options.restrictions = restrictions;
+  options.fewer_devices = FewerDevices::some;
+  try {
+    const JointChoice choice = choose_plan(profile, options);
+    const Candidate& best = choice.candidates[choice.winner];
+    test::expect_holds(*best.plan, *best.placement);
+    return format_placement(*best.placement) +
+           format_model(facts_of(profile, best.options, best.cuts->stages));
+  } catch (const InputError&) {
+    return "";
+  }
+}
+
+TEST(Restrictions, EveryPlanObeysThem) {
+  std::map<Rule, int> broken_without;
+  int none = 0, plans = 0;
+  for (int round = 0; round < test::rounds(24); ++round) {
+    SCOPED_TRACE(round);
+    std::mt19937 random(round);
+    Profile profile = drawn_profile(random);
+    const int devices = 2 + round % 2;
+    const Restrictions restrictions =
+        drawn_restrictions(random, static_cast<int>(profile.layers.size()), devices);
+    const Written free(chosen(profile, {}, devices));
+    for (const Restriction& one : restrictions) broken_without[one.rule] += !free.obeys(one);
+    profile.restrictions = restrictions;
+    const std::string text = chosen(profile, restrictions, devices);
+    (text.empty() ? none : plans) += 1;
+    if (text.empty()) continue;
+    const Written written(text);
+    for (const Restriction& one : restrictions)
+      EXPECT_TRUE(written.obeys(one)) << to_string(one.rule) << "\n" << text;
+  }
+  EXPECT_EQ(none, 0) << "of " << plans;
+  for (const Rule rule : kRules) EXPECT_GT(broken_without[rule], 0) << to_string(rule);
+}
+
+TEST(Restrictions, SaysWhichLeftSomethingOut) {
+  Profile profile = test::profile_of({4, 4, 4, 4, 4, 4});
+  JointOptions options = test::joint_options(2, 4);
+  options.fewer_devices = FewerDevices::none;
+  options.restrictions = {{Rule::whole_backwards, "a"}, {Rule::no_shards, "b"}, {Rule::most_chunks, "c", 64}};
+  // No halves, no shardable layer, no 65 chunks.
+  EXPECT_TRUE(choose_plan(profile, options).not_tried.empty());
+  for (LayerCost& cost : profile.layers) cost.backward_input = cost.backward_weight = cost.forward;
+  profile.layers[5].shardable = true;
+  options.restrictions[2].chunks = 1;
+  EXPECT_EQ(choose_plan(profile, options).not_tried, options.restrictions);
+}
+
+TEST(Restrictions, AWaveThatIsNotAllowedHasItsBound) {
+  const Profile profile = test::profile_of({9, 2, 2, 2, 2, 9});
+  JointOptions options = test::joint_options(2, 4);
+  options.restrictions = {{Rule::fixed_ends, "the script reads there"}};
+  const JointChoice choice = choose_plan(profile, options);
+  ASSERT_EQ(choice.not_tried, options.restrictions);
+  int waves = 0;
+  for (const Candidate& c : choice.candidates) {
+    if (!c.forbidden) continue;
+    EXPECT_THAT(c.name, testing::StartsWith("wave, 2 chunks"));
+    EXPECT_GT(c.bound, 0);
+    EXPECT_FALSE(c.plan || c.placement);
+    EXPECT_THAT(c.why_not, testing::EndsWith("(the script reads there)"));
+    ++waves;
+  }
+  EXPECT_GT(waves, 0);
+}
+
+Profile stored() {
+  Profile profile = test::profile_of({1, 1, 1});
+  profile.timer = "cpu";
+  profile.micro_batch_size = 1;
+  profile.model_sha256 = std::string(64, '0');
+  return profile;
+}
+
+std::string refusal(const std::string& restriction) {
+  std::string text = format_profile(stored());
+  text.replace(text.find("  \"layers\""), 0, "  \"restrictions\": [" + restriction + "],\n");
+  try {
+    parse_profile(text, "p.json");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Restrictions, AreKeptInTheProfile) {
+  Profile profile = stored();
+  EXPECT_EQ(format_profile(profile).find("restrictions"), std::string::npos);
+  profile.restrictions = {{Rule::most_chunks, "a", 2},
+                          {Rule::fixed_ends, "b"},
+                          {Rule::together, "c", 0, {0, 2}},
+                          {Rule::together, "d", 0, {1}, 1}};
+  EXPECT_EQ(parse_profile(format_profile(profile), "p").restrictions, profile.restrictions);
+  EXPECT_EQ(refusal(R"({"rule": "no_shards", "reason": ""})"), "");
+  EXPECT_THAT(refusal(R"({"rule": "no_shard", "reason": ""})"),
+              testing::HasSubstr("did you mean 'no_shards'?"));
+  EXPECT_THAT(refusal(R"({"rule": "no_shards"})"), testing::HasSubstr("'reason'"));
+  EXPECT_THAT(refusal(R"({"rule": "no_shards", "reason": "", "chunks": 1})"),
+              testing::HasSubstr("belongs to the rule 'most_chunks'"));
+  EXPECT_THAT(refusal(R"({"rule": "most_chunks", "reason": ""})"), testing::HasSubstr("'chunks'"));
+  EXPECT_THAT(refusal(R"({"rule": "together", "reason": "", "layers": [1]})"),
+              testing::HasSubstr("two layers"));
+  EXPECT_THAT(refusal(R"({"rule": "together", "reason": "", "layers": [1, 3]})"),
+              testing::HasSubstr("between 2 and 2"));
+}
+
+}  // namespace
+}  // namespace ostinato
