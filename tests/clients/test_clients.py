@@ -60,7 +60,7 @@ def train(tmp_path):
         folder.mkdir()
         configuration = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": BATCHES, "gradient_clipping": 1.0}
         configuration |= {} if way in OWN else {"optimizer": OPTIMIZER}
-        configuration |= {} if section is None else {"ostinato": section | {"timeout_s": 60}}
+        configuration |= {} if section is None else {"ostinato": {"timeout_s": 60} | section}
         (folder / "ds.json").write_text(json.dumps(configuration))
         given = ["--late" if late else "--deepspeed_config", str(folder / "ds.json"), "--results", str(folder / "result"), "--kind", kind]
         return _read(launched(WAYS / f"{way}.py", [*given, "--folder", str(tmp_path / "kept")], folder, "yes\nno\n", environment), folder)
@@ -87,7 +87,7 @@ def refused(ours: Trained) -> str:
 
 
 ALL = ("adapters", "borrowed", "dropout", "evaluates_first", "frozen", "hooks", "loader", "own_optimizer", "subclass", "surroundings",
-       "talks_to_last", "tied", "training_data", "two_engines", "wrapped_step")  # fmt: skip
+       "talks_to_last", "tied", "training_data", "two_engines", "two_models", "wrapped_step")  # fmt: skip
 
 
 @pytest.mark.parametrize("way", ALL)
@@ -127,6 +127,15 @@ def test_a_script_that_reads_standard_input(train, plan):
         advice = re.search(r"start it again with (OSTINATO_PLAN)=(\S+)", said)
         assert advice, said[-3000:]
         check(train("reads_input", section, late, dict([advice.groups()])), plain)
+
+
+def test_a_loader_that_waits_for_another_rank(train, plan):
+    """Whatever the order of reads under a plan, 1F1B's is another: who waits outside of ostinato, and in which line of the script."""
+    assert train("sends").run.status == [0, 0]
+    ours = train("sends", plan | {"timeout_s": 5})
+    assert 0 not in ours.run.status and not ours.losses
+    line = r"rank 1 gave up; rank 0 is in step 1 at instruction \d+ of \d+ \(\w+\), /\S+/sends.py:18, in shared\. It said: rank 1 "
+    assert re.search(line, ours.run.said), ours.run.said[-3000:]
 
 
 def test_a_checkpoint_of_deepspeed_alone(train, plan):
