@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As talks_to_last, but the loader waits until the last stage has the targets: it reads them much later, where the plan comes to its loss."""
+"""As talks_to_last, but with one target on its way at a time: the first stage's loader waits until the last one's has read them."""
 
 import torch.distributed as dist
 from common import SIZE, WIDTH, data, done, initialize, made
@@ -11,13 +11,17 @@ between = dist.new_group([0, last])
 
 
 def shared():
+    sent = None
     for inputs, targets in data():
         if engine.is_first_stage():
-            dist.send(targets, last, between)
+            if sent is not None:
+                sent.wait()
+            sent = dist.isend(targets, last, between)
         else:
             dist.recv(targets := empty(SIZE, WIDTH), 0, between)
         yield (inputs if engine.is_first_stage() else targets), targets
 
 
-losses = [engine.train_batch(shared()).item() for _ in range(3)]
+batches = shared()
+losses = [engine.train_batch(batches).item() for _ in range(3)]
 done(losses, engine)
