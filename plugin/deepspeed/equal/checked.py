@@ -126,10 +126,11 @@ class Recorder:
         """Those that this rank holds all of."""
         run = getattr(self._engine, "_ostinato", None)
         parts, shards = ({id(part.parameter) for part in run.parts}, run.shards) if run else (set(), {})
+        sliced = self._engine.grid.get_slice_parallel_world_size() > 1  # Megatron's layers mark parameters with one slice, too
         for name, tensor in named:
             layer = _layer_of(name, self._engine.module._layer_specs)
             of_shard = layer in shards and not isinstance(tensor, torch.nn.Parameter)
-            if of_shard or id(tensor) in parts or is_model_parallel_parameter(tensor):
+            if of_shard or id(tensor) in parts or (sliced and is_model_parallel_parameter(tensor)):
                 self._left_out.add(name)
             elif name != IDLE:
                 self._layers[name] = layer
