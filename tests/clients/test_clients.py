@@ -60,7 +60,7 @@ def train(tmp_path):
         folder.mkdir()
         configuration = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": BATCHES, "gradient_clipping": 1.0}
         configuration |= {} if way in OWN else {"optimizer": OPTIMIZER}
-        configuration |= {} if section is None else {"ostinato": section | {"timeout_s": 60}}
+        configuration |= {} if section is None else {"ostinato": {"timeout_s": 60} | section}
         (folder / "ds.json").write_text(json.dumps(configuration))
         given = ["--late" if late else "--deepspeed_config", str(folder / "ds.json"), "--results", str(folder / "result"), "--kind", kind]
         return _read(launched(WAYS / f"{way}.py", [*given, "--folder", str(tmp_path / "kept")], folder, "yes\nno\n", environment), folder)
@@ -127,6 +127,23 @@ def test_a_script_that_reads_standard_input(train, plan):
         advice = re.search(r"start it again with (OSTINATO_PLAN)=(\S+)", said)
         assert advice, said[-3000:]
         check(train("reads_input", section, late, dict([advice.groups()])), plain)
+
+
+def test_a_second_model_of_another_shape(train, plan):
+    """A plan is for one of them; where "auto" has found it, the other one runs without."""
+    plain, found = train("two_models"), train("two_models", AUTO)
+    check(found, plain)
+    assert "this one runs under DeepSpeed's own schedule" in found.run.said and re.search(EQUAL, found.run.said)
+    assert "is for a model of 8 layers, and this PipelineModule has 6" in refused(train("two_models", plan))
+
+
+def test_a_loader_that_waits_for_another_rank(train, plan):
+    """It relies on the order in which ranks read under 1F1B: who waits for nobody in the pipeline is named, with the line of the script."""
+    assert train("sends").run.status == [0, 0]
+    ours = train("sends", plan | {"timeout_s": 5})
+    assert 0 not in ours.run.status and not ours.losses
+    line = r"rank 1 gave up; rank 0 is in step \d at instruction \d+ of \d+ \(\w+\), /\S+/sends.py:18, in shared\. It said: rank 1 "
+    assert re.search(line, ours.run.said), ours.run.said[-3000:]
 
 
 def test_a_checkpoint_of_deepspeed_alone(train, plan):

@@ -336,7 +336,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
             return "has not begun"
         working = run.working  # which may end meanwhile
         between = f"{run.outside.where()}, between steps" if run.batches_before else "has not begun"
-        return run.outside.part() or (working.position() if working is not None else run.outside.whole() or between)
+        if part := run.outside.part():
+            return part
+        return run.outside.in_the_script(working.position()) if working is not None else run.outside.whole() or between
 
     def _aggregate_total_loss(self):
         stages = self.num_stages

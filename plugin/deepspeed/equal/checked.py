@@ -4,6 +4,7 @@
     recorder = Recorder(engine, steps=2)             # right after the engine is made, on every rank: DeepSpeed's own, or a plan's
     for _ in range(2):
         engine.train_batch(data)
+    recorder.repeat(run)                             # if need be: is the same step equal when it runs once more?
     text = recorder.all().to_text()                  # what all ranks saw; the engine is as it was
 
 Of each step that is the loss, the gradients that the optimizer's step is given (DeepSpeed has reduced them by then), their norm, and the
@@ -19,8 +20,10 @@ from deepspeed.runtime.pipe.schedule import OptimizerStep
 from deepspeed.runtime.utils import is_model_parallel_parameter
 from ostinato.ranks.groups import everyones
 
+from ..randomness.random_state import random_state_kept
+from ..stages.buffers import Buffers
 from ..stages.idle import NAME as IDLE
-from .prints import KINDS, Print, Records, Step, print_of, same
+from .prints import KINDS, Difference, Print, Records, Step, compare, print_of, same
 from ..upstream import Engine
 
 
@@ -33,6 +36,7 @@ class Recorder:
         self._layers: dict[str, int] = {}
         self._left_out: set[str] = set()
         self._unseen = ""
+        self._itself: list[Difference] = []  # repeat()
         self._now: Step = {}  # of the step that runs
         instructions, train = engine._INSTRUCTION_MAP, engine.train_batch
         step = instructions[OptimizerStep]
@@ -47,9 +51,45 @@ class Recorder:
     def all(self) -> Records:
         """Of all ranks, each of which must call it: the same on each. What several hold is in it once."""
         self._leave()
-        eps = max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
-        mine = Records(self._steps, self._layers, sorted(self._left_out), self._unseen, eps)
+        mine = self._records(self._steps, self._itself)
         return _merged(everyones((self._engine.grid.get_data_parallel_rank(), mine)))
+
+    def _records(self, steps: list[Step], itself: list[Difference]) -> Records:
+        eps = max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
+        return Records(steps, self._layers, sorted(self._left_out), self._unseen, eps, itself)
+
+    def repeat(self, run: Callable[[], None]) -> None:
+        """`run`: forwards and backwards of one step, on all ranks. Runs them twice from the same weights, buffers and random numbers, and
+        notes in what they differ. For an engine that trains no further: its gradients, and whatever else layers keep, are lost.
+        """
+        engine, model = self._engine, self._engine.module
+        buffers, offset = Buffers({"": model}), model.micro_offset
+        before, seen = buffers.now(), list[Step]()
+        for _ in range(2):
+            with random_state_kept(), buffers.as_they_were(before):
+                model.micro_offset = offset  # from which seed_layers has its seeds
+                engine.zero_grad()
+                engine.optimizer.zero_grad()
+                run()
+                seen.append(self._of_passes())
+        self._itself = compare(*(self._records([step], []) for step in seen)).differences
+
+    def _of_passes(self) -> Step:
+        """What forwards and backwards have left on this rank."""
+        engine = self._engine
+        step: Step = {kind: {} for kind in KINDS}
+        step["loss"] = {} if engine.total_loss is None else {"": _print_of_number(engine.total_loss)}
+        gradients = {name: self._unreduced(parameter) for name, parameter in self._held(engine.module.named_parameters())}
+        step["gradients"] = {name: None if gradient is None else print_of(gradient) for name, gradient in gradients.items()}
+        step["buffers"] = {name: print_of(tensor) for name, tensor in self._held(engine.module.named_buffers())}
+        return step
+
+    def _unreduced(self, parameter: Any) -> torch.Tensor | None:
+        """Of this replica alone."""
+        if self._engine.using_bf16_optimizer:
+            return getattr(parameter, "_hp_grad", None)
+        accumulated = getattr(parameter, "grad_accum", None)  # where gradients are added in another dtype
+        return parameter.grad if accumulated is None else accumulated
 
     def _leave(self) -> None:
         """Where a script has put a wrapper on ours, both stay, and hand everything on."""
@@ -86,10 +126,11 @@ class Recorder:
         """Those that this rank holds all of."""
         run = getattr(self._engine, "_ostinato", None)
         parts, shards = ({id(part.parameter) for part in run.parts}, run.shards) if run else (set(), {})
+        sliced = self._engine.grid.get_slice_parallel_world_size() > 1  # Megatron's layers mark parameters with one slice, too
         for name, tensor in named:
             layer = _layer_of(name, self._engine.module._layer_specs)
             of_shard = layer in shards and not isinstance(tensor, torch.nn.Parameter)
-            if of_shard or id(tensor) in parts or is_model_parallel_parameter(tensor):
+            if of_shard or id(tensor) in parts or (sliced and is_model_parallel_parameter(tensor)):
                 self._left_out.add(name)
             elif name != IDLE:
                 self._layers[name] = layer
@@ -160,4 +201,5 @@ def _merged(everyone: list[tuple[int, Records]]) -> Records:
                 layers |= {key: mine.layers[name]} if name else {}
     layers = dict(sorted(layers.items(), key=lambda entry: entry[1]))
     left_out = sorted({name for _, mine in everyone for name in mine.left_out})
-    return Records(steps, layers, left_out, max(mine.unseen for _, mine in everyone), max(mine.eps for _, mine in everyone))
+    itself = [difference for _, mine in everyone for difference in mine.itself]
+    return Records(steps, layers, left_out, max(mine.unseen for _, mine in everyone), max(mine.eps for _, mine in everyone), itself)

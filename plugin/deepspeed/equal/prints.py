@@ -12,12 +12,17 @@ the coarsest dtype that the model computes in: sums in fp32 of what bf16 made ha
 (a key's bias before a softmax) has no digits that could agree: it may differ by eps of the norm of all gradients. Adam makes a whole step
 of it, so that tensor's weights count as rounding from there on. What overflowed in both agrees. Integers must be equal.
 
+Where 1F1B differs from itself beyond rounding, when it runs a step once more, twice that is added (in each step, as weights drift): kernels that add in
+an order that they do not keep. Beyond sqrt(eps) nothing is added: no order explains it, but a layer that keeps state, or draws from a generator that
+nobody has put back.
+
 A layer that computes something else in its forward changes the gradients of all layers: the first is named, which need not be that one.
 """
 
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -43,6 +48,22 @@ class Print(NamedTuple):
 Step = dict[str, dict[str, Print | None]]  # by KINDS and the tensor's name ("" of what the model has one of); None: no gradient
 
 
+class Difference(NamedTuple):
+    """Of one tensor in one step."""
+
+    step: int
+    kind: str  # of KINDS
+    name: str
+    layer: int
+    by: float  # relative to the first's norm
+    rounding: bool
+    words: str = ""  # where the two cannot be subtracted
+
+    def __str__(self) -> str:
+        where = f" of layer {self.layer} ({self.name})" if self.name else ""
+        return f"{KINDS[self.kind]}{where}{self.words or f' by {self.by:.2g}'}"
+
+
 class Records(NamedTuple):
     """What one or all ranks saw."""
 
@@ -51,14 +72,16 @@ class Records(NamedTuple):
     left_out: list[str]  # names of tensors of which a rank holds a part
     unseen: str  # the optimizer whose gradients could not be had
     eps: float  # of the coarsest dtype
+    itself: Sequence[Difference] = ()  # of one step from itself, when it runs once more
 
     def to_text(self) -> str:
         return json.dumps(self)
 
     @staticmethod
     def from_text(text: str) -> "Records":
-        steps, *others = json.loads(text)
-        return Records([{k: {n: p and Print(*p) for n, p in of.items()} for k, of in step.items()} for step in steps], *others)
+        steps, layers, left_out, unseen, eps, itself = json.loads(text)
+        made = [{k: {n: p and Print(*p) for n, p in of.items()} for k, of in step.items()} for step in steps]
+        return Records(made, layers, left_out, unseen, eps, [Difference(*difference) for difference in itself])
 
 
 @cache
@@ -92,23 +115,6 @@ def same(first: Print | None, second: Print | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Of one tensor in one step."""
-
-    step: int
-    kind: str  # of KINDS
-    name: str
-    layer: int
-    by: float  # relative to the first's norm
-    rounding: bool
-    words: str = ""  # where the two cannot be subtracted
-
-    def __str__(self) -> str:
-        where = f" of layer {self.layer} ({self.name})" if self.name else ""
-        return f"{KINDS[self.kind]}{where}{self.words or f' by {self.by:.2g}'}"
-
-
-@dataclass(frozen=True)
 class Comparison:
     """`differences` are in the order of steps, KINDS and the model; `kinds`: those that were compared."""
 
@@ -118,6 +124,7 @@ class Comparison:
     differences: list[Difference]
     left_out: int
     unseen: str
+    itself: Sequence[Difference] = ()  # of the first from itself, the largest first
 
     @property
     def equal(self) -> bool:
@@ -131,25 +138,23 @@ class Comparison:
     def sentence(self) -> str:
         notes = [f"gradients not seen under {self.unseen}"] * bool(self.unseen)
         notes += [f"left out: {self.left_out} tensors of which ranks hold parts"] * bool(self.left_out)
-        return " (".join([self._told(), *["; ".join(notes) + ")"] * bool(notes)])
+        itself = f"; {STOCK} does not repeat itself here: {_listed(self.itself)}" if self.itself else ""
+        return " (".join([self._told() + itself, *["; ".join(notes) + ")"] * bool(notes)])
 
     def _told(self) -> str:
         if not self.steps:
             return f"no step was compared with {STOCK}"
         if not self.within_rounding:
-            return self._told_beyond([d for d in self.differences if not d.rounding])
+            beyond = [d for d in self.differences if not d.rounding]
+            number = beyond[0].step
+            return f"step {number} differs from {STOCK} beyond rounding: {_listed([d for d in beyond if d.step == number])}"
         what = f"{self._span()}: {self._compared()} equal {STOCK}"
+        if self.itself:
+            first = "".join(f" (first in step {d.step}, {d})" for d in self.differences[:1])
+            return f"{what} as far as it repeats itself{first}"
         if not self.equal:
             return f"{what} up to rounding: first in step {self.differences[0].step}, {self.differences[0]}"
         return f"{what} bit for bit{''.join(f'; {d} (rounding)' for d in self.differences[:1])}"
-
-    def _told_beyond(self, beyond: list[Difference]) -> str:
-        """The loss, if it is among them, and the first tensor."""
-        beyond = [d for d in beyond if d.step == beyond[0].step]
-        told = [d for d in beyond if not d.name][:1] + [d for d in beyond if d.name][:1]
-        more = len({d.layer for d in beyond if d.name}) - 1
-        and_more = f", and {more} more layer{'s'[: more > 1]}" if more > 0 else ""
-        return f"step {beyond[0].step} differs from {STOCK} beyond rounding: {', '.join(map(str, told))}{and_more}"
 
     def _span(self) -> str:
         return "step 1" if self.steps == 1 else f"steps 1 {'and' if self.steps == 2 else 'to'} {self.steps}"
@@ -159,6 +164,13 @@ class Comparison:
         return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} of {self.layers} layer{'s'[: self.layers != 1]}"
 
 
+def _listed(differences: Sequence[Difference]) -> str:
+    """The loss, if it is among them, and the first tensor."""
+    told = [d for d in differences if not d.name][:1] + [d for d in differences if d.name][:1]
+    more = len({d.layer for d in differences if d.name}) - 1
+    return ", ".join(map(str, told)) + (f", and {more} more layer{'s'[: more > 1]}" if more > 0 else "")
+
+
 def compare(first: Records, second: Records) -> Comparison:
     """`first`: DeepSpeed's own. O(tensors)."""
     left_out, unseen = {*first.left_out, *second.left_out}, first.unseen or second.unseen
@@ -166,7 +178,8 @@ def compare(first: Records, second: Records) -> Comparison:
     names = ["", *(name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)]
     steps = list(zip(first.steps, second.steps, strict=False))
     kinds = [kind for kind in KINDS if any(of[kind] for step in steps for of in step) and not (unseen and kind == "gradients")]
-    judge = _Judge(layers, max(first.eps, second.eps))
+    eps = max(first.eps, second.eps)
+    judge = _Judge(layers, eps, first.itself)
     found = [
         judge.difference(number, kind, name, (a[kind].get(name), b[kind].get(name)), a["gradients"])
         for number, (a, b) in enumerate(steps, 1)
@@ -175,14 +188,23 @@ def compare(first: Records, second: Records) -> Comparison:
         if not same(a[kind].get(name), b[kind].get(name))
     ]
     counted = len({layers[name] for name in names[1:]})
-    return Comparison(len(steps), counted, kinds, found, len(left_out), unseen)
+    itself = sorted(first.itself, key=lambda d: (d.rounding and d.by > _bound(eps), -d.by))  # last gradients of rounding alone
+    return Comparison(len(steps), counted, kinds, found, len(left_out), unseen, itself)
+
+
+def _bound(eps: float) -> float:
+    return math.sqrt(eps) / 4
 
 
 class _Judge:
     """Of differences in the order in which they arise."""
 
-    def __init__(self, layers: dict[str, int], eps: float):
+    def __init__(self, layers: dict[str, int], eps: float, itself: Sequence[Difference]):
         self._layers, self._eps = layers, eps
+        beyond = [d for d in itself if not d.rounding]
+        self._itself: dict[int, float] = {}  # by layer: what 1F1B differs from itself by
+        if max((d.by for d in beyond), default=0.0) <= math.sqrt(eps):
+            self._itself = {layer: max(d.by for d in beyond if d.layer == layer) for layer in {d.layer for d in beyond}}
         self._noisy: set[str] = set()  # names of tensors that have had a gradient of rounding alone
 
     def difference(self, step: int, kind: str, name: str, pair: tuple[Print | None, Print | None], gradients: dict[str, Print | None]) -> Difference:
@@ -197,10 +219,17 @@ class _Judge:
         overflows = sum(not math.isfinite(norm) for norm in (a.norm, b.norm))
         close = overflows == 2 or (not overflows and distance <= self._bound(a) * a.norm)
         noise = not overflows and kind == "gradients" and distance <= self._eps * math.hypot(*(p.norm for p in gradients.values() if p))
-        if noise and not close:
+        unsteady = not overflows and self._bound(a) > 0 and distance <= (self._bound(a) + self._unsteady(step, layer)) * a.norm
+        if kind == "gradients" and (noise or unsteady) and not close:
             self._noisy.add(name)
-        rounding = close or noise or (kind == "weights" and name in self._noisy)
+        rounding = close or noise or unsteady or (kind == "weights" and name in self._noisy)
         return Difference(step, kind, name, layer, distance / a.norm if a.norm else math.inf, rounding)
 
+    def _unsteady(self, step: int, layer: int) -> float:
+        """Twice what 1F1B differs from itself by, as both differ so; of all layers once weights are others, and of the loss."""
+        if step == 1 and layer >= 0:
+            return 2 * self._itself.get(layer, 0.0)
+        return 2 * step * max(self._itself.values(), default=0.0)
+
     def _bound(self, of: Print) -> float:
-        return math.sqrt(self._eps) / 4 if "float" in of.kind or "complex" in of.kind else 0.0
+        return _bound(self._eps) if "float" in of.kind or "complex" in of.kind else 0.0

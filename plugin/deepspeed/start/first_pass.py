@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first pass: DeepSpeed's own 1F1B, untouched, for the first steps of a run, with its data, its optimizer and everything.
 
-"check" keeps what these steps compute (checked). "auto" measures layers on the last of them, and searches. Then all ranks start again with the plan
-(second_start), from the beginning, with the same data: so what measuring leaves behind does not matter.
+"check" keeps what these steps compute (checked), and runs forwards and backwards of the last one twice more, to know whether 1F1B repeats itself.
+"auto" measures layers on the last of them, and searches. Then all ranks start again with the plan (second_start), from the beginning, with the
+same data: so what measuring leaves behind does not matter.
 """
 
 import statistics
@@ -93,7 +94,7 @@ class FirstPass:
             print(f"ostinato: the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
 
     def train_batch(self, *args, **kwargs):
-        self._reading = self._left == 1 and self._prepared.program is None
+        self._reading = self._left == 1
         loss = self._train(*args, **kwargs)
         self._reading = False
         self._left -= 1
@@ -121,7 +122,7 @@ class FirstPass:
 
     def _end(self) -> None:
         self._unfinished.detach()
-        records = self._recorder.all().to_text() if self._asked.checks else ""
+        records = self._checked() if self._asked.checks else ""
         if self._prepared.program is None:
             try:
                 with starting("measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s):
@@ -130,6 +131,12 @@ class FirstPass:
                 second_start.begin_without(self._prepared, error)
             self._refuse_loaded()
         second_start.begin(self._prepared, records)
+
+    def _checked(self) -> str:
+        """What 1F1B has computed, and what of it is another when its last step runs again: the control for what the plan computes."""
+        with starting("running a step twice", range(dist.get_world_size()), self._asked.timeout_s):
+            self._recorder.repeat(lambda: _run_step(self._engine, self._items))
+        return self._recorder.all().to_text()
 
     def _measure_and_search(self) -> None:
         sizes = _sizes(self._engine, self._items, self._asked.sizes)
@@ -163,28 +170,28 @@ def _sizes(engine: Engine, items: list, named: str | None) -> tuple[float, ...]:
 def _measure(engine: Engine, items: list, shares_cores: bool) -> LayerClock:
     """Runs forwards and backwards of the step, several times."""
     model = engine.module
-    model.train()
-    engine.total_loss, engine._compute_loss = None, True
     clock = LayerClock(model, UndisturbedCpu() if shares_cores else host_timed(torch.device(engine.device)))
     with clock:
         for repeat in rounds(WARM_UP, PASSES):
             clock.counts = repeat >= 0
-            engine.data_iterator = iter([Made(own(item)) for item in items])  # a loss may write to its labels
-            _run_step(engine, clock)
+            _run_step(engine, items, clock.backward)
     for parameter in model.parameters():
         parameter.grad = None
     return clock
 
 
-def _run_step(engine: Engine, clock: LayerClock) -> None:
-    """DeepSpeed's own training schedule without what updates weights."""
+def _run_step(engine: Engine, items: list, backward: Callable[[Callable], Any] = lambda run: run()) -> None:
+    """DeepSpeed's own training schedule without what updates weights. `backward` calls each backward pass."""
+    engine.module.train()
+    engine.total_loss, engine._compute_loss = None, True
+    engine.data_iterator = iter([Made(own(item)) for item in items])  # a loss may write to its labels
     steps = schedule.TrainSchedule(engine.micro_batches, engine.num_stages, engine.stage_id)
     engine._reserve_pipe_buffers(steps.num_pipe_buffers())
     engine.fwd_outputs = []
     with making_once(engine):
         for command in (c for commands in steps for c in commands if not isinstance(c, UPDATES)):
             run = partial(engine._INSTRUCTION_MAP[type(command)], engine, **command.kwargs)
-            clock.backward(run) if isinstance(command, schedule.BackwardPass) else run()
+            backward(run) if isinstance(command, schedule.BackwardPass) else run()
 
 
 def _profile(engine: Engine, clock: LayerClock, read: int, sizes: tuple[float, ...]) -> str:

@@ -3,6 +3,7 @@
 
     begin(prepared, records)      # all ranks, in the first start: every process replaces itself (again)
     measured(prepared)            # in the second: what DeepSpeed's 1F1B did in the steps of this engine that were checked; None: nothing
+    for_another(prepared)         # in the second: another engine of the process has found the plan
     goes_without()                # in the second: why it is to run under DeepSpeed's own schedule
 """
 
@@ -21,7 +22,7 @@ from ..place.placing import Prepared
 from ..section.search import FILES, PLAN
 
 RECORDS = "first.json"  # of the steps that DeepSpeed's 1F1B has run
-ENGINE = "engine.txt"  # which engine of the process ran them
+ENGINE = "engine.txt"  # which engine of the process has found the plan
 WITHOUT = "without.txt"
 
 
@@ -37,7 +38,7 @@ def begin(prepared: Prepared, records: str = "") -> NoReturn:
     """All ranks must call it, with the same plan and `records` (prints.Records, as text)."""
     asked, paths = prepared.checked()
     files = dict(prepared.files) or {name: path.read_text() for name, path in zip(FILES, (paths.plan, paths.placement), strict=True) if path}
-    files |= {RECORDS: records, ENGINE: str(prepared.engine)} if records else {}
+    files |= {ENGINE: str(prepared.engine)} | ({RECORDS: records} if records else {})
     files[again.SECTION] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     if asked.auto == "measure":
@@ -46,7 +47,7 @@ def begin(prepared: Prepared, records: str = "") -> NoReturn:
     if why := again.why_not_again():
         named = where or str(paths.plan)
         raise CannotStartAgain(
-            f"the plan moves layers, so ranks have to start again with it, and this process cannot replace itself ({why}): start it again with "
+            f"ranks have to start again with the plan, and this process cannot replace itself ({why}): start it again with "
             f"{again.VARIABLE}={named}" if dist.get_rank() == 0 else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
             files,
         )
@@ -65,9 +66,14 @@ def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
 
 def measured(prepared: Prepared) -> str | None:
     folder = again.left_by_first()
-    if folder is None or not (folder / RECORDS).is_file() or (folder / ENGINE).read_text() != str(prepared.engine):
+    if folder is None or not (folder / RECORDS).is_file() or for_another(prepared):
         return None
     return (folder / RECORDS).read_text()
+
+
+def for_another(prepared: Prepared) -> bool:
+    folder = again.left_by_first()
+    return folder is not None and (folder / ENGINE).read_text() != str(prepared.engine)
 
 
 def goes_without() -> str:

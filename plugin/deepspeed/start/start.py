@@ -68,6 +68,9 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
         say(f"{why}; {ALONE}", newlines=True)
         return original_init(engine, *args, **kwargs)
     prepared = _prepare(section, file, model, config)
+    if prepared.section is not None and prepared.section.auto and second_start.for_another(prepared) and placed_of(model) is None:
+        say(f"the plan is for another model than that of engine {prepared.engine}: this one runs under DeepSpeed's own schedule")
+        return original_init(engine, *args, **kwargs)
     try:
         agreed(prepared, model, "\n".join(_collective(config)))
         with starting("making its engine", range(dist.get_world_size()), prepared.checked()[0].timeout_s):

@@ -15,11 +15,13 @@ DeepSpeed's parts of a step (reductions, clipping, the optimizer) end in time. A
 layers may have collectives of their own, and a checkpoint take as long as they take while all ranks give signs of life.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from deepspeed.runtime.pipe import schedule
 from ostinato.ranks.deadline import Deadline
+from ostinato.ranks.frames import script_line
 from ostinato.ranks.groups import is_of_a_peer
 from ostinato.ranks.launcher import end_with
 from ostinato.ranks.presence import ranks_in_words
@@ -34,11 +36,13 @@ class Outside:
 
     def __init__(self, engine: Engine, watch: Watch, limit_s: float):
         self._engine, self._watch = engine, watch
+        self._thread = threading.get_ident()  # that makes the last call
         self._deadline = watch.limit(limit_s, self._held)
         self._vigil = watch.vigil(limit_s, lambda missed: self._held(f"{self._vigil.deadline.what}: {missed}"))
 
     def call(self, what: str) -> AbstractContextManager:
         """Of the engine's: "train_batch()". The executor's waits and the parts below end earlier."""
+        self._thread = threading.get_ident()
         return self._vigil.during(what)
 
     def command(self, command) -> AbstractContextManager:
@@ -97,6 +101,11 @@ class Outside:
     def _busy_with(self, deadline: Deadline) -> str:
         what, lasts_s = deadline.what, deadline.lasts_s
         return f"{self.where()}, busy {1000 * lasts_s:.0f} ms with {what}" if what else ""
+
+    def in_the_script(self, position: str) -> str:
+        """An executor's position, and where it waits for nobody, the line of the script that runs: a layer, or what reads a batch."""
+        line = "" if ", waiting " in position else script_line(self._thread)
+        return f"{position}, {line}" if line else position
 
     def where(self) -> str:
         return f"rank {self._engine.stage_id} is in step {self._engine.global_steps + 1}"

@@ -7,6 +7,7 @@ import sys
 import types
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import islice
 from unittest import mock
 
 import pytest
@@ -16,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ostinato.deepspeed.equal import checked, prints
 from ostinato.deepspeed.equal.checked import Recorder
-from ostinato.deepspeed.equal.prints import BLOCK, Records, compare, print_of
+from ostinato.deepspeed.equal.prints import BLOCK, Difference, Records, compare, print_of
+from ostinato.deepspeed.start import first_pass
 from support import training, vocabulary_model
 from support.models import BATCH, LAYERS
 from support.plans import Layout, make_plan
@@ -49,13 +51,16 @@ class Scaled(torch.autograd.Function):
 
 
 class Layer(nn.Module):
-    """Shares state with other layers where it is told to; "unused" is a parameter that has no gradient."""
+    """Shares state with other layers where it is told to; "unused" is a parameter that has no gradient; "marked" is one that
+    says it is a part of a tensor.
+    """
 
     def __init__(self, fault: str = ""):
         super().__init__()
         self.fault, self.mix = fault, nn.Linear(WIDTH, WIDTH)
         if fault == "unused":
             self.unused = nn.Parameter(torch.zeros(3))
+        self.mix.weight.model_parallel = fault == "marked"
 
     def forward(self, x):
         x = x.to(self.mix.weight.dtype)
@@ -121,14 +126,15 @@ EQUAL = {
     "bf16-zero1": (WAVE, replace(ADAM, config=BF16 | ZERO_1)),
     "own-optimizer": (LOOPED, replace(ADAM, own_optimizer=True)),
     "unused": (LOOPED, replace(ADAM, model="checked", changed=((3, "unused"),))),
+    "marked": (LOOPED, replace(ADAM, model="checked", changed=((3, "marked"),))),
 }
 
 
 @pytest.mark.parametrize("case", EQUAL)
 def test_a_plan_is_measured_equal(case, world2, stock, tmp_path):
     comparison = told(world2, stock, *EQUAL[case], tmp_path)
-    assert comparison.equal, comparison.sentence()
-    seen = {"unused": "gradients and weights of 8", "tied": "gradients, weights and buffers of 6"}.get(case, "gradients, weights and buffers of 7")
+    assert comparison.equal and not comparison.left_out, comparison.sentence()
+    seen = {"unused": "gradients and weights of 8", "marked": "gradients and weights of 8", "tied": "gradients, weights and buffers of 6"}.get(case, "gradients, weights and buffers of 7")
     assert comparison.sentence().startswith(f"steps 1 and 2: losses, {seen} layers equal DeepSpeed's 1F1B bit for bit")
 
 
@@ -209,6 +215,39 @@ def test_gradients_that_cannot_be_had_are_said_to_be_unseen(job, world2, stock):
     assert comparison.sentence() == (
         "step 1: loss, weights and buffers of 7 layers equal DeepSpeed's 1F1B bit for bit (gradients not seen under DeepSpeedZeroOptimizer)"
     )
+
+
+def repeated(options: Options) -> str:
+    """Records of one step, which is then run twice more."""
+    training.MODELS["checked"] = sys.modules[__name__]
+    shared.calls = 0
+    engine = make_engine(options)
+    recorder, data = Recorder(engine, 1), data_of(engine)
+    items = list(islice(data, MICRO_BATCHES))
+    engine.train_batch(iter(items))
+    recorder.repeat(lambda: first_pass._run_step(engine, items))
+    return recorder.all().to_text()
+
+
+REPEATED = {
+    "dropout": replace(ADAM, model="random"),
+    "seeds": replace(ADAM, model="random", seed_layers=True),
+    "statistics": replace(ADAM, model="changed"),
+    "recomputed": replace(ADAM, checkpoint_interval=1, config={"pipeline": {"use_reentrant": False}}),
+}
+
+
+@pytest.mark.parametrize("case", REPEATED)
+def test_1f1b_repeats_itself_in_one_process(case, world2):
+    """With its random numbers and buffers."""
+    assert not Records.from_text(world2.run(repeated, REPEATED[case])[0]).itself
+
+
+@pytest.mark.parametrize("config", [{}, BF16, ZERO_1, BF16 | ZERO_1], ids=["fp32", "bf16", "zero1", "bf16-zero1"])
+def test_where_it_does_not_the_layer_is_named(config, world2):
+    records = world2.run(repeated, replace(ADAM, model="checked", changed=((3, "backward"),), config=config))
+    assert {(d.kind, d.name, d.rounding) for d in Records.from_text(records[0]).itself} == {("gradients", "3.mix.weight", False)}
+    assert records[0] == records[1]
 
 
 def wrapped(options: Options) -> int:
@@ -298,6 +337,37 @@ def test_the_norm_of_all_gradients_may_round():
     assert compare(a, b).sentence() == "step 1: loss and gradients of 1 layer equal DeepSpeed's 1F1B bit for bit; gradient norm by 9.5e-07 (rounding)"
     b.steps[0]["norm"] = {"": print_of(torch.tensor(1.1))}
     assert not compare(a, b).equal and "beyond rounding: gradient norm by 0.1" in compare(a, b).sentence()
+
+
+def unsteady(by: float, layer: int = 0) -> list[Difference]:
+    return [Difference(1, "gradients", f"l{layer}", layer, by, rounding=False)]
+
+
+def test_what_does_not_repeat_itself_is_not_called_equal_bit_for_bit():
+    a = records(l0=NOISE, l1=NOISE)._replace(itself=unsteady(2e-4))
+    itself = "as far as it repeats itself; DeepSpeed's 1F1B does not repeat itself here: gradient of layer 0 (l0) by 0.0002"
+    assert compare(a, a).sentence() == f"step 1: loss and gradients of 2 layers equal DeepSpeed's 1F1B {itself}"
+    assert compare(Records.from_text(a.to_text()), a).sentence() == compare(a, a).sentence()
+
+
+def test_the_bound_is_wider_where_1f1b_does_not_repeat_itself():
+    """In that layer, and by what it differs."""
+    a = records(l0=NOISE, l1=NOISE)
+    for_itself = a._replace(itself=unsteady(2e-4))
+    close, far, elsewhere = (records(l0=NOISE * (1 + by), l1=NOISE * (1 + other)) for by, other in ((3e-4, 0), (9e-4, 0), (0, 3e-4)))
+    assert not compare(a, close).within_rounding and compare(for_itself, close).within_rounding
+    for other in (far, elsewhere):
+        said = compare(for_itself, other)
+        assert not said.within_rounding and "beyond rounding: gradient of layer" in said.sentence() and "does not repeat itself here" in said.sentence()
+    a.steps.extend(records(l0=NOISE, l1=NOISE).steps)
+    later = close._replace(steps=[*close.steps, *elsewhere.steps])
+    assert compare(for_itself, later).within_rounding, "weights are others by then, and so are the gradients of all layers"
+
+
+def test_no_order_of_additions_explains_more():
+    a, b = records(l0=NOISE), records(l0=NOISE * (1 + 2e-4))
+    for by in (1e-3, math.inf):  # a layer that counts
+        assert not compare(a._replace(itself=unsteady(by)), b).within_rounding
 
 
 # ---- prints

@@ -5,6 +5,8 @@ import base64
 import io
 import json
 import os
+import random
+import re
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -97,6 +99,13 @@ def test_a_plan_that_comes_too_late_and_moves_nothing_runs(world2, plans):
     assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs] and ours[0]["kind"] == "PlanEngine"
 
 
+def test_one_that_is_searched_then_and_moves_nothing_runs(world2, tmp_path):
+    profile = write_profile(tmp_path / "profile.json", [100] * LAYERS)
+    section = {"profile": str(profile), "search": {"time_limit": 1, "max_chunks": 1}, "output": str(tmp_path / "out")}
+    assert world2.run(trained, replace(BASE, section=section), "")[0]["kind"] == "PlanEngine"
+    assert "layers = [4, 8]" in (tmp_path / "out" / "placement.toml").read_text()
+
+
 def too_late(options: Options) -> str:
     try:
         trained(options, "")
@@ -107,7 +116,7 @@ def too_late(options: Options) -> str:
 
 def test_one_that_moves_layers_starts_again_or_says_how(world2, plans):
     first, second = world2.run(too_late, replace(BASE, section={"plan": plans["wave"]}))
-    assert "['placement.toml', 'plan.json', 'section.json']" in first and "['placement.toml', 'plan.json', 'section.json']" in second
+    assert "['engine.txt', 'placement.toml', 'plan.json', 'section.json']" in first and "['engine.txt', 'placement.toml', 'plan.json', 'section.json']" in second
     assert f"start it again with {again.VARIABLE}={plans['wave']}" in first and "child of multiprocessing" in first
 
 
@@ -193,18 +202,29 @@ class Remembering(training.models.Block):
         return super().forward(hidden) * (1 + 0.01 * (int(os.environ["CALLS"]) % 7))
 
 
-class Silent:
+class Unsteady(training.models.Block):
+    """As kernels that add in an order that they do not keep."""
+
+    def forward(self, hidden):
+        return super().forward(hidden) * (1 + 1e-5 * random.SystemRandom().random())
+
+
+class Instead:
+    """Of Block, another class."""
+
     loss, micro_batches = staticmethod(training.models.loss), staticmethod(training.models.micro_batches)
 
-    @staticmethod
-    def layers_of(options) -> list:
+    def __init__(self, kind: type):
+        self._kind = kind
+
+    def layers_of(self, options) -> list:
         from deepspeed.pipe import LayerSpec
 
         layers = training.models.layers_of(options)
-        return [LayerSpec(Remembering) if getattr(layer, "typename", None) is training.models.Block else layer for layer in layers]
+        return [LayerSpec(self._kind) if getattr(layer, "typename", None) is training.models.Block else layer for layer in layers]
 
 
-training.MODELS["silent"] = Silent()
+training.MODELS |= {"silent": Instead(Remembering), "unsteady": Instead(Unsteady)}
 
 
 def checked(options: Options) -> dict:
@@ -231,7 +251,14 @@ def test_what_is_equal_is_measured(world2, stock, plans, steps):
     assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
     words = "step 1:" if steps == 1 else "steps 1 and 2:"
     assert f"ostinato: measured: {words}" in ours[0]["said"] and "equal DeepSpeed's 1F1B bit for bit" in ours[0]["said"]
-    assert "measured" not in ours[1]["said"]
+    assert "measured" not in ours[1]["said"] and "repeat itself" not in ours[0]["said"]
+
+
+def test_1f1b_is_its_own_control(world2, plans):
+    ours = world2.run(in_both_starts, checked, replace(BASE, model="unsteady", section={"plan": plans["wave"], "check": 1}))
+    said = r"ostinato: measured: step 1: loss, gradients, weights and buffers of 7 layers equal DeepSpeed's 1F1B as far as it repeats itself \(first in step 1, .*\); "
+    itself = r"DeepSpeed's 1F1B does not repeat itself here: loss by \S+, gradient of layer \d \(\S+\) by \S+, and \d more layers\n"
+    assert re.search(said + itself, ours[0]["said"]), ours[0]
 
 
 def test_what_differs_stops_the_run_unless_it_may(world2, plans):

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where in the script a thread is, whatever library it is held in.
+
+    script_line(threading.get_ident())      # "train.py:17, in batches"; empty: nowhere in a script
+"""
+
+import sys
+
+LIBRARIES = {*sys.stdlib_module_names, "deepspeed", "ostinato", "torch"}
+
+
+def script_line(thread: int) -> str:
+    """For another thread than its own. The innermost frame that is none of LIBRARIES."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in LIBRARIES:
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
