@@ -86,8 +86,8 @@ def refused(ours: Trained) -> str:
     return ours.run.said
 
 
-ALL = ("adapters", "borrowed", "dropout", "evaluates_first", "frozen", "hooks", "loader", "own_optimizer", "subclass", "surroundings",
-       "talks_to_last", "tied", "training_data", "two_engines", "wrapped_step")  # fmt: skip
+ALL = ("adapters", "borrowed", "dropout", "evaluates_first", "frozen", "hooks", "loader", "megatron", "own_optimizer", "subclass",
+       "surroundings", "talks_to_last", "tied", "training_data", "two_engines", "wrapped_step")  # fmt: skip
 
 
 @pytest.mark.parametrize("way", ALL)
