@@ -108,7 +108,7 @@ engine.train_batch()
 """)  # fmt: skip
     assert len(job.layers) == 16 and job.checkpoint_interval == 1 and job.loss_fn.__name__ == "loss"
     assert job.inputs.shape == (3, 8) and torch.equal(job.labels, torch.zeros(3))
-    assert job.name == "train" and job.config["train_batch_size"] == 6
+    assert job.name == "train" and job.config["train_batch_size"] == 6 and not job.restrictions
 
 
 def test_a_subclass_and_its_topology(tmp_path):
@@ -117,10 +117,16 @@ from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
 class Mine(PipelineModule):
     def __init__(self):
         super().__init__(layers=[nn.Linear(8, 8)], topology=PipeDataParallelTopology(num_pp=4, num_dp=2), loss_fn=loss)
+    def forward(self, inputs):
+        return super().forward(inputs)
 engine, *_ = deepspeed.initialize(model=Mine(), config={"train_micro_batch_size_per_gpu": 3})
 engine.train_batch(iter([(torch.ones(3, 8), None)]))
 """)  # fmt: skip
     assert len(job.layers) == 1
+    assert [(one.rule, one.chunks, one.reason[:28]) for one in job.restrictions] == [
+        ("most_chunks", 1, "Mine has its own forward(), "), ("no_shards", 0, "Mine has its own forward(), ")
+    ]  # fmt: skip
+    assert profile_layers(job).restrictions == [one.row for one in job.restrictions]
 
 
 def test_tied_layers_share_their_weight(tmp_path):

@@ -198,7 +198,7 @@ TEST(Restrictions, AreKeptInTheProfile) {
   EXPECT_THAT(refusal(R"({"rule": "together", "reason": "", "layers": [1]})"),
               testing::HasSubstr("two layers"));
   EXPECT_THAT(refusal(R"({"rule": "together", "reason": "", "layers": [1, 3]})"),
-              testing::HasSubstr("between 2 and 2"));
+              testing::HasSubstr("is 3, out of range"));
 }
 
 }  // namespace
