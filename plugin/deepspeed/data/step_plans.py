@@ -5,13 +5,12 @@
     program = steps.next(seen, step=1)      # on all ranks of the pipeline; seen: by those that read data (sizes.py)
 
 Ranks that read tell the others what they have seen. The first of them (`planner`) searches and sends the plan as text
-(ostinato-plan/1), or has searched it while the step before ran (next_step). Every rank checks it, lowers it, and proves the program free of
-deadlock.
+(ostinato-plan/1). Every rank checks it, lowers it, and proves the program free of deadlock.
 """
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -75,24 +74,17 @@ class StepPlans:
         self._keep_order, self._effort, self._planner = keep_order, effort or EFFORT, planner
         self.last: Planned | None = None
 
-    def next(self, mine: Seen, step: int, ahead: Callable[[tuple[float, ...]], tuple[int, str] | None] = lambda _: None):
-        """The program of the next step. `ahead`: what search() has found for these sizes already. Raises the same OstinatoError on every
-        rank.
-        """
+    def next(self, mine: Seen, step: int):
+        """The program of the next step. Raises the same OstinatoError on every rank."""
         begin = time.perf_counter_ns()
         sizes = agreed(self._everyones(mine))
-        kind, text = self._planner_says((ahead(sizes) or self.search(sizes)) if self.plans_here else None)
+        kind, text = self._planner_says(self._search(sizes) if dist.get_rank(self._group) == self._planner else None)
         if kind == NONE:
             raise OstinatoError(f"step {step}: no plan for micro-batches of sizes {', '.join(f'{size:g}' for size in sizes)}: {text}")
         program = self._lowering.lower(text)
         took = time.perf_counter_ns() - begin
         self.last = Planned(program.plan_sha256, program.makespan, program.lower_bound, program.one_f_one_b, took)
         return program
-
-    @property
-    def plans_here(self) -> bool:
-        """This rank searches."""
-        return dist.get_rank(self._group) == self._planner
 
     def _everyones(self, mine: Seen) -> list[Seen]:
         words = torch.tensor(mine.words(self._count), dtype=torch.int64, device=self._device)
@@ -101,7 +93,7 @@ class StepPlans:
         assert len(words) == length_of_words(self._count)
         return [Seen.of(row.tolist(), self._count) for row in gathered]
 
-    def search(self, sizes: Sequence[float]) -> tuple[int, str]:
+    def _search(self, sizes: Sequence[float]) -> tuple[int, str]:
         """The same for the same sizes: work is counted, and not time."""
         try:
             batches, of = self._costs.micro_batches(sizes)

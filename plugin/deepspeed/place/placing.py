@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ostinato._plugin import Program
 
 # What must be equal everywhere; files may have other names on other nodes.
-COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "read_ahead", "timeout_s", "require", "check"}
+COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "timeout_s", "require", "check"}
 KEY = "_ostinato_placed"
 
 

@@ -108,17 +108,6 @@ def against(program) -> str:
     return f"; 1F1B would take {usual / 1e6:.3f} ms{longer}"
 
 
-
-def of_next_step(rank: int, text: str) -> str:
-    """What the rank that reads the next step's micro-batches while one runs says of it ("read_ahead")."""
-    return f"ostinato: rank {rank}: {text}"
-
-
-def nothing_ahead(rank: int) -> str:
-    """The same, where layers may draw random numbers."""
-    return of_next_step(rank, 'layers may draw random numbers, so the loader is read where 1F1B reads it: "read_ahead" has no effect')
-
-
 def _in_words(drawn: dict, strays: dict) -> str:
     """Of what draws, and of what took another number of random numbers than was learned."""
     if drawn:

@@ -17,7 +17,7 @@ AUTO = {"auto": True, "sizes": "tokens", "keep_order": True, "search": {"time_li
 
 
 def test_every_bit_is_deepspeeds_and_the_costs_are_by_size(world2, stock, tmp_path):
-    section = AUTO | {"output": str(tmp_path), "read_ahead": True}
+    section = AUTO | {"output": str(tmp_path)}
     expected = stock(world2, UNEQUAL, unequal_steps)
     for _ in range(2):  # the second time, the plan is there
         got = world2.run(in_both_starts, unequal_steps, replace(UNEQUAL, section=section))

@@ -230,7 +230,7 @@ def test_a_step_that_fits_no_memory_names_its_sizes(world2, tmp_path):
     ("keys", "words"),
     [
         ({"auto": True, "placement": None, "size": 4}, '"size" in the "ostinato" section does not go with "auto"'),
-        ({"sizes": None, "read_ahead": True}, '"read_ahead" in the "ostinato" section needs "sizes"'),
+        ({"read_ahead": True}, 'unknown key "read_ahead" in the "ostinato" section'),
         ({"sizes": None, "keep_order": True}, '"keep_order" in the "ostinato" section needs "sizes"'),
         ({"sizes": "length"}, '"tokens", or names a function'),
         ({"sizes": "no_such_module:length"}, "No module named"),
