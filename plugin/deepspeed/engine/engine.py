@@ -26,7 +26,6 @@ from ..data.batches import Batches
 from .clipping import clip_as_partitioned
 from ..equal.compared import compare_with
 from ..stages.copies import add_losses, watched_buffers
-from ..data.costs import costs_of
 from ..errors import OstinatoError
 from .evaluation import Forwards
 from ..tell.outside import Outside
@@ -91,9 +90,10 @@ class PlanEngine(PlanData, PlanCheckpoints):
     def _plan_steps(self) -> None:
         """Each has a plan of its own from here on."""
         run = self._ostinato
-        asked, costs = run.section, costs_of(run.placement, run.measured, run.section.size or 0.0)
-        planner = min(stage.rank for stage in run.stages if stage.reads or stage.ends)
-        run.steps = StepPlans(run.group, self.device, run.placement, costs, self.micro_batches, asked.keep_order, asked.effort, planner)
+        assert run.group is not None
+        asked, planner = run.section, min(stage.rank for stage in run.stages if stage.reads or stage.ends)
+        of = run.placement, run.measured, asked.size or 0.0
+        run.steps = StepPlans(run.group, *of, asked.keep_order, asked.effort, planner)
 
     def _watched(self) -> Watch:
         """Over this pipeline; all ranks, which a checkpoint waits for, give it signs of life."""

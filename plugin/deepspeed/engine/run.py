@@ -62,7 +62,7 @@ class Run:
     failed: str = ""  # what an error ended half-way, in words: ranks are out of step since
     norm_told: bool = False  # that get_global_grad_norm() rounds
     placement: str = ""  # its text, where steps have plans of their own
-    measured: str = ""  # what a profile says of micro-batches of several sizes, as JSON; "": nothing
+    measured: str = ""  # the profile that these plans follow; "": none
     steps: StepPlans | None = None  # which makes them
     items: deque[Any] = field(default_factory=deque)  # of this step, read to plan it
     rest: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward

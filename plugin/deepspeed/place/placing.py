@@ -8,6 +8,7 @@ Whatever a script does to the model afterwards (optimizers, hooks, adapters, ref
 deepspeed.initialize() checks that configuration and plan fit, and makes the engine (start).
 """
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ class Prepared:
     paths: Paths | None = None
     program: "Program | None" = None
     placement: str = ""  # its text, where steps have plans of their own
-    measured: str = ""  # what the profile says of micro-batches of several sizes, as JSON; "": nothing
+    measured: str = ""  # the profile that these plans follow; "": none
     profiled: model_identity.Profiled = field(default_factory=model_identity.Profiled)  # the model that it was made for
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
@@ -139,7 +140,7 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
     check_layers(model._layer_specs, plans.stages_of(program))
     if section.sizes:
         prepared.placement = paths.placement.read_text()
-        prepared.measured = paths.sizes.read_text() if paths.sizes else ""
+        prepared.measured = json.dumps(json.loads(paths.sizes.read_text())["profile"]) if paths.sizes else ""
     prepared.program, prepared.profiled = program, model_identity.read(paths.placement)
 
 

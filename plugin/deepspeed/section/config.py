@@ -117,7 +117,7 @@ class Paths(BaseModel):
     output: Path | None
     trace: Path | None
     memory: Path | None
-    sizes: Path | None = None  # what the profile says of micro-batches of several sizes, where steps have plans of their own
+    sizes: Path | None = None  # the profile that plans of steps follow, and the function that it was measured with
 
 
 def parse_section(section: object, where: str) -> Section:
