@@ -201,7 +201,6 @@ class PlanEngine(PlanData, PlanCheckpoints):
             run.trace.step(time.perf_counter() - begin, run.executor)
         if self._steps_here == 1:
             self._tell_what_ran_whole()
-        if self._steps_here == 1:
             self._tell_of_first_step()
         run.random_numbers.after_step(self._steps_here)
         return loss

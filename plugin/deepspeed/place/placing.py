@@ -26,7 +26,7 @@ from ..errors import OstinatoError, Unsupported
 from .experts import refuse_experts_apart
 from ..stages.idle import give_idle
 from .rebuild import Rebuilt, rebuild
-from ..section.search import kept_plan
+from ..section.search import kept_plan, texts_of
 from ..stages.sharding import check_layers, shards_of
 from ..upstream import Model
 
@@ -91,12 +91,8 @@ def place(model: Model, section: dict, file: str | None) -> None:
             lower(prepared, paths, model)
     try:
         agreed(prepared, model, made=False)
-        if prepared.program is None:
-            with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
-                if found is None:
-                    return
-                lower(prepared, found, model)
-            agreed(prepared, model, made=False)
+        if prepared.program is None and not take_kept(prepared, model, made=False):
+            return
     except OstinatoError:
         return
     lay_out(prepared, model)
@@ -107,6 +103,17 @@ def _is_known(section: Section, paths: Paths) -> bool:
     if again.left_by_first() is not None:
         return paths.plan is not None and paths.plan.parent == again.left_by_first()
     return not section.check and (not section.searches or section.placement is not None or (section.auto and paths.output is not None))
+
+
+def take_kept(prepared: Prepared, model: Model, made: bool = True) -> bool:
+    """The plan that an earlier run with "auto" has left, or any for a placement that is named; whether there is one. All ranks must call it."""
+    with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
+        if found is None:
+            return False
+        lower(prepared, found, model)
+        prepared.files = texts_of(found)
+    agreed(prepared, model, made=made)
+    return True
 
 
 def lay_out(prepared: Prepared, model: Model) -> Placed:

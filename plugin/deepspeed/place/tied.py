@@ -11,6 +11,8 @@ Where layers of several ranks come to lie on one, that is the module of the firs
 each would go on with a copy, and what is not tied would learn apart: no search does that, and a plan that does is refused (bound_layers).
 """
 
+from operator import attrgetter
+
 import torch
 from ostinato.restrictions import Restriction
 
@@ -28,7 +30,7 @@ def source_of(names: list[str | None], before: list[int], owners: list[tuple[int
 def beside(spec, module: torch.nn.Module) -> list[str]:
     """Names of the module's parameters that are not tied."""
     attributes = [spec.tied_weight_attr] if isinstance(spec.tied_weight_attr, str) else spec.tied_weight_attr
-    tied = {id(_found(module, name)) for name in attributes}
+    tied = {id(attrgetter(name)(module)) for name in attributes}
     return [name for name, tensor in module.named_parameters() if id(tensor) not in tied]
 
 
@@ -81,10 +83,3 @@ def together_now(layers: list[int], before: list[int], owners: list[tuple[int, .
                 f'it ("{name}") is that rank\'s'
             )
     return found
-
-
-def _found(module: torch.nn.Module, name: str):
-    *path, last = name.split(".")
-    for part in path:
-        module = getattr(module, part)
-    return getattr(module, last)

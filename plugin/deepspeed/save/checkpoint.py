@@ -102,8 +102,7 @@ def _saved(folder: Path) -> _Held | None:
     record = json.loads(path.read_text())
     if record.get("format") != FORMAT:
         raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
-    layers = record["layers"]
-    return _Held(layers, record.get("copies", 1), record.get("sharded", _several_holders(layers)), record.get("directions", {}))
+    return _Held(record["layers"], record["copies"], record["sharded"], record.get("directions", {}))
 
 
 def _words(folder: Path, by: str, saved: _Held, here: str, held: _Held) -> str:
@@ -112,12 +111,6 @@ def _words(folder: Path, by: str, saved: _Held, here: str, held: _Held) -> str:
         f"{folder} holds optimizer state of {by} (layers of its ranks: {saved.layers}), and {here} "
         f"{held.layers}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
     )
-
-
-def _several_holders(layers: list[list[int]]) -> list[int]:
-    """Layers that several ranks hold; of one copy of the model they are the sharded ones."""
-    held = [layer for of_rank in layers for layer in of_rank]
-    return sorted({layer for layer in held if held.count(layer) > 1})
 
 
 def _folder(load_dir: str, tag: str | None) -> Path | None:
