@@ -238,8 +238,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
         for said in run.readers.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
         layers = sorted({layer for of_rank in everyones(run.several) for layer in of_rank})
-        if layers and run.keeps_bits and self.global_rank == 0:
-            print(announce.several(layers), flush=True)
+        if layers and run.keeps_bits:
+            announce.say(announce.several(layers))
 
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""

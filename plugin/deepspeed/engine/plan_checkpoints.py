@@ -38,8 +38,7 @@ class PlanCheckpoints(Engine):
         norm, run = super().get_global_grad_norm(), self._ostinato
         if norm is not None and run.stock_names is not None and not run.norm_told:
             run.norm_told = True
-            if self.global_rank == 0:
-                print(announce.NORM, flush=True)
+            announce.say(announce.NORM)
         return norm
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, *args, **kwargs):

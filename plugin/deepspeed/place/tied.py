@@ -46,7 +46,7 @@ def bound_layers(model) -> list[Restriction]:
         if "." in unit and len(layers) > 1 and (more := beside(spec, module)):
             why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, of which "{more[0]}" is not tied'
             found.append(Restriction("together", why, layers=tuple(layers)))
-        for other in {holder.setdefault(t.data_ptr(), unit) for _, t, _ in tensors_of(module) if t.numel() and t.data_ptr()} - {unit}:
+        for other in {holder.setdefault(t.data_ptr(), unit) for _, t in tensors_of(module) if t.numel() and t.data_ptr()} - {unit}:
             why = (
                 f'they share tensors ("{type(module).__name__}"): one object at several places of the model, or a parameter of two layers, has one '
                 "set of weights on one rank and several on several; use TiedLayerSpec for layers that share weights"

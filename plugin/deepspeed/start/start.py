@@ -107,8 +107,8 @@ def _tell_untried_version() -> None:
     """Once a process."""
     import deepspeed
 
-    if dist.get_rank() == 0 and (said := untried_version(deepspeed.__version__)):
-        print(f"ostinato: {said}", flush=True)
+    if said := untried_version(deepspeed.__version__):
+        say(said)
 
 
 def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
