@@ -40,7 +40,8 @@ def bound_layers(model) -> list[Restriction]:
     for layer, rank in enumerate(owners_of(model)):
         if rank == model.stage_id and (unit := unit_of(layer, model._layer_specs[layer])) is not None:
             units.setdefault(unit, []).append(layer)
-    found, holder = [], {}
+    found: list[Restriction] = []
+    holder: dict[int, str] = {}  # unit, by the address of a tensor
     for unit, layers in units.items():
         spec, module = model._layer_specs[layers[0]], model.get_submodule(unit)
         if "." in unit and len(layers) > 1 and (more := beside(spec, module)):
