@@ -106,6 +106,11 @@ void bind_search(py::module_& m) {
   m.def("sizes_file", [](const HeldPlacement& placement, const std::string& path) {
     return read_sizes(path, placement.file.placement);
   });
+  m.def("sized", [](const HeldPlacement& placement, const HeldProfile* profile,
+                    const std::vector<double>& sizes, double of) {
+    const Profile none;
+    return core::sized(profile == nullptr ? none : profile->profile, placement.file.placement, sizes, of);
+  });
   m.def("search_sizes", [](std::shared_ptr<HeldPlacement> placement, const std::vector<MicroBatch>& sizes,
                            const Settings& settings, int effort, bool keep_order) {
     Asked asked(*placement, settings, 1);

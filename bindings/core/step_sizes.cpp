@@ -54,19 +54,27 @@ class Curve {
   std::vector<std::pair<double, double>> points_;
 };
 
-void follow(const Profile& profile, const Placement& placement, std::int64_t size, std::int64_t of,
-            MicroBatch& one) {
+void follow(const Profile& profile, const Placement& placement, double size, double of, MicroBatch& one) {
   for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
     const Block& block = placement.blocks[b];
     const auto stage = std::find_if(placement.stages.begin(), placement.stages.end(),
                                     [&](const Stage& s) { return s.name == block.stage; });
     if (stage == placement.stages.end() || stage->layers.empty()) continue;
     const Curve curve(profile, *stage, block.kind);
-    const double usual = curve.at(static_cast<double>(of));
+    const double usual = curve.at(of);
     if (usual <= 0) continue;
-    const double time = static_cast<double>(block.time) * curve.at(static_cast<double>(size)) / usual;
+    const double time = static_cast<double>(block.time) * curve.at(size) / usual;
     one.times[b] = static_cast<Nanoseconds>(std::llround(std::min(time, 1e18)));
   }
+}
+
+void check_layers(const Profile& profile, const Placement& placement) {
+  for (const Stage& stage : placement.stages)
+    for (const int layer : stage.layers)
+      if (layer >= static_cast<int>(profile.layers.size()))
+        throw InputError("", 0,
+                         fmt::format("stage \"{}\" of the placement has layer {}, and the profile has {}",
+                                     stage.name, layer, counted(profile.layers.size(), "layer")));
 }
 
 void check(const JointOptions& options) {
@@ -95,7 +103,9 @@ std::optional<Plan> plan_of(const Candidate& candidate, const Profile& profile, 
                             const UnequalOptions& unequal, std::string& why_not) {
   try {
     const Placement& placement = *candidate.placement;
-    Plan plan = search_unequal(placement, sized(profile, placement, sizes.sizes, sizes.of), unequal);
+    const std::vector<double> of_batches(sizes.sizes.begin(), sizes.sizes.end());
+    const auto of = static_cast<double>(sizes.of);
+    Plan plan = search_unequal(placement, sized(profile, placement, of_batches, of), unequal);
     if (candidate.plan && !unequal.keep_order) try_order_of(*candidate.plan, placement, plan);
     return plan;
   } catch (const InfeasibleError& error) {
@@ -132,11 +142,16 @@ std::vector<ScheduledBlock> with_sizes_of(const Plan& plan, const Placement& pla
 }  // namespace
 
 std::vector<MicroBatch> sized(const Profile& profile, const Placement& placement,
-                              const std::vector<std::int64_t>& sizes, std::int64_t of) {
+                              const std::vector<double>& sizes, double of) {
+  const bool measured = profile.sizes.size() > 1;
+  if (measured) check_layers(profile, placement);
+  const auto whole = [](double size) { return size == std::floor(size); };
+  const double unit = whole(of) && std::all_of(sizes.begin(), sizes.end(), whole) ? 1 : 1024;
+  const auto number = [&](double size) { return std::max(std::llround(unit * size), unit > 1 ? 1LL : 0LL); };
   std::vector<MicroBatch> all;
-  for (const std::int64_t size : sizes) {
-    MicroBatch& one = all.emplace_back(scaled(placement, size, of));
-    if (profile.sizes.size() > 1) follow(profile, placement, size, of, one);
+  for (const double size : sizes) {
+    MicroBatch& one = all.emplace_back(scaled(placement, number(size), number(of)));
+    if (measured) follow(profile, placement, size, of, one);
   }
   return all;
 }

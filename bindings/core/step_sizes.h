@@ -17,9 +17,11 @@ namespace ostinato::core {
 
 /// Micro-batches of a placement whose stages say their layers. Memory and messages grow in proportion to
 /// `size` / `of`. So do times, but where the profile was measured at two sizes or more (Profile::sizes): then
-/// they follow the straight lines between these, and beyond them the lines through the outermost two.
+/// they follow the straight lines between these, and beyond them the lines through the outermost two. Sizes
+/// that are no whole numbers count in 1024ths. Throws InputError where the placement has layers that the
+/// profile lacks.
 std::vector<MicroBatch> sized(const Profile& profile, const Placement& placement,
-                              const std::vector<std::int64_t>& sizes, std::int64_t of);
+                              const std::vector<double>& sizes, double of);
 
 /// What plan_profile() does, for one step of these sizes: of the placements that it tries for micro-batches
 /// of the profile's size, that whose plan for the sizes is shortest. `sizes.of` 0: the profile's tokens.

@@ -131,7 +131,7 @@ def search(
     return _unless(interrupted, Plan(core))
 
 
-MicroBatch = int | Mapping[str, Any]  # a size, or {"size": ..., "times": {block: ns}, "memory": {block: bytes}}
+MicroBatch = int | Mapping[str, Any] | _search.MicroBatch  # a size, {"size": ..., "times": {block: ns}, "memory": {block: bytes}}, or of sized()
 
 
 def search_sizes(
@@ -163,6 +163,13 @@ def search_sizes(
     return Plan(_search.search_sizes(_core_of(placement, Placement), batches, settings, effort, keep_order))
 
 
+def sized(placement: Placement, sizes: Sequence[float], size: float, profile: Profile | None = None) -> list[_search.MicroBatch]:
+    """Micro-batches for `search_sizes()`, in proportion to `size`. Where the `profile` was measured at several sizes, times follow those, in
+    straight lines between them.
+    """
+    return _search.sized(_core_of(placement, Placement), None if profile is None else _core_of(profile, Profile), [*sizes], size)
+
+
 def _check_effort(effort: int) -> None:
     check_counts(effort=effort)
     if effort < 1:
@@ -172,10 +179,10 @@ def _check_effort(effort: int) -> None:
 def _micro_batches(placement: Placement, sizes: Sequence[MicroBatch] | str | PathLike[str], of: int) -> list[_search.MicroBatch]:
     if isinstance(sizes, str | PathLike):
         return _search.sizes_file(_core_of(placement, Placement), fspath(sizes))
-    return [_micro_batch(placement, one, of) for one in sizes]
+    return [one if isinstance(one, _search.MicroBatch) else _micro_batch(placement, one, of) for one in sizes]
 
 
-def _micro_batch(placement: Placement, one: MicroBatch, of: int) -> _search.MicroBatch:
+def _micro_batch(placement: Placement, one: int | Mapping[str, Any], of: int) -> _search.MicroBatch:
     given: Mapping[str, Any] = one if isinstance(one, Mapping) else {"size": index(one)}
     if unknown := set(given) - {"size", "times", "memory"}:
         raise UsageError(f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}")

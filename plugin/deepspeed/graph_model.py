@@ -47,15 +47,18 @@ class Wired:
         self.name, self.reads, self.wires = name, reads, wires
 
     def run(self, layer: Callable, state):
-        values = dict(zip(self.wires.given, state if isinstance(state, tuple) else (state,), strict=True))
+        values = self._values(state)
         values[self.name] = layer(*(values[name] for name in self.reads))
         kept = tuple(values[name] for name in self.wires.kept)
         return kept if len(kept) > 1 else kept[0]
 
     def taken(self, state) -> tuple:
         """Of what comes to the layer, what it reads."""
-        values = dict(zip(self.wires.given, state if isinstance(state, tuple) else (state,), strict=True))
+        values = self._values(state)
         return tuple(values[name] for name in self.reads)
+
+    def _values(self, state) -> dict[str, Any]:
+        return dict(zip(self.wires.given, state if isinstance(state, tuple) else (state,), strict=True))
 
     def made(self, state):
         """Of what leaves it, its own output."""

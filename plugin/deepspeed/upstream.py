@@ -105,7 +105,6 @@ if TYPE_CHECKING:
         global_steps: int
         grid: Grid
         loss: Any
-        lr_scheduler: Any
         micro_batches: int
         module: Any  # Model; under a plan also module.StagedLayers
         mpu: Any

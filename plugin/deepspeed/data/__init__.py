@@ -3,6 +3,5 @@
 
 `items` keeps an item of a loader as it was while the loader reads on; `batches` hands micro-batch i to a plan that asks for
 micro-batches in its own order; `readers` compares what the ranks have read with what 1F1B would have given them. Where
-micro-batches differ in size, `sizes` says how they are sized, `costs` what one of some size costs, `step_plans` searches a
-plan for each step, and `next_step` reads the step that comes while this one runs.
+micro-batches differ in size, `sizes` says how they are sized, and `step_plans` searches a plan for each step.
 """

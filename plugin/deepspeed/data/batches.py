@@ -46,7 +46,7 @@ class Batches:
             self._load()
 
     def _load(self) -> None:
-        index, buffers, kept = self._loaded, self._engine.pipe_buffers, bool(self._engine._ostinato.ahead)
+        index, buffers, kept = self._loaded, self._engine.pipe_buffers, bool(self._engine._ostinato.items)
         try:
             self._engine._INSTRUCTION_MAP[schedule.LoadMicroBatch](self._engine, index)
         except StopIteration:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from ostinato.profile.model.tensors import tensors
 from ostinato.ranks.groups import everyones
 
 from ..section.plans import Stage
@@ -81,21 +82,9 @@ class Readers:
 
 
 def digest(value: Any) -> str:
-    """Of what a loader gives: tensors, and tuples, lists and dictionaries of them; of anything else its class."""
+    """Of the tensors in what a loader gives."""
     found = hashlib.sha256()
-    _add(found, value)
+    for tensor in tensors(value):
+        found.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
-
-
-def _add(found: Any, value: Any) -> None:
-    found.update(type(value).__name__.encode())
-    if isinstance(value, torch.Tensor):
-        found.update(f"{tuple(value.shape)}{value.dtype}".encode())
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    elif isinstance(value, tuple | list):
-        for part in value:
-            _add(found, part)
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            found.update(repr(key).encode())
-            _add(found, part)

@@ -3,9 +3,7 @@
 
     size_of = size_function("tokens")                    # or "my_data:length"
     mine = seen_by(size_of, items)                       # on a rank that reads; Seen() elsewhere
-    sizes = agreed([Seen.of(words) for words in everyone])   # the same on every rank, or the same OstinatoError
-
-Nothing is pickled: a `Seen` is a row of numbers of a fixed length, which a collective gathers.
+    sizes = agreed(everyones(mine))                      # the same on every rank, or the same OstinatoError
 """
 
 import importlib
@@ -20,8 +18,6 @@ import torch
 from ..errors import OstinatoError
 
 TOKENS = "tokens"
-NOTHING, SIZES, FAILED = 0, 1, 2
-WORDS_OF_TEXT = 64  # of 8 bytes
 MOST = 2**50  # of a size, so that what it multiplies stays within 64 bits
 
 
@@ -56,24 +52,6 @@ class Seen:
 
     sizes: tuple[float, ...] = ()
     error: str = ""
-
-    def words(self, count: int) -> list[int]:
-        """As numbers of 64 bits, for `count` micro-batches."""
-        kind = FAILED if self.error else SIZES if self.sizes else NOTHING
-        bits = torch.tensor(self.sizes or [0.0] * count, dtype=torch.float64).view(torch.int64)
-        text = self.error.encode()[: 8 * WORDS_OF_TEXT].ljust(8 * WORDS_OF_TEXT, b"\0")
-        return [kind, *bits.tolist(), *torch.frombuffer(bytearray(text), dtype=torch.int64).tolist()]
-
-    @staticmethod
-    def of(words: Sequence[int], count: int) -> "Seen":
-        sizes = torch.tensor(words[1 : 1 + count], dtype=torch.int64).view(torch.float64).tolist()
-        text = bytes(torch.tensor(words[1 + count :], dtype=torch.int64).view(torch.uint8).tolist())
-        error = text.rstrip(b"\0").decode(errors="replace")
-        return {NOTHING: Seen(), SIZES: Seen(tuple(sizes)), FAILED: Seen(error=error)}[words[0]]
-
-
-def length_of_words(count: int) -> int:
-    return 1 + count + WORDS_OF_TEXT
 
 
 def seen_by(size_of: Callable[[Any], Any], items: Sequence) -> Seen:
@@ -114,10 +92,3 @@ def agreed(everyone: Sequence[Seen]) -> tuple[float, ...]:
                     "the same items in the same order"
                 )
     return sizes
-
-
-def whole_numbers(sizes: Sequence[float], reference: float) -> tuple[list[int], int]:
-    """Sizes and reference as integers in the same proportions: as they are, or in 1024ths."""
-    if all(value == int(value) for value in (*sizes, reference)):
-        return [int(value) for value in sizes], int(reference)
-    return [max(1, round(1024 * value)) for value in sizes], max(1, round(1024 * reference))

@@ -9,7 +9,6 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from itertools import chain, count
 
 import torch
@@ -27,10 +26,8 @@ from ..data.batches import Batches
 from .clipping import clip_as_partitioned
 from ..equal.compared import compare_with
 from ..stages.copies import add_losses, watched_buffers
-from ..data.costs import costs_of
 from ..errors import OstinatoError
 from .evaluation import Forwards
-from ..data.next_step import NextStep
 from ..tell.outside import Outside
 from .plan_checkpoints import PlanCheckpoints
 from .plan_data import PlanData
@@ -38,7 +35,6 @@ from ..equal.random_numbers import RandomNumbers
 from ..data.readers import Readers
 from ..section.refusals import refuse_passes
 from ..stages.sharding import couriers_of
-from ..data.sizes import size_function
 from ..tell.step_memory import StepMemory
 from ..data.step_plans import StepPlans
 from ..tell.trace import Trace
@@ -94,21 +90,10 @@ class PlanEngine(PlanData, PlanCheckpoints):
     def _plan_steps(self) -> None:
         """Each has a plan of its own from here on."""
         run = self._ostinato
-        asked, costs = run.section, costs_of(run.placement, run.measured, run.section.size or 0.0)
-        planner = min(stage.rank for stage in run.stages if stage.reads or stage.ends)
-        run.steps = StepPlans(run.group, self.device, run.placement, costs, self.micro_batches, asked.keep_order, asked.effort, planner)
-
-    def _read_ahead_from_here(self) -> None:
-        """On the rank that searches, once it is known what layers draw."""
-        run = self._ostinato
-        if run.steps is not None and run.section.read_ahead and run.steps.plans_here:
-            if run.random_numbers.follows:
-                print(announce.nothing_ahead(self.global_rank), flush=True)
-            else:
-                assert run.section.sizes is not None
-                say = partial(announce.of_next_step, self.global_rank)
-                run.next_step = NextStep(run.steps.search, size_function(run.section.sizes), lambda text: print(say(text), flush=True))
-        run.random_numbers.give_back(run.next_step)
+        assert run.group is not None
+        asked, planner = run.section, min(stage.rank for stage in run.stages if stage.reads or stage.ends)
+        of = run.placement, run.measured, asked.size or 0.0
+        run.steps = StepPlans(run.group, *of, asked.keep_order, asked.effort, planner)
 
     def _watched(self) -> Watch:
         """Over this pipeline; all ranks, which a checkpoint waits for, give it signs of life."""
@@ -210,14 +195,12 @@ class PlanEngine(PlanData, PlanCheckpoints):
             self.module.follow()
             run.readers.begin(data_iter)
             data_iter = run.random_numbers.before_step(data_iter)
-            self._read_ahead_from_here()
         with self._whole_or_failed(f"step {self.global_steps + 1}"), run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
             loss = super().train_batch(data_iter)
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if self._steps_here == 1:
             self._tell_what_ran_whole()
-        if self._steps_here == 1:
             self._tell_of_first_step()
         run.random_numbers.after_step(self._steps_here)
         return loss
@@ -255,8 +238,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
         for said in run.readers.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
         layers = sorted({layer for of_rank in everyones(run.several) for layer in of_rank})
-        if layers and run.keeps_bits and self.global_rank == 0:
-            print(announce.several(layers), flush=True)
+        if layers and run.keeps_bits:
+            announce.say(announce.several(layers))
 
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""
@@ -298,7 +281,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             run.active = None
             self._running_engine_backward = False
             self.module.show_all()
-            run.ahead.clear()  # of a step that failed
+            run.items.clear()  # of a step that failed
             run.random_numbers.end(whole)
         run.batches_before += batches
         if not evaluates:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ostinato.profile.model.tensors import map_tensors
 from ostinato.ranks.groups import everyones
 
 from ..section.plans import copies_of
@@ -86,10 +87,9 @@ class Forwards:
 
     def _bring_together(self) -> None:
         """Every rank learns the results of all directions: the one that reports needs them in the order of the batches."""
-        group, device = self._run.group, self._engine.device
-        everyone = everyones(_moved(self._ended, torch.device("cpu")), group)
+        everyone = everyones(map_tensors(torch.Tensor.cpu, self._ended), self._run.group)
         for ended in everyone if self._ended else ():
-            self._ended.update(_moved(ended, device))
+            self._ended.update(map_tensors(lambda tensor: tensor.to(self._engine.device), ended))
 
 
 def rounds(batches: int, micro_batches: int, copies: int):
@@ -100,12 +100,3 @@ def rounds(batches: int, micro_batches: int, copies: int):
         several = min(micro_batches, left // copies)
         yield (first, several, copies) if several else (first, 1, left)
         first += several * copies if several else left
-
-
-def _moved(value, device):
-    """The same with all tensors on `device`."""
-    if isinstance(value, dict):
-        return {key: _moved(item, device) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(_moved(item, device) for item in value)
-    return value.to(device) if torch.is_tensor(value) else value

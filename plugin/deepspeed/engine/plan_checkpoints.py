@@ -38,13 +38,11 @@ class PlanCheckpoints(Engine):
         norm, run = super().get_global_grad_norm(), self._ostinato
         if norm is not None and run.stock_names is not None and not run.norm_told:
             run.norm_told = True
-            if self.global_rank == 0:
-                print(announce.NORM, flush=True)
+            announce.say(announce.NORM)
         return norm
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, *args, **kwargs):
         """DeepSpeed's rank 0 would write `latest` while others still write what it leads to: here it waits for them."""
-        self._tell_unread("save_checkpoint()")
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
         if self.global_rank == 0 and save_dir:
             checkpoint.write(save_dir, tag, self._ostinato.stages)
@@ -62,10 +60,6 @@ class PlanCheckpoints(Engine):
             checkpoint.write_latest(save_dir, tag)
         comm.barrier()
 
-    def _tell_unread(self, what: str) -> None:
-        if self._ostinato.next_step is not None:
-            self._ostinato.next_step.tell(what)
-
     def _save_zero_checkpoint(self, save_path, tag):
         with universal.wholes_saved(self, self._ostinato.parts):
             super()._save_zero_checkpoint(save_path, tag)
@@ -77,7 +71,6 @@ class PlanCheckpoints(Engine):
         return [type(group)((name, whole.get(name, shape)) for name, shape in group.items()) for group in groups]
 
     def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
-        self._tell_unread("load_checkpoint()")
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
             checkpoint.check(load_dir, tag, self._ostinato.stages, self._ostinato.stock_parts)

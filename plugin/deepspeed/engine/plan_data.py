@@ -2,6 +2,8 @@
 """The data iterator of an engine that runs a plan: which ranks read it, and when; where each step has a plan of its own, all of a step
 before it begins."""
 
+from typing import Any
+
 from ostinato.ranks.groups import everyones
 from ostinato.ranks.presence import ranks_in_words
 
@@ -43,47 +45,37 @@ class PlanData(StagePasses):
     def _plan_step(self, batches: int) -> None:
         """For the sizes of its micro-batches, which are read now."""
         run = self._ostinato
-        run.ahead.clear()
-        seen = self._read_ahead(batches) if self._reads_data() else Seen()
+        run.items.clear()
+        seen = self._read_step(batches) if self._reads_data() else Seen()
         assert run.steps is not None and run.executor is not None
         with run.outside.planning():
-            ahead = {} if run.next_step is None else {"ahead": run.next_step.found}
-            program = run.steps.next(seen, self.global_steps + 1, **ahead)
+            program = run.steps.next(seen, self.global_steps + 1)
         run.executor.set_program(program)
-        if run.next_step is not None:
-            with run.random_numbers.reading():
-                run.next_step.prepare(self.data_iterator, self.batch_fn, batches)
         if run.trace is not None:
             run.trace.planned(program, run.steps.last)
 
-    def _read_ahead(self, batches: int) -> Seen:
+    def _read_step(self, batches: int) -> Seen:
         """All items of a step; what is wrong is said by all ranks."""
         run = self._ostinato
         assert run.section.sizes is not None
-        read, items = self._next_unread, []
+        items: list[Any] = []
         try:
-            run.random_numbers.read_ahead(lambda: items.append(own(read())), batches)
+            run.random_numbers.read_step(lambda: items.append(own(self._next_unread())), batches)
         except Exception as error:  # the user's loader
             return Seen(error=f"reading micro-batch {len(items)}: {type(error).__name__}: {error}")
-        run.ahead.extend(items)
+        run.items.extend(items)
         return seen_by(size_function(run.section.sizes), items)
 
     def _next_batch(self):
         run = self._ostinato
-        item = run.ahead.popleft() if run.ahead else self._next_unread()
+        item = run.items.popleft() if run.items else self._next_unread()
         run.readers.note(item)
         return item
 
     def _next_unread(self):
-        """By DeepSpeed's code. What was read of the iterator before its turn comes first."""
-        next_step, iterator = self._ostinato.next_step, self.data_iterator
-        if next_step is not None:
-            self.data_iterator = next_step.before(iterator)
-        try:
-            with making_once(self):
-                return super()._next_batch()
-        finally:
-            self.data_iterator = iterator
+        """By DeepSpeed's code."""
+        with making_once(self):
+            return super()._next_batch()
 
     def read_first_batch(self) -> None:
         """Of the step or evaluation that begins."""

@@ -18,7 +18,6 @@ from ..data.batches import Batches
 from ..section.config import Paths, Section
 from ..stages.copies import Copies
 from .evaluation import Forwards
-from ..data.next_step import NextStep
 from ..tell.outside import Outside
 from ..section.plans import Stage
 from ..equal.random_numbers import RandomNumbers
@@ -63,10 +62,9 @@ class Run:
     failed: str = ""  # what an error ended half-way, in words: ranks are out of step since
     norm_told: bool = False  # that get_global_grad_norm() rounds
     placement: str = ""  # its text, where steps have plans of their own
-    measured: str = ""  # what a profile says of micro-batches of several sizes, as JSON; "": nothing
+    measured: str = ""  # the profile that these plans follow; "": none
     steps: StepPlans | None = None  # which makes them
-    next_step: NextStep | None = None  # on the rank that searches, where the micro-batches of the next step are read ahead
-    ahead: deque[Any] = field(default_factory=deque)  # items of this step that were read to plan it
+    items: deque[Any] = field(default_factory=deque)  # of this step, read to plan it
     rest: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
     # Made when the engine's __init__ is over (PlanEngine.ostinato_begin), in this order:
     random_numbers: RandomNumbers = field(init=False)

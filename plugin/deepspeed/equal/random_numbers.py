@@ -27,7 +27,6 @@ from ..randomness import generators
 from ..tell import announce
 from ..randomness.draws import BATCH, LAYERS, TORCHS, Draws, merged
 from ..data.items import Made, made_once
-from ..data.next_step import NextStep
 from ..section.plans import Stage
 from ..randomness.random_state import random_state_kept
 from .streams import Learning, Streams, layers_kept
@@ -48,12 +47,6 @@ class RandomNumbers:
         self._streams: Streams | None = None  # those of the step or evaluation that runs
         self._unread: generators.State | None = None  # before the batch was read that begins what comes next
         self._watcher: Draws | Streams | Learning | None = None  # is told of each layer before it runs
-        self._read: tuple[Iterator[Any], list[Any]] | None = None  # to learn from, of the iterator
-
-    @property
-    def follows(self) -> bool:
-        """Layers draw what they would under 1F1B: then the loader must be read where 1F1B reads it."""
-        return self._steps is not None
 
     # ---- a step, an evaluation
 
@@ -68,13 +61,6 @@ class RandomNumbers:
         self._steps = self._learn(follows_none=False)
         self._watcher = None if self._steps else self._draws  # layer by layer
         return None
-
-    def give_back(self, ahead: NextStep | None) -> None:
-        """What was read to learn from comes first of the iterator, which `ahead` knows by what the script gives every step."""
-        read, self._read = self._read, None
-        if read is not None and ahead is not None:
-            self._engine.data_iterator, first = read
-            ahead.put_back(self._engine.data_iterator, first)
 
     def prepare(self, evaluates: bool) -> None:
         """Before anything of a step or evaluation, for the first evaluation learns what layers draw in it. All ranks must call it."""
@@ -148,7 +134,7 @@ class RandomNumbers:
         self._unread = self._unread or (generators.current() if self._streams is not None else None)
         self._engine.read_first_batch()
 
-    def read_ahead(self, read: Callable[[], None], count: int) -> None:
+    def read_step(self, read: Callable[[], None], count: int) -> None:
         """All batches of a step, before begin(): `read` reads the next. A loader that begins anew draws at the first."""
         if self._streams is None:
             with self.reading():
@@ -224,7 +210,6 @@ class RandomNumbers:
         self._draws.new()
         if iterator is not None:
             engine.training_dataloader, engine.data_iterator = loader, chain(first, iterator)
-            self._read = iterator, first
         streams = self._follow(learning, follows_none)
         self._unread = self._unread if streams else None
         return streams

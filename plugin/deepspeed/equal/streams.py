@@ -28,36 +28,24 @@ import torch.distributed as dist
 
 from ..randomness import generators
 from ..stages.buffers import Buffers
-from ..randomness.draws import BACKWARD, BATCH, LOSS
+from ..randomness.draws import BACKWARD, BATCH, LOSS, TORCHS, Draws
 from ..randomness.generators import Counts, State
 from ..stages.module import StagedLayers
-from ..randomness.random_state import foreign, same
 
 
-class Learning:
+class Learning(Draws):
     """How many numbers each layer of this rank takes. `counts`: by layer; None where they are not torch's, or cannot be counted."""
 
     def __init__(self):
+        super().__init__()
         self.counts: dict[int | str, Counts | None] = {}
-        self._now: int | str | None = None
-        self._before: tuple = ()
-
-    def begin(self, _batch: int) -> None:
-        pass
-
-    def enter(self, what: int | str) -> None:
-        self.end()
-        self._now, self._before = what, (generators.current(), foreign())
 
     def end(self) -> None:
-        if self._now is None:
-            return
-        (before, others), after = self._before, generators.current()
-        torchs_own = all(map(same, others, foreign()))
-        counts = generators.taken(before, after) if torchs_own else None
-        if counts is None or any(counts):
-            self.counts[self._now] = counts
-        self._now = None
+        self.leave()
+
+    def _drew(self, what: int | str, kinds: set[str], states_now: tuple) -> None:
+        before, after = (tuple(state for state in states[:2] if state is not None) for states in (self._states, states_now))
+        self.counts[what] = generators.taken(before, after) if kinds <= TORCHS else None
 
 
 class Streams:
@@ -150,9 +138,6 @@ class Streams:
     def new(self) -> dict[int | str, list[str]]:
         found, self._new = self._new, {}
         return found
-
-    def drawn(self) -> list[int | str]:
-        return list(self._counts)
 
     def _start(self, stream: int, batch: int) -> State:
         """O(batches) once a step and stream."""

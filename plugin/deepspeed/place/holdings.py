@@ -17,18 +17,15 @@ class Facts:
 
     name: str
     shape: tuple[int, ...]
-    stride: tuple[int, ...]
     dtype: torch.dtype
-    parameter: bool
-    trainable: bool
     cut: int | None  # dimension along which it is cut; None where it is whole
 
 
 def check_transfer(unit: str, sent: list[Facts], expected: list[Facts], rank: int, shard: Shard | None) -> None:
     """Every rank checks every transfer, so that all raise the same. `shard`: the part that the target takes; None: all."""
     cut = {fact.name: fact.cut for fact in expected}
-    shapes = {f.name: _part_of(f.shape, cut.get(f.name), shard) for f in sent}
-    if shapes != {f.name: f.shape for f in expected}:
+    parts = {f.name: (_part_of(f.shape, cut.get(f.name), shard), f.dtype) for f in sent}
+    if parts != {f.name: (f.shape, f.dtype) for f in expected}:
         raise OstinatoError(
             f'layer "{unit}" is not what its LayerSpec builds (rank {rank} holds other tensors): change layers in their '
             "constructor, or after PipelineModule() has made them"
@@ -42,24 +39,19 @@ def _part_of(shape: tuple[int, ...], cut: int | None, shard: Shard | None) -> tu
     return (*shape[:cut], end - begin, *shape[cut + 1 :])
 
 
-def tensors_of(module) -> list[tuple[str, torch.Tensor, bool]]:
-    """(name, tensor, is a parameter), shared tensors once."""
-    parameters = [(name, p, True) for name, p in module.named_parameters()]
-    return parameters + [(name, b, False) for name, b in module.named_buffers()]
+def tensors_of(module) -> list[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by name, shared ones once."""
+    return [*module.named_parameters(), *module.named_buffers()]
 
 
 def facts_of(module: torch.nn.Module) -> list[Facts]:
-    """Megatron gives its parameters an attribute `stride`."""
     split = split_of(module)
-    return [
-        Facts(name, tuple(t.shape), torch.Tensor.stride(t), t.dtype, parameter, t.requires_grad, split.get(name))
-        for name, t, parameter in tensors_of(module)
-    ]
+    return [Facts(name, tuple(t.shape), t.dtype, split.get(name)) for name, t in tensors_of(module)]
 
 
 def send_tensors(module: torch.nn.Module, wanted: list[Facts], part: Shard | None, rank: int, group) -> None:
     """To a rank that builds the same module, or a part of it."""
-    have = {name: tensor for name, tensor, _ in tensors_of(module)}
+    have = dict(tensors_of(module))
     for fact in wanted:
         tensor = have[fact.name]
         if fact.cut is not None:
@@ -69,24 +61,14 @@ def send_tensors(module: torch.nn.Module, wanted: list[Facts], part: Shard | Non
             dist.send(as_bytes(tensor), rank, group=group)
 
 
-def receive_tensors(module: torch.nn.Module, sent: list[Facts], rank: int, group) -> None:
-    """What send_tensors() sends: the numbers, how they lie in memory, and whether they train."""
-    facts = {fact.name: fact for fact in sent}
-    for name, tensor, _ in tensors_of(module):
-        fact = facts[name]
-        tensor.data = tensor.data.to(fact.dtype).contiguous()
+def receive_tensors(module: torch.nn.Module, rank: int, group) -> None:
+    """What send_tensors() sends. A tensor keeps its order in memory (channels_last, say)."""
+    for _, tensor in tensors_of(module):
         if tensor.numel():
-            dist.recv(as_bytes(tensor), rank, group=group)
-        if fact.shape == tensor.shape and fact.stride != torch.Tensor.stride(tensor):
-            tensor.data = laid_out(tensor.data, fact.stride)
-        if fact.parameter:
-            tensor.requires_grad_(fact.trainable)
-
-
-def laid_out(data: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """The same numbers in the order of `stride` (channels_last, say); unchanged where it leaves gaps, or has several in one place."""
-    made = torch.empty_strided(data.shape, stride, dtype=data.dtype, device=data.device)
-    return made.copy_(data) if torch.empty_like(made).stride() == stride else data
+            held, numbers = tensor.data, tensor.data.contiguous()
+            dist.recv(as_bytes(numbers), rank, group=group)
+            if not held.is_contiguous():
+                tensor.data = torch.empty_like(held).copy_(numbers)
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ Whatever a script does to the model afterwards (optimizers, hooks, adapters, ref
 deepspeed.initialize() checks that configuration and plan fit, and makes the engine (start).
 """
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from ..errors import OstinatoError, Unsupported
 from .experts import refuse_experts_apart
 from ..stages.idle import give_idle
 from .rebuild import Rebuilt, rebuild
-from ..section.search import kept_plan
+from ..section.search import kept_plan, texts_of
 from ..stages.sharding import check_layers, shards_of
 from ..upstream import Model
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ostinato._plugin import Program
 
 # What must be equal everywhere; files may have other names on other nodes.
-COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "read_ahead", "timeout_s", "require", "check"}
+COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "timeout_s", "require", "check"}
 KEY = "_ostinato_placed"
 
 
@@ -46,7 +47,7 @@ class Prepared:
     paths: Paths | None = None
     program: "Program | None" = None
     placement: str = ""  # its text, where steps have plans of their own
-    measured: str = ""  # what the profile says of micro-batches of several sizes, as JSON; "": nothing
+    measured: str = ""  # the profile that these plans follow; "": none
     profiled: model_identity.Profiled = field(default_factory=model_identity.Profiled)  # the model that it was made for
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
@@ -90,12 +91,8 @@ def place(model: Model, section: dict, file: str | None) -> None:
             lower(prepared, paths, model)
     try:
         agreed(prepared, model, made=False)
-        if prepared.program is None:
-            with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
-                if found is None:
-                    return
-                lower(prepared, found, model)
-            agreed(prepared, model, made=False)
+        if prepared.program is None and not take_kept(prepared, model, made=False):
+            return
     except OstinatoError:
         return
     lay_out(prepared, model)
@@ -106,6 +103,17 @@ def _is_known(section: Section, paths: Paths) -> bool:
     if again.left_by_first() is not None:
         return paths.plan is not None and paths.plan.parent == again.left_by_first()
     return not section.check and (not section.searches or section.placement is not None or (section.auto and paths.output is not None))
+
+
+def take_kept(prepared: Prepared, model: Model, made: bool = True) -> bool:
+    """The plan that an earlier run with "auto" has left, or any for a placement that is named; whether there is one. All ranks must call it."""
+    with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
+        if found is None:
+            return False
+        lower(prepared, found, model)
+        prepared.files = texts_of(found)
+    agreed(prepared, model, made=made)
+    return True
 
 
 def lay_out(prepared: Prepared, model: Model) -> Placed:
@@ -139,7 +147,7 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
     check_layers(model._layer_specs, plans.stages_of(program))
     if section.sizes:
         prepared.placement = paths.placement.read_text()
-        prepared.measured = paths.sizes.read_text() if paths.sizes else ""
+        prepared.measured = json.dumps(json.loads(paths.sizes.read_text())["profile"]) if paths.sizes else ""
     prepared.program, prepared.profiled = program, model_identity.read(paths.placement)
 
 

@@ -192,7 +192,7 @@ class _Mover:
             if last and (unit not in self.new[self.rank] or self._source(unit, self.rank) != self.rank):
                 self.modules.pop(unit, None)
         elif built is not None:
-            receive_tensors(built, everyone[source].facts, self.ranks[source], self.group)
+            receive_tensors(built, self.ranks[source], self.group)
             self.arrived[unit], self.whole[unit] = built, everyone[source].facts
 
     def _try_to_build(self, unit: str, source: int) -> tuple[torch.nn.Module | None, str]:

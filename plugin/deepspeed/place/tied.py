@@ -11,6 +11,8 @@ Where layers of several ranks come to lie on one, that is the module of the firs
 each would go on with a copy, and what is not tied would learn apart: no search does that, and a plan that does is refused (bound_layers).
 """
 
+from operator import attrgetter
+
 import torch
 from ostinato.restrictions import Restriction
 
@@ -28,7 +30,7 @@ def source_of(names: list[str | None], before: list[int], owners: list[tuple[int
 def beside(spec, module: torch.nn.Module) -> list[str]:
     """Names of the module's parameters that are not tied."""
     attributes = [spec.tied_weight_attr] if isinstance(spec.tied_weight_attr, str) else spec.tied_weight_attr
-    tied = {id(_found(module, name)) for name in attributes}
+    tied = {id(attrgetter(name)(module)) for name in attributes}
     return [name for name, tensor in module.named_parameters() if id(tensor) not in tied]
 
 
@@ -39,13 +41,13 @@ def bound_layers(model) -> list[Restriction]:
         if rank == model.stage_id and (unit := unit_of(layer, model._layer_specs[layer])) is not None:
             units.setdefault(unit, []).append(layer)
     found: list[Restriction] = []
-    holder: dict[int, str] = {}
+    holder: dict[int, str] = {}  # unit, by the address of a tensor
     for unit, layers in units.items():
         spec, module = model._layer_specs[layers[0]], model.get_submodule(unit)
         if "." in unit and len(layers) > 1 and (more := beside(spec, module)):
             why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, of which "{more[0]}" is not tied'
             found.append(Restriction("together", why, layers=tuple(layers)))
-        for other in {holder.setdefault(t.data_ptr(), unit) for _, t, _ in tensors_of(module) if t.numel() and t.data_ptr()} - {unit}:
+        for other in {holder.setdefault(t.data_ptr(), unit) for _, t in tensors_of(module) if t.numel() and t.data_ptr()} - {unit}:
             why = (
                 f'they share tensors ("{type(module).__name__}"): one object at several places of the model, or a parameter of two layers, has one '
                 "set of weights on one rank and several on several; use TiedLayerSpec for layers that share weights"
@@ -82,10 +84,3 @@ def together_now(layers: list[int], before: list[int], owners: list[tuple[int, .
                 f'it ("{name}") is that rank\'s'
             )
     return found
-
-
-def _found(module: torch.nn.Module, name: str):
-    *path, last = name.split(".")
-    for part in path:
-        module = getattr(module, part)
-    return getattr(module, last)

@@ -59,7 +59,10 @@ class Draws:
             return
         changed = {kind for kind, was, now in zip(KINDS, self._states, states_now, strict=True) if not same(was, now)}
         if changed:
-            self._new.setdefault(self._now, set()).update(changed)
+            self._drew(self._now, changed, states_now)
+
+    def _drew(self, what: int | str, kinds: set[str], _states_now: tuple) -> None:
+        self._new.setdefault(what, set()).update(kinds)
 
     def forget(self, kinds: set[str]) -> None:
         """What was seen of these."""

@@ -7,8 +7,9 @@ without that file was written by DeepSpeed alone, under its own partition of the
 """
 
 import json
-from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from ostinato.files import write_text
 
@@ -27,23 +28,25 @@ def layers_of_ranks(stages: list[Stage]) -> list[list[int]]:
     return [sorted({i for c in stages if c.on(rank) for i in c.layers}) for rank in range(ranks)]
 
 
-def sharded_layers(stages: list[Stage]) -> list[int]:
-    """Those of which each of their ranks holds a part."""
-    return sorted({layer for stage in stages if stage.sharded for layer in stage.layers})
+def _held(stages: list[Stage]) -> dict[str, Any]:
+    """What optimizer state belongs to: the layers of each pipeline rank, in how many copies of the model, which of them are sharded, and the ranks
+    of those that are on others for each direction.
+    """
+    sharded = sorted({layer for stage in stages if stage.sharded for layer in stage.layers})
+    ranks = {str(i): [list(of) for of in sorted({stage.ranks for stage in stages if i in stage.layers})] for i in sharded}
+    directions = {layer: of_layer for layer, of_layer in ranks.items() if len(of_layer) > 1}
+    held = {"format": FORMAT, "layers": layers_of_ranks(stages), "copies": copies_of(stages), "sharded": sharded}
+    return held | ({"directions": directions} if directions else {})
 
 
-def directions(stages: list[Stage]) -> dict[str, list[list[int]]]:
-    """The ranks of sharded layers that are on others for each direction, by layer."""
-    ranks = {i: sorted({stage.ranks for stage in stages if i in stage.layers}) for i in sharded_layers(stages)}
-    return {str(layer): [list(r) for r in of_layer] for layer, of_layer in ranks.items() if len(of_layer) > 1}
+def _held_alone(parts: list[int]) -> dict[str, Any]:
+    """The same in DeepSpeed's own partition, by the bounds of its ranks."""
+    return {"format": FORMAT, "layers": [list(range(a, b)) for a, b in pairwise(parts)], "copies": 1, "sharded": []}
 
 
 def write(save_dir: str, tag: str, stages: list[Stage]) -> None:
     """Rank 0 writes it before the rest of the checkpoint."""
-    record = {"format": FORMAT, "layers": layers_of_ranks(stages), "copies": copies_of(stages), "sharded": sharded_layers(stages)}
-    if several := directions(stages):
-        record["directions"] = several
-    write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
+    write_text(Path(save_dir) / tag / NAME, json.dumps(_held(stages)) + "\n")
 
 
 def write_latest(save_dir: str, tag: str) -> None:
@@ -63,9 +66,7 @@ def check(load_dir: str, tag: str | None, stages: list[Stage], parts: list[int])
     folder = _folder(load_dir, tag)
     if folder is None or not folder.is_dir():
         return  # DeepSpeed says what it thinks of that
-    alone = _Held(_of_partition(parts))
-    saved = _saved(folder) or alone
-    held = _Held(layers_of_ranks(stages), copies_of(stages), sharded_layers(stages), directions(stages))
+    saved, held = _saved(folder) or _held_alone(parts), _held(stages)
     if saved != held:
         by = "another placement" if (folder / NAME).is_file() else "DeepSpeed's own partition"
         raise OstinatoError(_words(folder, by, saved, "this plan's ranks hold", held))
@@ -73,28 +74,13 @@ def check(load_dir: str, tag: str | None, stages: list[Stage], parts: list[int])
 
 def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
     """check() for an engine of DeepSpeed alone, whose ranks hold the layers between `parts`."""
-    folder = _folder(load_dir, tag)
+    folder, held = _folder(load_dir, tag), _held_alone(parts)
     saved = _saved(folder) if folder is not None else None
-    held = _Held(_of_partition(parts))
     if folder is not None and saved is not None and saved != held:
         raise OstinatoError(_words(folder, "a placement of ostinato's", saved, "without its plan ranks hold", held))
 
 
-@dataclass
-class _Held:
-    """What optimizer state belongs to: the layers of each pipeline rank, how many copies of the model, sharded layers, directions()."""
-
-    layers: list[list[int]]
-    copies: int = 1
-    sharded: list[int] = field(default_factory=list)
-    directions: dict[str, list[list[int]]] = field(default_factory=dict)
-
-
-def _of_partition(parts: list[int]) -> list[list[int]]:
-    return [list(range(a, b)) for a, b in zip(parts, parts[1:], strict=False)]
-
-
-def _saved(folder: Path) -> _Held | None:
+def _saved(folder: Path) -> dict[str, Any] | None:
     """None where DeepSpeed alone has written the checkpoint."""
     path = folder / NAME
     if not path.is_file():
@@ -102,22 +88,15 @@ def _saved(folder: Path) -> _Held | None:
     record = json.loads(path.read_text())
     if record.get("format") != FORMAT:
         raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
-    layers = record["layers"]
-    return _Held(layers, record.get("copies", 1), record.get("sharded", _several_holders(layers)), record.get("directions", {}))
+    return record
 
 
-def _words(folder: Path, by: str, saved: _Held, here: str, held: _Held) -> str:
+def _words(folder: Path, by: str, saved: dict[str, Any], here: str, held: dict[str, Any]) -> str:
     convert = CONVERT if any(folder.glob("*_optim_states.pt")) else ""  # without ZeRO there is nothing that ds_to_universal reads
     return (
-        f"{folder} holds optimizer state of {by} (layers of its ranks: {saved.layers}), and {here} "
-        f"{held.layers}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
+        f"{folder} holds optimizer state of {by} (layers of its ranks: {saved['layers']}), and {here} "
+        f"{held['layers']}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
     )
-
-
-def _several_holders(layers: list[list[int]]) -> list[int]:
-    """Layers that several ranks hold; of one copy of the model they are the sharded ones."""
-    held = [layer for of_rank in layers for layer in of_rank]
-    return sorted({layer for layer in held if held.count(layer) > 1})
 
 
 def _folder(load_dir: str, tag: str | None) -> Path | None:

@@ -15,7 +15,6 @@
       "size": 1024,                   // that of the micro-batch which the placement describes; default: the mean of the first step
       "keep_order": true,             // gradients are added as in 1F1B
       "effort": 15,                   // percent of the usual work of a step's search
-      "read_ahead": true,             // the next step's micro-batches are read, and its plan searched, while a step runs
 
       "output": "out/ostinato",       // folder for what was searched; there "auto" finds it again instead of searching
       "timeout_s": 300,               // a rank that waits longer says for which instruction of which peer, and stops
@@ -85,7 +84,6 @@ class Section(BaseModel):
     size: float | None = Field(default=None, gt=0, le=2**50)
     keep_order: bool = False
     effort: int | None = Field(default=None, ge=1, le=1_000_000)
-    read_ahead: bool = False
     output: str | None = Field(default=None, min_length=1)
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     trace: str | None = Field(default=None, min_length=1)
@@ -119,7 +117,7 @@ class Paths(BaseModel):
     output: Path | None
     trace: Path | None
     memory: Path | None
-    sizes: Path | None = None  # what the profile says of micro-batches of several sizes, where steps have plans of their own
+    sizes: Path | None = None  # the profile that plans of steps follow, and the function that it was measured with
 
 
 def parse_section(section: object, where: str) -> Section:
@@ -161,7 +159,7 @@ OF_ORDERS = {"time_limit", "threads", "seed", "method", "objective"}  # options 
 
 def _check_sizes(section: Section, ways: list[str], where: str) -> None:
     if section.sizes is None:
-        for key in ("size", "keep_order", "effort", "read_ahead"):
+        for key in ("size", "keep_order", "effort"):
             if getattr(section, key):
                 raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "sizes"')
     elif section.auto and section.size:

@@ -30,7 +30,7 @@ from .config import Paths, Search, Section
 from ..errors import OstinatoError
 
 FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
-SIZES = "sizes.json"  # what a profile says of micro-batches of several sizes
+SIZES = "sizes.json"  # the profile that plans of steps follow, and the function that it was measured with
 NO_LIMIT = timedelta(days=7)
 USUAL_LIMIT = 10  # seconds of a search, where the section says nothing
 _rounds = count()  # every rank makes its engines in the same order
@@ -122,16 +122,16 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
         Diagnostic(paths.output / PLAN).write(found.text)
     costs = _costs_by_size(section, paths)
     if section.auto and paths.output is not None and costs:
-        Diagnostic(paths.output / SIZES).write(json.dumps(json.loads(costs[SIZES]) | {"function": section.sizes}))
+        Diagnostic(paths.output / SIZES).write(costs[SIZES])
     return {PLAN: found.text, PLACEMENT: found.placement.text} | costs
 
 
 def _costs_by_size(section: Section, paths: Paths) -> dict[str, str]:
-    """Of the profile, what plans of steps need."""
+    """What plans of steps need."""
     if section.sizes is None or paths.profile is None:
         return {}
-    profile = json.loads(paths.profile.read_text())
-    return {SIZES: json.dumps({key: profile[key] for key in ("tokens", "sizes") if key in profile})}
+    profile = json.loads(paths.profile.read_text()) | {"operators": [], "transfers": []}  # which are long
+    return {SIZES: json.dumps({"function": section.sizes, "profile": profile})}
 
 
 def _kept_costs(section: Section, kept: Path) -> dict[str, str]:

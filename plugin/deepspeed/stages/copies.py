@@ -22,21 +22,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from .buffers import Buffers
 from ..errors import OstinatoError
 from .module import StagedLayers
+from .sharding import groups_of
 from ..upstream import Engine, Model, count_elsewhere
-
-
-def groups_of(grid, holders: list[tuple[int, ...]]) -> dict[tuple[int, ...], object]:
-    """A process group for each set of pipeline ranks that hold a layer together, in each pipeline; this rank's, by its set. All
-    ranks must call it.
-    """
-    groups, rank = {}, dist.get_rank()
-    for ranks in sorted({h for h in holders if len(h) > 1}):
-        for pipeline in grid.pipe_groups:
-            members = [pipeline[r] for r in ranks]
-            group = dist.new_group(members)
-            if rank in members:
-                groups[ranks] = group
-    return groups
 
 
 class Holders:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages on several pipeline ranks: which layers may be part of one, the ranks' groups, and data for all of them."""
 
+from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,23 +31,24 @@ def check_layers(specs: list, stages: list[Stage]) -> None:
                 raise Unsupported(f"{where}: {why_not(kind)}")
 
 
-def shards_of(grid, stages: list[Stage], timeout_s: float) -> dict[int, Shard]:
-    """This rank's place in each sharded stage, by layer. All ranks must call it: it makes one group for each set of pipeline
-    ranks that share a stage, in each pipeline, in one order everywhere.
+def groups_of(grid, holders: Iterable[tuple[int, ...]], **options: Any) -> dict[tuple[int, ...], dist.ProcessGroup]:
+    """A process group for each set of several pipeline ranks that hold a layer together, in each pipeline, in one order everywhere; this rank's,
+    by its set. All ranks must call it. `options`: of torch's new_group().
     """
-    groups, rank = {}, grid.get_stage_id()
-    for ranks in sorted({stage.ranks for stage in stages if stage.sharded}):
+    groups = {}
+    for ranks in sorted({h for h in holders if len(h) > 1}):
         for pipeline in grid.pipe_groups:
-            group = dist.new_group([pipeline[r] for r in ranks], timeout=timedelta(seconds=timeout_s))
-            if rank in ranks and dist.get_rank() in pipeline:
+            group = dist.new_group([pipeline[r] for r in ranks], **options)
+            if dist.get_rank() in [pipeline[r] for r in ranks]:
                 groups[ranks] = group
+    return groups
+
+
+def shards_of(grid, stages: list[Stage], timeout_s: float) -> dict[int, Shard]:
+    """This rank's place in each sharded stage, by layer. All ranks must call it."""
+    groups = groups_of(grid, [stage.ranks for stage in stages], timeout=timedelta(seconds=timeout_s))
     places = {ranks: Shard.among(group, timeout_s) for ranks, group in groups.items()}
-    return {
-        layer: places[stage.ranks]
-        for stage in stages
-        if stage.sharded and stage.on(rank)
-        for layer in stage.layers
-    }
+    return {layer: places[stage.ranks] for stage in stages if stage.ranks in places for layer in stage.layers}
 
 
 def couriers_of(stages: list[Stage], shards: dict[int, Shard], device) -> dict[tuple[int, str], "Courier"]:

@@ -24,7 +24,7 @@ from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import UndisturbedCpu, host_timed
 from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.rows import rank_cost
-from ostinato.profile.measure.samples import Samples, rounds
+from ostinato.profile.measure.samples import Samples
 from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.settings import read_settings
 from ostinato.ranks import cores
@@ -42,13 +42,11 @@ from ..equal.checked import Recorder
 from ..errors import OstinatoError, Unsupported
 from ..graph_model import is_graph, layers_read
 from ..data.items import Made, making_once, own
-from .layer_clock import LayerClock, Measured, cost_of
+from .layer_costs import REPEATS, WARM_UP, Measured, chosen_of, measure, rows_by_size
 from ..place.placing import Prepared
-from .sized_costs import at_size, clusters_of, rows_of
 from ..data.sizes import Seen, agreed, seen_by, size_function
 from ..upstream import Config, Engine, Model
 
-WARM_UP, PASSES = 1, 3
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
 # (what is prepared, the model, the configuration, the engine's class): leaves a plan in the first, on every rank
@@ -139,10 +137,10 @@ class FirstPass:
         return self._recorder.all().to_text()
 
     def _measure_and_search(self) -> None:
-        sizes = _sizes(self._engine, self._items, self._asked.sizes)
+        chosen, sizes = _chosen(self._engine, self._items, self._asked.sizes)
         read = max(everyones(statistics.median_low(self._times[2:] or self._times)))  # the first waits for what reads ahead to start
-        clock = _measure(self._engine, self._items, bool(cores.sharing(self._prepared.places)))
-        profile = _profile(self._engine, clock, read, sizes)
+        items = [self._items[i] for i in chosen] if self._items else []
+        profile = _profile(self._engine, items, len(chosen), sizes, read, bool(cores.sharing(self._prepared.places)))
         with TemporaryDirectory(prefix="ostinato-") as temporary:
             paths = self._prepared.checked()[1]
             measured = (paths.output or Path(temporary)) / "profile.json"
@@ -158,30 +156,20 @@ def _tell_unfinished(rank: int) -> None:
         print("ostinato: the training has ended before its first steps under DeepSpeed's own 1F1B had: no plan has run", flush=True)
 
 
-def _sizes(engine: Engine, items: list, named: str | None) -> tuple[float, ...]:
-    """Of the micro-batches of this pipeline; () where the section has no "sizes". All ranks raise the same where one has none."""
+def _chosen(engine: Engine, items: list, named: str | None) -> tuple[list[int], list[float]]:
+    """Which micro-batches of the step stand for all, the same in each pipeline, and their sizes in the first; [] where the section has no "sizes".
+    All ranks raise the same where one has none.
+    """
     if named is None:
-        return ()
+        return [0], []
     everyone = everyones(seen_by(size_function(named), items) if items else Seen())
-    of_pipelines = {tuple(ranks): agreed([everyone[rank] for rank in ranks]) for ranks in engine.grid.pipe_groups}
-    return next(sizes for ranks, sizes in of_pipelines.items() if dist.get_rank() in ranks)
+    sizes = [agreed([everyone[rank] for rank in ranks]) for ranks in engine.grid.pipe_groups][0]
+    chosen = chosen_of(sizes)
+    return chosen, [sizes[i] for i in chosen]
 
 
-def _measure(engine: Engine, items: list, shares_cores: bool) -> LayerClock:
-    """Runs forwards and backwards of the step, several times."""
-    model = engine.module
-    clock = LayerClock(model, UndisturbedCpu() if shares_cores else host_timed(torch.device(engine.device)))
-    with clock:
-        for repeat in rounds(WARM_UP, PASSES):
-            clock.counts = repeat >= 0
-            _run_step(engine, items, clock.backward)
-    for parameter in model.parameters():
-        parameter.grad = None
-    return clock
-
-
-def _run_step(engine: Engine, items: list, backward: Callable[[Callable], Any] = lambda run: run()) -> None:
-    """DeepSpeed's own training schedule without what updates weights. `backward` calls each backward pass."""
+def _run_step(engine: Engine, items: list) -> None:
+    """DeepSpeed's own training schedule without what updates weights."""
     engine.module.train()
     engine.total_loss, engine._compute_loss = None, True
     engine.data_iterator = iter([Made(own(item)) for item in items])  # a loss may write to its labels
@@ -190,42 +178,47 @@ def _run_step(engine: Engine, items: list, backward: Callable[[Callable], Any] =
     engine.fwd_outputs = []
     with making_once(engine):
         for command in (c for commands in steps for c in commands if not isinstance(c, UPDATES)):
-            run = partial(engine._INSTRUCTION_MAP[type(command)], engine, **command.kwargs)
-            backward(run) if isinstance(command, schedule.BackwardPass) else run()
+            engine._INSTRUCTION_MAP[type(command)](engine, **command.kwargs)
 
 
-def _profile(engine: Engine, clock: LayerClock, read: int, sizes: tuple[float, ...]) -> str:
-    """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere. `read`: ns for a batch."""
-    config, optimizer, on_cpu = engine._config._param_dict, engine.client_optimizer, torch.device(engine.device).type == "cpu"
+def _profile(engine: Engine, items: list, count: int, sizes: list[float], read: int, shares_cores: bool) -> str:
+    """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere. `items`: the `count` chosen; `read`: ns for a batch."""
+    device = host_timed(torch.device(engine.device))
+    config, optimizer, on_cpu = engine._config._param_dict, engine.client_optimizer, device.place.type == "cpu"
     settings = read_settings(config, optimizer, not on_cpu)
     # On an accelerator copies of parameters may not find room beside the model.
-    steps = StepClock.of(config, optimizer, settings, host_timed(torch.device(engine.device))) if on_cpu else None
-    clusters, reference = clusters_of(sizes), max(1, round(statistics.fmean(sizes))) if sizes else 0
-    measured = clock.measured(settings, steps)
-    everyone = everyones([at_size(layer, sizes, clusters, reference) if sizes else (layer, ((), ())) for layer in measured])
+    steps = StepClock.of(config, optimizer, settings, device) if on_cpu else None
+    measured, error = [], ""
+    try:
+        measured = measure(engine, items, count, UndisturbedCpu() if shares_cores else device, settings, steps)
+    except ProfileError as said:
+        error = str(said)
+    everyone = everyones((measured, error))
+    if errors := [said for _, said in everyone if said]:
+        raise OstinatoError(f'"auto" cannot measure the model: {errors[0]}')
     if dist.get_rank() != 0:
         return ""
-    found = {layer.index: (layer, curves) for of_rank in reversed(everyone) for layer, curves in of_rank}  # the first replica's
-    layers = {index: layer for index, (layer, _) in found.items()}
+    found = {layer.index: layer for of_rank, _ in reversed(everyone) for layer in of_rank}  # the first replica's
+    layers = [found[index] for index in sorted(found)]
     profile = _profiler.Profile()
     profile.model, profile.timer = "measured by ostinato inside DeepSpeed", "cpu"
-    profile.warm_up, profile.repeats = WARM_UP, PASSES
+    profile.warm_up, profile.repeats = WARM_UP, REPEATS
     profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
-    profile.layers = _rows([layers[index] for index in sorted(layers)], engine.module._layer_specs)
-    if rows := rows_of([found[index][1] for index in sorted(found)], clusters):
-        profile.tokens, profile.sizes = reference, rows
+    profile.layers = _rows(layers, engine.module._layer_specs)
+    if sizes and all(size == int(size) for size in sizes):
+        profile.tokens = int(sizes[0])
+        profile.sizes = [_profiler.SizeCost(*row) for row in rows_by_size(sizes, layers)] if sizes[1:] else []
     profile.restrictions = [one.row for one in of_classes(engine.module, engine)]
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.completeness.complete = True
-    samples = [layer.samples for layer in layers.values()]
-    profile.rank = _rank_cost(settings, torch.device(engine.device), profile.layers, read, samples)
+    profile.rank = _rank_cost(settings, device, profile.layers, read, [layer.samples for layer in layers])
     return profile.json()
 
 
-def _rank_cost(settings, device: torch.device, rows: list, read: int, samples: list[Samples]) -> Any:
-    cost = rank_cost(settings, read, samples) if device.type == "cpu" else rank_cost(settings)
+def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Samples]) -> Any:
+    cost = rank_cost(settings, read, samples) if device.place.type == "cpu" else rank_cost(settings)
     try:
-        count_blocks(cost, rows, host_timed(device))
+        count_blocks(cost, rows, device)
     except ProfileError as error:
         print(f"ostinato: auto: what a block costs beside its layers is not counted: {error}", flush=True)
     return cost
@@ -233,7 +226,7 @@ def _rank_cost(settings, device: torch.device, rows: list, read: int, samples: l
 
 def _rows(layers: list[Measured], specs: list) -> list[Any]:
     """As profiles hold them; of a model with branches, with what each layer reads."""
-    rows = [cost_of(layer) for layer in layers]
+    rows = [layer.row() for layer in layers]
     if is_graph(specs):
         for row, reads in zip(rows, layers_read(specs), strict=True):
             row.after = [_profiler.LayerInput(source, layers[source].output_bytes) for source in reads]

@@ -29,13 +29,13 @@ from ..engine.engine import PlanEngine, become
 from ..errors import OstinatoError, Unsupported
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..tell.last_words import speak_last
-from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of
+from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
 from ..place.rebuild import moves, stock_names
 from ..place.tied import bound_layers
 from ..section.refusals import check_own, check_run, refuse_uneven, restrictions_of, untried_version
 from ..section.refused_keys import untried_keys
 from ..engine.run import Run
-from ..section.search import Size, kept_plan, shared_plan, texts_of
+from ..section.search import Size, shared_plan, texts_of
 from ..data.sizes import size_function
 from ..upstream import Config, Engine, Model
 
@@ -84,7 +84,7 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
     model, config, (asked, paths) = kwargs["model"], kwargs["config_class"], prepared.checked()
     first = again.left_by_first() is None and placed_of(model) is None
     if first and asked.auto and paths.output is not None and not asked.check:
-        _take_kept(prepared, model)
+        take_kept(prepared, model)  # of a section that was not known when the model was made
     if asked.searches and not asked.auto and prepared.program is None:
         search(prepared, model, config, type(engine))
     if first and (asked.check or prepared.program is None):
@@ -92,16 +92,6 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
     placed = placed_of(model) or _place_late(prepared, model)
     check_own(type(engine), prepared.program, placed.stages, restrictions_of(model, type(engine), asked))
     _install(engine, original_init, placed, prepared, args, kwargs)
-
-
-def _take_kept(prepared: Prepared, model: Model) -> None:
-    """What an earlier run with "auto" has left, where the section was not known when the model was made."""
-    with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
-        if found is None:
-            return
-        lower(prepared, found, model)
-        prepared.files = texts_of(found)
-    agreed(prepared, model)
 
 
 def _place_late(prepared: Prepared, model: Model) -> Placed:
@@ -117,8 +107,8 @@ def _tell_untried_version() -> None:
     """Once a process."""
     import deepspeed
 
-    if dist.get_rank() == 0 and (said := untried_version(deepspeed.__version__)):
-        print(f"ostinato: {said}", flush=True)
+    if said := untried_version(deepspeed.__version__):
+        say(said)
 
 
 def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:

@@ -37,7 +37,7 @@ def draws(rank: int, what: str, step: int, drawn: dict, strays: dict) -> str:
 def several(layers: list[int]) -> str:
     """What rank 0 says after step 1 where the plan cuts after layers that hand on more than one tensor with a gradient."""
     return (
-        f"ostinato: several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where DeepSpeed's own partition does not cut: "
+        f"several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where DeepSpeed's own partition does not cut: "
         f"expected: the losses of 1F1B {ROUNDED}"
     )
 
@@ -54,7 +54,7 @@ def ends(stages: list[Stage], ranks: list[int]) -> str:
     )
 
 
-NORM = "ostinato: get_global_grad_norm() sums rank by rank, and layers have moved: it equals 1F1B's up to rounding"
+NORM = "get_global_grad_norm() sums rank by rank, and layers have moved: it equals 1F1B's up to rounding"
 
 
 def expected(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False, order: bool | None = None) -> str:
@@ -106,17 +106,6 @@ def against(program) -> str:
         return ""
     longer = f", {usual / program.predicted:.2f} times as long" if program.predicted else ""
     return f"; 1F1B would take {usual / 1e6:.3f} ms{longer}"
-
-
-
-def of_next_step(rank: int, text: str) -> str:
-    """What the rank that reads the next step's micro-batches while one runs says of it ("read_ahead")."""
-    return f"ostinato: rank {rank}: {text}"
-
-
-def nothing_ahead(rank: int) -> str:
-    """The same, where layers may draw random numbers."""
-    return of_next_step(rank, 'layers may draw random numbers, so the loader is read where 1F1B reads it: "read_ahead" has no effect')
 
 
 def _in_words(drawn: dict, strays: dict) -> str:

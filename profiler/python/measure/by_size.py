@@ -2,7 +2,6 @@
 """What layers take for micro-batches of several sizes, and between them.
 
     rows = measure_sizes(job, settings, [512, 1024], progress)       # SizeCost: size, forward and backward by layer
-    at(((512, 10), (1024, 30)), 768)                                 # 20.0: a straight line between two sizes
     worst_between(rows)                                              # 0.04: how far from such a line a measured size lies
 
 A size is the length of a sequence: dimension 1 of the first input. Every input and label that is as long there is cut to the length.
@@ -14,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -29,22 +27,12 @@ from ostinato.profile.model.job import Job
 from ostinato.profile.model.tensors import tensors
 from ostinato.profile.settings import Settings
 
-Points = Sequence[tuple[float, float]]  # (size, nanoseconds), sizes rising
-
-
-def at(points: Points, size: float) -> float:
-    """On the line between the neighbours of `size`; beyond the outermost points, on that through the last two. Never below 0."""
-    if len(points) == 1:
-        return points[0][1] * size / points[0][0]
-    (x, a), (y, b) = next((pair for pair in pairwise(points) if size <= pair[1][0]), points[-2:])
-    return max(0.0, a + (b - a) * (size - x) / (y - x))
-
 
 def worst_between(rows: Sequence[Any]) -> float:
     """The largest share by which a measured size, all layers together, lies off the line through its neighbours; 0 of fewer than three."""
     points = [(row.size, sum(row.forward) + sum(row.backward)) for row in rows]
-    inner = range(1, len(points) - 1)
-    return max((abs(at(points[:k] + points[k + 1 :], points[k][0]) / points[k][1] - 1) for k in inner if points[k][1]), default=0.0)
+    triples = zip(points, points[1:], points[2:], strict=False)
+    return max((abs((a + (b - a) * (at - x) / (y - x)) / time - 1) for (x, a), (at, time), (y, b) in triples if time), default=0.0)
 
 
 def tokens_of(inputs: Any) -> int:

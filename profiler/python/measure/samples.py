@@ -8,8 +8,7 @@
                 samples.forward.append(sample)
     samples.spread("forward").median      # ns
 
-`ostinato profile` measures layers with it one by one, and `"auto"` of the plugin (ostinato.deepspeed.start.layer_clock) while DeepSpeed's
-engine runs them. `device` is one of machine/device.py: its clock, and what its allocator counts.
+`device` is one of machine/device.py: its clock, and what its allocator counts.
 """
 
 from __future__ import annotations
@@ -38,11 +37,6 @@ class Sample:
     peak: int  # largest number of bytes above those before it
     start: int = 0  # ns of the device's clock
     computed: int = 0  # ns of it that this thread wanted a core
-
-    def then(self, other: Sample) -> Sample:
-        """Of both as one: `other` came right after it."""
-        peak, computed = max(self.peak, self.kept + other.peak), self.computed + other.computed
-        return Sample(self.time + other.time, self.kept + other.kept, peak, self.start, computed)
 
 
 @dataclass

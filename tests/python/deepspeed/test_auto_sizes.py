@@ -3,11 +3,10 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from ostinato.deepspeed.start.layer_clock import Measured
-from ostinato.deepspeed.start.sized_costs import at_size, clusters_of, points_of, rows_of
-from ostinato.profile.measure.samples import Sample, Samples
+from ostinato.deepspeed.start.layer_costs import chosen_of, rows_by_size
 from support.models import LAYERS
 from support.training import Options, in_both_starts
 from test_unequal_steps import refused_start, refused_step, unequal_steps
@@ -17,13 +16,13 @@ AUTO = {"auto": True, "sizes": "tokens", "keep_order": True, "search": {"time_li
 
 
 def test_every_bit_is_deepspeeds_and_the_costs_are_by_size(world2, stock, tmp_path):
-    section = AUTO | {"output": str(tmp_path), "read_ahead": True}
+    section = AUTO | {"output": str(tmp_path)}
     expected = stock(world2, UNEQUAL, unequal_steps)
     for _ in range(2):  # the second time, the plan is there
         got = world2.run(in_both_starts, unequal_steps, replace(UNEQUAL, section=section))
         assert [(r["losses"], r["weights"], r["evaluation"]) for r in got] == [(r["losses"], r["weights"], r["evaluation"]) for r in expected]
     profile, kept = (json.loads((tmp_path / name).read_text()) for name in ("profile.json", "sizes.json"))
-    assert profile["tokens"] == kept["tokens"] == 6  # the mean of lengths 5, 1, 4, 1 of two samples
+    assert profile["tokens"] == kept["profile"]["tokens"] == 8  # the nearest to the mean of lengths 5, 1, 4, 1 of two samples
     assert [row["size"] for row in profile["sizes"]] == [2, 8, 10]
     assert all(len(row["forward"]) == LAYERS and min(row["forward"]) > 0 for row in profile["sizes"])
     other = section | {"sizes": "test_auto_sizes:other"}
@@ -61,36 +60,11 @@ def test_what_does_not_go_with_it(world2, options, keys, words):
 # ---- alone
 
 
-def samples(*times: int) -> list[Sample]:
-    return [Sample(time, kept=10 * time, peak=20 * time, computed=time) for time in times]
+def test_sizes_that_are_measured_are_a_quarter_apart():
+    assert chosen_of([512, 2048, 530, 512, 640, 1024]) == [5, 0, 4, 1]  # 866 is the mean
+    assert chosen_of([100, 101]) == [0]
 
 
-def test_sizes_within_a_quarter_are_one_point():
-    assert clusters_of([512, 2048, 530, 512, 640]) == [[512, 530], [640], [2048]]
-
-
-def test_points_follow_the_samples_and_never_fall():
-    sizes = [100, 400, 200]
-    clusters = clusters_of(sizes)
-    assert points_of(samples(10, 90, 30, 12, 88, 28, 11, 89, 29), sizes, clusters) == ((100, 11), (200, 29), (400, 89))
-    assert points_of(samples(30, 20, 10), sizes, clusters) == ((100, 30), (200, 30), (400, 30))
-    assert points_of(samples(10, 90), sizes, clusters) == () == points_of([], sizes, clusters)
-
-
-def test_a_layer_at_the_reference():
-    sizes = [100, 400]
-    clusters = clusters_of(sizes)
-    layer = Measured(0, "0:Linear", Samples(samples(10, 70), samples(20, 140)), input_bytes=800, output_bytes=400)
-    resized, curves = at_size(layer, sizes, clusters, 250)
-    assert [sample.time for sample in resized.samples.forward] == [40, 40]
-    assert [sample.time for sample in resized.samples.backward] == [80, 80]
-    assert [sample.kept for sample in resized.samples.forward] == [250, 438]  # bytes by size
-    assert (resized.input_bytes, resized.output_bytes) == (500, 250)
-    (low, high) = rows_of([curves, curves], clusters)
-    assert (low.size, low.forward, low.backward) == (100, [10, 10], [20, 20])
-    assert (high.size, high.forward, high.backward) == (400, [70, 70], [140, 140])
-
-
-def test_rows_need_two_points_of_whole_numbers():
-    assert rows_of([], clusters_of([100, 101])) == []
-    assert rows_of([], clusters_of([1.5, 9])) == []
+def test_times_never_fall_with_the_size():
+    layers = [SimpleNamespace(by_size=[(20, 200), (10, 220), (90, 300)]), SimpleNamespace(by_size=[(5, 6), (7, 8), (9, 10)])]
+    assert rows_by_size([200, 100, 400], layers) == [(100, [10, 7], [220, 8]), (200, [20, 7], [220, 8]), (400, [90, 9], [300, 10])]

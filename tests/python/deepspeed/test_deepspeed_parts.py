@@ -38,7 +38,6 @@ def test_defaults_of_the_section():
         "size": None,
         "keep_order": False,
         "effort": None,
-        "read_ahead": False,
     }
 
 
@@ -122,7 +121,7 @@ def test_the_line_promises_no_more_than_holds(losses, words):
 def batches_of(count: int, there: int) -> Batches:
     """Of a rank that holds the first and the last stage, whose iterator has `there` items."""
     buffers = {name: [None] * count for name in ("inputs", "labels")}
-    engine = SimpleNamespace(pipe_buffers=buffers, _ostinato=SimpleNamespace(ahead=[]))
+    engine = SimpleNamespace(pipe_buffers=buffers, _ostinato=SimpleNamespace(items=[]))
     items = iter(range(there))
 
     def load(_engine, index):

@@ -38,10 +38,10 @@ def trained(options: Options) -> tuple:
     return losses, engine.eval_batch(rewritten(engine.batches(5))).item(), weights(engine)
 
 
-@pytest.mark.parametrize("section", ["plan", "sizes", "read_ahead"])
+@pytest.mark.parametrize("section", ["plan", "sizes"])
 def test_items_stay_what_they_were(world2, stock, plan, section):
     planned = {"placement": str(plan.with_name("placement.toml")), "sizes": "tokens", "keep_order": True}
-    sections = {"plan": {"plan": str(plan)}, "sizes": planned, "read_ahead": planned | {"read_ahead": True}}
+    sections = {"plan": {"plan": str(plan)}, "sizes": planned}
     expected = stock(world2, STEPS, trained)
     got = world2.run(trained, replace(STEPS, section=sections[section]))
     assert [losses for losses, _, _ in got] == [losses for losses, _, _ in expected]

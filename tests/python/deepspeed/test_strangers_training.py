@@ -226,5 +226,5 @@ def test_data_that_are_those_of_1f1b(world2, wave, feed, steps, change):
 def test_digests_of_what_loaders_give():
     made = {"ids": torch.arange(6).reshape(2, 3), "rest": [torch.zeros(()), None, (torch.ones(2, dtype=torch.bool),)]}
     assert digest(made) == digest({**made, "ids": made["ids"].t().contiguous().t()})
-    others = [{**made, "ids": made["ids"] + 1}, {**made, "ids": made["ids"].reshape(3, 2)}, {**made, "rest": made["rest"][:2]}, {"other": made["ids"]}, made["ids"]]
-    assert len({digest(value) for value in (made, *others)}) == 6
+    others = [{**made, "ids": made["ids"] + 1}, {**made, "ids": made["ids"].reshape(3, 2)}, {**made, "rest": made["rest"][:2]}, made["ids"]]
+    assert len({digest(value) for value in (made, *others)}) == 5

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from ostinato.profile.measure.by_size import at, cut_to, tokens_of, worst_between
+from ostinato.profile.measure.by_size import cut_to, tokens_of, worst_between
 from torch import nn
 
 from ostinato import _profiler
@@ -67,14 +67,6 @@ def test_a_module_has_no_layers_to_measure_so():
     job = Job(module=Squared(), inputs=(torch.randn(1, 8, 16),), repeats=1, warm_up=0, lengths=[4])
     with pytest.raises(ProfileError, match="needs a PipelineModule"):
         profile_layers(job)
-
-
-def test_lines_between_sizes():
-    points = [(10, 100), (20, 200), (40, 800)]
-    assert [at(points, size) for size in (10, 15, 20, 30, 40)] == [100, 150, 200, 500, 800]
-    assert at(points, 50) == 1100 and at(points, 5) == 50  # beyond them: the outermost lines go on
-    assert at([(10, 0), (20, 100)], 1) == 0  # never below
-    assert at([(10, 100)], 25) == 250
 
 
 def test_the_error_is_that_of_a_size_left_out():
