@@ -25,6 +25,7 @@ from ..errors import OstinatoError, Unsupported
 from .experts import refuse_experts_apart
 from ..stages.idle import give_idle
 from .rebuild import Rebuilt, rebuild
+from ..section.refusals import check_slices
 from ..section.search import kept_plan
 from ..stages.sharding import check_layers, shards_of
 from ..upstream import Model
@@ -137,6 +138,7 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
         step_plans.refuse(program, plans.stages_of(program), paths.plan.read_text())
     plans.check_shape(program, model.topology().get_dim("pipe"), model._layer_specs)
     check_layers(model._layer_specs, plans.stages_of(program))
+    check_slices(model, plans.stages_of(program), section.sizes is not None)
     if section.sizes:
         prepared.placement = paths.placement.read_text()
         prepared.measured = paths.sizes.read_text() if paths.sizes else ""
@@ -152,7 +154,7 @@ def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool
     prepared.places = [cores.Place(*statement.place) for statement in everyone]
     if prepared.program is None:
         return
-    digests = model_identity.together([statement.layers for statement in everyone])
+    digests = model_identity.together([statement.layers for statement in everyone], model.topology())
     note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs, made)
     # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they compute.
     counted = prepared.profiled.shares_cores or prepared.checked()[0].searches

@@ -30,14 +30,22 @@ def check_run(model: Model, config) -> None:
     if any(kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__):  # DeepSpeed has it since 0.19.8
         raise Unsupported("DualPipeVModule brings its own stages and schedule: give ostinato a PipelineModule")
     check_keys(config._param_dict)
-    for key in ("pipe_partitioned", "grad_partitioned"):
-        if config.pipeline[key] and model.topology().get_dim("model") > 1:
-            raise Unsupported(f'"pipeline": {{"{key}": true}} does not work with a plan: switch it off')
     stage = config.zero_config.stage
     if stage > 1:
         raise Unsupported(f'"zero_optimization": {{"stage": {stage}}} does not work with pipelines: use 0 or 1')
-    if type(model).__name__ == "GPT2ModelPipe":
-        raise Unsupported("GPT2ModelPipe's attention mask is sent by DeepSpeed in a way of its own: pass it to the layers")
+
+
+def check_slices(model: Model, stages: list[plans.Stage], sizes: bool) -> None:
+    """Raises Unsupported for what a plan cannot have where ranks hold slices of layers. `sizes`: every step has a plan of its own."""
+    if model.topology().get_dim("model") <= 1:
+        return
+    slicing = 'with tensor slicing (the "model" axis of the topology)'
+    if sizes:
+        raise Unsupported(f'"sizes" in the "ostinato" section does not work {slicing}: each pipeline would plan its steps alone')
+    if several := [stage for stage in stages if stage.sharded]:
+        raise Unsupported(f"stage {several[0].index} of the placement is sharded over pipeline ranks, which does not work {slicing}: give it one rank")
+    if plans.copies_of(stages) > 1:
+        raise Unsupported(f"a plan that runs the model in two directions does not work {slicing}")
 
 
 def untried_version(version: str) -> str:
