@@ -5,11 +5,9 @@ import io
 import re
 from contextlib import redirect_stdout
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from ostinato.deepspeed.equal.prints import Records, compare
 from ostinato.deepspeed.errors import OstinatoError, Unsupported
 from ostinato.deepspeed.place.model_identity import together

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small GPT of which slice ranks hold parts, as Megatron's and gpt-neox's do: linears cut by columns and then by rows, dropout from a
-generator of the slice, (hidden, mask of booleans) across every border, and a tied embedding with positions that are not tied.
+generator of the slice, (hidden, mask of booleans) across every border, and a tied embedding.
 """
 
 from types import SimpleNamespace
@@ -82,7 +82,7 @@ class Block(nn.Module):
 class Embedding(nn.Module):
     def __init__(self):
         super().__init__()
-        self.words, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
 
     @property
     def weight(self):
@@ -90,7 +90,7 @@ class Embedding(nn.Module):
 
     def forward(self, given):
         tokens, mask = given
-        return self.words(tokens) + self.positions.weight, mask
+        return self.words(tokens), mask
 
 
 def without_mask(given):
