@@ -25,6 +25,7 @@ DROPOUT = replace(SLICED, model="sliced dropout")
 MOVED = Layout("moved", (3,), (0, 1))  # 1F1B cuts at 4
 LOOPED = Layout("looped", (2, 4, 6), (0, 1, 0, 1))
 TURNED = Layout("turned", (4,), (1, 0))
+CHECKPOINTED = {"checkpoint_interval": 1, "checkpointable": ("Block",)}
 ZERO_1, BF16 = {"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}
 
 
@@ -39,9 +40,9 @@ EQUAL = {
     "looped": ("looped", SLICED),
     "zero1": ("moved", replace(SLICED, optimizer="Adam", config=ZERO_1)),
     "bf16-zero1": ("looped", replace(SLICED, optimizer="Adam", config=BF16 | ZERO_1)),
-    "checkpointed": ("moved", replace(SLICED, checkpoint_interval=1)),
+    "checkpointed": ("moved", replace(SLICED, **CHECKPOINTED)),
     "dropout": ("looped", DROPOUT),
-    "dropout-checkpointed": ("moved", replace(DROPOUT, checkpoint_interval=1)),
+    "dropout-checkpointed": ("moved", replace(DROPOUT, **CHECKPOINTED)),
     "gpt2": ("moved", replace(SLICED, model="gpt2")),
 }
 
@@ -106,7 +107,7 @@ def without_data(options: Options) -> str:
 
 def test_no_slice_rank_has_data(world4, plans):
     for said in world4.run(without_data, replace(SLICED, section=plans["moved"])):
-        assert "train_batch() was given no data on ranks 2 and 3" in said
+        assert "train_batch() was given no data on ranks 2, 3" in said
 
 
 # ---- checkpoints
@@ -155,7 +156,7 @@ def recorded(options: Options, harm: bool = False) -> str:
         if harm and sliced_model.here.index:
             for name, p in engine.module.named_parameters():
                 if name == "4.up":
-                    p.data.mul_(1.001)
+                    p.data.mul_(1.1)
         engine.train_batch(data)
     return recorder.all().to_text()
 
@@ -168,7 +169,7 @@ def test_every_slice_is_compared(world4, stock, plans, config):
     same = compare(expected, Records.from_text(world4.run(recorded, replace(options, section=plans["looped"]))[0]))
     assert same.equal and same.sentence() == "steps 1 and 2: losses, gradients and weights of 6 layers equal DeepSpeed's 1F1B bit for bit"
     harmed = compare(expected, Records.from_text(world4.run(recorded, replace(options, section=plans["looped"]), True)[0]))
-    assert any(d.name == "4.up@0, slice 1" and d.kind == "weights" for d in harmed.differences)
+    assert any(d.name == "4.up@0, slice 1" and d.kind == "gradients" for d in harmed.differences)
 
 
 def said_in(options: Options, job, *arguments) -> tuple:
@@ -234,7 +235,7 @@ def masks_of_numbers(options: Options) -> str:
 
 
 def test_a_mask_that_deepspeed_would_turn_into_booleans(world4, plans):
-    said = world4.run(masks_of_numbers, replace(SLICED, section=plans["moved"]))
+    said = world4.run(masks_of_numbers, replace(SLICED, section=plans["moved"] | {"timeout_s": 3}))
     assert all(re.search(r"layer 2 hands on torch.float32 as the last of its tensors.*GPT2ModelPipe", line) for line in said[:2]), said
 
 
