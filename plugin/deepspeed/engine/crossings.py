@@ -24,7 +24,7 @@ def crossing(stage: Stage, outputs: Any, stock: list[int], masked: bool = False)
     `masked`: there, the last of several tensors arrives as booleans (GPT2ModelPipe).
     """
     last = stage.layers[-1]
-    if masked and isinstance(outputs, tuple) and torch.is_tensor(outputs[-1]) and outputs[-1].dtype != torch.bool:
+    if masked and isinstance(outputs, tuple) and outputs and torch.is_tensor(outputs[-1]) and outputs[-1].dtype != torch.bool:
         raise OstinatoError(
             f"layer {last} hands on {outputs[-1].dtype} as the last of its tensors, of which DeepSpeed makes booleans where its own partition cuts the model, for it "
             "takes it for an attention mask (GPT2ModelPipe): hand on booleans, or call engine.set_has_attention_mask(False)"

@@ -64,11 +64,18 @@ def test_with_replicas(plans):
             assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
 
 
+def test_clipped_by_a_norm_that_is_summed_rank_by_rank(world4, stock, plans):
+    options = replace(SLICED, config=ZERO_1 | {"gradient_clipping": 0.1})
+    for ours, theirs in zip(world4.run(training.train, replace(options, section=plans["moved"])), stock(world4, options), strict=True):
+        assert ours["norm"] == pytest.approx(theirs["norm"], rel=1e-6)
+        training.close(ours["last"], theirs["last"])
+
+
 # ---- data
 
 
 def brought(options: Options) -> tuple:
-    """Slice rank 0 alone has data; the calls of batch_fn of this rank until step 1, 2, ... is over; losses, and weights."""
+    """Slice rank 0 alone has data. Losses and weights, and how often this rank has called batch_fn when step 1, 2, ... is over."""
     engine, calls, after = make_engine(options), [], []
 
     def batch_fn(item):
@@ -79,6 +86,7 @@ def brought(options: Options) -> tuple:
     data = engine.batches(7 + engine.grid.data_parallel_id) if sliced_model.here.index == 0 else None
     losses = []
     for _ in range(options.steps):
+        engine.set_train_batch_size(engine.train_batch_size())  # in every step, as Megatron-DeepSpeed does
         losses.append(engine.train_batch(data).item())
         after.append(len(calls))
     losses.append(engine.eval_batch(data).item())
