@@ -44,8 +44,6 @@ def check_slices(model: Model, stages: list[plans.Stage], sizes: bool) -> None:
         raise Unsupported(f'"sizes" in the "ostinato" section does not work {slicing}: each pipeline would plan its steps alone')
     if several := [stage for stage in stages if stage.sharded]:
         raise Unsupported(f"stage {several[0].index} of the placement is sharded over pipeline ranks, which does not work {slicing}: give it one rank")
-    if plans.copies_of(stages) > 1:
-        raise Unsupported(f"a plan that runs the model in two directions does not work {slicing}")
 
 
 def untried_version(version: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor slicing (3D parallelism): ranks of a "model" axis hold slices of the same layers, run one plan, and train as under DeepSpeed's 1F1B."""
+"""Tensor slicing (3D parallelism): ranks of a "model" axis hold slices of the same layers, and train under one plan as under 1F1B."""
 
 import io
 import re
@@ -16,6 +16,7 @@ from ostinato.deepspeed.section.refused_keys import whole_messages
 from support import sliced_model, training
 from support.plans import Layout, make_plan
 from support.profiles import write_profile
+from support.shapes import placement_text, two_directions
 from support.sliced_model import LAYERS, broadcast
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
 from support.worlds import World
@@ -60,14 +61,26 @@ def test_equal(case, world4, stock, plans):
 def test_with_replicas(plans):
     options = replace(SLICED, steps=2)
     with World(8) as world:
-        for ours, theirs in zip(world.run(training.train, replace(options, section=plans["moved"])), world.run(training.train, options), strict=True):
-            assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
+        got, expected = world.run(training.train, replace(options, section=plans["moved"])), world.run(training.train, options)
+    for ours, theirs in zip(got, expected, strict=True):
+        assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
 
 
 def test_clipped_by_a_norm_that_is_summed_rank_by_rank(world4, stock, plans):
     options = replace(SLICED, config=ZERO_1 | {"gradient_clipping": 0.1})
     for ours, theirs in zip(world4.run(training.train, replace(options, section=plans["moved"])), stock(world4, options), strict=True):
         assert ours["norm"] == pytest.approx(theirs["norm"], rel=1e-6)
+        training.close(ours["last"], theirs["last"])
+
+
+@pytest.mark.parametrize("config", [{"gradient_clipping": 0.1}, ZERO_1], ids=["clipped", "zero1"])
+def test_two_directions(world4, stock, tmp_path, config):
+    text = placement_text("x", two_directions((4,), LAYERS), False)
+    plan = make_plan(tmp_path, Layout("x", (), ()), LAYERS, MICRO_BATCHES // 2, text=text)
+    options = replace(SLICED, config=config)
+    got = world4.run(training.train, replace(options, section={"plan": str(plan)}))
+    for ours, theirs in zip(got, stock(world4, options), strict=True):
+        assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-6)
         training.close(ours["last"], theirs["last"])
 
 
@@ -250,9 +263,8 @@ def test_a_mask_that_deepspeed_would_turn_into_booleans(world4, plans):
 def test_refused():
     model = SimpleNamespace(topology=lambda: SimpleNamespace(get_dim=lambda _: 2))
     unsliced = SimpleNamespace(topology=lambda: SimpleNamespace(get_dim=lambda _: 0))
-    usual = SimpleNamespace(index=0, sharded=False, copy=0)
-    cases = {"sizes": ([usual], True), "sharded over pipeline ranks": ([SimpleNamespace(index=0, sharded=True, copy=0)], False)}
-    cases["two directions"] = ([usual, SimpleNamespace(index=1, sharded=False, copy=1)], False)
+    usual, sharded = SimpleNamespace(index=0, sharded=False), SimpleNamespace(index=1, sharded=True)
+    cases = {"sizes": ([usual], True), "stage 1 of the placement is sharded over pipeline ranks": ([usual, sharded], False)}
     check_slices(model, [usual], False)
     for words, (stages, sizes) in cases.items():
         check_slices(unsliced, stages, sizes)

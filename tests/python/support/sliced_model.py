@@ -131,9 +131,9 @@ class Sliced:
         torch.manual_seed(1000 + mine.pipe)  # whole parameters are equal on all slices
         tracker().reset()
         tracker().add("model-parallel-rng", 5000 + 10 * mine.pipe + mine.model)
-        tied = {"tied_weight_attr": "weight"}
+        first, last = (TiedLayerSpec("embed", Embedding, forward_fn=of, tied_weight_attr="weight") for of in (None, logits))
         blocks = [LayerSpec(Block, self._dropout) for _ in range(BLOCKS)]
-        return [TiedLayerSpec("embed", Embedding, **tied), *blocks, without_mask, LayerSpec(nn.LayerNorm, WIDTH), TiedLayerSpec("embed", Embedding, forward_fn=logits, **tied)]
+        return [first, *blocks, without_mask, LayerSpec(nn.LayerNorm, WIDTH), last]
 
     @staticmethod
     def loss(made, labels):
