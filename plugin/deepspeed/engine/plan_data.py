@@ -43,9 +43,9 @@ class PlanData(StagePasses):
     def _refuse_without_data(self, data_iter) -> None:
         """All ranks must call it, and raise the same."""
         given = self.data_iterator if data_iter is None else data_iter
-        everyone = everyones((self._reads_data(), given is not None, given is BROUGHT, self.grid.slice_group))
-        data = [given and not brought for _, given, brought, _ in everyone]
-        lacks = [reads and not (data[rank] or (brought and any(data[peer] for peer in peers))) for rank, (reads, _, brought, peers) in enumerate(everyone)]
+        everyone = everyones((self._reads_data(), given is not None and given is not BROUGHT, given is BROUGHT, self.grid.slice_group))
+        owns = [own for _, own, _, _ in everyone]
+        lacks = [reads and not own and not (brought and any(owns[peer] for peer in peers)) for reads, own, brought, peers in everyone]
         if ranks := [rank for rank, without in enumerate(lacks) if without]:
             raise OstinatoError(
                 f"train_batch() was given no data on {ranks_in_words(ranks)}, where the plan reads it: give it to every rank, or to those of "
