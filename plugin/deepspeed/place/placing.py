@@ -25,7 +25,6 @@ from ..errors import OstinatoError, Unsupported
 from .experts import refuse_experts_apart
 from ..stages.idle import give_idle
 from .rebuild import Rebuilt, rebuild
-from ..section.refusals import check_slices
 from ..section.search import kept_plan
 from ..stages.sharding import check_layers, shards_of
 from ..upstream import Model
@@ -138,7 +137,6 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
         step_plans.refuse(program, plans.stages_of(program), paths.plan.read_text())
     plans.check_shape(program, model.topology().get_dim("pipe"), model._layer_specs)
     check_layers(model._layer_specs, plans.stages_of(program))
-    check_slices(model, plans.stages_of(program), section.sizes is not None)
     if section.sizes:
         prepared.placement = paths.placement.read_text()
         prepared.measured = paths.sizes.read_text() if paths.sizes else ""

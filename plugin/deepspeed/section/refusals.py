@@ -35,15 +35,13 @@ def check_run(model: Model, config) -> None:
         raise Unsupported(f'"zero_optimization": {{"stage": {stage}}} does not work with pipelines: use 0 or 1')
 
 
-def check_slices(model: Model, stages: list[plans.Stage], sizes: bool) -> None:
-    """Raises Unsupported for what a plan cannot have where ranks hold slices of layers. `sizes`: every step has a plan of its own."""
-    if model.topology().get_dim("model") <= 1:
-        return
-    slicing = 'with tensor slicing (the "model" axis of the topology)'
-    if sizes:
-        raise Unsupported(f'"sizes" in the "ostinato" section does not work {slicing}: each pipeline would plan its steps alone')
-    if several := [stage for stage in stages if stage.sharded]:
-        raise Unsupported(f"stage {several[0].index} of the placement is sharded over pipeline ranks, which does not work {slicing}: give it one rank")
+def check_slices(model: Model) -> None:
+    """Raises Unsupported where each step is to have its own plan, and ranks hold slices of layers."""
+    if model.topology().get_dim("model") > 1:
+        raise Unsupported(
+            '"sizes" in the "ostinato" section does not work with tensor slicing (the "model" axis of the topology): each pipeline would plan its '
+            "steps alone; leave it out"
+        )
 
 
 def untried_version(version: str) -> str:

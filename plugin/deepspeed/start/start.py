@@ -32,7 +32,7 @@ from ..tell.last_words import speak_last
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of
 from ..place.rebuild import moves, stock_names
 from ..place.tied import bound_layers
-from ..section.refusals import check_own, check_run, refuse_uneven, restrictions_of, untried_version
+from ..section.refusals import check_own, check_run, check_slices, refuse_uneven, restrictions_of, untried_version
 from ..section.refused_keys import untried_keys, whole_messages
 from ..engine.run import Run
 from ..section.search import Size, kept_plan, shared_plan, texts_of
@@ -184,6 +184,7 @@ def _prepare(section: dict, file: str | None, model: Model, config: Config) -> P
         check_run(model, config)
         made.paths = resolve(made.section, file, again.left_by_first())
         if made.section.sizes:
+            check_slices(model)
             size_function(made.section.sizes)
             _check_shapes(made.section, model)
         check_outputs(made.paths, dist.get_rank())

@@ -11,8 +11,8 @@ import pytest
 from ostinato.deepspeed.equal.prints import Records, compare
 from ostinato.deepspeed.errors import OstinatoError, Unsupported
 from ostinato.deepspeed.place.model_identity import together
-from ostinato.deepspeed.section.refusals import check_slices
 from ostinato.deepspeed.section.refused_keys import whole_messages
+from ostinato.restrictions import of_classes
 from support import sliced_model, training
 from support.plans import Layout, make_plan
 from support.profiles import write_profile
@@ -260,16 +260,28 @@ def test_a_mask_that_deepspeed_would_turn_into_booleans(world4, plans):
     assert all(re.search(r"layer 2 hands on torch.float32 as the last of its tensors.*GPT2ModelPipe", line) for line in said[:2]), said
 
 
-def test_refused():
-    model = SimpleNamespace(topology=lambda: SimpleNamespace(get_dim=lambda _: 2))
-    unsliced = SimpleNamespace(topology=lambda: SimpleNamespace(get_dim=lambda _: 0))
-    usual, sharded = SimpleNamespace(index=0, sharded=False), SimpleNamespace(index=1, sharded=True)
-    cases = {"sizes": ([usual], True), "stage 1 of the placement is sharded over pipeline ranks": ([usual, sharded], False)}
-    check_slices(model, [usual], False)
-    for words, (stages, sizes) in cases.items():
-        check_slices(unsliced, stages, sizes)
-        with pytest.raises(Unsupported, match=f"{words}.*tensor slicing"):
-            check_slices(model, stages, sizes)
+def refused(options: Options) -> str:
+    try:
+        make_engine(options)
+    except Unsupported as error:
+        return str(error)
+    return ""
+
+
+def test_steps_with_their_own_plans_are_refused(world4, plans):
+    """Each pipeline would plan alone."""
+    for said in world4.run(refused, replace(SLICED, section=plans["moved"] | {"sizes": "tokens"})):
+        assert '"sizes" in the "ostinato" section does not work with tensor slicing' in said
+
+
+@pytest.mark.parametrize(("slices", "rules"), [(0, []), (1, []), (2, ["no_shards"])])
+def test_what_ranks_hold_slices_of_is_not_cut_once_more(slices, rules):
+    from deepspeed.pipe import PipelineModule
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    model = PipelineModule.__new__(PipelineModule)
+    vars(model)["topology"] = lambda: SimpleNamespace(get_dim={"model": slices}.__getitem__)
+    assert [one.rule for one in of_classes(model, PipelineEngine)] == rules
 
 
 def test_slices_of_unequal_shapes():
