@@ -25,7 +25,8 @@ class Restriction:
 
 def of_classes(model: Any, engine: Any) -> list[Restriction]:
     """Of a PipelineModule and its PipelineEngine, or the latter's class: what the script runs around all layers of a rank, and so once for each
-    stage where a rank has several."""
+    stage where a rank has several; and tensor slicing."""
+    sliced = [Restriction("no_shards", 'its ranks hold slices of layers (the "model" axis of the topology)')] * (model.topology().get_dim("model") > 1)
     kind, what = getattr(model, "own_kind", type(model)), ""
     forward = next(run for command, run in engine._INSTRUCTION_MAP.items() if command.__name__ == "ForwardPass")
     if "forward" in vars(model) or not is_deepspeeds(kind.forward):
@@ -33,9 +34,9 @@ def of_classes(model: Any, engine: Any) -> list[Restriction]:
     elif not is_deepspeeds(forward):
         what = f"{getattr(engine, '__name__', type(engine).__name__)} has its own forward pass"
     if not what:
-        return []
+        return sliced
     what += ", which 1F1B runs once for all layers of a rank"
-    return [Restriction("most_chunks", what, chunks=1), Restriction("no_shards", what)]
+    return [Restriction("most_chunks", what, chunks=1), Restriction("no_shards", what), *sliced]
 
 
 def is_deepspeeds(function: Any) -> bool:

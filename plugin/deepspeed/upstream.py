@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     class Topology:
         """deepspeed.runtime.pipe.topology.ProcessTopology"""
 
+        def get_coord(self, rank: int) -> Any: ...
         def get_dim(self, axis: str) -> int: ...
 
     class Grid:
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
         pp_proc_group: ProcessGroup
         dp_group: list[int]
         pipe_groups: list[list[int]]  # pp_group of every pipeline
+        slice_group: list[int]  # ranks that hold a slice each of the same layers: this one alone without tensor slicing
+        slice_parallel_size: int
 
         def stage_to_global(self, stage_id: int) -> int: ...
         def get_data_parallel_group(self) -> ProcessGroup: ...
         def get_data_parallel_rank(self) -> int: ...
-        def get_slice_parallel_world_size(self) -> int: ...
+        def get_slice_parallel_rank(self) -> int: ...
 
     class Config:
         """deepspeed.runtime.config.DeepSpeedConfig"""
@@ -104,6 +107,10 @@ if TYPE_CHECKING:
         global_rank: int
         global_steps: int
         grid: Grid
+        has_attention_mask: bool
+        has_bool_tensors: bool
+        is_grad_partitioned: bool
+        is_pipe_partitioned: bool
         loss: Any
         micro_batches: int
         module: Any  # Model; under a plan also module.StagedLayers
@@ -164,7 +171,7 @@ if TYPE_CHECKING:
         def zero_grad(self) -> None: ...
         def zero_optimization(self) -> bool: ...
 else:
-    Config = Engine = Grid = Model = object
+    Config = Engine = Grid = Model = Topology = object
 
 
 def count_elsewhere(parameter: torch.Tensor, elsewhere: bool) -> None:

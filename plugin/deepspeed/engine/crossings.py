@@ -19,9 +19,16 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 NOT_ITS_OWN = ("_backward_hook_managers", "_dynamo", "ds_", "ostinato_")  # attributes that DeepSpeed and torch give a tensor begin so
 
 
-def crossing(stage: Stage, outputs: Any, stock: list[int]) -> Any:
-    """`outputs`, safe from what the stage's layers go on writing to: a mask that is a buffer, say. `stock`: DeepSpeed's own partition."""
+def crossing(stage: Stage, outputs: Any, stock: list[int], masked: bool = False) -> Any:
+    """`outputs`, safe from what the stage's layers go on writing to: a mask that is a buffer, say. `stock`: DeepSpeed's own partition;
+    `masked`: there, the last of several tensors arrives as booleans (GPT2ModelPipe).
+    """
     last = stage.layers[-1]
+    if masked and isinstance(outputs, tuple) and outputs and torch.is_tensor(outputs[-1]) and outputs[-1].dtype != torch.bool:
+        raise OstinatoError(
+            f"layer {last} hands on {outputs[-1].dtype} as the last of its tensors, of which DeepSpeed makes booleans where its own partition cuts the model, for it "
+            "takes it for an attention mask (GPT2ModelPipe): hand on booleans, or call engine.set_has_attention_mask(False)"
+        )
     what = _no_tensors(outputs) or ("" if last + 1 in stock else stripped(outputs))
     if what:
         raise OstinatoError(

@@ -191,6 +191,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         begin = time.perf_counter()
         run = self._ostinato
         if not self._steps_here:
+            data_iter = self._or_brought(data_iter) if self.data_iterator is None else data_iter
             self._refuse_without_data(data_iter)
             self.module.follow()
             run.readers.begin(data_iter)

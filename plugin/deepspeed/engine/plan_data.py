@@ -2,6 +2,7 @@
 """The data iterator of an engine that runs a plan: which ranks read it, and when; where each step has a plan of its own, all of a step
 before it begins."""
 
+from itertools import repeat
 from typing import Any
 
 from ostinato.ranks.groups import everyones
@@ -11,6 +12,9 @@ from ..errors import OstinatoError
 from ..data.items import making_once, own
 from ..data.sizes import Seen, seen_by, size_function
 from .stage_passes import StagePasses
+
+
+BROUGHT = repeat(None)  # stands for None where batch_fn(None) has the data from the slice rank that reads them
 
 
 class PlanData(StagePasses):
@@ -26,16 +30,23 @@ class PlanData(StagePasses):
     def set_dataiterator(self, iterator):
         if self._reads_data():
             self.training_dataloader = None
-            self.data_iterator = iterator
+            self.data_iterator = self._or_brought(iterator)
         elif not self._steps_here:
             self._ostinato.offered = iterator
+
+    def _or_brought(self, iterator):
+        """Of ranks that hold slices of the same layers DeepSpeed lets one read, and calls batch_fn, which may send, on all of them."""
+        return BROUGHT if iterator is None and self.batch_fn is not None and self.grid.slice_parallel_size > 1 else iterator
 
     def _reads_data(self) -> bool:
         return any(c.rank == self.stage_id and (c.reads or c.ends) for c in self._ostinato.stages)
 
     def _refuse_without_data(self, data_iter) -> None:
         """All ranks must call it, and raise the same."""
-        lacks = everyones(self._reads_data() and data_iter is None and self.data_iterator is None)
+        given = self.data_iterator if data_iter is None else data_iter
+        everyone = everyones((self._reads_data(), given is not None and given is not BROUGHT, given is BROUGHT, self.grid.slice_group))
+        owns = [own for _, own, _, _ in everyone]
+        lacks = [reads and not own and not (brought and any(owns[peer] for peer in peers)) for reads, own, brought, peers in everyone]
         if ranks := [rank for rank, without in enumerate(lacks) if without]:
             raise OstinatoError(
                 f"train_batch() was given no data on {ranks_in_words(ranks)}, where the plan reads it: give it to every rank, or to those of "

@@ -120,7 +120,7 @@ class StagePasses(Engine):
         buffers["inputs"][batch] = buffers["outputs"][batch] = buffers["labels"][batch] = None
         if stage.ends:
             return outputs
-        outputs = crossing(stage, outputs, run.stock_parts)
+        outputs = crossing(stage, outputs, run.stock_parts, self.has_attention_mask or self.has_bool_tensors)
         if self._steps_here <= 1 and _gradients(outputs) > 1 and (run.splits(stage) or not self._one_by_one(stage)):
             run.several.add(stage.layers[-1])
         alone = isinstance(outputs, tuple) and len(outputs) == 1

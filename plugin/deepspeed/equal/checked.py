@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe.schedule import OptimizerStep
-from deepspeed.runtime.utils import is_model_parallel_parameter
 from ostinato.ranks.groups import everyones
 
 from ..randomness.random_state import random_state_kept
@@ -51,8 +50,9 @@ class Recorder:
     def all(self) -> Records:
         """Of all ranks, each of which must call it: the same on each. What several hold is in it once."""
         self._leave()
-        mine = self._records(self._steps, self._itself)
-        return _merged(everyones((self._engine.grid.get_data_parallel_rank(), mine)))
+        mine, grid = self._records(self._steps, self._itself), self._engine.grid
+        which, replica = grid.get_slice_parallel_rank(), grid.get_data_parallel_rank()
+        return _merged(everyones((f"{replica}, slice {which}" if which else str(replica), mine)))
 
     def _records(self, steps: list[Step], itself: list[Difference]) -> Records:
         eps = max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
@@ -126,11 +126,10 @@ class Recorder:
         """Those that this rank holds all of."""
         run = getattr(self._engine, "_ostinato", None)
         parts, shards = ({id(part.parameter) for part in run.parts}, run.shards) if run else (set(), {})
-        sliced = self._engine.grid.get_slice_parallel_world_size() > 1  # Megatron's layers mark parameters with one slice, too
         for name, tensor in named:
             layer = _layer_of(name, self._engine.module._layer_specs)
             of_shard = layer in shards and not isinstance(tensor, torch.nn.Parameter)
-            if of_shard or id(tensor) in parts or (sliced and is_model_parallel_parameter(tensor)):
+            if of_shard or id(tensor) in parts:
                 self._left_out.add(name)
             elif name != IDLE:
                 self._layers[name] = layer
@@ -188,8 +187,10 @@ def _layer_of(name: str, specs: list[Any]) -> int:
     return int(first) if first.isdigit() else len(specs)
 
 
-def _merged(everyone: list[tuple[int, Records]]) -> Records:
-    """`everyone`: (replica, record) by rank. Where a replica's tensor is another (BatchNorm's statistics), it is name@replica."""
+def _merged(everyone: list[tuple[str, Records]]) -> Records:
+    """`everyone`: (replica and slice, record) by rank. Where the tensor of one is another (BatchNorm's statistics, a slice of a weight), it
+    is name@replica.
+    """
     layers: dict[str, int] = {}
     steps: list[Step] = [{kind: {} for kind in KINDS} for _ in range(min(len(mine.steps) for _, mine in everyone))]
     for replica, mine in everyone:

@@ -15,7 +15,7 @@ from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, 
 
 from ..errors import OstinatoError
 from ..randomness.random_state import random_state_kept
-from ..upstream import Model
+from ..upstream import Model, Topology
 
 
 def names_of(model: Model) -> list[str]:
@@ -35,15 +35,18 @@ def local_digests(model: Model) -> dict[int, str]:
     return digests
 
 
-def together(of_ranks: list[dict[int, str]]) -> dict[int, str]:
-    """The digests of layers, by index. Raises OstinatoError where two ranks hold the same layer with other parameters."""
-    whole: dict[int, str] = {}
+def together(of_ranks: list[dict[int, str]], topology: Topology) -> dict[int, str]:
+    """The digests of layers, by index; of slices, that of the first, which is profiled. Raises OstinatoError where two ranks hold the same
+    layer, or the same slice of it, with other parameters.
+    """
+    whole: dict[tuple[int, int], tuple[str, int]] = {}
     for rank, digests in enumerate(of_ranks):
+        which = getattr(topology.get_coord(rank=rank), "model", 0)
         for index, digest in digests.items():
-            if whole.setdefault(index, digest) != digest:
-                first = next(r for r, other in enumerate(of_ranks) if index in other)
+            known, first = whole.setdefault((which, index), (digest, rank))
+            if known != digest:
                 raise OstinatoError(f"layer {index} has other parameters on rank {rank} than on rank {first}")
-    return whole
+    return {index: digest for (which, index), (digest, _) in whole.items() if which == 0}
 
 
 @dataclass(frozen=True)

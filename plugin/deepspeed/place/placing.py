@@ -160,7 +160,7 @@ def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool
     prepared.places = [cores.Place(*statement.place) for statement in everyone]
     if prepared.program is None:
         return
-    digests = model_identity.together([statement.layers for statement in everyone])
+    digests = model_identity.together([statement.layers for statement in everyone], model.topology())
     note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs, made)
     # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they compute.
     counted = prepared.profiled.shares_cores or prepared.checked()[0].searches

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from .random_state import KINDS, same, states
 
-TORCHS = set(KINDS[:2])  # what a generator of torch's draws from
+TORCHS = set(KINDS[:3])  # what a generator of torch's draws from
 BATCH, LOSS, LAYERS, BACKWARD = "the batch", "the loss", "layers", "backwards"  # what may draw beside single layers; `LAYERS`: some of them
 
 

@@ -4,12 +4,18 @@
     count = taken(before, after)          # of each kind; None: the later state is not so reached
     state = advanced(before, count)
 
+Beside torch's own generators these are the states of DeepSpeed's tracker (deepspeed.checkpointing), which Megatron's layers put in their
+place while they draw for a slice.
+
 A processor's generator (mt19937) hands out 32-bit words, and is advanced by drawing them; an accelerator's (Philox) counts, so
 that its state is a seed and an offset. A state is a tuple, one entry a generator that this process draws from.
 """
 
+from typing import Any
+
 import torch
 
+PHILOX = 16  # bytes of a state: seed and offset
 BLOCK = 624  # words that mt19937 makes at a time
 FURTHEST = 1 << 24  # words: a layer that draws more from a processor's generator is not followed
 LEFT = slice(8, 12)  # of the state: how many words of the block are left, as int32
@@ -20,6 +26,22 @@ Counts = tuple[int, ...]
 
 
 def current() -> State:
+    return *own(), *tracked()
+
+
+def tracked() -> State:
+    """By name."""
+    states = _tracker().get_states()
+    return tuple(states[name] for name in sorted(states))
+
+
+def _tracker() -> Any:
+    from deepspeed.runtime.activation_checkpointing.checkpointing import get_cuda_rng_tracker
+
+    return get_cuda_rng_tracker()
+
+
+def own() -> State:
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
@@ -31,25 +53,28 @@ def current() -> State:
 def become(state: State) -> None:
     from deepspeed.accelerator import get_accelerator
 
-    torch.set_rng_state(state[0])
-    for own in state[1:]:
-        get_accelerator().set_rng_state(own)
+    host, *others = state
+    torch.set_rng_state(host)
+    if get_accelerator().device_name() != "cpu":
+        get_accelerator().set_rng_state(others.pop(0))
+    states = _tracker().get_states()
+    _tracker().set_states(states | dict(zip(sorted(states), others, strict=False)))
 
 
 def same(a: State, b: State) -> bool:
-    return all(map(torch.equal, a, b))
+    return len(a) == len(b) and all(map(torch.equal, a, b))
 
 
 def taken(before: State, after: State) -> Counts | None:
     """O(words that lie between, or FURTHEST where there are none such)."""
-    counts = [_words(before[0], after[0]), *map(_offsets, before[1:], after[1:])]
+    counts = [(_offsets if was.numel() == PHILOX else _words)(was, now) for was, now in zip(before, after, strict=False)]
     known = tuple(count for count in counts if count is not None)
-    return known if len(known) == len(counts) else None
+    return known if len(known) == len(before) == len(after) else None
 
 
 def advanced(state: State, counts: Counts) -> State:
     """O(words) for a processor's generator, else O(1)."""
-    return _after_words(state[0], counts[0]), *map(_after_offset, state[1:], counts[1:])
+    return tuple((_after_offset if was.numel() == PHILOX else _after_words)(was, count) for was, count in zip(state, counts, strict=True))
 
 
 def _words(before: torch.Tensor, after: torch.Tensor) -> int | None:
@@ -88,7 +113,7 @@ def _offsets(before: torch.Tensor, after: torch.Tensor) -> int | None:
     """Of a Philox generator: (seed, offset), 8 bytes each."""
     if torch.equal(before, after):
         return 0
-    if before.numel() != 16 or after.numel() != 16 or not torch.equal(before[:8], after[:8]):
+    if after.numel() != PHILOX or not torch.equal(before[:8], after[:8]):
         return None
     difference = int(after[8:].view(torch.int64) - before[8:].view(torch.int64))
     return difference if difference > 0 else None

@@ -22,18 +22,19 @@ import torch
 
 from . import generators
 
-KINDS = ("torch", "the accelerator", "Python's random", "NumPy")
+KINDS = ("torch", "the accelerator", "DeepSpeed's tracker", "Python's random", "NumPy")
 
 
 def states() -> tuple:
     """In the order of KINDS; None for an accelerator that is the processor. O(size of the states): tens of microseconds."""
-    host, *accelerator = generators.current()
-    return host, accelerator[0] if accelerator else None, *foreign()
+    host, *accelerator = generators.own()
+    return host, accelerator[0] if accelerator else None, generators.tracked(), *foreign()
 
 
 def become(kept: tuple) -> None:
-    generators.become(tuple(state for state in kept[:2] if state is not None))
-    _become_foreign(kept[2:])
+    host, accelerator, tracked, *others = kept
+    generators.become((host, *([] if accelerator is None else [accelerator]), *tracked))
+    _become_foreign(tuple(others))
 
 
 def foreign() -> tuple:
@@ -42,9 +43,11 @@ def foreign() -> tuple:
 
 
 def same(was, now) -> bool:
-    """Of one generator."""
+    """Of one generator, or of those in DeepSpeed's tracker."""
     if torch.is_tensor(was):
         return torch.equal(was, now)
+    if isinstance(was, tuple) and all(map(torch.is_tensor, was)):
+        return generators.same(was, now)
     if isinstance(was, tuple) and len(was) == 5:  # NumPy's, with an array in it
         return was[0] == now[0] and was[2:] == now[2:] and numpy.array_equal(was[1], now[1])
     return was == now

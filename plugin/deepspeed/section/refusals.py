@@ -30,14 +30,18 @@ def check_run(model: Model, config) -> None:
     if any(kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__):  # DeepSpeed has it since 0.19.8
         raise Unsupported("DualPipeVModule brings its own stages and schedule: give ostinato a PipelineModule")
     check_keys(config._param_dict)
-    for key in ("pipe_partitioned", "grad_partitioned"):
-        if config.pipeline[key] and model.topology().get_dim("model") > 1:
-            raise Unsupported(f'"pipeline": {{"{key}": true}} does not work with a plan: switch it off')
     stage = config.zero_config.stage
     if stage > 1:
         raise Unsupported(f'"zero_optimization": {{"stage": {stage}}} does not work with pipelines: use 0 or 1')
-    if type(model).__name__ == "GPT2ModelPipe":
-        raise Unsupported("GPT2ModelPipe's attention mask is sent by DeepSpeed in a way of its own: pass it to the layers")
+
+
+def check_slices(model: Model) -> None:
+    """Raises Unsupported where each step is to have its own plan, and ranks hold slices of layers."""
+    if model.topology().get_dim("model") > 1:
+        raise Unsupported(
+            '"sizes" in the "ostinato" section does not work with tensor slicing (the "model" axis of the topology): each pipeline would plan its '
+            "steps alone; leave it out"
+        )
 
 
 def untried_version(version: str) -> str:

@@ -96,6 +96,15 @@ def untried_keys(configuration: dict) -> str:
     return f"{', '.join(found)}: not tried with a plan; compare its first losses with those of DeepSpeed alone" if found else ""
 
 
+def whole_messages(configuration: dict) -> str:
+    """What is to be said where ranks hold slices of layers, and DeepSpeed would let each send a part of a message: on by default."""
+    keys = {key: _look_up(configuration, ["pipeline", key]) for key in ("pipe_partitioned", "grad_partitioned")}
+    if written := [_written(f"pipeline.{key}", True) for key, (_, value) in keys.items() if value]:
+        return f"{' and '.join(written)}: without effect under a plan, whose ranks send whole messages; numbers are the same"
+    on = [key for key, (found, _) in keys.items() if not found]
+    return f"{' and '.join(on)}, which DeepSpeed has on by default, {'are' if on[1:] else 'is'} off under a plan: ranks send whole messages" if on else ""
+
+
 def _look_up(configuration: object, path: list[str]) -> tuple[bool, object]:
     for name in path:
         if not isinstance(configuration, dict) or name not in configuration:

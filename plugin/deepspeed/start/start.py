@@ -32,8 +32,8 @@ from ..tell.last_words import speak_last
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
 from ..place.rebuild import moves, stock_names
 from ..place.tied import bound_layers
-from ..section.refusals import check_own, check_run, refuse_uneven, restrictions_of, untried_version
-from ..section.refused_keys import untried_keys
+from ..section.refusals import check_own, check_run, check_slices, refuse_uneven, restrictions_of, untried_version
+from ..section.refused_keys import untried_keys, whole_messages
 from ..engine.run import Run
 from ..section.search import Size, shared_plan, texts_of
 from ..data.sizes import size_function
@@ -139,6 +139,9 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
     become(PlanEngine, engine)
     engine.__dict__["_ostinato"] = run
     original_init(engine, *args, **kwargs)
+    if (engine.is_pipe_partitioned or engine.is_grad_partitioned) and (said := whole_messages(config._param_dict)):
+        say(said)
+    engine.is_pipe_partitioned = engine.is_grad_partitioned = False  # DeepSpeed's forward pass would cut what it hands on
     refuse_uneven(engine)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
@@ -171,6 +174,7 @@ def _prepare(section: dict, file: str | None, model: Model, config: Config) -> P
         check_run(model, config)
         made.paths = resolve(made.section, file, again.left_by_first())
         if made.section.sizes:
+            check_slices(model)
             size_function(made.section.sizes)
             _check_shapes(made.section, model)
         check_outputs(made.paths, dist.get_rank())

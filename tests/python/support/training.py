@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from . import branch_model, changed_model, models, random_model, strangers, vocabulary_model
+from . import branch_model, changed_model, models, random_model, sliced_model, strangers, vocabulary_model
 from .linked import a_group_for_each_direction
 
 MICRO_BATCHES = 4
 MODELS = {"mixed": models, "branches": branch_model, "vocabulary": vocabulary_model, "random": random_model, "changed": changed_model, "strangers": strangers}
+MODELS |= {"sliced": sliced_model.Sliced(), "sliced dropout": sliced_model.Sliced(dropout=0.2), "gpt2": sliced_model.Sliced(module="GPT2ModelPipe")}
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Options:
     """`section`: the "ostinato" section, or None for DeepSpeed alone. Other fields change the training itself."""
 
     stages: int = 2
+    slices: int = 0  # of each layer, on so many ranks: of a sliced model alone
     section: dict | None = None
     config: dict = field(default_factory=dict)
     model: str = "mixed"  # in MODELS
@@ -119,9 +121,10 @@ def _make_model(options: Options):
     layers = kind.layers_of(options)
     if options.built:
         layers = [layer.build() if hasattr(layer, "build") else layer for layer in layers]
-    return PipelineModule(
+    return getattr(kind, "module", PipelineModule)(
         layers,
         num_stages=options.stages,
+        topology=sliced_model.topology_of(options) if options.slices else None,
         loss_fn=kind.loss,
         partition_method=options.partition,
         activation_checkpoint_interval=options.checkpoint_interval,
@@ -170,6 +173,8 @@ def weights(engine) -> dict[str, bytes]:
     run = getattr(engine, "_ostinato", None)
     places = {id(p.parameter): (p.shard.index, p.dimension) for p in run.parts} if run else {}
     replica = engine.grid.data_parallel_id
+    if engine.grid.slice_parallel_size > 1:
+        replica = f"{replica}, slice {engine.grid.get_slice_parallel_rank()}"
     own = {f"{name}@{replica}": (places.get(id(t), (0, 0)), t.detach().clone()) for name, t in mine.items()}
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
