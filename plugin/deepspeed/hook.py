@@ -206,15 +206,16 @@ def _checked_load(original):
 
     @functools.wraps(original)
     def load(engine, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False, *args, **kwargs):
-        alone = "_ostinato" not in vars(engine)  # those check for themselves
-        if alone:
+        given = load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only, *args
+        if "_ostinato" not in vars(engine):  # those see to it themselves
             from .save import checkpoint
 
             if checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only):
-                checkpoint.check_alone(load_dir, tag, engine.module.parts)
                 if (first := vars(engine).get("_ostinato_first")) is not None:
-                    first.loads(load_dir, tag)
-        return original(engine, load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only, *args, **kwargs)
+                    with first.loads(load_dir, tag):
+                        return original(engine, *given, **kwargs)
+                checkpoint.check_alone(load_dir, tag, engine.module.parts)
+        return original(engine, *given, **kwargs)
 
     return load
 

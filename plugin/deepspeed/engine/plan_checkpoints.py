@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from deepspeed import comm
 from ostinato.errors import counted
+from ostinato.ranks.groups import everyones
 
-from ..save import checkpoint, universal
+from ..save import checkpoint, optimizer_state, universal
 from ..tell import announce
 from ..errors import OstinatoError
 from ..section.plans import copies_of
@@ -44,8 +45,9 @@ class PlanCheckpoints(Engine):
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, *args, **kwargs):
         """DeepSpeed's rank 0 would write `latest` while others still write what it leads to: here it waits for them."""
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
+        names = everyones(optimizer_state.named(self), self.grid.pp_proc_group)
         if self.global_rank == 0 and save_dir:
-            checkpoint.write(save_dir, tag, self._ostinato.stages)
+            checkpoint.write(save_dir, tag, self._ostinato.stages, names)
         theirs = save_latest and self.checkpoint_engine.is_decoupled()  # it goes on to write, and knows when it is done
         with self._ostinato.outside.checkpoint("saving a checkpoint"):
             saved = super().save_checkpoint(save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs)
@@ -72,9 +74,11 @@ class PlanCheckpoints(Engine):
 
     def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
+        saved = None
         if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
-            checkpoint.check(load_dir, tag, self._ostinato.stages, self._ostinato.stock_parts)
-        with self._ostinato.outside.checkpoint("loading a checkpoint"):
+            held = checkpoint.held_by(self._ostinato.stages)
+            saved = checkpoint.found(load_dir, tag, held, self._ostinato.stock_parts, self.mp_world_size)
+        with self._ostinato.outside.checkpoint("loading a checkpoint"), optimizer_state.loading(self, saved):
             loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
         universal.drop_wholes(self)
         return loaded

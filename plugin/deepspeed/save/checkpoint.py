@@ -2,11 +2,12 @@
 """Which placement a checkpoint's optimizer state belongs to.
 
 Layer files are per layer, and those of sharded layers whole, so weights load under any placement. Optimizer state is per rank, and DeepSpeed would load it
-for other layers without noticing: a file `ostinato.json` beside it names the layers of each pipeline rank. A checkpoint
-without that file was written by DeepSpeed alone, under its own partition of the same model.
+for other layers without noticing: a file `ostinato.json` beside it names the layers of each pipeline rank, and the parameters that its optimizer
+steps (optimizer_state reads them for other ranks). A checkpoint without that file was written by DeepSpeed alone, under its own partition of the same model.
 """
 
 import json
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ..section.plans import Stage, copies_of
 FORMAT = "ostinato-checkpoint/1"
 NAME = "ostinato.json"
 LATEST = "latest"  # DeepSpeed's
+Names = list[list[tuple[str, list[int]]]]  # by parameter group: name and shape, in the optimizer's order
 CONVERT = '; to convert, ds_to_universal --inject_missing_state, then "checkpoint": {"load_universal": true}'
 
 
@@ -28,7 +30,7 @@ def layers_of_ranks(stages: list[Stage]) -> list[list[int]]:
     return [sorted({i for c in stages if c.on(rank) for i in c.layers}) for rank in range(ranks)]
 
 
-def _held(stages: list[Stage]) -> dict[str, Any]:
+def held_by(stages: list[Stage]) -> dict[str, Any]:
     """What optimizer state belongs to: the layers of each pipeline rank, in how many copies of the model, which of them are sharded, and the ranks
     of those that are on others for each direction.
     """
@@ -39,14 +41,15 @@ def _held(stages: list[Stage]) -> dict[str, Any]:
     return held | ({"directions": directions} if directions else {})
 
 
-def _held_alone(parts: list[int]) -> dict[str, Any]:
+def held_alone(parts: list[int]) -> dict[str, Any]:
     """The same in DeepSpeed's own partition, by the bounds of its ranks."""
     return {"format": FORMAT, "layers": [list(range(a, b)) for a, b in pairwise(parts)], "copies": 1, "sharded": []}
 
 
-def write(save_dir: str, tag: str, stages: list[Stage]) -> None:
-    """Rank 0 writes it before the rest of the checkpoint."""
-    write_text(Path(save_dir) / tag / NAME, json.dumps(_held(stages)) + "\n")
+def write(save_dir: str, tag: str, stages: list[Stage], names: list[Names | None]) -> None:
+    """Rank 0 writes it before the rest of the checkpoint. `names`: of each pipeline rank's optimizer; None where DeepSpeed's files have them."""
+    record = held_by(stages) | ({} if None in names else {"parameters": names})
+    write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
 
 
 def write_latest(save_dir: str, tag: str) -> None:
@@ -55,32 +58,72 @@ def write_latest(save_dir: str, tag: str) -> None:
 
 
 def reads_optimizer(engine, wanted: bool, module_only: bool) -> bool:
-    """Whether load_checkpoint() of `engine` with these arguments reads optimizer state as ranks have written it, which check() is for."""
+    """Whether load_checkpoint() of `engine` with these arguments reads optimizer state as ranks have written it, whoever had its layers."""
     return wanted and not module_only and not engine.load_universal_checkpoint()
 
 
-def check(load_dir: str, tag: str | None, stages: list[Stage], parts: list[int]) -> None:
-    """Raises OstinatoError where the optimizer state in the checkpoint belongs to other layers than ranks hold under the plan. `parts`:
-    bounds of the ranks in DeepSpeed's own partition.
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint. `held` and `now`: what its optimizer state belongs to, and what ranks hold; `names`: of each pipeline rank's optimizer, where DeepSpeed's
+    files do not have them; `recorded`: there is an ostinato.json.
+    """
+
+    folder: Path
+    held: dict[str, Any]
+    now: dict[str, Any]
+    recorded: bool
+    names: list[Names] | None = None
+
+    @property
+    def moved(self) -> bool:
+        return self.held != self.now
+
+    def refuse_parts(self) -> None:
+        if sharded := sorted({*self.held.get("sharded", ()), *self.now["sharded"]}):
+            raise self.refused(f"several ranks hold parts of layers {', '.join(map(str, sharded))}")
+
+    def refused(self, why: str) -> OstinatoError:
+        by = ("another placement" if self.moved else "this placement") if self.recorded else "DeepSpeed's own partition"
+        return OstinatoError(
+            f"{self.folder}: optimizer state of {by} (layers of its ranks: {self.held['layers']}) cannot be read for ranks that hold "
+            f"{self.now['layers']}: {why}. {_advice(self.folder)}"
+        )
+
+
+def found(load_dir: str, tag: str | None, now: dict[str, Any], parts: list[int], files: int) -> Saved | None:
+    """The checkpoint that load_checkpoint() would read; None where there is none, of which DeepSpeed says what it thinks. `now`: what ranks hold; `parts`:
+    bounds of the ranks in DeepSpeed's own partition; `files`: so many `mp_rank_*` this run would write.
+
+    Raises OstinatoError where ranks had other layers, and no optimizer's state could be read for these.
     """
     folder = _folder(load_dir, tag)
     if folder is None or not folder.is_dir():
-        return  # DeepSpeed says what it thinks of that
-    saved, held = _saved(folder) or _held_alone(parts), _held(stages)
-    if saved != held:
-        by = "another placement" if (folder / NAME).is_file() else "DeepSpeed's own partition"
-        raise OstinatoError(_words(folder, by, saved, "this plan's ranks hold", held))
+        return None
+    if (record := _record(folder)) is not None:
+        names = record.pop("parameters", None)
+        saved = Saved(folder, record, now, True, names)
+    else:
+        written = len(list(folder.glob("mp_rank_*_model_states.pt")))
+        saved = Saved(folder, held_alone(parts), now, False)
+        if written not in (0, files):
+            raise saved.refused(f"{written} ranks of a pipeline have written it, without saying which layers they had, and here are {files}")
+    if saved.moved:
+        saved.refuse_parts()
+    return saved
 
 
 def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
-    """check() for an engine of DeepSpeed alone, whose ranks hold the layers between `parts`."""
-    folder, held = _folder(load_dir, tag), _held_alone(parts)
-    saved = _saved(folder) if folder is not None else None
-    if folder is not None and saved is not None and saved != held:
-        raise OstinatoError(_words(folder, "a placement of ostinato's", saved, "without its plan ranks hold", held))
+    """For an engine of DeepSpeed alone, whose ranks hold the layers between `parts`. Raises OstinatoError where they had others."""
+    folder, now = _folder(load_dir, tag), held_alone(parts)
+    record = _record(folder) if folder is not None else None
+    if folder is not None and record is not None and {key: record[key] for key in record if key != "parameters"} != now:
+        raise OstinatoError(
+            f"{folder} holds optimizer state of a placement of ostinato's (layers of its ranks: {record['layers']}), and without its plan ranks hold "
+            f"{now['layers']}. {_advice(folder)}"
+        )
 
 
-def _saved(folder: Path) -> dict[str, Any] | None:
+def _record(folder: Path) -> dict[str, Any] | None:
     """None where DeepSpeed alone has written the checkpoint."""
     path = folder / NAME
     if not path.is_file():
@@ -91,12 +134,9 @@ def _saved(folder: Path) -> dict[str, Any] | None:
     return record
 
 
-def _words(folder: Path, by: str, saved: dict[str, Any], here: str, held: dict[str, Any]) -> str:
+def _advice(folder: Path) -> str:
     convert = CONVERT if any(folder.glob("*_optim_states.pt")) else ""  # without ZeRO there is nothing that ds_to_universal reads
-    return (
-        f"{folder} holds optimizer state of {by} (layers of its ranks: {saved['layers']}), and {here} "
-        f"{held['layers']}. For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
-    )
+    return f"For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
 
 
 def _folder(load_dir: str, tag: str | None) -> Path | None:

@@ -10,6 +10,7 @@ import statistics
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,7 +37,7 @@ from ostinato.restrictions import of_classes
 from ostinato import _profiler
 
 from . import second_start
-from ..save import checkpoint
+from ..save import checkpoint, optimizer_state
 from ..section import plans
 from ..equal.checked import Recorder
 from ..errors import OstinatoError, Unsupported
@@ -108,15 +109,19 @@ class FirstPass:
             self._items.append(own(item))
         return item
 
-    def loads(self, load_dir: str, tag: str | None) -> None:
-        """The script loads a checkpoint. Raises OstinatoError on every rank where it could not do so in the second start."""
+    def loads(self, load_dir: str, tag: str | None) -> AbstractContextManager[None]:
+        """The script loads a checkpoint, in what this returns. Raises OstinatoError on every rank where it could not do so in the second start."""
         self._loaded.append((load_dir, tag))
         self._refuse_loaded()
+        return optimizer_state.loading(self._engine, self._found(load_dir, tag, checkpoint.held_alone(self._engine.module.parts)))
 
     def _refuse_loaded(self) -> None:
         if self._prepared.program is not None:
             for load_dir, tag in self._loaded:
-                checkpoint.check(load_dir, tag, plans.stages_of(self._prepared.program), self._engine.module.parts)
+                self._found(load_dir, tag, checkpoint.held_by(plans.stages_of(self._prepared.program)))
+
+    def _found(self, load_dir: str, tag: str | None, now: dict[str, Any]) -> checkpoint.Saved | None:
+        return checkpoint.found(load_dir, tag, now, self._engine.module.parts, self._engine.mp_world_size)
 
     def _end(self) -> None:
         self._unfinished.detach()

@@ -1,18 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints pass between runs with ostinato and runs without it."""
 
+import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+from ostinato.deepspeed.errors import OstinatoError
+from ostinato.ranks.groups import everyones
 from support import training
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+from test_deepspeed_features import fp16_on_a_processor
 
 STOCK = Layout("stock", (4,), (0, 1))
 WAVE = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
+LOOPED = Layout("looped", (2, 4, 6), (0, 1, 0, 1))
+FRONT = Layout("front", (3,), (1, 0))
+FOUR = Layout("four", (2, 4, 6), (0, 1, 2, 3))
 ZERO_1 = {"zero_optimization": {"stage": 1}}
 
 
@@ -49,7 +59,7 @@ def load(options: Options, folder: str, optimizer: bool = True) -> dict:
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in (STOCK, WAVE)}
+    return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in (STOCK, WAVE, LOOPED, FRONT, FOUR)}
 
 
 def under(options: Options, plan: str) -> Options:
@@ -95,17 +105,236 @@ def test_weights_load_under_another_placement(world2, plans, saved):
         assert result["losses"] == expected["losses"]
 
 
-@pytest.mark.parametrize("writer", ["deepspeed", "ostinato"])
-def test_optimizer_state_of_another_placement(world2, plans, saved, writer):
-    """DeepSpeed alone would load it into the wrong layers without a word."""
-    alone = Options(config=ZERO_1)
-    wave, stock = (under(alone, plans[name]) for name in ("wave", "stock"))
-    first, second = (alone, wave) if writer == "deepspeed" else (wave, stock)
-    folder, _ = saved(world2, first, save)
-    for result in world2.run(load, second, folder):
-        assert result["error"].startswith("OstinatoError: ")
-        for words in ("optimizer state of", "[0, 6, 7]", "load_optimizer_states=False", "ds_to_universal"):
-            assert words in result["error"]
+def half(job, options: Options, *args):
+    """job() where DeepSpeed takes fp16, and AdamW, which own_optimizer brings, for its fused optimizer, for which it flattens groups."""
+    from deepspeed.runtime import engine
+
+    with fp16_on_a_processor(), mock.patch.object(engine, "FusedAdam", torch.optim.AdamW), mock.patch.object(engine, "APEX_INSTALLED", False):
+        return job(options, *args)
+
+
+def save_half(options: Options, folder: str) -> list[float]:
+    return half(save, options, folder)
+
+
+def load_half(options: Options, folder: str) -> dict:
+    return half(load, options, folder)
+
+
+FP16 = {"fp16": {"enabled": True, "initial_scale_power": 8, "hysteresis": 1, "loss_scale_window": 2}}
+BF16 = {"bf16": {"enabled": True}}
+WARMUP = {"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.05, "warmup_num_steps": 5}}}
+MOVED = {  # options, the placement before, the one after
+    "fp32": (Options(), None, "wave"),
+    "fp32-two-groups": (Options(config=WARMUP, own_optimizer=True), "looped", "wave"),
+    "fp32-idle-rank": (Options(model="changed", change="front_frozen"), "wave", "front"),
+    "fp32-zero1": (Options(config=ZERO_1), "wave", "stock"),
+    "fp16": (Options(config=FP16), None, "looped"),
+    "fp16-flat": (Options(config=FP16, own_optimizer=True), "wave", "looped"),
+    "bf16": (Options(config=BF16, tied=True), "wave", "stock"),
+    "bf16-zero1": (Options(config=BF16 | ZERO_1 | WARMUP, own_optimizer=True), None, "wave"),
+}
+
+
+@pytest.mark.parametrize("case", MOVED)
+def test_training_goes_on_under_another_placement(world2, plans, saved, case):
+    """With the losses of the placement that wrote the checkpoint. DeepSpeed's own files name no parameters without ZeRO."""
+    options, before, after = MOVED[case]
+    ways = (save_half, load_half) if "fp16" in case else (save, load)
+    folder, expected = saved(world2, under(options, plans[before]) if before else options, ways[0])
+    for rank, result in enumerate(world2.run(ways[1], under(options, plans[after]), folder)):
+        assert result.get("losses") == expected[rank], result
+        assert (result["note"], result["steps"]) == ("kept", 3)
+
+
+def test_bf16_without_zero_under_the_same_placement(world2, plans, saved):
+    """DeepSpeed 0.19.8 alone fails with KeyError: 0."""
+    options = under(Options(config=BF16, tied=True), plans["wave"])
+    folder, expected = saved(world2, options, save)
+    assert world2.run(load, options, folder)[0].get("losses") == expected[0]
+
+
+def test_a_first_start_reads_what_a_plan_has_saved(world2, plans, saved):
+    """DeepSpeed's own engine runs it."""
+    options = MOVED["fp32-two-groups"][0]
+    folder, expected = saved(world2, under(options, plans["looped"]), save)
+    first = replace(options, section={"plan": plans["looped"], "check": 4})
+    assert world2.run(load, first, folder)[0].get("losses") == expected[0]
+
+
+def whole_states(engine) -> dict[str, torch.Tensor]:
+    """By parameter: the weights in fp32 and Adam's state, one after the other. DeepSpeed's get_full_hp_param() finds the first group's only."""
+    optimizer, mine = engine.optimizer, []
+    groups = getattr(optimizer, "bit16_groups", None) or optimizer.bf16_groups
+    for group, stepped in zip(groups, optimizer.optimizer.param_groups, strict=True):
+        flat = stepped["params"][0]
+        state = torch.stack([flat.detach(), *(optimizer.optimizer.state[flat][key] for key in ("exp_avg", "exp_avg_sq"))])
+        for p in (p for p in group if p._hp_mapping is not None):
+            here, begin = p._hp_mapping.hp_fragment_address, p._hp_mapping.lp_fragment_address.start
+            mine.append((engine.param_names[p], begin, state[:, here.start : here.start + here.numel].clone()))
+    found = {(name, begin): piece for held in everyones(mine) for name, begin, piece in held}
+    return {name: torch.cat([found[key] for key in sorted(found) if key[0] == name], dim=1) for name, _ in found}
+
+
+def save_states(options: Options, folder: str) -> dict:
+    engine = make_engine(options)
+    data = data_of(engine)
+    engine.train_batch(data)
+    engine.save_checkpoint(folder)
+    return whole_states(engine)
+
+
+def load_states(options: Options, folder: str) -> dict:
+    engine = make_engine(options)
+    engine.load_checkpoint(folder)
+    return whole_states(engine)
+
+
+@pytest.mark.parametrize("config", [ZERO_1, ZERO_1 | BF16], ids=["fp32", "bf16"])
+def test_other_numbers_of_stages_and_replicas(world2, world4, plans, saved, config):
+    """Two replicas of two stages write; read by four stages, and by one replica of the same two."""
+    options = Options(config=config, own_optimizer=config is ZERO_1)
+    folder, (expected, *_) = saved(world4, under(options, plans["wave"]), save_states)
+    readers = [(world2, options, "wave")] + [(world4, replace(options, stages=4), "four")] * (not options.own_optimizer)
+    for world, reader, plan in readers:
+        got = world.run(load_states, under(reader, plans[plan]), folder)[0]
+        assert got.keys() == expected.keys()
+        assert all(torch.equal(got[name], expected[name]) for name in got)
+
+
+def attempts(options: Options, folders: list[str]) -> list[str]:
+    """What load_checkpoint() said of each folder, before it changed a weight."""
+    engine, errors = make_engine(options), []
+    for folder in folders:
+        before = weights(engine)
+        try:
+            engine.load_checkpoint(folder)
+            errors.append("")
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+            assert weights(engine) == before
+    return errors
+
+
+def changed(folder: str, into: Path, change) -> str:
+    """A copy of the checkpoint; change(its files) spoils it."""
+    shutil.copytree(folder, into)
+    change(into / (into / "latest").read_text())
+    return str(into)
+
+
+def record_without_parameters(files: Path) -> None:
+    """As an older version has written it."""
+    record = json.loads((files / "ostinato.json").read_text())
+    del record["parameters"]
+    (files / "ostinato.json").write_text(json.dumps(record))
+
+
+def groups_in_reverse(files: Path) -> None:
+    """On rank 1 alone; each parameter keeps its own."""
+    resaved(lambda held: held["optimizer"]["param_groups"].reverse())(files)
+    record = json.loads((files / "ostinato.json").read_text())
+    record["parameters"][1].reverse()
+    (files / "ostinato.json").write_text(json.dumps(record))
+
+
+def resaved(change, name: str = "mp_rank_01_model_states.pt"):
+    def apply(files: Path) -> None:
+        path = files / name
+        held = torch.load(path, weights_only=False)
+        change(held)
+        torch.save(held, path)
+
+    return apply
+
+
+REFUSED = {
+    "mp_rank_01_model_states.pt is missing": lambda files: (files / "mp_rank_01_model_states.pt").unlink(),
+    "mp_rank_01_model_states.pt cannot be read (": lambda files: os.truncate(files / "mp_rank_01_model_states.pt", 3000),
+    "which of its numbers belong to which parameter is not certain": record_without_parameters,
+    "mp_rank_01_model_states.pt is of another kind of optimizer than AdamW": resaved(lambda held: held.update(optimizer=None)),
+    "group 1 of pipeline rank 1 has ": resaved(lambda held: held["optimizer"]["param_groups"][1]["params"].pop()),
+    "group 0 is of parameters that were in several groups": resaved(lambda held: held["optimizer"]["param_groups"][0].update(weight_decay=0.3)),
+    "the schedule of learning rates was for other groups": groups_in_reverse,
+    'has saved none of the 64 numbers of "': lambda files: (files / "ostinato.json").write_text(
+        (files / "ostinato.json").read_text().replace("mix.weight", "mixed.weight")
+    ),
+    '.mix.weight" has the shape [4, 16] in it, and [8, 8] now': lambda files: (files / "ostinato.json").write_text(
+        (files / "ostinato.json").read_text().replace('mix.weight", [8, 8]', 'mix.weight", [4, 16]')
+    ),
+}
+
+
+def test_what_cannot_be_read_is_refused(world2, plans, saved, tmp_path):
+    options = MOVED["fp32-two-groups"][0]
+    folder, _ = saved(world2, under(options, plans["looped"]), save)
+    spoilt = [changed(folder, tmp_path / str(number), change) for number, change in enumerate(REFUSED.values())]
+    for errors in world2.run(attempts, under(options, plans["wave"]), [*spoilt, folder]):
+        assert errors.pop() == ""
+        for words, error in zip(REFUSED, errors, strict=True):
+            assert error.startswith("OstinatoError: ") and "optimizer state of another placement" in error, error
+            assert words in error and "load_optimizer_states=False" in error, error
+
+
+def in_order_of_rounds(held: dict) -> None:
+    """As "round_robin_gradients" has parameters: the files of replicas say nothing of it."""
+    held["param_shapes"] = [type(group)(reversed(group.items())) for group in held["param_shapes"]]
+
+
+def elastic(held: dict) -> None:
+    held["optimizer_state_dict"]["base_optimizer_state"] = []
+
+
+def of_three_ranks(files: Path) -> None:
+    (files / "ostinato.json").unlink()
+    shutil.copy(files / "mp_rank_01_model_states.pt", files / "mp_rank_02_model_states.pt")
+
+
+REPLICA = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+REFUSED_OF_ZERO = {
+    f"{REPLICA} is missing": lambda files: (files / REPLICA).unlink(),
+    f'{REPLICA}: "elastic_checkpoint" has left out': resaved(elastic, REPLICA),
+    'with "round_robin_gradients", where parameters lie': resaved(in_order_of_rounds, "mp_rank_00_model_states.pt"),
+    "3 ranks of a pipeline have written it, without saying which": of_three_ranks,
+}
+
+
+def test_what_cannot_be_read_of_zero_is_refused(world2, world4, plans, saved, tmp_path):
+    options = Options(config=ZERO_1, own_optimizer=True)
+    folder, _ = saved(world4, under(options, plans["wave"]), save_states)
+    spoilt = [changed(folder, tmp_path / str(number), change) for number, change in enumerate(REFUSED_OF_ZERO.values())]
+    for errors in world2.run(attempts, under(options, plans["looped"]), spoilt):
+        for words, error in zip(REFUSED_OF_ZERO, errors, strict=True):
+            assert words in error and "load_optimizer_states=False); to convert, ds_to_universal" in error, error
+
+
+def refused_here(options: Options, folder: str) -> list[str]:
+    """What load_checkpoint() said under "round_robin_gradients", then of an engine that passes for one with slices, experts, and a loss that learns."""
+
+    def refused(engine) -> str:
+        with pytest.raises(OstinatoError) as error:
+            engine.load_checkpoint(folder)
+        return str(error.value)
+
+    said = [refused(make_engine(replace(options, config={"zero_optimization": {"stage": 1, "round_robin_gradients": True}})))]
+    engine = make_engine(options)
+    with mock.patch.object(engine.module.topology(), "get_dim", lambda axis: 2):
+        said.append(refused(engine))
+    with mock.patch.object(engine, "has_moe_layers", True):
+        said.append(refused(engine))
+    with mock.patch.dict(engine.param_names, {next(engine.module.parameters()): "loss_fn.weight"}):
+        said.append(refused(engine))
+    return said
+
+
+def test_engines_that_cannot_read_it(world4, plans, saved):
+    options = Options(config=ZERO_1, own_optimizer=True)
+    folder, _ = saved(world4, under(options, plans["wave"]), save_states)
+    for rounds, slices, experts, loss in world4.run(refused_here, under(options, plans["looped"]), folder):
+        assert 'with "round_robin_gradients", where parameters lie' in rounds
+        assert "parameters are cut over tensor-parallel ranks" in slices
+        assert "experts have files of their own" in experts
+        assert '"loss_fn.weight" is in no layer of the checkpoint' in loss
 
 
 @pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])

@@ -161,15 +161,15 @@ def module_only(options: Options, folder: str):
 
 
 def test_checkpoints(world2, tmp_path):
-    """Written once, read by both copies; DeepSpeed alone reads the weights, and nobody the optimizer's state of others."""
+    """Written once, read by both copies, and by the ranks of another placement, which round otherwise."""
     ours = Options(stages=2, tied=True, section={"plan": plan_of(tmp_path / "x", X_2)}, config=ZERO_1)
     folder = str(tmp_path / "saved")
     before = world2.run(saved, ours, folder)
     assert world2.run(loaded, ours, folder) == before
     looped = make_plan(tmp_path / "looped", Layout("looped", (2, 4, 6), (0, 1, 0, 1)), LAYERS, MICRO_BATCHES)
     other = replace(ours, section={"plan": str(looped)})
-    for message in world2.run(loaded, other, folder):
-        assert "optimizer state of another placement" in message and "ds_to_universal" in message
+    (losses, held), _ = world2.run(loaded, other, folder)
+    assert held == before[0][1] and losses == pytest.approx(before[0][0], rel=1e-5)
     (_, held), _ = world2.run(module_only, replace(other, config={}), folder)
     assert held == before[0][1]
 

@@ -140,10 +140,12 @@ def test_weights_pass_between_deepspeed_and_shards(world2, plans, saved, first):
 
 
 def test_optimizer_state_of_another_placement_is_refused(world2, plans, saved):
-    for first, second in ((M_2, HEAD_2), (None, M_2), (M_2, STOCK_2)):
+    """In a first start, too, under DeepSpeed's own 1F1B, which could read it."""
+    for first, second, more in ((M_2, HEAD_2, {}), (None, M_2, {}), (M_2, STOCK_2, {}), (None, M_2, {"check": 1})):
         folder, _ = saved(world2, replace(TWO, section=plans[first] if first else None), save)
-        for result in world2.run(load, replace(TWO, section=plans[second]), folder):
+        for result in world2.run(load, replace(TWO, section=plans[second] | more), folder):
             assert result["error"].startswith("OstinatoError: ") and "load_optimizer_states=False" in result["error"]
+            assert "several ranks hold parts of layers 0" in result["error"]
             assert "ds_to_universal" not in result["error"]  # which reads ZeRO's files, and there are none
 
 
