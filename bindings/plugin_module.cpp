@@ -82,9 +82,15 @@ void bind_program(py::module_& m) {
       .def_readonly("whole_step", &Program::whole_step,
                     "The same with the optimizer's step; 0: what that takes is not known.")
       .def_readonly("lower_bound", &Program::lower_bound, "Proven bound of the makespan; 0: none.")
-      .def_readonly(
-          "one_f_one_b", &Program::one_f_one_b,
-          "What 1F1B takes, on the best stages for it or on this placement, in nanoseconds; 0: not known.")
+      .def_property_readonly(
+          "beside",
+          [](const Program& p) {
+            std::vector<std::tuple<std::string, Nanoseconds, Nanoseconds>> list;
+            for (const Baseline& b : p.baselines) list.emplace_back(in_words(b), b.makespan, b.measured);
+            return list;
+          },
+          "What it is compared with: names, what each is predicted to take, and the measured whole step (0: "
+          "not known), in nanoseconds. Your run now comes first, where it is known; then 1F1B.")
       .def_readonly("planned_peak", &Program::planned_peak, "Bytes per device, static memory included.")
       .def_readonly("plan_sha256", &Program::plan_sha256)
       .def_readonly("placement_sha256", &Program::placement_sha256)

@@ -160,6 +160,15 @@ void bind_profile(py::module_& m) {
           [](Profile& profile, const std::vector<RestrictionRow>& rows) {
             profile.restrictions = from_rows(rows);
           })
+      .def(
+          "set_run",
+          [](Profile& profile, std::vector<int> layers, int micro_batches, const Spread& step) {
+            profile.run = {std::move(layers), micro_batches, step};
+          },
+          py::arg("layers"), py::arg("micro_batches"), py::arg("step") = Spread{},
+          "What the training script runs without a plan: layers of each stage of DeepSpeed's partition, "
+          "micro-batches of a step, and the times of its steps.")
+      .def_property_readonly("run_layers", [](const Profile& profile) { return profile.run.layers; })
       .def_readwrite("layers", &Profile::layers)
       .def_readwrite("operators", &Profile::operators)
       .def_readwrite("transfers", &Profile::transfers)

@@ -30,8 +30,10 @@ std::string line(const std::string& name, const std::string& text) {
   return wrapped(fmt::format("  {:<17} {}\n", name, text), 20);
 }
 
-std::string proof(Nanoseconds value, Nanoseconds bound, bool optimal, bool by_exhaustion = false) {
-  if (optimal) return by_exhaustion ? "optimal (proved by exhaustion)" : "optimal (proved)";
+/// `where`: "for these stages", where others may be better.
+std::string proof(Nanoseconds value, Nanoseconds bound, bool optimal, bool by_exhaustion = false,
+                  const char* where = "") {
+  if (optimal) return fmt::format("optimal{} (proved{})", where, by_exhaustion ? " by exhaustion" : "");
   if (bound <= 0) return "no bound proved";
   return fmt::format("proven bound {}, gap {}", format_time(bound), gap(value, bound));
 }
@@ -149,7 +151,8 @@ Nanoseconds value_of(const Plan& plan, const Placement& placement) {
   return plan.sizes.empty() ? objective_value(plan, placement) : plan.makespan;
 }
 
-/// 1F1B, plain or interleaved, and the best of the others that fit.
+/// 1F1B, plain or interleaved, unless the plan is compared with that on better stages; and the best of the
+/// others that fit.
 std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value,
                             const Until& until) {
   const std::vector<Reference> list = references_of(plan, placement, until);
@@ -160,7 +163,7 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
   };
   const auto is_usual = [](const Reference& r) { return r.name == "1f1b" || r.name == "interleaved-1f1b"; };
   const auto usual = std::find_if(list.begin(), list.end(), is_usual);
-  if (usual != list.end()) add(*usual);
+  if (usual != list.end() && plan.baselines.empty()) add(*usual);
   const Reference* best = nullptr;
   for (const Reference& r : list) {
     if (!r.fits || is_usual(r) || r.name == plan.search.method) continue;
@@ -197,9 +200,11 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
                                                     proof(value, plan.lower_bound.objective,
                                                           plan.optimal.objective, plan.by_exhaustion.span)));
   }
-  text += line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
-                                       proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,
-                                             plan.by_exhaustion.makespan)));
+  const bool others = plan.any_placement && plan.any_placement->lower_bound < value;
+  text +=
+      line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
+                                   proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,
+                                         plan.by_exhaustion.makespan, others ? " for these stages" : "")));
   text += sharing_line(plan, placement) + whole_step_line(plan, placement, facts) +
           reference_lines(plan, placement, value, until);
   if (plan.sizes.empty()) text += period_line(plan) + in_flight_line(plan, placement);

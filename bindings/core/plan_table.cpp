@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "bindings/core/plan_summary.h"
 #include "search/files/counted.h"
@@ -61,6 +62,24 @@ std::optional<std::vector<Stage>> best_stages(const Profile& profile, const Part
   }
 }
 
+/// "your run now" on these devices, expected from the layers' times; where it is measured, also that.
+std::optional<UsualOrder> your_run(const Profile& profile, const PartitionOptions& one_chunk,
+                                   Objective objective) {
+  const OwnRun& run = profile.run;
+  const Cluster cluster = cluster_of(one_chunk);
+  if (one_chunk.inference || run.layers.size() != cluster.devices.size()) return std::nullopt;
+  if (std::find(run.layers.begin(), run.layers.end(), 0) != run.layers.end()) return std::nullopt;
+  const StageCuts cuts = cut_as(profile, one_chunk, run.layers);
+  std::optional<UsualOrder> found = in_usual_order(profile, one_chunk, cuts.stages, objective, "");
+  if (!found) return found;
+  found->name = "your_run";
+  const bool as_measured = std::all_of(cluster.kinds.begin(), cluster.kinds.end(),
+                                       [](const DeviceKind& kind) { return kind.speed == kUsualSpeed; });
+  if (as_measured && objective == Objective::makespan && run.micro_batches == one_chunk.micro_batches)
+    found->measured = run.step.median;
+  return found;
+}
+
 /// As Candidate::value().
 Nanoseconds value_of(const Baseline& baseline) {
   return baseline.shared > 0 ? baseline.shared : baseline.value;
@@ -116,7 +135,7 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
                   bool notes) {
   const std::string name = candidate.forbidden ? fmt::format("{} (not allowed: {})", candidate.name,
                                                              to_string(*candidate.forbidden))
-                                               : candidate.name;
+                                               : (wins ? "this plan: " : "") + candidate.name;
   Row row{wins ? "*" : "", name, candidate.bound > 0 ? format_time(candidate.bound) : "", {}, {}, {}};
   if (!candidate.plan) {
     if (notes || !(candidate.no_shorter || candidate.forbidden)) row.note = candidate.why_not;
@@ -138,8 +157,9 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
   return row;
 }
 
-/// Rows of the table, and how many candidates without a plan each reason names.
-constexpr std::size_t kMostRows = 10, kMostNamed = 2;
+/// Rows of the table, how many candidates without a plan each reason names, and how many stages have their
+/// layers counted.
+constexpr std::size_t kMostRows = 10, kMostNamed = 2, kMostStages = 8;
 
 /// Those with a plan, the shortest first.
 std::vector<const Candidate*> with_plan(const JointChoice& choice) {
@@ -208,16 +228,33 @@ std::string others_text(const JointChoice& choice, bool every) {
   return text;
 }
 
-void add_baseline(std::vector<Row>& rows, const std::string& name, const std::optional<UsualOrder>& baseline,
-                  Nanoseconds best) {
-  if (!baseline) return;
-  rows.push_back({"", name, "", format_time(value_of(*baseline)), ratio(value_of(*baseline), best),
-                  format_memory(baseline->peak_memory) + (baseline->fits ? "" : ", does not fit")});
+std::vector<UsualOrder> all_of(const Baselines& base) {
+  std::vector<UsualOrder> list;
+  for (const std::optional<UsualOrder>& one : {base.yours, base.balanced, base.even})
+    if (one) list.push_back(*one);
+  return list;
 }
 
-/// As in_usual_order().
-const char* usual_order(const Candidate& candidate) {
-  return candidate.options.inference ? "One after the other on" : "1F1B on";
+/// How often the plan's time goes into those that it is compared with.
+std::string gain_text(const Baselines& base, const Candidate& best) {
+  std::vector<std::string> parts;
+  for (const UsualOrder& one : all_of(base)) {
+    if (best.value() <= 0) continue;
+    std::string text =
+        fmt::format("{} times as fast as {}", ratio(value_of(one), best.value()), in_words(one));
+    if (one.measured > 0)
+      text += fmt::format(" (measured: {} a step, with the optimizer's)", format_time(one.measured));
+    if (!one.fits) text += " (which does not fit the memory)";
+    parts.push_back(std::move(text));
+  }
+  if (parts.empty()) return "";
+  std::string text = fmt::format("This plan is expected to be {}.\n", fmt::join(parts, ", and "));
+  if (!base.yours && base.even && !best.options.inference)
+    text +=
+        "What your run takes now is not known: the profile does not say how DeepSpeed divides the layers "
+        "over "
+        "so many devices.\n";
+  return text;
 }
 
 /// Devices between others that have no block: only --fewer-devices leaves them so.
@@ -341,16 +378,65 @@ std::string although_known(const JointChoice& choice, const Profile& profile) {
              100 * unknown_share(profile));
 }
 
-/// Why the winner was taken, against others and against 1F1B on the even split.
+/// By layer, what any stage that holds it takes for a micro-batch at least; on the first device.
+std::vector<Nanoseconds> times_of_layers(const Profile& profile, PartitionOptions options) {
+  options.sharded.clear();
+  options.recompute = Recompute::never;
+  std::vector<Stage> stages(profile.layers.size());
+  for (std::size_t l = 0; l < stages.size(); ++l) {
+    stages[l].devices = {0};
+    stages[l].layers = {static_cast<int>(l)};
+  }
+  const Placement placement = place_stages(profile, options, stages);
+  std::vector<Nanoseconds> times;
+  for (std::size_t l = 0; l < stages.size(); ++l) {
+    Nanoseconds time = 0;
+    for (const Block& block : placement.blocks)
+      if (block.name.starts_with(fmt::format("s{}.", l))) time += block.time;
+    times.push_back(time);
+  }
+  return times;
+}
+
+}  // namespace
+
+std::string limit_text(const JointChoice& choice, const Baselines& base, const Profile& profile) {
+  const Candidate& best = choice.candidates[choice.winner];
+  const std::vector<UsualOrder> beside = all_of(base);
+  if (beside.empty() || best.devices() < 2 || best.plan->objective != Objective::makespan) return "";
+  std::vector<Nanoseconds> times = times_of_layers(profile, best.options);
+  const auto heaviest = std::max_element(times.begin(), times.end());
+  const Nanoseconds whole = *heaviest, work = std::accumulate(times.begin(), times.end(), Nanoseconds{0});
+  const LayerCost& layer = profile.layers[heaviest - times.begin()];
+  const std::vector<int>& sharded = best.options.sharded;
+  if (whole <= work / choice.devices || std::count(sharded.begin(), sharded.end(), layer.index) > 0)
+    return "";
+  *heaviest = work / choice.devices;
+  const int count = best.options.micro_batches;
+  const Nanoseconds least = std::max(count * whole, choice.any_placement.lower_bound);
+  const Nanoseconds divided = count * *std::max_element(times.begin(), times.end());
+  if (divided >= least) return "";
+  const Nanoseconds usual = value_of(beside.front());
+  const std::string how = layer.shardable
+                              ? "allow shards, which round (no --exact-losses)"
+                              : "make it a LayerSpec(nn.Linear) by itself, or give its class sharded(shard)";
+  return fmt::format(
+      "{} is {:.0f} % of the work, and whole on one of {} devices: no plan is more than {} times as fast as "
+      "{}. "
+      "Divided over the devices, up to {}: {}.",
+      layer.name, 100 * static_cast<double>(whole) / static_cast<double>(work), choice.devices,
+      ratio(usual, least), in_words(beside.front()), ratio(usual, divided), how);
+}
+
+namespace {
+
+/// What is gained, and why the winner was taken.
 std::string reason(const JointChoice& choice, const Baselines& base, const Profile& profile) {
   const Candidate& best = choice.candidates[choice.winner];
-  std::string text = choice.shortest ? although_known(choice, profile) : as_shortest(choice);
-  if (base.even && best.value() > 0) {
-    text += fmt::format(".\n{} an even split of the layers takes {} times as long{}", usual_order(best),
-                        ratio(value_of(*base.even), best.value()),
-                        base.even->fits ? "" : ", and does not fit the memory");
-  }
-  return text + ".\n" + sharing_text(best) + cut_text(choice) + idle_text(choice);
+  const std::string limit = limit_text(choice, base, profile);
+  return gain_text(base, best) + limit + (limit.empty() ? "" : "\n") +
+         (choice.shortest ? although_known(choice, profile) : as_shortest(choice)) + ".\n" +
+         sharing_text(best) + cut_text(choice) + idle_text(choice);
 }
 
 Json baseline_json(const std::optional<UsualOrder>& baseline) {
@@ -360,6 +446,7 @@ Json baseline_json(const std::optional<UsualOrder>& baseline) {
                {"fits", baseline->fits},
                {"peak_memory", baseline->peak_memory}};
   if (baseline->shared > 0) json["shared_makespan"] = baseline->shared;
+  if (baseline->measured > 0) json["measured_step"] = baseline->measured;
   return json;
 }
 
@@ -396,8 +483,10 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
   Baselines result;
   const std::size_t devices = cluster_of(one_chunk).devices.size();
   if (profile.layers.size() < devices) return result;
-  result.even =
-      in_usual_order(profile, one_chunk, cut_evenly(profile, one_chunk).stages, objective, "_even_split");
+  result.yours = your_run(profile, one_chunk, objective);
+  if (!result.yours)
+    result.even =
+        in_usual_order(profile, one_chunk, cut_evenly(profile, one_chunk).stages, objective, "_even_split");
   one_chunk.stop = stop;
   if (const auto stages = best_stages(profile, one_chunk, choice))
     result.balanced = in_usual_order(profile, one_chunk, *stages, objective, "");
@@ -405,10 +494,8 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
 }
 
 std::vector<Baseline> kept(const Baselines& base) {
-  std::vector<Baseline> list;
-  for (const std::optional<UsualOrder>& one : {base.balanced, base.even})
-    if (one) list.push_back(*one);
-  return list;
+  const std::vector<UsualOrder> all = all_of(base);
+  return {all.begin(), all.end()};
 }
 
 namespace {
@@ -458,9 +545,13 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
     unplanned = unplanned || (!candidate->plan && candidate->no_shorter);
     forbidden = forbidden || candidate->forbidden;
   }
-  const std::string order = usual_order(winner);
-  add_baseline(rows, order + " the best stages, 1 chunk", base.balanced, best);
-  add_baseline(rows, order + " an even split of layers", base.even, best);
+  for (const UsualOrder& one : all_of(base)) {
+    std::string name = in_words(one);
+    if (one.name == "your_run" && profile.run.layers.size() <= kMostStages)
+      name += fmt::format(", layers {}", fmt::join(profile.run.layers, "|"));
+    rows.push_back({"", name, "", format_time(value_of(one)), ratio(value_of(one), best),
+                    format_memory(one.peak_memory) + (one.fits ? "" : ", does not fit")});
+  }
   std::string text;
   if (unplanned && !every)
     text = fmt::format("A row with a bound alone cannot be shorter{}.\n",
@@ -469,18 +560,21 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
   return format_rows(rows) + wrapped(text + others_text(choice, every) + reason(choice, base, profile));
 }
 
-Json choice_json(const JointChoice& choice, const Baselines& base) {
+Json choice_json(const JointChoice& choice, const Baselines& base, const Profile& profile) {
   Json list = Json::array();
   for (const Candidate& candidate : choice.candidates) list.push_back(candidate_json(candidate));
   const std::size_t shortest = choice.shortest.value_or(choice.winner);
-  return {
-      {"devices", choice.devices},
-      {"devices_used", choice.candidates[choice.winner].devices()},
-      {"candidates", list},
-      {"not_tried", not_tried(choice)},
-      {"shortest", choice.candidates[shortest].name},
-      {"candidates_cut", cut_candidates(choice)},
-      {"baselines", {{"1f1b", baseline_json(base.balanced)}, {"1f1b_even_split", baseline_json(base.even)}}}};
+  return {{"devices", choice.devices},
+          {"devices_used", choice.candidates[choice.winner].devices()},
+          {"candidates", list},
+          {"not_tried", not_tried(choice)},
+          {"limit", limit_text(choice, base, profile)},
+          {"shortest", choice.candidates[shortest].name},
+          {"candidates_cut", cut_candidates(choice)},
+          {"baselines",
+           {{"your_run", baseline_json(base.yours)},
+            {"1f1b", baseline_json(base.balanced)},
+            {"1f1b_even_split", baseline_json(base.even)}}}};
 }
 
 }  // namespace ostinato::core

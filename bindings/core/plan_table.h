@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What `ostinato plan` says of its choice: every candidate with its bound, objective and memory, or why it
-// was dropped, beside 1F1B on the stages that nobody and somebody balanced.
+// was dropped, beside what the script runs now and 1F1B on the best stages.
 
 #include <cstddef>
 #include <functional>
@@ -21,11 +21,12 @@ struct UsualOrder : Baseline {
 };
 
 struct Baselines {
-  std::optional<UsualOrder> even;      ///< as many layers on every device; absent: fewer layers than devices
+  std::optional<UsualOrder> yours;  ///< DeepSpeed's own partition, where the profile has one for the devices
+  std::optional<UsualOrder> even;   ///< else as many layers on every device; absent: there are fewer
   std::optional<UsualOrder> balanced;  ///< the best partition into one chunk per device; absent: none fits
 };
 
-/// Those that are there, as a plan keeps them.
+/// Those that are there, as a plan keeps them and texts name them: the run of the user first.
 std::vector<Baseline> kept(const Baselines& base);
 
 /// Of the candidates of this choice where they are placed, else made until `stop` says so: what the time left
@@ -49,7 +50,10 @@ std::vector<std::string> not_tried(const JointChoice& choice);
 std::string choice_text(const JointChoice& choice, const Baselines& base, const Profile& profile,
                         bool every = false);
 
-/// Its members "candidates" and "baselines".
-Json choice_json(const JointChoice& choice, const Baselines& base);
+/// The layer that no plan gets past, and what would end that; "" where all layers can be shared out.
+std::string limit_text(const JointChoice& choice, const Baselines& base, const Profile& profile);
+
+/// Its members "candidates", "limit" and "baselines".
+Json choice_json(const JointChoice& choice, const Baselines& base, const Profile& profile);
 
 }  // namespace ostinato::core

@@ -84,7 +84,7 @@ Json planned_json(const Planned& planned, const Profile& profile, const Until& u
   Json object = {{"chosen", planned.best().name}};
   object.update(summary_json(planned.plan, *planned.best().placement, planned.seconds, planned.facts, until));
   if (planned.of_sizes.empty()) {
-    object.update(choice_json(planned.choice, planned.base));
+    object.update(choice_json(planned.choice, planned.base, profile));
   } else {
     Json list = Json::array();
     for (const auto& [candidate, value] : sorted_by_sizes(planned))

@@ -58,11 +58,31 @@ FewerDevices fewer_devices(const Options& options, Objective objective) {
   return none ? FewerDevices::none : FewerDevices::some;
 }
 
-/// Those that the profile marks, and those that the user names.
+/// Those that the profile marks; what the user names must be among them, or the training would refuse it.
 std::vector<int> may_be_sharded(const Profile& profile, const std::string& named) {
-  std::vector<int> all = find_layers(profile, named), marked = shardable_layers(profile), both;
-  std::set_union(all.begin(), all.end(), marked.begin(), marked.end(), std::back_inserter(both));
-  return both;
+  for (const int layer : find_layers(profile, named)) {
+    if (!profile.layers[layer].shardable)
+      throw InputError(
+          "", 0,
+          fmt::format(
+              "--shard: the profile does not say that layer \"{}\" can be cut: nn.Embedding, nn.Linear "
+              "and classes with sharded(shard) can, and ostinato profile marks them",
+              profile.layers[layer].name));
+  }
+  return shardable_layers(profile);
+}
+
+/// Why there is nothing of the kind to try; "" where there may be.
+std::string why_nothing(const std::string& feature, const Profile& profile, const JointOptions& wanted) {
+  const auto& layers = profile.layers;
+  const bool graph =
+      std::any_of(layers.begin(), layers.end(), [](const LayerCost& l) { return l.after.has_value(); });
+  const bool halves =
+      std::any_of(layers.begin(), layers.end(), [](const LayerCost& l) { return l.halves(); });
+  if (feature == "shards" && wanted.shardable.empty()) return "no layer of the profile can be cut";
+  if (feature == "branches" && !graph) return "the model of the profile is a chain";
+  if (feature == "split" && !halves) return "the profile has no backward in two halves";
+  return "";
 }
 
 /// What `plan` tries beside one chunk of whole backwards per device.
@@ -128,6 +148,17 @@ void refuse_forbidden(const Options& options, const Restrictions& restrictions) 
   };
   refuse(options.flag("split_backward"), "--split-backward", Rule::whole_backwards);
   refuse(!options.text("shard").empty(), "--shard", Rule::no_shards);
+}
+
+/// Where --only leaves nothing beside one chunk per device.
+void refuse_nothing(const Options& options, const Profile& profile, const JointOptions& wanted) {
+  const std::vector<std::string> only = features_of(options, "only");
+  std::vector<std::string> nothing;
+  for (const std::string& feature : only)
+    if (const std::string why = why_nothing(feature, profile, wanted); !why.empty()) nothing.push_back(why);
+  if (!only.empty() && nothing.size() == only.size())
+    throw UsageError(fmt::format("--only {} leaves nothing to try: {}", fmt::join(only, ","),
+                                 fmt::join(nothing, ", and ")));
 }
 
 }  // namespace
@@ -242,6 +273,7 @@ JointOptions joint_options(const Options& options, PartitionOptions on, int micr
   refuse_forbidden(options, wanted.restrictions);
   if (find_rule(wanted.restrictions, Rule::no_shards) == nullptr)
     wanted.shardable = may_be_sharded(profile, options.text("shard"));
+  refuse_nothing(options, profile, wanted);
   wanted.replicas = replicas_of(options.text("replicas"));
   return wanted;
 }

@@ -38,7 +38,7 @@ class Program:
     lower_bound: int
     predicted: int
     whole_step: int
-    one_f_one_b: int
+    beside: list[tuple[str, int, int]]
     planned_peak: list[int]
     plan_sha256: str
     placement_sha256: str

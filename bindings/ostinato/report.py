@@ -15,6 +15,7 @@ from rich.table import Table
 
 from ostinato.errors import Status, counted, fail, fail_usage, printable
 from ostinato.files import why_not_all, why_not_apart, write_text
+from ostinato.gain import gain
 from ostinato.trace import RankTrace, TraceError, perfetto, read_traces, trace_files
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
@@ -61,13 +62,12 @@ def rank_rows(ranks: list[RankTrace]) -> list[dict]:
 
 
 def step(ranks: list[RankTrace]) -> dict:
-    """Nanoseconds: the plan's makespan, or what it becomes where ranks share cores; with the optimizer's step, where that is known; what
-    1F1B would take instead, where that is known; the pipeline part of the last step, from its begin to the last end; and the median over
+    """Nanoseconds: the plan's makespan, or what it becomes where ranks share cores; with the optimizer's step, where that is known; the
+    pipeline part of the last step, from its begin to the last end; and the median over
     the steps of their wall clock, optimizer included, the first step left out."""
     slowest = [max(times) for times in zip(*(trace.step_seconds for trace in ranks), strict=False)]
     return {
         "predicted": ranks[0].predicted or ranks[0].makespan,
-        "predicted_1f1b": ranks[0].one_f_one_b or None,
         "predicted_step": ranks[0].whole_step or None,
         "measured_pipeline": max(i.end for trace in ranks for i in trace.instructions),
         "measured_step": round(statistics.median(slowest[1:] or slowest) * 1e9),
@@ -106,6 +106,7 @@ def summary(ranks: list[RankTrace]) -> dict:
         "status": Status.DONE,
         "plan_sha256": ranks[0].plan_sha256,
         "step": step(ranks),
+        "beside": [{"name": name, "predicted": time, "measured_step": measured or None} for name, time, measured in ranks[0].beside],
         **({"steps": rows} if (rows := planned_steps(ranks)) else {}),
         "blocks": blocks(ranks),
         "ranks": rank_rows(ranks),
@@ -166,15 +167,15 @@ def show(report: dict, console: Console) -> None:
 
     times = report["step"]
     console.print(
-        f"Step: predicted {times['predicted'] / 1e6:.1f} ms; pipeline part of the last step "
+        f"Step: this plan predicted {times['predicted'] / 1e6:.1f} ms; pipeline part of the last step "
         f"{times['measured_pipeline'] / 1e6:.1f} ms ({ratio(times['measured_pipeline'], times['predicted'])}x); "
         f"{whole(times)}, median of {times['steps']}: {times['measured_step'] / 1e6:.1f} ms"
     )
     if "steps" in report:
         return show_steps(report["steps"], console)
-    if usual := times["predicted_1f1b"]:
-        longer = f", {ratio(usual, times['predicted'])} times as long" if times["predicted"] else ""
-        console.print(f"1F1B would take {usual / 1e6:.1f} ms{longer} (predicted, too)", highlight=False)
+    others = [(one["name"], one["predicted"], one["measured_step"] or 0) for one in report["beside"]]
+    if said := gain(others, times["predicted"]):
+        console.print(f"This plan was {said}", highlight=False)
 
 
 def whole(times: dict) -> str:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from ostinato.errors import Error, counted
 from ostinato.trace_events import TraceEvents
@@ -23,6 +23,7 @@ MOST_BYTES = 1 << 30  # of a file
 
 Count = Annotated[int, Field(ge=0, lt=1 << 31)]
 Nanoseconds = Annotated[int, Field(ge=0, lt=1 << 62)]
+Compared = Annotated[tuple[str, Nanoseconds, Nanoseconds], Strict(False)]  # a list in JSON
 Seconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
 
 
@@ -81,8 +82,8 @@ class StepPlan(BaseModel):
 
 class RankTrace(BaseModel):
     """One rank's file. `step_seconds`: wall clock of every step so far; `makespan`: the plan's, in nanoseconds; `predicted`: what a step
-    was predicted to take where ranks share cores, 0: the makespan; `whole_step`: with the optimizer's, 0: not known; `one_f_one_b`: what 1F1B would take, 0 where nothing says it.
-    `peak_memory`: the most that was held so far, by the whole process or in the accelerator's allocator (`peak_memory_of`).
+    was predicted to take where ranks share cores, 0: the makespan; `whole_step`: with the optimizer's, 0: not known; `beside`: what it is compared
+    with (gain). `peak_memory`: the most that was held so far, by the whole process or in the accelerator's allocator (`peak_memory_of`).
     `step_plans`: of every step, where each has a plan of its own; the others are then of the last one."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -98,7 +99,7 @@ class RankTrace(BaseModel):
     peak_memory_of: Literal["process", "accelerator"] | None = None
     predicted: Nanoseconds = 0
     whole_step: Nanoseconds = 0
-    one_f_one_b: Nanoseconds = 0
+    beside: Annotated[tuple[Compared, ...], Strict(False)] = ()
     step_plans: list[StepPlan] = []
 
     @model_validator(mode="after")
@@ -124,7 +125,7 @@ def read_traces(folder: Path) -> list[RankTrace]:
     for before, after in pairwise(ranks):
         if before.rank == after.rank:
             raise TraceError(f"{folder}: two files are of rank {after.rank}")
-    for key in ("plan_sha256", "step", "makespan", "predicted", "whole_step", "one_f_one_b"):
+    for key in ("plan_sha256", "step", "makespan", "predicted", "whole_step", "beside"):
         if len({getattr(trace, key) for trace in ranks}) > 1 and (key == "step" or not all(trace.step_plans for trace in ranks)):
             raise TraceError(f"{folder}: the ranks differ in {key}: files of several runs are mixed here")
     return ranks

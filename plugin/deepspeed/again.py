@@ -80,12 +80,12 @@ def left_by_first() -> Path | None:
     return folder
 
 
-def why_not_again() -> str:
-    """Why this process cannot replace itself, in words that go on after "for"; "" where it can."""
+def why_not_again(further: bool = False) -> str:
+    """Why this process cannot replace itself, in words that go on after "for"; "" where it can. `further`: once more, after its second start."""
     ray: Any = sys.modules.get("ray")
     store = _lowest_store() if dist.is_initialized() else None
     reasons = {
-        "this is its second start already": left_by_first() is not None,
+        "this is its second start already": left_by_first() is not None and not further,
         "it is a child of multiprocessing, which only its parent can start": multiprocessing.parent_process() is not None,
         "it is a notebook or an interactive session": hasattr(builtins, "get_ipython") or hasattr(sys, "ps1") or sys.flags.interactive,
         "it is embedded in a program that is not Python": not sys.orig_argv or not os.access(sys.executable, os.X_OK),
@@ -97,17 +97,19 @@ def why_not_again() -> str:
     return next((why for why, holds in reasons.items() if holds), "") or _no_program()
 
 
-def begin_again(files: Mapping[str, str], timeout_s: float) -> NoReturn:
+def begin_again(files: Mapping[str, str], timeout_s: float, further: bool = False) -> NoReturn:
     """Replaces this process by itself. Every rank must call it, each with all files' texts; each gets a private folder with them. Raises
     OstinatoError on every rank where one of them does not come here within the time, or cannot replace itself.
     """
     with tempfile.TemporaryDirectory(prefix=_prefix()) as folder:  # stays where the process is replaced
         for name, text in files.items():
             Path(folder, name).write_text(text)
-        meeting = _agreed(timeout_s)
+        meeting = _agreed(timeout_s, further)
         _end_children()
         if not meeting:
             _take_turns(timeout_s)
+        if (left := left_by_first()) is not None:
+            _remove(left)
         environment = _first_environment() | meeting | {FOLDER: folder}
         os.chdir(_CWD)
         _flush()
@@ -155,13 +157,13 @@ def _lowest_store() -> Any:
     return store
 
 
-def _agreed(timeout_s: float) -> dict[str, str]:
+def _agreed(timeout_s: float, further: bool) -> dict[str, str]:
     """All ranks are here, and what the second start's environment says of its store. That of torchrun's agent outlives the ranks, with all
     that they have left there (a rank would find where its peers have listened): rank 0 then has one instead, at a port that it chooses.
     """
     port = _free_port() if agent_has_the_store() and os.environ.get("MASTER_PORT") == str(getattr(_lowest_store(), "port", "")) else ""
     try:
-        texts = exchanged("second start", json.dumps([why_not_again(), port]), range(dist.get_world_size()), timeout_s)
+        texts = exchanged("second start", json.dumps([why_not_again(further), port]), range(dist.get_world_size()), timeout_s)
     except Missing as error:
         raise OstinatoError(f"the ranks cannot start again together: {error}") from None
     said = [json.loads(text) for text in texts]

@@ -91,7 +91,7 @@ void Executor::set_program(Program program) {
   program_.plan_sha256 = program.plan_sha256;
   program_.makespan = program.makespan;
   program_.lower_bound = program.lower_bound;
-  program_.one_f_one_b = program.one_f_one_b;
+  program_.baselines = program.baselines;
   program_.planned_peak = program.planned_peak;
   ranges_ = range_names(program_, rank_);
   traffic_.renew();

@@ -51,7 +51,8 @@ Program forwards(const Program& program, int micro_batches, const std::vector<in
   const std::vector<int> numbers = numbers_of(program, stages);
   Program part = program;
   part.micro_batches = micro_batches;
-  part.makespan = part.predicted = part.whole_step = part.lower_bound = part.one_f_one_b = 0;
+  part.makespan = part.predicted = part.whole_step = part.lower_bound = 0;
+  part.baselines.clear();
   part.planned_peak.clear();
   part.stages.clear();
   for (const int stage : stages) part.stages.push_back(forward_stage(program.stages[stage], numbers));

@@ -31,19 +31,20 @@ std::optional<Nanoseconds> predicted_in(Orders orders, const Plan& plan, const P
   return replayed_makespan(all.placement, all.plan.micro_batches, *schedule);
 }
 
-/// That a DeepSpeed user would have is on the best stages, or on an even split of the layers.
-Nanoseconds usual_of(const Plan& plan, const Placement& placement) {
-  for (const Baseline& baseline : plan.baselines) {
-    if (!baseline.name.starts_with("1f1b")) continue;
-    if (placement.hosts.empty()) return baseline.makespan;
-    if (baseline.shared > 0) return baseline.shared;
+std::vector<Baseline> baselines_of(const Plan& plan, const Placement& placement) {
+  std::vector<Baseline> list = plan.baselines;
+  if (!placement.hosts.empty()) {
+    std::erase_if(list, [](const Baseline& baseline) { return baseline.shared == 0; });
+    for (Baseline& baseline : list) baseline.makespan = baseline.shared;
   }
+  if (!list.empty()) return list;
   for (const char* name : {"1f1b", "interleaved-1f1b"}) {
     const NamedSchedule named = named_schedule(name, placement, plan.micro_batches);
     if (named.orders)
-      if (const auto makespan = predicted_in(*named.orders, plan, placement)) return *makespan;
+      if (const auto makespan = predicted_in(*named.orders, plan, placement))
+        return {{std::string(name) + "_same_stages", *makespan, *makespan, true}};
   }
-  return 0;
+  return {};
 }
 
 }  // namespace
@@ -59,7 +60,7 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
   program.predicted = predicted_makespan(longer, placement);
   if (const auto& times = file.model.step_time; !times.empty())
     program.whole_step = whole_step(longer, placement, times);
-  program.one_f_one_b = usual_of(plan, placement);
+  program.baselines = baselines_of(plan, placement);
   return program;
 }
 
@@ -76,7 +77,7 @@ Program StepPlacement::lower(const std::string& plan_json) const {
   program.predicted = predicted_makespan(plan, placement);
   if (const auto& times = file_.model.step_time; !times.empty())
     program.whole_step = whole_step(plan, placement, times);
-  program.one_f_one_b = usual_of(plan, placement);
+  program.baselines = baselines_of(plan, placement);
   return program;
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "search/placement/placement.h"
+#include "search/plan/plan.h"
 
 namespace ostinato {
 
@@ -84,9 +85,9 @@ struct Program {
   /// What a step is predicted to take: the makespan, or its replay where devices share processors.
   Nanoseconds predicted = 0;
   Nanoseconds whole_step = 0;  ///< with the optimizer's; 0: what that takes is not known
-  /// `predicted` of 1F1B, whatever memory it needs: on the best stages for it, where the plan has that among
-  /// its baselines, else on the same placement, interleaved for several chunks. 0: neither is known.
-  Nanoseconds one_f_one_b = 0;
+  /// What `predicted` is compared with: the plan's baselines, their makespans as `predicted` counts; of a
+  /// plan without any, 1F1B on the same placement, whatever memory it needs, interleaved for several chunks.
+  std::vector<Baseline> baselines;
   std::vector<Bytes> planned_peak;  ///< per device, static memory included
 };
 

@@ -130,6 +130,8 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     profile.timer, profile.timer_note = measured.timer, measured.timer_note
     profile.model_sha256 = chain.digest
     profile.tokens = tokens_of(job.inputs)
+    if job.stages:
+        profile.set_run(job.stages, job.micro_batches)
     profile.layers = mark_shardable(with_labels(layer_rows(chain, costs, memory, footprints), job), job.layers)
     if job.device.own_clock:  # a host runs ahead of its accelerator
         profile.rank = rank_cost(settings)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The split that nobody computed: as many layers on every device as on any other, whatever they cost.
+// Splits that nobody computed: as many layers on every device as on any other, or as a run has them.
+
+#include <vector>
 
 #include "search/partition/partition_options.h"
 
@@ -10,6 +12,10 @@ namespace ostinato {
 /// a plan is compared with; memory is not looked at, and nothing is proved of `busiest`. O(layers). Throws
 /// InputError for more stages than layers, or none.
 StageCuts cut_evenly(const Profile& profile, const PartitionOptions& options);
+
+/// With so many layers each, none of them 0. Throws InputError where these are not the profile's layers or
+/// the devices' number.
+StageCuts cut_as(const Profile& profile, const PartitionOptions& options, const std::vector<int>& layers);
 
 /// place_stages() of cut_evenly().
 Placement even_split(const Profile& profile, const PartitionOptions& options);

@@ -73,15 +73,20 @@ struct AnyPlacement {
 /// One of the optional `baselines` of a plan: what a usual schedule would take on a placement that was not
 /// searched for the same model and devices. To compare with: nothing proves it.
 struct Baseline {
-  std::string
-      name;  ///< "1f1b": on the best stages, one per device; "1f1b_even_split": as many layers on each
+  /// "your_run": 1F1B on DeepSpeed's own partition; "1f1b": on the best stages, one per device;
+  /// "1f1b_even_split": as many layers on each; "1f1b_same_stages": on those of the plan.
+  std::string name;
   Nanoseconds makespan = 0;
-  Nanoseconds value = 0;   ///< of the plan's objective
-  bool fits = false;       ///< the memory
-  Nanoseconds shared = 0;  ///< its makespan where devices share processors (Host); 0: they do not
+  Nanoseconds value = 0;     ///< of the plan's objective
+  bool fits = false;         ///< the memory
+  Nanoseconds shared = 0;    ///< its makespan where devices share processors (Host); 0: they do not
+  Nanoseconds measured = 0;  ///< a whole step, the optimizer's included, as it ran; 0: not known
 
   friend bool operator==(const Baseline&, const Baseline&) = default;
 };
+
+/// As every output names it: "your run now", "1F1B on the best stages".
+std::string in_words(const Baseline& baseline);
 
 struct Plan {
   std::string placement_name;

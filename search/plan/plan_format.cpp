@@ -65,9 +65,11 @@ void write_header(std::string& text, const Plan& plan) {
   }
   std::vector<std::string> baselines;
   for (const Baseline& b : plan.baselines) {
-    baselines.push_back(fmt::format(
-        "{{ \"name\": {}, \"makespan\": {}, \"objective_value\": {}, \"fits\": {}{} }}", json_string(b.name),
-        b.makespan, b.value, b.fits, b.shared > 0 ? fmt::format(", \"shared_makespan\": {}", b.shared) : ""));
+    baselines.push_back(
+        fmt::format("{{ \"name\": {}, \"makespan\": {}, \"objective_value\": {}, \"fits\": {}{}{} }}",
+                    json_string(b.name), b.makespan, b.value, b.fits,
+                    b.shared > 0 ? fmt::format(", \"shared_makespan\": {}", b.shared) : "",
+                    b.measured > 0 ? fmt::format(", \"measured_step\": {}", b.measured) : ""));
   }
   if (!baselines.empty()) line("  \"baselines\": [{}],", fmt::join(baselines, ", "));
 }

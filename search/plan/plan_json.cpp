@@ -232,10 +232,13 @@ void PlanReader::baselines(const Fields& fields) {
   if (fields.find("baselines") == nullptr) return;
   for (const Value& item : fields.need("baselines", ValueKind::array).items) {
     const Fields one(item, file_, "a baseline",
-                     {"name", "makespan", "objective_value", "fits", "shared_makespan"});
-    plan_.baselines.push_back(
-        {one.text("name"), one.integer("makespan", 0), one.integer("objective_value", 0), one.boolean("fits"),
-         one.find("shared_makespan") == nullptr ? 0 : one.integer("shared_makespan", 0)});
+                     {"name", "makespan", "objective_value", "fits", "shared_makespan", "measured_step"});
+    const auto optional = [&](const char* key) {
+      return one.find(key) == nullptr ? Nanoseconds{0} : one.integer(key, 0);
+    };
+    plan_.baselines.push_back({one.text("name"), one.integer("makespan", 0),
+                               one.integer("objective_value", 0), one.boolean("fits"),
+                               optional("shared_makespan"), optional("measured_step")});
   }
 }
 

@@ -123,6 +123,13 @@ struct SizeCost {
   friend bool operator==(const SizeCost&, const SizeCost&) = default;
 };
 
+/// What the training script runs without a plan.
+struct OwnRun {
+  std::vector<int> layers;  ///< of each stage of DeepSpeed's partition, in turn; empty: not known
+  int micro_batches = 0;    ///< of a step
+  Spread step;              ///< of a step of DeepSpeed's own engine, the optimizer's included
+};
+
 struct Profile {
   std::string model;         ///< name of the model
   std::string model_sha256;  ///< of its layer names and parameter shapes
@@ -138,7 +145,8 @@ struct Profile {
       0;  ///< samples times length of the micro-batch that `layers` were measured with; 0: not known
   std::vector<SizeCost> sizes;  ///< rising; empty: one size was measured
   RankCost rank;
-  Restrictions restrictions;      ///< of the model and the run that was profiled
+  Restrictions restrictions;  ///< of the model and the run that was profiled
+  OwnRun run;
   std::vector<LayerCost> layers;  ///< in model order
   std::vector<OperatorCost> operators;
   std::vector<TransferCost> transfers;

@@ -104,6 +104,12 @@ Json json(const Restriction& row) {
   return object;
 }
 
+Json json(const OwnRun& run) {
+  Json object = {{"layers", run.layers}, {"micro_batches", run.micro_batches}};
+  if (run.step.repeats > 0) object["step"] = json(run.step);
+  return object;
+}
+
 Json json(const SizeCost& row) {
   return {{"size", row.size}, {"forward", row.forward}, {"backward", row.backward}};
 }
@@ -150,6 +156,7 @@ std::string format_profile(const Profile& profile) {
     add_rows(text, "restrictions", profile.restrictions);
     text += ",\n";
   }
+  if (!profile.run.layers.empty()) add(text, "run", json(profile.run));
   add_rows(text, "layers", profile.layers);
   text += ",\n";
   if (!profile.sizes.empty()) {

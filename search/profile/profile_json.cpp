@@ -35,6 +35,7 @@ class ProfileReader {
   void rank(const Value& value);
   void restriction(const Value& value);
   Rule rule(const Fields& fields) const;
+  void run(const Value& value);
   void layer(const Value& value);
   std::vector<LayerInput> inputs(const Value& list, std::int64_t last) const;
   void size(const Value& value);
@@ -51,7 +52,7 @@ Profile ProfileReader::read(const Value& root) {
   const Fields fields(
       root, file_, "a profile",
       {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats", "micro_batch_size", "tokens",
-       "sizes", "completeness", "noise", "rank", "restrictions", "layers", "operators", "transfers"});
+       "sizes", "completeness", "noise", "rank", "restrictions", "run", "layers", "operators", "transfers"});
   model(fields.need("model", ValueKind::object));
   device(fields.need("device", ValueKind::object));
   profile_.timer = fields.text("timer");
@@ -69,6 +70,7 @@ Profile ProfileReader::read(const Value& root) {
   for (const Value& row : fields.need("layers", ValueKind::array).items) layer(row);
   if (fields.find("restrictions") != nullptr)
     for (const Value& row : fields.need("restrictions", ValueKind::array).items) restriction(row);
+  if (fields.find("run") != nullptr) run(fields.need("run", ValueKind::object));
   if (fields.find("tokens") != nullptr) profile_.tokens = fields.integer("tokens", 1);
   if (fields.find("sizes") != nullptr)
     for (const Value& row : fields.need("sizes", ValueKind::array).items) size(row);
@@ -158,6 +160,22 @@ Rule ProfileReader::rule(const Fields& fields) const {
   fields.fail(fields.find("rule"),
               fmt::format("unknown rule {}; it should be one of {}{}", in_quotes(fields.text("rule")),
                           fmt::join(names, ", "), did_you_mean(fields.text("rule"), names)));
+}
+
+void ProfileReader::run(const Value& value) {
+  const Fields fields(value, file_, "'run'", {"layers", "micro_batches", "step"});
+  const auto layers = static_cast<std::int64_t>(profile_.layers.size());
+  std::int64_t left = layers;
+  for (const Value& item : fields.need("layers", ValueKind::array).items) {
+    const std::int64_t number = integer_in(item, file_, "'layers' of 'run'", 0, left);
+    profile_.run.layers.push_back(static_cast<int>(number));
+    left -= number;
+  }
+  if (left > 0)
+    fields.fail(fields.find("layers"), "'layers' of 'run' adds up to " + std::to_string(layers - left) +
+                                           ", and the profile has " + std::to_string(layers));
+  profile_.run.micro_batches = count(fields, "micro_batches", 1);
+  if (fields.find("step") != nullptr) profile_.run.step = spread(fields, "step");
 }
 
 Spread ProfileReader::spread(const Fields& row, std::string_view key) const {

@@ -91,7 +91,8 @@ Json critical_of(const std::vector<CriticalStep>& chain) {
 Json baselines_of(const Plan& plan) {
   Json list = Json::array();
   for (const Baseline& b : plan.baselines)
-    list.push_back({{"name", b.name}, {"makespan", b.makespan}, {"fits", b.fits}});
+    list.push_back(
+        {{"name", in_words(b)}, {"makespan", b.makespan}, {"measured", b.measured}, {"fits", b.fits}});
   return list;
 }
 

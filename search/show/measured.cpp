@@ -54,7 +54,7 @@ RankTrace rank_of(const TraceText& file) {
   const Fields fields(
       root, trace.file, "the trace",
       {"format", "rank", "device", "step", "plan_sha256", "makespan", "instructions", "step_seconds",
-       "step_plans", "peak_memory", "peak_memory_of", "predicted", "whole_step", "one_f_one_b"});
+       "step_plans", "peak_memory", "peak_memory_of", "predicted", "whole_step", "beside"});
   trace.rank = static_cast<int>(fields.integer("rank", 0, std::numeric_limits<int>::max()));
   trace.device = static_cast<int>(fields.integer("device", 0, kMostDevices - 1));
   trace.plan_sha256 = fields.text("plan_sha256");

@@ -16,7 +16,7 @@ inline constexpr std::string_view kShowPageScript = "@SCRIPT@";
 /// page/page.html, page/page.css, and the .js files, one after another. The data is, times in ns and memory
 /// in bytes,
 ///   { plans: [{ title, name, micro_batches, makespan, bound, period, unroll, optimal, method, objective,
-///       baselines: [{ name, makespan, fits }],
+///       baselines: [{ name, makespan, measured, fits }],
 ///       devices: [{ name, memory, static, peak, busy, repetend }],     memory: null where unlimited;
 ///                                          repetend: null, or [begin, end, count] (repetend_spans.h)
 ///       blocks: [{ name, stage, kind, chunk, devices, time, memory, workspace,

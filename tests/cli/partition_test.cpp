@@ -206,6 +206,90 @@ TEST(PlanCommand, IsNoWorseThanAnyCandidateOrBaseline) {
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
+/// The profile keeps how DeepSpeed divides the layers, and what its steps took.
+TEST(PlanCommand, ComparesWithWhatTheScriptRunsNow) {
+  const TemporaryFolder folder;
+  Profile profile = parse_profile(profile_text({1000, 1000, 1000, 7000}), "p.json");
+  profile.run = {.layers = {3, 1}, .micro_batches = 4, .step = {70'000, 60'000, 80'000, 5}};
+  const auto planned = [&](const std::string& devices, const std::string& micro_batches,
+                           const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"plan",
+                                     folder.write("profile.json", format_profile(profile)),
+                                     "--devices",
+                                     devices,
+                                     "--micro-batches",
+                                     micro_batches,
+                                     "--placement-output",
+                                     folder / "p.toml",
+                                     "--output",
+                                     folder / "p.json"};
+    args.insert(args.end(), more.begin(), more.end());
+    return ostinato_run(args);
+  };
+  const Result told = planned("2", "4", {"--without", "shards"});
+  ASSERT_EQ(told.status, 0) << told.err;
+  for (const char* text : {"* this plan: ", "  your run now, layers 3|1 ", "  1F1B on the best stages ",
+                           "times as fast as your run now (measured: 70 us a step, with",
+                           "times as fast as 1F1B on the best stages"})
+    EXPECT_NE(told.out.find(text), std::string::npos) << text << "\n" << told.out;
+  for (const char* text : {"even split", "not known", "  1f1b "})
+    EXPECT_EQ(told.out.find(text), std::string::npos) << text << "\n" << told.out;
+  const nlohmann::json plan = nlohmann::json::parse(read_text(folder / "p.json"));
+  ASSERT_EQ(plan["baselines"].size(), 2u);
+  EXPECT_EQ(plan["baselines"][0]["name"], "your_run");
+  EXPECT_EQ(plan["baselines"][0]["measured_step"], 70'000);
+  const nlohmann::json json = planned("2", "4", {"--json"}).json();
+  EXPECT_EQ(json["baselines"]["your_run"]["makespan"], plan["baselines"][0]["makespan"]);
+  EXPECT_TRUE(json["baselines"]["1f1b_even_split"].is_null());
+  EXPECT_FALSE(planned("2", "5", {"--json"}).json()["baselines"]["your_run"].contains("measured_step"));
+  const Result others = planned("3", "4", {});  // DeepSpeed's partition is of two stages
+  EXPECT_NE(others.out.find("What your run takes now is not known"), std::string::npos) << others.out;
+  EXPECT_NE(others.out.find("1F1B on an even split of layers"), std::string::npos) << others.out;
+}
+
+/// A layer that is more than a device's share, and what ends that; what cannot be tried is refused.
+TEST(PlanCommand, NamesTheLayerThatLimitsEveryPlan) {
+  const TemporaryFolder folder;
+  Profile profile = parse_profile(profile_text({1000, 1000, 1000, 1000, 9000}), "p.json");
+  const auto planned = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"plan",
+                                     folder.write("profile.json", format_profile(profile)),
+                                     "--devices",
+                                     "4",
+                                     "--micro-batches",
+                                     "4",
+                                     "--all-devices",
+                                     "--placement-output",
+                                     folder / "p.toml",
+                                     "--output",
+                                     folder / "p.json"};
+    args.insert(args.end(), more.begin(), more.end());
+    return ostinato_run(args);
+  };
+  const Result told = planned({});
+  const std::string name = profile.layers[4].name;
+  const auto flat = [](std::string text) {
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    return text;
+  };
+  const std::string limit =
+      name + " is 69 % of the work, and whole on one of 4 devices: no plan is more than ";
+  EXPECT_NE(flat(told.out).find(limit), std::string::npos) << told.out;
+  EXPECT_NE(flat(told.out).find("or give its class sharded(shard)."), std::string::npos) << told.out;
+  EXPECT_EQ(planned({"--json"}).json()["limit"].get<std::string>().substr(0, limit.size()), limit);
+  const Result refused = planned({"--shard", "4"});
+  EXPECT_EQ(refused.status, 3);
+  EXPECT_NE(refused.err.find("does not say that layer \"" + name + "\" can be cut"), std::string::npos)
+      << refused.err;
+  const Result nothing = planned({"--only", "shards,branches"});
+  EXPECT_EQ(nothing.status, 2);
+  EXPECT_NE(nothing.err.find("--only shards,branches leaves nothing to try"), std::string::npos)
+      << nothing.err;
+  profile.layers[4].shardable = true;
+  EXPECT_NE(flat(planned({"--exact-losses"}).out).find("allow shards, which round"), std::string::npos);
+  EXPECT_EQ(planned({"--only", "shards", "--json"}).json()["limit"], "");
+}
+
 TEST(PlanCommand, WhatTheLimitCutIsWrittenAndToldOf) {
   const TemporaryFolder folder;
   std::vector<Nanoseconds> times;  // more than any machine searches in the time

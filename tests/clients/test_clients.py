@@ -171,3 +171,24 @@ def test_shared_state_is_measured(train, plan):
     assert checked.run.status == [1, 1] and not checked.losses and AGAIN in checked.run.said
     named = r"step 1 differs from .*: loss by .*, gradient of layer \d \(\d.linear.weight\) by"
     assert re.search(named, checked.run.said), checked.run.said[-3000:]
+
+
+SLOWER = "ostinato: this plan is slower than your run before"
+
+
+def test_a_slower_plan_is_given_up(train):
+    """All ranks start a third time, under DeepSpeed's own schedule, and train what it trains."""
+    plain, ours = train("slower"), train("slower", AUTO)
+    assert ours.run.status == [0, 0] and (ours.losses, ours.weights) == (plain.losses, plain.weights), ours.run.said[-3000:]
+    assert [rank["starts"] for rank in ours.more] == [3, 3] and ours.run.said.count(SLOWER) == 2
+    assert re.search(r"ostinato: .*slower than .*; the run goes on under DeepSpeed's own schedule\n", ours.run.said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "section", "why"),
+    [("saves", AUTO, "(it runs on, for a checkpoint was saved or loaded under it)"), ("", AUTO | {"fallback": False}, "turn it off or profile again\n")],
+)
+def test_a_slower_plan_that_stays(train, kind, section, why):
+    ours = train("slower", section, kind=kind)
+    assert ours.run.status == [0, 0] and [rank["starts"] for rank in ours.more] == [2, 2], ours.run.said[-3000:]
+    assert ours.run.said.count(SLOWER) == 1 and why in ours.run.said

@@ -142,7 +142,7 @@ std::string profile_seed() {
 std::string trace_seed(int rank) {
   return fmt::format(
       R"({{"format": "ostinato-trace/1", "rank": {0}, "device": {0}, "step": 1, "plan_sha256": "ab", )"
-      R"("makespan": 300, "step_seconds": [1.5], "peak_memory": 7, "one_f_one_b": 400, "instructions": [)"
+      R"("makespan": 300, "step_seconds": [1.5], "peak_memory": 7, "beside": [["x", 400, 0]], "instructions": [)"
       R"({{"text": "0F0", "action": "F", "stage": 0, "micro_batch": 2, "planned_start": 5, )"
       R"("planned_end": 9, "start": 6, "end": 11}}, {{"text": "0S", "action": "SEND_F", "stage": 0, )"
       R"("micro_batch": 2, "peer": 1, "peer_stage": 1, "planned_start": 9, "planned_end": 9, "start": 11, )"

@@ -11,7 +11,7 @@ from .trainings import START, STEP, Outcome
 
 EQUAL, ROUNDING, OTHER, REFUSED, WRONG = "equal", "rounding", "other numbers", "refused", "WRONG"
 DRAWN, CONTRACT = "draw random numbers", "breaks the contract: a layer writes to more than its buffers"
-EXPECTED = "; expected: the losses of 1F1B "  # rank 0 says it of every plan
+EXPECTED = "ostinato: expected: the losses of 1F1B "  # rank 0 says it of every plan
 ROOM = 1e-3  # of losses under "rounding", relative to the loss; or the step to the next number, where weights are bf16
 ROOM_OF_WEIGHTS = 0.06  # relative to the largest of a tensor, or to 1: Adam's 3 steps of 0.01 up, or down, where a gradient is all rounding
 NEAR = 0.5  # of losses under "other numbers", relative to the loss

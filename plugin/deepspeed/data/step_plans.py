@@ -85,7 +85,8 @@ class StepPlans:
             raise OstinatoError(f"step {step}: no plan for micro-batches of sizes {', '.join(f'{size:g}' for size in sizes)}: {why_not}")
         program = self._lowering.lower(plan)
         took = time.perf_counter_ns() - begin
-        self.last = Planned(program.plan_sha256, program.makespan, program.lower_bound, program.one_f_one_b, took)
+        usual = next((time for _, time, _ in program.beside), 0)
+        self.last = Planned(program.plan_sha256, program.makespan, program.lower_bound, usual, took)
         return program
 
     def _search(self, sizes: Sequence[float]) -> tuple[str, str]:

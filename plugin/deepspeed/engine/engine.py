@@ -28,6 +28,7 @@ from ..equal.compared import compare_with
 from ..stages.copies import add_losses, watched_buffers
 from ..errors import OstinatoError
 from .evaluation import Forwards
+from ..tell.gained import synchronize
 from ..tell.outside import Outside
 from .plan_checkpoints import PlanCheckpoints
 from .plan_data import PlanData
@@ -200,6 +201,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
             loss = super().train_batch(data_iter)
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
+        if run.gained is not None and not run.gained.over:
+            synchronize(self.device)
+            run.gained.step(time.perf_counter() - begin)
         if self._steps_here == 1:
             self._tell_what_ran_whole()
             self._tell_of_first_step()
@@ -356,6 +360,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
         """Shapes change from here on (curriculum learning, say): a new executor announces them anew."""
         super().reset_activation_shape()
         run = self._ostinato
+        if run.gained is not None and self._steps_here:
+            run.gained.over = True
         run.forwards.forget_shapes()
         run.executor = self._training_executor() if run.trains else None
 

@@ -44,6 +44,7 @@ class PlanCheckpoints(Engine):
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, *args, **kwargs):
         """DeepSpeed's rank 0 would write `latest` while others still write what it leads to: here it waits for them."""
+        self._stay()
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
         names = everyones(optimizer_state.named(self), self.grid.pp_proc_group)
         if self.global_rank == 0 and save_dir:
@@ -62,6 +63,10 @@ class PlanCheckpoints(Engine):
             checkpoint.write_latest(save_dir, tag)
         comm.barrier()
 
+    def _stay(self) -> None:
+        if self._ostinato.gained is not None:
+            self._ostinato.gained.stay("a checkpoint was saved or loaded under it")
+
     def _save_zero_checkpoint(self, save_path, tag):
         with universal.wholes_saved(self, self._ostinato.parts):
             super()._save_zero_checkpoint(save_path, tag)
@@ -73,6 +78,7 @@ class PlanCheckpoints(Engine):
         return [type(group)((name, whole.get(name, shape)) for name, shape in group.items()) for group in groups]
 
     def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
+        self._stay()
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         saved = None
         if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):

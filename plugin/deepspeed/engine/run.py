@@ -18,6 +18,7 @@ from ..data.batches import Batches
 from ..section.config import Paths, Section
 from ..stages.copies import Copies
 from .evaluation import Forwards
+from ..tell.gained import Gained
 from ..tell.outside import Outside
 from ..section.plans import Stage
 from ..equal.random_numbers import RandomNumbers
@@ -52,6 +53,7 @@ class Run:
     executor: Executor | None = None  # of training; None where the plan holds forwards only
     working: Executor | None = None  # the executor that runs, or has failed
     trace: Trace | None = None
+    gained: Gained | None = None  # whether the plan is faster than what ran before; None: that is not known
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs
     batches_before: int = 0  # this step: of all steps and evaluations

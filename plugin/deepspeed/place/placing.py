@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ostinato._plugin import Program
 
 # What must be equal everywhere; files may have other names on other nodes.
-COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "timeout_s", "require", "check"}
+COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "timeout_s", "require", "check", "fallback"}
 KEY = "_ostinato_placed"
 
 

@@ -9,6 +9,7 @@
       "auto": true,                   // or: run the first step under DeepSpeed's 1F1B, measure, search, and start again with the plan;
                                       // "measure": end there, and let the next start run the plan that lies in "output"
       "check": 1,                     // steps that DeepSpeed's 1F1B runs first, with which the plan's are compared (0; with "auto" 1)
+      "fallback": true,               // a plan that is slower than DeepSpeed's own steps before: go on without it (with "auto" true)
       "search": {"time_limit": 30},   // how, for these two; keys as in configs/options.toml
 
       "sizes": "tokens",              // micro-batches differ, and each step has a plan of its own; or "module:function"
@@ -79,6 +80,7 @@ class Section(BaseModel):
     profile: str | None = Field(default=None, min_length=1)
     auto: bool | Literal["measure"] = False
     check: int | None = Field(default=None, ge=0, le=1000)
+    fallback: bool | None = None
     search: Search | None = None
     sizes: str | None = Field(default=None, min_length=1)
     size: float | None = Field(default=None, gt=0, le=2**50)
@@ -101,6 +103,10 @@ class Section(BaseModel):
     def checks(self) -> int:
         """Steps that DeepSpeed's own 1F1B runs first."""
         return int(bool(self.auto)) if self.check is None else self.check
+
+    @property
+    def falls_back(self) -> bool:
+        return bool(self.auto) if self.fallback is None else self.fallback
 
     @property
     def searches(self) -> bool:
@@ -149,6 +155,8 @@ def _check_ways(section: Section, where: str) -> None:
         raise OstinatoError(f'{where}: "auto": "measure" in the "ostinato" section needs "output": a folder for the plan')
     if section.auto and section.search is not None and section.search.inference:
         raise OstinatoError(f'{where}: "inference" in "search" needs "profile": "auto" measures while it trains')
+    if section.fallback and not section.auto and not section.checks:
+        raise OstinatoError(f'{where}: "fallback" in the "ostinato" section needs "auto" or "check": DeepSpeed\'s own steps are timed before the plan\'s')
     for key in ("search", "output"):
         if getattr(section, key) is not None and not section.searches:
             raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "profile" or "auto": true')

@@ -168,6 +168,8 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
     print(f"ostinato: searched {found.report['seconds']:.1f} s: {found.report['chosen']}", flush=True)
     for line in found.report["not_tried"]:
         print(f"ostinato: not tried: {printable(line)}", flush=True)
+    if limit := found.report.get("limit"):
+        print(f"ostinato: {limit}", flush=True)
     return found
 
 

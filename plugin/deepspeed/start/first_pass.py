@@ -7,11 +7,13 @@ same data: so what measuring leaves behind does not matter.
 """
 
 import statistics
+import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.pipe.engine import PipelineEngine
 from ostinato.files import write_text
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
@@ -46,8 +49,10 @@ from ..data.items import Made, making_once, own
 from .layer_costs import REPEATS, WARM_UP, Measured, chosen_of, measure, rows_by_size
 from ..place.placing import Prepared
 from ..data.sizes import Seen, agreed, seen_by, size_function
+from ..tell.gained import synchronize
 from ..upstream import Config, Engine, Model
 
+STEPS, LEAST_STEPS, ENOUGH_S = 5, 2, 15.0  # of DeepSpeed's own that are timed: as many, or fewer where they take long
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
 # (what is prepared, the model, the configuration, the engine's class): leaves a plan in the first, on every rank
@@ -126,14 +131,16 @@ class FirstPass:
     def _end(self) -> None:
         self._unfinished.detach()
         records = self._checked() if self._asked.checks else ""
+        differ = self._asked.sizes or self._engine.module.dynamic_shape or self._engine.curriculum_learning_enabled()
+        seconds = [] if differ else self._own_steps()
         if self._prepared.program is None:
             try:
                 with starting("measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s):
-                    self._measure_and_search()
+                    self._measure_and_search(seconds)
             except Unsupported as error:
                 second_start.begin_without(self._prepared, error)
             self._refuse_loaded()
-        second_start.begin(self._prepared, records)
+        second_start.begin(self._prepared, records, seconds)
 
     def _checked(self) -> str:
         """What 1F1B has computed, and what of it is another when its last step runs again: the control for what the plan computes."""
@@ -141,11 +148,28 @@ class FirstPass:
             self._recorder.repeat(lambda: _run_step(self._engine, self._items))
         return self._recorder.all().to_text()
 
-    def _measure_and_search(self) -> None:
+    def _own_steps(self) -> list[float]:
+        """Seconds of whole steps of DeepSpeed's own engine, warm, on the slowest rank: on the micro-batches of the last step, each of which
+        takes as long to read as these did. Nothing that the script sees of its steps is called, and what they change is gone in the second start."""
+        engine, read = self._engine, statistics.median_low(self._times[2:] or self._times) / 1e9
+        vars(engine).update(lr_scheduler=None, steps_per_print=lambda: sys.maxsize)
+        engine.monitor.enabled = False
+        seconds: list[float] = []
+        while len(seconds) < LEAST_STEPS or (len(seconds) < STEPS and sum(seconds) < ENOUGH_S):
+            engine.data_iterator = _read_again(self._items, read)
+            synchronize(engine.device)
+            begin = time.perf_counter()
+            with making_once(engine):
+                PipelineEngine.train_batch(engine)
+            synchronize(engine.device)
+            seconds.append(max(everyones(time.perf_counter() - begin)))
+        return seconds
+
+    def _measure_and_search(self, seconds: list[float]) -> None:
         chosen, sizes = _chosen(self._engine, self._items, self._asked.sizes)
         read = max(everyones(statistics.median_low(self._times[2:] or self._times)))  # the first waits for what reads ahead to start
         items = [self._items[i] for i in chosen] if self._items else []
-        profile = _profile(self._engine, items, len(chosen), sizes, read, bool(cores.sharing(self._prepared.places)))
+        profile = _profile(self._engine, items, len(chosen), sizes, read, bool(cores.sharing(self._prepared.places)), seconds)
         with TemporaryDirectory(prefix="ostinato-") as temporary:
             paths = self._prepared.checked()[1]
             measured = (paths.output or Path(temporary)) / "profile.json"
@@ -153,6 +177,12 @@ class FirstPass:
                 write_text(measured, profile)
             self._prepared.paths = paths.model_copy(update={"profile": measured})
             self._search()
+
+
+def _read_again(items: list, seconds: float) -> Iterator[Made]:
+    for item in items:
+        time.sleep(seconds)
+        yield Made(own(item))
 
 
 def _tell_unfinished(rank: int) -> None:
@@ -186,8 +216,9 @@ def _run_step(engine: Engine, items: list) -> None:
             engine._INSTRUCTION_MAP[type(command)](engine, **command.kwargs)
 
 
-def _profile(engine: Engine, items: list, count: int, sizes: list[float], read: int, shares_cores: bool) -> str:
-    """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere. `items`: the `count` chosen; `read`: ns for a batch."""
+def _profile(engine: Engine, items: list, count: int, sizes: list[float], read: int, shares_cores: bool, seconds: list[float]) -> str:
+    """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere. `items`: the `count` chosen; `read`: ns for
+    a batch; `seconds`: of DeepSpeed's own steps."""
     device = host_timed(torch.device(engine.device))
     config, optimizer, on_cpu = engine._config._param_dict, engine.client_optimizer, device.place.type == "cpu"
     settings = read_settings(config, optimizer, not on_cpu)
@@ -214,6 +245,8 @@ def _profile(engine: Engine, items: list, count: int, sizes: list[float], read: 
         profile.tokens = int(sizes[0])
         profile.sizes = [_profiler.SizeCost(*row) for row in rows_by_size(sizes, layers)] if sizes[1:] else []
     profile.restrictions = [one.row for one in of_classes(engine.module, engine)]
+    own_stages = [end - begin for begin, end in pairwise(engine.module.partitions())]
+    profile.set_run(own_stages, engine.micro_batches, _profiler.spread_of([round(second * 1e9) for second in seconds]))
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.completeness.complete = True
     profile.rank = _rank_cost(settings, device, profile.layers, read, [layer.samples for layer in layers])

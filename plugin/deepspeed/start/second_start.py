@@ -4,16 +4,22 @@
     begin(prepared, records)      # all ranks, in the first start: every process replaces itself (again)
     measured(prepared)            # in the second: what DeepSpeed's 1F1B did in the steps of this engine that were checked; None: nothing
     for_another(prepared)         # in the second: another engine of the process has found the plan
-    goes_without()                # in the second: why it is to run under DeepSpeed's own schedule
+    before(prepared)              # in the second: seconds that steps of DeepSpeed's own engine took in the first; []: not known
+    fall_back(prepared, why)      # in the second: the plan is slower, and all ranks start once more, without it
+    goes_without()                # in the second, or after it: why it is to run under DeepSpeed's own schedule
 """
 
+import json
 import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 import torch.distributed as dist
 from ostinato.files import write_text
+from ostinato.ranks.groups import everyones
 
 from .. import again
 from ..tell.announce import say
@@ -23,7 +29,9 @@ from ..section.search import FILES, PLAN
 
 RECORDS = "first.json"  # of the steps that DeepSpeed's 1F1B has run
 ENGINE = "engine.txt"  # which engine of the process has found the plan
+BEFORE = "before.json"  # seconds of its steps
 WITHOUT = "without.txt"
+SLOWER = "slower-plan.json"  # the plan in "output" that was not faster: no run finds it there
 
 
 class CannotStartAgain(OstinatoError):
@@ -34,11 +42,12 @@ class CannotStartAgain(OstinatoError):
         self.files = files
 
 
-def begin(prepared: Prepared, records: str = "") -> NoReturn:
-    """All ranks must call it, with the same plan and `records` (prints.Records, as text)."""
+def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) -> NoReturn:
+    """All ranks must call it, with the same plan, `records` (prints.Records, as text) and `seconds` of steps."""
     asked, paths = prepared.checked()
     files = dict(prepared.files) or {name: path.read_text() for name, path in zip(FILES, (paths.plan, paths.placement), strict=True) if path}
     files |= {ENGINE: str(prepared.engine)} | ({RECORDS: records} if records else {})
+    files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
     files[again.SECTION] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     if asked.auto == "measure":
@@ -64,11 +73,32 @@ def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
     again.begin_again({WITHOUT: str(error)}, prepared.section.timeout_s)
 
 
+def fall_back(prepared: Prepared, why: str) -> str:
+    """All ranks must call it. Returns why they cannot start again, in words that go on after "for"."""
+    if cannot := next(filter(None, everyones(again.why_not_again(further=True))), ""):
+        return cannot
+    asked, paths = prepared.checked()
+    say(f'{why}; all ranks start again, under DeepSpeed\'s own schedule ("fallback": false keeps the plan)')
+    if asked.auto and paths.output is not None and dist.get_rank() == 0:
+        with suppress(OSError):
+            (paths.output / PLAN).replace(paths.output / SLOWER)
+    again.begin_again({WITHOUT: why}, asked.timeout_s, further=True)
+
+
 def measured(prepared: Prepared) -> str | None:
+    return _left(prepared, RECORDS)
+
+
+def before(prepared: Prepared) -> list[float]:
+    return json.loads(_left(prepared, BEFORE) or "[]")
+
+
+def _left(prepared: Prepared, name: str) -> str | None:
+    """By the first start, for this engine."""
     folder = again.left_by_first()
-    if folder is None or not (folder / RECORDS).is_file() or for_another(prepared):
+    if folder is None or not (folder / name).is_file() or for_another(prepared):
         return None
-    return (folder / RECORDS).read_text()
+    return (folder / name).read_text()
 
 
 def for_another(prepared: Prepared) -> bool:

@@ -8,11 +8,10 @@ own engine first, which measures, and then starts all ranks again (first_pass).
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import count
 
 import torch.distributed as dist
-from ostinato.errors import printable
 from ostinato.ranks import cores
 from ostinato.ranks.groups import everyones
 from ostinato.ranks.starting import starting
@@ -24,6 +23,7 @@ from ..place import model_identity
 from ..save import universal
 from ..section import plans
 from ..tell.announce import ends, expected, line, say
+from ..tell.gained import Gained
 from ..section.config import Section, check_outputs, parse_section, resolve
 from ..engine.engine import PlanEngine, become
 from ..errors import OstinatoError, Unsupported
@@ -51,6 +51,8 @@ COLLECTIVE = (
     "prescale_gradients",
     "gradient_predivide_factor",
 )
+
+WARM_UP = 2  # steps of a plan that are not compared with those before
 
 ALONE = "the run goes on under DeepSpeed's own schedule"
 
@@ -135,6 +137,7 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
     names = stock_names(model, rebuilt.units, NAME) if rebuilt.units else names_where_idle(model, idle)
     run = Run(program, stages, stock, names, asked, paths, placed.shards, rebuilt.parts, rebuilt.copies, idle)
     run.placement, run.measured = prepared.placement, prepared.measured
+    run.gained = _gained(prepared, model)
     vars(model)["has_engine"] = True
     become(PlanEngine, engine)
     engine.__dict__["_ostinato"] = run
@@ -153,10 +156,22 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
     engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
     for said in rebuilt.notes:
         say(said)
-    if dist.get_rank() == 0:
-        print(printable(line(program, losses, run.plans_steps)), flush=True)
+    say(line(program, run.plans_steps))
+    if plans.trains(program):
+        say(losses)
     if said := ends(stages, model._grid.pp_group):
         say(said)
+
+
+def _gained(prepared: Prepared, model: Model) -> Gained | None:
+    """Where steps can be compared: shapes stay as they are."""
+    (asked, _), program = prepared.checked(), prepared.program
+    assert program is not None
+    if asked.sizes or model.dynamic_shape or not plans.trains(program):
+        return None
+    here = second_start.before(prepared)
+    before = here or [measured / 1e9 for _, _, measured in program.beside if measured]
+    return Gained(before, max(WARM_UP, asked.checks), partial(second_start.fall_back, prepared) if here and asked.falls_back else None)
 
 
 def _expected(engine: Engine, run: Run, rebuilt) -> str:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one line that rank 0 prints: which plan runs, what it promises, and which losses are expected of it."""
+"""The lines that rank 0 prints: which plan runs, what it gains, and which losses are expected of it."""
 
 import torch.distributed as dist
 from ostinato.errors import printable
+from ostinato.gain import gain
 from ostinato.ranks.presence import ranks_in_words
 
 from ..randomness.draws import BACKWARD, LAYERS
@@ -85,28 +86,19 @@ def _rounds(program, regrouped: list[str], clipped: bool, copies: int, branches:
     return "gradient clipping sums its norm rank by rank, and layers have moved" if clipped else ""
 
 
-def line(program, losses: str, sized: bool = False) -> str:
-    """`losses`: as expected() says it. `sized`: every step has a plan of its own."""
-    what = f'ostinato: plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
+def line(program, sized: bool = False) -> str:
+    """What runs, and what it gains. `sized`: every step has a plan of its own."""
+    what = f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
     if not any(stage.has_backward for stage in program.stages):
         return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
     if sized:
-        return f"{what}micro-batches a step, each step planned for their sizes; {losses}"
-    return f"{what}micro-batches: predicted step {program.predicted / 1e6:.3f} ms{optimizer(program)}{against(program)}; {losses}"
+        return f"{what}micro-batches a step, each step planned for their sizes"
+    gained = gain(program.beside, program.predicted) or f"expected to take {program.predicted / 1e6:.1f} ms a step"
+    return f"{what}micro-batches: {gained}{optimizer(program)}"
 
 
 def optimizer(program) -> str:
-    return f", {program.whole_step / 1e6:.3f} ms with the optimizer's" if program.whole_step else ""
-
-
-def against(program) -> str:
-    """What 1F1B would take instead; "" where nothing says it."""
-    usual = program.one_f_one_b
-    if not usual:
-        return ""
-    longer = f", {usual / program.predicted:.2f} times as long" if program.predicted else ""
-    return f"; 1F1B would take {usual / 1e6:.3f} ms{longer}"
-
+    return f"; {program.whole_step / 1e6:.1f} ms with the optimizer's" if program.whole_step else ""
 
 def _in_words(drawn: dict, strays: dict) -> str:
     """Of what draws, and of what took another number of random numbers than was learned."""

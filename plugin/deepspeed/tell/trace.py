@@ -26,8 +26,8 @@ class Trace:
         self._head = {"format": FORMAT, "rank": rank, "device": device, "plan_sha256": program.plan_sha256}
         self._head["makespan"] = program.makespan
         self._note_prediction(program)
-        if program.one_f_one_b:
-            self._head["one_f_one_b"] = program.one_f_one_b
+        if program.beside:
+            self._head["beside"] = program.beside
         self._device = device
         self._steps: list[dict[str, Any]] = []
         self._planned = list(program.instructions(device))
@@ -48,7 +48,8 @@ class Trace:
     def planned(self, program, plan) -> None:
         """The step that comes has a plan of its own (step_plans)."""
         self._planned = list(program.instructions(self._device))
-        self._head |= {"plan_sha256": plan.plan_sha256, "makespan": plan.makespan, "one_f_one_b": plan.one_f_one_b}
+        self._head |= {"plan_sha256": plan.plan_sha256, "makespan": plan.makespan}
+        self._head.pop("beside", None)
         self._note_prediction(program)
         self._steps.append(plan.row())
 

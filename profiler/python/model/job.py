@@ -29,6 +29,8 @@ class Job:
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
     restrictions: Sequence[Restriction] = ()  # of the script's classes
     lengths: Sequence[int] = ()  # of other sequences that layers are measured with, too
+    stages: Sequence[int] = ()  # layers of each stage of DeepSpeed's own partition; empty: the script makes no pipeline
+    micro_batches: int = 1  # of a step of that
     read: int = 0  # ns that a batch takes to read
     device: Any = field(default_factory=Cpu)  # Cpu or Cuda of machine/device.py: layers and inputs are moved there
     ranks: int = 1  # of the world that the script has made

@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import itertools
 import math
 import os
 import shutil
@@ -250,6 +251,8 @@ class Takeover:
             optimizer=own_optimizer(engine),
             checkpoint_interval=model.activation_checkpoint_interval,
             restrictions=of_classes(model, engine),
+            stages=[end - begin for begin, end in itertools.pairwise(model.partitions())],
+            micro_batches=engine.micro_batches,
         )
         release(engine, [built(model, index) for index in local(model) if layers[index] is model._layer_specs[index]])
         return job

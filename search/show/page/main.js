@@ -18,7 +18,7 @@ function figure(name, value) {
 function writeFigures() {
   byId("title").textContent = titleOf(first);
   const busy = first.devices.reduce((sum, device) => sum + device.busy, 0), all = first.makespan * first.devices.length;
-  figure("makespan", time(first.makespan) + (first.optimal ? " (optimal, says the plan)" : ""));
+  figure("this plan, makespan", time(first.makespan) + (first.optimal ? " (optimal, says the plan)" : ""));
   if (first.bound > 0) figure("lower bound, says the plan", time(first.bound));
   if (first.period > 0) figure(first.unroll > 1 ? `period of ${first.unroll} micro-batches` : "period", time(first.period));
   figure("bubble", percent(all - busy, all));
@@ -26,7 +26,8 @@ function writeFigures() {
   if (first.method) figure("method", first.method);
   for (const plan of shownPlans.slice(1)) figure(plan.title, time(plan.makespan) + comparedWith(plan).replace(" the first", ""));
   for (const base of first.baselines) {
-    figure(words(base.name).replace("1f1b", "1F1B") + (base.fits ? "" : ", does not fit"), time(base.makespan));
+    const measured = base.measured > 0 ? ` (a step measured: ${time(base.measured)})` : "";
+    figure(base.name + (base.fits ? "" : ", does not fit"), time(base.makespan) + measured);
   }
   const replicas = measured && data.measured.ranks > data.measured.devices.length ? ", of the first replica" : "";
   if (measured) figure("measured" + replicas, time(Math.max(...measured.map(lastEnd))));

@@ -74,8 +74,7 @@ def equal(a: dict, b: dict) -> bool:
 @pytest.mark.parametrize("placement", ["stock", "uneven", "wave", "halves"])
 def test_nothing_drawn(world2, stock, plans, placement):
     theirs, ours = both(world2, stock, BASE, plans[placement])
-    line = ours["start"][0]
-    assert line.endswith("; expected: the losses of 1F1B bit for bit") and not ours["first"]
+    assert ours["start"][1] == "ostinato: expected: the losses of 1F1B bit for bit" and not ours["first"]
     assert equal(theirs, ours) and not ours["later"]
 
 

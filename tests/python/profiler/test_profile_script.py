@@ -54,6 +54,7 @@ def test_a_plain_script_from_start_to_file(tmp_path):
     assert written["format"] == "ostinato-profile/1"
     assert written["micro_batch_size"] == 3 and written["repeats"] == 2 and written["completeness"]["complete"]
     layers = written["layers"]
+    assert sum(written["run"]["layers"]) == 4 and set(written["run"]) == {"layers", "micro_batches"}
     assert [layer["name"] for layer in layers] == ["0:Linear", "1:ReLU", "2:Linear", "3:tanh"]
     assert layers[0]["parameters"] == (8 * 16 + 16) * 4 and layers[0]["optimizer_state"] == 2 * layers[0]["parameters"]
     assert layers[1]["input_bytes"] == 3 * 16 * 4

@@ -102,12 +102,13 @@ TEST(PlanJsonTest, KeepsTheClaimOfAPlanWithoutTime) {
 
 TEST(PlanJsonTest, KeepsBaselines) {
   Plan with = plan();
-  with.baselines = {{"1f1b", 9, 7, true}, {"1f1b_even_split", 11, 8, false}};
+  with.baselines = {{"1f1b", 9, 7, true}, {"your_run", 11, 8, false, 0, 12}};
   const std::string text = format_plan(with, placement());
   EXPECT_NE(text.find("\n  \"baselines\": [{ \"name\": \"1f1b\", \"makespan\": 9, \"objective_value\": 7, "
                       "\"fits\": true }, {"),
             std::string::npos)
       << text;
+  EXPECT_NE(text.find("\"fits\": false, \"measured_step\": 12 }]"), std::string::npos) << text;
   EXPECT_EQ(parse_plan(text, "plan.json", placement(), "").baselines, with.baselines);
 }
 

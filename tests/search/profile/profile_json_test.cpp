@@ -113,6 +113,28 @@ TEST(ProfileJsonTest, WhatARankSpendsIsOptional) {
   EXPECT_EQ(parse_profile(format_profile(p), "profile.json").rank, p.rank);
 }
 
+TEST(ProfileJsonTest, WhatRunsWithoutAPlanIsOptional) {
+  Profile p = profile();
+  EXPECT_EQ(format_profile(p).find("\"run\""), std::string::npos);
+  p.run = {.layers = {2, 0}, .micro_batches = 8, .step = {}};
+  EXPECT_NE(format_profile(p).find(R"("run": {"layers":[2,0],"micro_batches":8},)"), std::string::npos);
+  p.run.step = {.median = 5, .low = 4, .high = 6, .repeats = 3};
+  const std::string text = format_profile(p);
+  const Profile read = parse_profile(text, "profile.json");
+  EXPECT_EQ(read.run.layers, p.run.layers);
+  EXPECT_EQ(read.run.step.high, 6);
+  EXPECT_EQ(format_profile(read), text);
+  p.run.layers = {1, 0};
+  try {
+    parse_profile(format_profile(p), "profile.json");
+    FAIL() << "accepted";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("'layers' of 'run' adds up to 1, and the profile has 2"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(ProfileJsonTest, SizesAreOptional) {
   Profile p = profile();
   p.tokens = 2048;

@@ -53,7 +53,7 @@ class Traces : public testing::Test {
 
 TEST_F(Traces, AreReadByDevice) {
   write(0, 1, instruction("SEND_F", 40, 50) + "," + instruction("F", 10, 40));
-  write(3, 0, instruction("B", 1, 2), R"(, "one_f_one_b": 400)");
+  write(3, 0, instruction("B", 1, 2), R"(, "beside": [["your run now", 400, 0]])");
   const MeasuredStep step = read_trace(folder_);
   EXPECT_EQ(step.plan_sha256, "ab");
   EXPECT_EQ(step.makespan, 300);

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan's first steps are compared with DeepSpeed's own of the first start."""
+
+import pytest
+from ostinato.deepspeed.tell import gained
+from ostinato.deepspeed.tell.gained import Gained
+
+BEFORE = [1.00, 1.01, 1.02, 1.03, 1.04]
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What rank 0 of two says; the other one takes as long, and a little less in every step."""
+    lines: list[str] = []
+    monkeypatch.setattr(gained, "say", lines.append)
+    monkeypatch.setattr(gained, "everyones", lambda mine: [mine, [one - 0.001 for one in mine]])
+    return lines
+
+
+def run(seconds: list[float], before=BEFORE, warm_up=2, fall_back=None, stays="") -> list[str]:
+    """Why it was to fall back, if it was."""
+    asked: list[str] = []
+    one = Gained(before, warm_up, (lambda why: asked.append(why) or fall_back) if fall_back is not None else None)
+    if stays:
+        one.stay(stays)
+    for time in seconds:
+        one.step(time)
+    return asked
+
+
+def test_faster(said):
+    assert run([9.0, 9.0] + [0.5] * 20, fall_back="x") == []
+    assert said == [
+        "this plan is 2.04 times as fast as your run before: 1020.0 -> 500.0 ms a step (quartiles 1010.0 to 1030.0, 5 steps; now quartiles "
+        "500.0 to 500.0, 20 steps)"
+    ]
+
+
+def test_long_steps_are_compared_sooner(said):
+    run([9.0, 9.0] + [5.0] * 5, before=[20.0] * 2)
+    assert len(said) == 1 and "4.00 times as fast" in said[0] and "now quartiles 5000.0 to 5000.0, 5 steps" in said[0]
+
+
+@pytest.mark.parametrize("seconds", [[0.5] * 19, [1.02] * 19])
+def test_nothing_is_said_before(said, seconds):
+    assert run([9.0, 9.0, *seconds], fall_back="x") == [] and said == []
+
+
+def test_within_the_noise_the_plan_stays(said):
+    assert run([9.0, 9.0] + [1.03] * 20, fall_back="x") == []
+    assert len(said) == 1 and "0.99 times as fast" in said[0]
+
+
+def test_slower_falls_back_at_the_first_look(said):
+    asked = run([9.0, 9.0] + [1.1] * 5, fall_back="mpi4py has initialised MPI")
+    assert len(asked) == 1 and asked[0].startswith("this plan is slower than your run before: 1020.0 -> 1100.0 ms a step (quartiles")
+    assert said == [f"{asked[0]}; turn it off or profile again (it runs on, for mpi4py has initialised MPI)"]
+
+
+def test_slower_stays_where_nothing_falls_back(said):
+    assert run([9.0, 9.0] + [1.1] * 20) == [] and said[0].endswith("turn it off or profile again") and len(said) == 1
+
+
+def test_slower_stays_after_a_checkpoint(said):
+    assert run([9.0, 9.0] + [1.1] * 20, fall_back="x", stays="a checkpoint was saved") == []
+    assert said[0].endswith("(it runs on, for a checkpoint was saved)")
+
+
+def test_with_what_an_earlier_run_measured(said):
+    run([9.0, 9.0] + [1.1] * 20, before=[1.0])
+    assert "slower than your run when the plan was found" in said[0]
+
+
+def test_without_anything_before_nothing_is_timed():
+    assert Gained([], 2, None).over
