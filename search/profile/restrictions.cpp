@@ -114,7 +114,8 @@ std::string words_of(const Restriction& restriction) {
       what = "inputs or loss on other devices than 1F1B, as waves have them";
       break;
     case Rule::together:
-      what = fmt::format("layers {} on {}", fmt::join(restriction.layers, ", "),
+      what = fmt::format("{} {} on {}", restriction.layers.size() == 1 ? "layer" : "layers",
+                         fmt::join(restriction.layers, ", "),
                          restriction.device < 0 ? "different devices"
                                                 : fmt::format("other devices than {}", restriction.device));
       break;

@@ -37,8 +37,12 @@ def beside(spec, module: torch.nn.Module) -> list[str]:
 def bound_layers(model) -> list[Restriction]:
     """Of this rank's layers in DeepSpeed's own partition, those that must stay on one rank, or on this one."""
     units: dict[str, list[int]] = {}
-    for layer, rank in enumerate(owners_of(model)):
-        if rank == model.stage_id and (unit := unit_of(layer, model._layer_specs[layer])) is not None:
+    before = owners_of(model)
+    users: dict[int, list[int]] = {}  # by id of a parameter of a module that the script has built: layers
+    for layer, (rank, spec) in enumerate(zip(before, model._layer_specs, strict=True)):
+        for parameter in spec.parameters() if isinstance(spec, torch.nn.Module) else ():
+            users.setdefault(id(parameter), []).append(layer)
+        if rank == model.stage_id and (unit := unit_of(layer, spec)) is not None:
             units.setdefault(unit, []).append(layer)
     found: list[Restriction] = []
     holder: dict[int, str] = {}  # unit, by the address of a tensor
@@ -47,13 +51,20 @@ def bound_layers(model) -> list[Restriction]:
         if "." in unit and len(layers) > 1 and (more := beside(spec, module)):
             why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, of which "{more[0]}" is not tied'
             found.append(Restriction("together", why, layers=tuple(layers)))
-        for other in {holder.setdefault(t.data_ptr(), unit) for _, t in tensors_of(module) if t.numel() and t.data_ptr()} - {unit}:
-            why = (
-                f'they share tensors ("{type(module).__name__}"): one object at several places of the model, or a parameter of two layers, has one '
-                "set of weights on one rank and several on several; use TiedLayerSpec for layers that share weights"
-            )
-            found.append(Restriction("together", why, layers=tuple(sorted(units[other] + layers)), device=model.stage_id))
+        others = {holder.setdefault(t.data_ptr(), unit) for _, t in tensors_of(module) if t.numel() and t.data_ptr()} - {unit}
+        found += [_sharing(module, sorted(units[other] + layers), model.stage_id) for other in others]
+        far = {layer for p in module.parameters() for layer in users.get(id(p), ()) if before[layer] != model.stage_id}
+        if far and not others:  # this rank's copy of what another rank has as well: they would become one
+            found.append(_sharing(module, layers, model.stage_id))
     return found
+
+
+def _sharing(module: torch.nn.Module, layers: list[int], rank: int) -> Restriction:
+    why = (
+        f'they share tensors ("{type(module).__name__}"): one object at several places of the model, or a parameter of two layers, has one '
+        "set of weights on one rank and several on several; use TiedLayerSpec for layers that share weights"
+    )
+    return Restriction("together", why, layers=tuple(layers), device=rank)
 
 
 def owners_of(model) -> list[int]:
