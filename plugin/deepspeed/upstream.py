@@ -112,6 +112,7 @@ if TYPE_CHECKING:
         is_grad_partitioned: bool
         is_pipe_partitioned: bool
         loss: Any
+        lr_scheduler: Any
         micro_batches: int
         mp_world_size: int  # stages times tensor-parallel ranks
         monitor: Any
