@@ -352,6 +352,7 @@ class _Reader:
 
 
 def _opened(path: Path) -> dict:
+    """A file that DeepSpeed has written, and unpickles itself where nothing moves: mapped, so that a rank reads what it needs of it."""
     try:
         return torch.load(path, map_location="cpu", weights_only=False, mmap=zipfile.is_zipfile(path))
     except FileNotFoundError:
