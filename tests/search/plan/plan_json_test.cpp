@@ -279,7 +279,7 @@ TEST(PlanFileTest, NamesTheFile) {
   write_file(path, "{\n");
   EXPECT_THROW(
       try { read_plan(path, placement(), kDigest); } catch (const InputError& error) {
-        EXPECT_EQ(std::string(error.what()).find(path.string() + ":1: not valid JSON"), 0u) << error.what();
+        EXPECT_EQ(std::string(error.what()).find(path.string() + ":1: the file ends"), 0u) << error.what();
         throw;
       },
       InputError);
