@@ -98,6 +98,9 @@ def test_a_size_that_contradicts_the_profile_is_refused(profile):
 
 @pytest.mark.parametrize("options", [{"inference": True}, {"shard": "0"}, {"split_backward": False, "keep_order": True}])
 def test_other_options_go_with_it(profile, options):
+    told = json.loads(profile.read_text())
+    told["layers"][0]["shardable"] = True
+    profile.write_text(json.dumps(told))
     found = ostinato.plan(ostinato.Profile.from_file(profile), devices=ostinato.Devices(2, hosts=((2, 1),)), sizes=SIZES, size=1024, **options)
     assert ostinato.verify(found), ostinato.verify(found).failures
 

@@ -60,13 +60,16 @@ def test_several_chunks(world2, stock, tmp_path, capfd):
         assert ours["forwards"] == training.MICRO_BATCHES * ours["blocks"]
 
 
-@pytest.mark.parametrize(("layers_kept", "how"), [(4, "recompute"), (5, "recompute in part")])
-def test_recomputation_is_enforced(world2, stock, tmp_path, capfd, layers_kept, how):
+@pytest.mark.parametrize(
+    ("layers_kept", "without", "how"),
+    [(4, "chunks,moves", "1 chunk per device, recompute"), (5, "moves", "looped, 2 chunks per device, recompute in part")],
+)
+def test_recomputation_is_enforced(world2, stock, tmp_path, capfd, layers_kept, without, how):
     """Memory for the activations of so many layers: those that recompute run twice."""
     write_profile(tmp_path / "profile.json", [USUAL] * LAYERS, kept=1 << 20)
     memory = f"{layers_kept * 2**20 + 8192}B"
-    chosen, section = plan(tmp_path, capfd, "--device-memory", memory, "--without", "chunks,moves")
-    assert chosen.split(", cut for")[0] == f"1 chunk per device, {how}"
+    chosen, section = plan(tmp_path, capfd, "--device-memory", memory, "--without", without)
+    assert chosen.split(", cut for")[0] == how
     stages = tomllib.loads((tmp_path / "placement.toml").read_text())["stages"]
     again = [layer for stage in stages if stage.get("recompute") for layer in range(*stage["layers"])]
     assert 0 < len(again) < LAYERS
