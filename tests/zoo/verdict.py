@@ -11,6 +11,7 @@ from .trainings import START, STEP, Outcome
 
 EQUAL, ROUNDING, OTHER, REFUSED, WRONG = "equal", "rounding", "other numbers", "refused", "WRONG"
 DRAWN, CONTRACT = "draw random numbers", "breaks the contract: a layer writes to more than its buffers"
+OTHERWISE = (DRAWN, "random numbers than for the first", "so what is averaged there, and evaluations with it, differ")
 EXPECTED = "ostinato: expected: the losses of 1F1B "  # rank 0 says it of every plan
 ROOM = 1e-3  # of losses under "rounding", relative to the loss; or the step to the next number, where weights are bf16
 ROOM_OF_WEIGHTS = 0.06  # relative to the largest of a tensor, or to 1: Adam's 3 steps of 0.01 up, or down, where a gradient is all rounding
@@ -39,7 +40,7 @@ def judge(stock: list[Outcome], ours: list[Outcome], keeps_contract: bool = True
     differing = _differing(stock, ours)
     if not differing:
         return Verdict(EQUAL)
-    if drawn := [line for outcome in ours for line in outcome.said if DRAWN in line or "random numbers than for the first" in line]:
+    if drawn := [line for outcome in ours for line in outcome.said if any(words in line for words in OTHERWISE)]:
         return _other(stock, ours, re.sub(r"^ostinato: (rank \d+: )?", "", drawn[0]))
     far = _far(stock, ours)
     if not far:

@@ -7,6 +7,7 @@ The engine's class is changed when it is made; DeepSpeed's own class stays as it
 """
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain, count
@@ -245,6 +246,13 @@ class PlanEngine(PlanData, PlanCheckpoints):
         layers = sorted({layer for of_rank in everyones(run.several) for layer in of_rank})
         if layers and run.keeps_bits:
             announce.say(announce.several(layers))
+        mine = {layer for stage in run.stages for layer in run.written_again & set(stage.layers) if run.steps or not self._as_in_1f1b(stage, layer)}
+        if layers := sorted({layer for of_rank in everyones(mine) for layer in of_rank}):
+            announce.say(announce.written_again(layers))
+
+    def _as_in_1f1b(self, stage: plans.Stage, layer: int) -> bool:
+        run = self._ostinato
+        return plans.as_in_1f1b(run.program, stage, bisect_right(run.stock_parts, layer) - 1, len(run.stock_parts) - 1)
 
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""

@@ -58,6 +58,8 @@ class Run:
     active: Stage | None = None  # the stage whose forward or backward runs
     batches_before: int = 0  # this step: of all steps and evaluations
     loading: bool = False  # a batch is being read
+    versions: dict[int, int] = field(default_factory=dict)  # step 1, as a backward begins: by layer, how often its buffers were written to
+    written_again: set[int] = field(default_factory=set)  # layers that a backward runs forward again, and that write to buffers
     several: set[int] = field(default_factory=set)  # layers after which a plan's border is crossed by several tensors with gradients
     keeps_bits: bool = False  # losses are expected to be those of 1F1B bit for bit
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1

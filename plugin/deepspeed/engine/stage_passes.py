@@ -15,6 +15,7 @@ from ostinato.nn import ShardedLogits
 from ..section import plans
 from .crossings import crossing
 from ..errors import OstinatoError
+from ..stages.buffers import modules_of
 from ..stages.idle import learn_nothing
 from ..section.plans import Stage
 from .run import Run
@@ -167,6 +168,8 @@ class StagePasses(Engine):
         batch = plans.copies_of(run.stages) * micro_batch + stage.copy
         run.random_numbers.before_backward(batch)
         self._running_engine_backward = True
+        if self._steps_here == 1:
+            run.versions = self._versions(stage)
         if part == "I":
             self._start_timers(self.engine_timers.backward_timers)
         else:
@@ -180,9 +183,19 @@ class StagePasses(Engine):
             self._stop_timers(self.engine_timers.backward_timers)
         else:
             self._backward_epilogue()
+        run = self._ostinato
         self._running_engine_backward = False
-        self._ostinato.random_numbers.after_backward()
-        self._ostinato.active = None
+        run.random_numbers.after_backward()
+        if self._steps_here == 1 and run.active is not None:
+            run.written_again |= {layer for layer, version in self._versions(run.active).items() if version != run.versions[layer]}
+        run.active = None
+
+    def _versions(self, stage: Stage) -> dict[int, int]:
+        """How often buffers of its layers have been written to. Where the plan recomputes a stage by itself, they are put back."""
+        if stage.recomputes and not self.module.own_checkpointing[0]:
+            return {}
+        held = zip(self.module._local_layers, self.module._local_funcs, strict=True)
+        return {i: sum(b._version for m in modules_of(layer) for b in m.buffers()) for i, layer in held if i in stage.layers}
 
     def _backward_prologue(self):
         """DeepSpeed calls it from a hook on the outputs, which of a split backward only the first half passes."""

@@ -3,7 +3,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
+from deepspeed.runtime.pipe import schedule
 from ostinato.errors import counted
 
 from .config import Paths
@@ -225,6 +227,14 @@ def trains(program) -> bool:
 def splits(program) -> bool:
     """Whether some backward runs in two halves."""
     return any(instruction.action == "W" for rank in range(program.ranks) for instruction in program.instructions(rank))
+
+
+def as_in_1f1b(program, stage: Stage, owner: int, stages: int) -> bool:
+    """Whether the forwards and backwards of a stage come in the order that DeepSpeed's 1F1B has for stage `owner` of so many."""
+    ran = [i.action == "F" for i in program.instructions(stage.rank) if i.stage == stage.index and i.action in ("F", "B", "I")]
+    usual = chain.from_iterable(schedule.TrainSchedule(program.micro_batches, stages, owner))
+    passes = [isinstance(c, schedule.ForwardPass) for c in usual if isinstance(c, (schedule.ForwardPass, schedule.BackwardPass))]
+    return ran == passes
 
 
 def draws_otherwise(program, stages: list[Stage], owner: Callable[[int], int]) -> bool:

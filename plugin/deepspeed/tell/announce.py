@@ -43,6 +43,14 @@ def several(layers: list[int]) -> str:
     )
 
 
+def written_again(layers: list[int]) -> str:
+    """What rank 0 says after step 1 of layers with activation checkpointing and, say, BatchNorm."""
+    return (
+        f"layer {', '.join(map(str, layers))} writes to buffers in its forward and again in its backward, which runs the forward once more: the plan has "
+        "these in another order than 1F1B, so what is averaged there, and evaluations with it, differ"
+    )
+
+
 def ends(stages: list[Stage], ranks: list[int]) -> str:
     """What rank 0 says before step 1 where the plan reads data, or computes losses, on other ranks than 1F1B. `ranks`: of the pipeline."""
     reads, losses = ({ranks[stage.rank] for stage in stages if of(stage)} for of in (lambda s: s.reads, lambda s: s.ends))

@@ -2,13 +2,15 @@
 """Buffers that forwards write to, where a plan recomputes them; and what a script does after initialize(), where ranks start again."""
 
 import functools
+import io
+from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
 import torch
 from support import changed_model
 from support.changed_model import LAYERS
-from support.plans import make_plan, placement_text
+from support.plans import Layout, make_plan, placement_text
 from support.profiles import write_profile
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, train, train_with_costs, weights
 from test_deepspeed_changed import WAVE
@@ -124,3 +126,20 @@ def test_auto_trains_what_the_script_trains(world2, tmp_path, change, zero):
         assert got["after"] == expected["after"]
 
 
+
+
+def trained_and_told(options: Options) -> dict:
+    said = io.StringIO()
+    with redirect_stdout(said):
+        result = train(options)
+    return result | {"said": said.getvalue().splitlines()}
+
+
+@pytest.mark.parametrize(("method", "told"), [("1f1b", False), ("gpipe", True)])
+def test_statistics_that_checkpointing_counts_twice(world2, stock, tmp_path, method, told):
+    """DeepSpeed's checkpointing runs a BatchNorm's forward again in its backward: what it averages depends on their order."""
+    options = replace(BASE, checkpoint_interval=1, config={"pipeline": {"use_reentrant": False}})
+    plan = str(make_plan(tmp_path, Layout("chain", (LAYERS // 2,), (0, 1)), LAYERS, MICRO_BATCHES, method=method))
+    theirs, ours = stock(world2, options)[0], world2.run(trained_and_told, replace(options, section={"plan": plan}))[0]
+    assert ours["losses"] == theirs["losses"] and (ours["evaluation"] != theirs["evaluation"]) is told
+    assert any("evaluations with it, differ" in line for line in ours["said"]) is told
