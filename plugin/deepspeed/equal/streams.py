@@ -30,6 +30,7 @@ from ..randomness import generators
 from ..stages.buffers import Buffers
 from ..randomness.draws import BACKWARD, BATCH, LOSS, TORCHS, Draws
 from ..randomness.generators import Counts, State
+from ..randomness.random_state import torchs
 from ..stages.module import StagedLayers
 
 
@@ -44,8 +45,7 @@ class Learning(Draws):
         self.leave()
 
     def _drew(self, what: int | str, kinds: set[str], states_now: tuple) -> None:
-        before, after = (tuple(state for state in states[:2] if state is not None) for states in (self._states, states_now))
-        self.counts[what] = generators.taken(before, after) if kinds <= TORCHS else None
+        self.counts[what] = generators.taken(torchs(self._states), torchs(states_now)) if kinds <= TORCHS else None
 
 
 class Streams:

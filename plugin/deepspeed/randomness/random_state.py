@@ -31,10 +31,15 @@ def states() -> tuple:
     return host, accelerator[0] if accelerator else None, generators.tracked(), *foreign()
 
 
+def torchs(kept: tuple) -> generators.State:
+    """Of states(): those of torch's generators, DeepSpeed's tracker included."""
+    host, accelerator, tracked, *_ = kept
+    return host, *([] if accelerator is None else [accelerator]), *tracked
+
+
 def become(kept: tuple) -> None:
-    host, accelerator, tracked, *others = kept
-    generators.become((host, *([] if accelerator is None else [accelerator]), *tracked))
-    _become_foreign(tuple(others))
+    generators.become(torchs(kept))
+    _become_foreign(kept[3:])
 
 
 def foreign() -> tuple:
