@@ -79,7 +79,7 @@ def test_in_the_order_of_1f1b_every_bit_is_deepspeeds(world2, stock, plans, layo
     expected = stock(world2, UNEQUAL, unequal_steps)
     got = world2.run(unequal_steps, replace(UNEQUAL, section=section))
     assert numbers_of(got) == numbers_of(expected)
-    assert "each step planned for their sizes" in got[0]["said"][0]
+    assert "each step planned for their sizes" in " ".join(got[0]["said"])
     assert "up to rounding" not in " ".join(got[0]["said"]) and not got[1]["said"]
 
 
@@ -117,7 +117,7 @@ def test_both_uses_of_a_tied_layer_on_one_rank_round_otherwise_and_it_is_said(wo
     for theirs, ours in zip(expected, got, strict=True):
         torch.testing.assert_close(ours["losses"], theirs["losses"], rtol=1e-5, atol=1e-6)
         close(ours["weights"], theirs["weights"], 1e-4)
-    assert "gradients of layers tied as embed are added in another order" in got[0]["said"][0]
+    assert "gradients of layers tied as embed are added in another order" in " ".join(got[0]["said"])
 
 
 def test_each_replica_plans_its_own_steps(world4, stock, plans):
