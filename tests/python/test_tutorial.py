@@ -27,7 +27,7 @@ def words(text: str) -> str:
 def missing(shown: str, printed: str) -> str:
     """The first part of `shown`, between two "...", that does not stand in `printed` behind the one before it; "" where all do."""
     rest = words(printed)
-    for part in (words(part) for part in shown.split("...")):
+    for part in filter(None, map(words, shown.split("..."))):
         if part not in rest:
             return part
         rest = rest.partition(part)[2]
