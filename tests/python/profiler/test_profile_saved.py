@@ -315,7 +315,7 @@ class Counts(nn.Module):
 def test_losses_that_cannot_be_are_said(tmp_path):
     assert "no output of the program is floating point" in run(tmp_path, Counts(), "2x4", options=("--loss", "sum"), status=2)
     narrow = nn.Linear(4, 1)
-    assert "whose last dimension is the classes" in run(tmp_path, narrow, "2x4", options=("--loss", "cross-entropy"), status=2)
+    assert "an output with the classes, at least two, as its last dimension" in run(tmp_path, narrow, "2x4", options=("--loss", "cross-entropy"), status=2)
     assert "--loss" in run(tmp_path, narrow, "2x4", options=("--loss", "hinge"), status=2)
 
 
