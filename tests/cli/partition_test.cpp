@@ -207,6 +207,16 @@ TEST(PlanCommand, IsNoWorseThanAnyCandidateOrBaseline) {
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
+/// `plan` of the profile into p.json and p.toml of the folder.
+Result planned_of(const TemporaryFolder& folder, const Profile& profile, const std::string& devices,
+                  const std::string& micro_batches, const std::vector<std::string>& more) {
+  std::vector<std::string> args = {"plan", folder.write("profile.json", format_profile(profile))};
+  args.insert(args.end(), {"--devices", devices, "--micro-batches", micro_batches, "--placement-output",
+                           folder / "p.toml", "--output", folder / "p.json"});
+  args.insert(args.end(), more.begin(), more.end());
+  return ostinato_run(args);
+}
+
 /// The profile keeps how DeepSpeed divides the layers, and what its steps took.
 TEST(PlanCommand, ComparesWithWhatTheScriptRunsNow) {
   const TemporaryFolder folder;
@@ -214,18 +224,7 @@ TEST(PlanCommand, ComparesWithWhatTheScriptRunsNow) {
   profile.run = {.layers = {3, 1}, .micro_batches = 4, .step = {70'000, 60'000, 80'000, 5}};
   const auto planned = [&](const std::string& devices, const std::string& micro_batches,
                            const std::vector<std::string>& more) {
-    std::vector<std::string> args = {"plan",
-                                     folder.write("profile.json", format_profile(profile)),
-                                     "--devices",
-                                     devices,
-                                     "--micro-batches",
-                                     micro_batches,
-                                     "--placement-output",
-                                     folder / "p.toml",
-                                     "--output",
-                                     folder / "p.json"};
-    args.insert(args.end(), more.begin(), more.end());
-    return ostinato_run(args);
+    return planned_of(folder, profile, devices, micro_batches, more);
   };
   const Result told = planned("2", "4", {"--without", "shards"});
   ASSERT_EQ(told.status, 0) << told.err;
@@ -254,20 +253,9 @@ TEST(PlanCommand, ComparesWithWhatTheScriptRunsNow) {
 TEST(PlanCommand, NamesTheLayerThatLimitsEveryPlan) {
   const TemporaryFolder folder;
   Profile profile = parse_profile(profile_text({1000, 1000, 1000, 1000, 9000}), "p.json");
-  const auto planned = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> args = {"plan",
-                                     folder.write("profile.json", format_profile(profile)),
-                                     "--devices",
-                                     "4",
-                                     "--micro-batches",
-                                     "4",
-                                     "--all-devices",
-                                     "--placement-output",
-                                     folder / "p.toml",
-                                     "--output",
-                                     folder / "p.json"};
-    args.insert(args.end(), more.begin(), more.end());
-    return ostinato_run(args);
+  const auto planned = [&](std::vector<std::string> more) {
+    more.emplace_back("--all-devices");
+    return planned_of(folder, profile, "4", "4", more);
   };
   const Result told = planned({});
   const std::string name = profile.layers[4].name;
