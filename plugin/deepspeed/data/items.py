@@ -7,7 +7,8 @@ DeepSpeed under 1F1B is done with an item when it reads the next. A plan reads o
 """
 
 import copy
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -23,6 +24,13 @@ class Made(NamedTuple):
 def made_once(batch_fn: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     """In its place."""
     return lambda item: item.value if isinstance(item, Made) else batch_fn(item) if batch_fn else item
+
+
+def again(items: Iterable[Any], seconds: float = 0.0) -> Iterator[Made]:
+    """What batch_fn has made, once more; a loss may write to its labels. `seconds`: that each takes to come."""
+    for item in items:
+        time.sleep(seconds)
+        yield Made(own(item))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from itertools import chain, count
 
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe import schedule
 from ostinato.profile.machine import freed_memory
 from ostinato.ranks.groups import everyones, link_groups
@@ -29,7 +30,6 @@ from ..equal.compared import compare_with
 from ..stages.copies import add_losses, watched_buffers
 from ..errors import OstinatoError
 from .evaluation import Forwards
-from ..tell.gained import synchronize
 from ..tell.outside import Outside
 from .plan_checkpoints import PlanCheckpoints
 from .plan_data import PlanData
@@ -203,7 +203,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if run.gained is not None and not run.gained.over:
-            synchronize(self.device)
+            get_accelerator().synchronize()
             run.gained.step(time.perf_counter() - begin)
         if self._steps_here == 1:
             self._tell_what_ran_whole()
@@ -243,12 +243,12 @@ class PlanEngine(PlanData, PlanCheckpoints):
         run = self._ostinato
         for said in run.readers.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
-        layers = sorted({layer for of_rank in everyones(run.several) for layer in of_rank})
-        if layers and run.keeps_bits:
-            announce.say(announce.several(layers))
         mine = {layer for stage in run.stages for layer in run.written_again & set(stage.layers) if run.steps or not self._as_in_1f1b(stage, layer)}
-        if layers := sorted({layer for of_rank in everyones(mine) for layer in of_rank}):
-            announce.say(announce.written_again(layers))
+        several, again = (sorted(set[int]().union(*of_ranks)) for of_ranks in zip(*everyones((run.several, mine)), strict=True))
+        if several and run.keeps_bits:
+            announce.say(announce.several(several))
+        if again:
+            announce.say(announce.written_again(again))
 
     def _as_in_1f1b(self, stage: plans.Stage, layer: int) -> bool:
         run = self._ostinato

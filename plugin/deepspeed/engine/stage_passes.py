@@ -194,8 +194,8 @@ class StagePasses(Engine):
         """How often buffers of its layers have been written to. Where the plan recomputes a stage by itself, they are put back."""
         if stage.recomputes and not self.module.own_checkpointing[0]:
             return {}
-        held = zip(self.module._local_layers, self.module._local_funcs, strict=True)
-        return {i: sum(b._version for m in modules_of(layer) for b in m.buffers()) for i, layer in held if i in stage.layers}
+        held = self.module.layers_here()
+        return {i: sum(b._version for m in modules_of(held[i]) for b in m.buffers()) for i in stage.layers}
 
     def _backward_prologue(self):
         """DeepSpeed calls it from a hook on the outputs, which of a split backward only the first half passes."""

@@ -174,7 +174,7 @@ def _sum(counts) -> Counts | None:
 def layers_kept(model: StagedLayers) -> Iterator[None]:
     """What a forward leaves in buffers is undone, and DeepSpeed's checkpointing, which counts forwards, takes no part in it."""
     interval, model.activation_checkpoint_interval = model.activation_checkpoint_interval, 0
-    buffers = Buffers({**dict(zip(model._local_layers, model._local_funcs, strict=True)), "loss": model.loss_fn})
+    buffers = Buffers({**model.layers_here(), "loss": model.loss_fn})
     before = buffers.now()
     try:
         yield

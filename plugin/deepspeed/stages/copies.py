@@ -109,7 +109,7 @@ def watched_buffers(model: StagedLayers, group) -> Iterator[None]:
     """Around the forwards of a step. Raises OstinatoError on every rank where they changed buffers (BatchNorm's statistics): checkpoints and
     evaluation have one for both directions. All ranks of the group must call it.
     """
-    buffers = Buffers(dict(zip(model._local_layers, model._local_funcs, strict=True)))
+    buffers = Buffers(model.layers_here())
     before = buffers.now()
     yield
     if changed := sorted({name for held in everyones(buffers.changed(before), group) for name in held}):

@@ -8,6 +8,7 @@
 The stage must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
 """
 
+from typing import Any
 
 import torch
 from deepspeed.runtime.activation_checkpointing import checkpointing
@@ -164,7 +165,7 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         of sharded layers run as they are.
         """
         made = {}
-        for index, function in zip(self._local_layers, self._local_funcs, strict=True):
+        for index, function in self.layers_here().items():
             node = wired(function)
             layer = getattr(node, "layer", None) if node else function
             if isinstance(layer, torch.nn.Module) and index not in self._shards:
@@ -174,6 +175,11 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         for functions in (self._local_funcs, *(view.functions for view in self._views.values())):
             functions[:] = [made.get(id(function), function) for function in functions]
         self._one_backward = kwargs.get("backend") != "eager"
+
+
+    def layers_here(self) -> dict[int, Any]:
+        """What runs for each layer of this rank, by its index in the model."""
+        return dict(zip(self._local_layers, self._local_funcs, strict=True))
 
 
 class _View:
@@ -208,7 +214,7 @@ def adopt(
     model.read_for_others = None
     model._local_funcs = model.forward_funcs
     model._local_layers = sorted({layer for stage in stages for layer in stage.layers})
-    functions = dict(zip(model._local_layers, model._local_funcs, strict=True))
+    functions = model.layers_here()
     model._views = {stage.index: _View({layer: functions[layer] for layer in stage.layers}) for stage in stages}
     model._shown = model._own_checkpointing = None
     model.show_all()

@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import pairwise
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from ostinato.files import write_text
@@ -45,11 +46,10 @@ from ..section import plans
 from ..equal.checked import Recorder
 from ..errors import OstinatoError, Unsupported
 from ..graph_model import is_graph, layers_read
-from ..data.items import Made, making_once, own
+from ..data.items import again, making_once, own
 from .layer_costs import REPEATS, WARM_UP, Measured, chosen_of, measure, rows_by_size
 from ..place.placing import Prepared
 from ..data.sizes import Seen, agreed, seen_by, size_function
-from ..tell.gained import synchronize
 from ..upstream import Config, Engine, Model
 
 STEPS, LEAST_STEPS, ENOUGH_S = 5, 2, 15.0  # of DeepSpeed's own that are timed: as many, or fewer where they take long
@@ -151,23 +151,27 @@ class FirstPass:
     def _own_steps(self) -> list[float]:
         """Seconds of whole steps of DeepSpeed's own engine, warm, on the slowest rank: on the micro-batches of the last step, each of which
         takes as long to read as these did. Nothing that the script sees of its steps is called, and what they change is gone in the second start."""
-        engine, read = self._engine, statistics.median_low(self._times[2:] or self._times) / 1e9
+        engine, read = self._engine, self._reading_takes() / 1e9
         vars(engine).update(lr_scheduler=None, steps_per_print=lambda: sys.maxsize)
         engine.monitor.enabled = False
         seconds: list[float] = []
         while len(seconds) < LEAST_STEPS or (len(seconds) < STEPS and sum(seconds) < ENOUGH_S):
-            engine.data_iterator = _read_again(self._items, read)
-            synchronize(engine.device)
+            engine.data_iterator = again(self._items, read)
+            get_accelerator().synchronize()
             begin = time.perf_counter()
             with making_once(engine):
                 PipelineEngine.train_batch(engine)
-            synchronize(engine.device)
+            get_accelerator().synchronize()
             seconds.append(max(everyones(time.perf_counter() - begin)))
         return seconds
 
+    def _reading_takes(self) -> int:
+        """ns for a micro-batch, on this rank. The first waits for what reads ahead to start."""
+        return statistics.median_low(self._times[2:] or self._times)
+
     def _measure_and_search(self, seconds: list[float]) -> None:
         chosen, sizes = _chosen(self._engine, self._items, self._asked.sizes)
-        read = max(everyones(statistics.median_low(self._times[2:] or self._times)))  # the first waits for what reads ahead to start
+        read = max(everyones(self._reading_takes()))
         items = [self._items[i] for i in chosen] if self._items else []
         profile = _profile(self._engine, items, len(chosen), sizes, read, bool(cores.sharing(self._prepared.places)), seconds)
         with TemporaryDirectory(prefix="ostinato-") as temporary:
@@ -177,12 +181,6 @@ class FirstPass:
                 write_text(measured, profile)
             self._prepared.paths = paths.model_copy(update={"profile": measured})
             self._search()
-
-
-def _read_again(items: list, seconds: float) -> Iterator[Made]:
-    for item in items:
-        time.sleep(seconds)
-        yield Made(own(item))
 
 
 def _tell_unfinished(rank: int) -> None:
@@ -207,7 +205,7 @@ def _run_step(engine: Engine, items: list) -> None:
     """DeepSpeed's own training schedule without what updates weights."""
     engine.module.train()
     engine.total_loss, engine._compute_loss = None, True
-    engine.data_iterator = iter([Made(own(item)) for item in items])  # a loss may write to its labels
+    engine.data_iterator = again(items)
     steps = schedule.TrainSchedule(engine.micro_batches, engine.num_stages, engine.stage_id)
     engine._reserve_pipe_buffers(steps.num_pipe_buffers())
     engine.fwd_outputs = []

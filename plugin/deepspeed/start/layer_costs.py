@@ -31,7 +31,7 @@ from ostinato.profile.model.tensors import bytes_of, map_tensors, tensors
 from ostinato.profile.settings import Settings, StateBytes
 from torch import nn
 
-from ..data.items import Made, making_once, own
+from ..data.items import again, making_once
 from ..graph_model import wired
 from ..place.model_identity import local_digests
 from ..stages.buffers import modules_of
@@ -139,7 +139,7 @@ def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> lis
     if loss is not None:
         vars(model)["loss_fn"] = partial(_with_loss, noted[-1], loss)
     model.activation_checkpoint_interval = 0
-    engine.data_iterator = iter([Made(own(item)) for item in items])
+    engine.data_iterator = again(items)
     try:
         with making_once(engine):
             engine._exec_schedule(schedule.InferenceSchedule(count, engine.num_stages, engine.stage_id))

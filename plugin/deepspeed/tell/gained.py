@@ -10,7 +10,6 @@ What is no slower is said in one line. What is slower by more than both spread f
 import statistics
 from collections.abc import Callable, Sequence
 
-import torch
 from ostinato.errors import counted
 from ostinato.ranks.groups import everyones
 
@@ -56,11 +55,6 @@ class Gained:
         why = f"this plan is slower than your run {then}: {times}"
         stays = "" if self._fall_back is None else self._stays or self._fall_back(why)
         say(f'{why}; turn it off or profile again{f" (it runs on, for {stays})" if stays else ""}')
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 def spread(seconds: Sequence[float]) -> str:
