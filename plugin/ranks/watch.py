@@ -145,7 +145,7 @@ class Watch:
         self._why, self._names_silent = in_a_line(why), names_silent
         self._over.set()
         if not self._thread.is_alive():
-            say(STORE_GONE)
+            say(f"{STORE_GONE}; {self._position()}")
         elif not self._asked.wait(6 * self._period_s + 1.0):  # it asks for five
             say(NO_STORE)
 
@@ -170,7 +170,7 @@ class Watch:
                 time.sleep(self._period_s / 10)
         except RuntimeError:
             if not self._heard:
-                say(STORE_GONE)
+                say(f"{STORE_GONE}; {self._position()}")
         finally:
             if self._names_silent or self._heard:
                 self._say_silent()

@@ -196,6 +196,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             data_iter = self._or_brought(data_iter) if self.data_iterator is None else data_iter
             self._refuse_without_data(data_iter)
             self.module.follow()
+            run.hooks = self._look_behind_own_borders()
             run.readers.begin(data_iter)
             data_iter = run.random_numbers.before_step(data_iter)
         with self._whole_or_failed(f"step {self.global_steps + 1}"), run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
@@ -241,6 +242,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
     def _tell_of_first_step(self) -> None:
         """What nobody knows before it. All ranks must call it."""
         run = self._ostinato
+        for handle in run.hooks:
+            handle.remove()
         for said in run.readers.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
         mine = {layer for stage in run.stages for layer in run.written_again & set(stage.layers) if run.steps or not self._as_in_1f1b(stage, layer)}

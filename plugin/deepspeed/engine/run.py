@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ostinato.nn import Shard
 from ostinato.ranks.groups import Links
 from ostinato.ranks.watch import Watch
+from torch.utils.hooks import RemovableHandle
 
 from ..section import plans
 from ..data.batches import Batches
@@ -60,7 +61,8 @@ class Run:
     loading: bool = False  # a batch is being read
     versions: dict[int, int] = field(default_factory=dict)  # step 1, as a backward begins: by layer, how often its buffers were written to
     written_again: set[int] = field(default_factory=set)  # layers that a backward runs forward again, and that write to buffers
-    several: set[int] = field(default_factory=set)  # layers after which a plan's border is crossed by several tensors with gradients
+    several: set[int] = field(default_factory=set)  # layers after which several tensors with gradients cross a border of one run alone
+    hooks: list[RemovableHandle] = field(default_factory=list)  # of step 1
     keeps_bits: bool = False  # losses are expected to be those of 1F1B bit for bit
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1
     failed: str = ""  # what an error ended half-way, in words: ranks are out of step since

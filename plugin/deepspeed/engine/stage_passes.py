@@ -11,6 +11,7 @@ from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentra
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import ShardedLogits
+from torch.utils.hooks import RemovableHandle
 
 from ..section import plans
 from .crossings import crossing
@@ -82,6 +83,21 @@ class StagePasses(Engine):
         parts = self._ostinato.stock_parts
         begins = dict(zip(parts[1:-1], parts, strict=False))  # by the layer after a rank's last
         return begins.get(stage.layers[-1] + 1) == stage.first and not stage.recomputes
+
+    def _look_behind_own_borders(self) -> list[RemovableHandle]:
+        """Hooks on layers behind which DeepSpeed's partition cuts, and this plan does not."""
+        run, functions = self._ostinato, self.module.layers_here()
+        last = {part - 1 for part in run.stock_parts[1:-1]} & {layer for stage in run.stages for layer in stage.layers[:-1]}
+
+        def hook(layer: int):
+            def look(module, inputs, outputs) -> None:
+                if _gradients(outputs) > 1:
+                    run.several.add(layer)
+
+            return look
+
+        looked_at = {layer: function for layer in last if isinstance(function := functions.get(layer), torch.nn.Module)}
+        return [module.register_forward_hook(hook(layer)) for layer, module in looked_at.items()]
 
     def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
         """What the executor calls: the outputs of a stage, or the scaled loss."""

@@ -36,10 +36,10 @@ def draws(rank: int, what: str, step: int, drawn: dict, strays: dict) -> str:
 
 
 def several(layers: list[int]) -> str:
-    """What rank 0 says after step 1 where the plan cuts after layers that hand on more than one tensor with a gradient."""
+    """What rank 0 says after step 1 of layers that hand on more than one tensor with a gradient, where only one of the two runs has a border."""
     return (
-        f"several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where DeepSpeed's own partition does not cut: "
-        f"expected: the losses of 1F1B {ROUNDED}"
+        f"several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where only one of the plan and DeepSpeed's partition "
+        f"cuts: expected: the losses of 1F1B {ROUNDED}"
     )
 
 

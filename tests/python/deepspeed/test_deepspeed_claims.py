@@ -225,3 +225,11 @@ def test_several_tensors_at_a_border(world2, stock, plans):
     (shown,) = ours["first"]
     assert "several tensors with gradients cross from layer 5" in shown and "up to rounding" in shown
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
+
+
+def test_several_tensors_behind_a_border_of_1f1b_alone(world2, stock, plans):
+    options = replace(BASE, changed=((3, models.Pair), (4, models.Sum)))
+    theirs, ours = both(world2, stock, options, plans["uneven"])
+    (shown,) = ours["first"]
+    assert "bit for bit" in " ".join(ours["start"]) and "several tensors with gradients cross from layer 3" in shown
+    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)

@@ -43,7 +43,7 @@ LAYOUTS = {
     "line": Layout("line", CUTS, (0, 1, 2, 3)),
 }
 # What survivors say of where the culprit was: the instruction that they miss, the part of the step, or its own words.
-WHERE = r"instruction \d+|OptimizerStep|adding losses|saving a checkpoint|the store of the process group is gone|making its engine"
+WHERE = r"instruction \d+|OptimizerStep|adding losses|saving a checkpoint|the store (of the process group )?is gone|making its engine"
 SEEDS = range(SEED, SEED + (SOAK or 1))
 HARMS = [(what, where) for what, places in PLACES.items() for where in places]
 ENDING = ("raises", "memory", "disk")
