@@ -16,6 +16,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from .errors import PLACED, OstinatoError
+from .section import LEFT, VARIABLE
 
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
@@ -71,15 +72,13 @@ def known_section() -> Known:
 
 def _of_first() -> dict | None:
     """In a second start: the section of the first one, its paths as written."""
-    from .again import SECTION as NAME, left_by_first
+    from ostinato.ranks.again import left_by_first
 
     folder = left_by_first()
-    return json.loads((folder / NAME).read_text()) if folder is not None and (folder / NAME).is_file() else None
+    return json.loads((folder / LEFT).read_text()) if folder is not None and (folder / LEFT).is_file() else None
 
 
 def _of_environment() -> Known:
-    from .again import VARIABLE
-
     given = os.environ.get(VARIABLE, "").strip()
     if not given:
         return None, None
@@ -139,7 +138,7 @@ def _resembles(key: str) -> bool:
 
 def wrap(module) -> None:
     """Wraps the engines that `module` (deepspeed.runtime.pipe.engine) holds. Idempotent."""
-    from . import again  # which notes where the process was started
+    from ostinato.ranks import again  # which notes where the process was started
 
     if again.left_by_first() is not None:
         from ostinato.ranks import arrivals
@@ -237,7 +236,7 @@ def _section_given(kwargs: dict) -> dict | None:
 
 
 def _speak_last() -> None:
-    from .tell.last_words import speak_last
+    from ostinato.ranks.last_words import speak_last
 
     speak_last()
 

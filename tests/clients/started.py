@@ -77,7 +77,7 @@ def _redirect(folder: str) -> None:
 
 def _pretend_to_be_started(script: str, arguments: list[str]) -> None:
     """By the command that a second start repeats."""
-    from ostinato.deepspeed import again
+    from ostinato.ranks import again
 
     sys.argv = [script, *arguments]
     sys.orig_argv = [sys.executable, "-u", *sys.argv]

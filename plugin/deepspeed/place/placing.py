@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deepspeed.accelerator import get_accelerator
-from ostinato.ranks import cores
+from ostinato.ranks import again, cores
 
 from . import loss_state, model_identity
-from .. import again
 from ..data import step_plans
 from ..section import plans
 from ..section.agreement import Statement, agree, versions

@@ -8,3 +8,6 @@ the engine a plan cannot be combined with; `agreement` tells every rank what all
 
 Nothing here changes a model or an engine.
 """
+
+VARIABLE = "OSTINATO_PLAN"  # environment: a plan.json, a ds_config.json with the section, or the section as JSON
+LEFT = "section.json"  # of a first start, where a plan is to run: a script may read its configuration after it has made its model

@@ -19,12 +19,13 @@ from typing import NoReturn
 
 import torch.distributed as dist
 from ostinato.files import write_text
+from ostinato.ranks import again
 from ostinato.ranks.groups import everyones
 
-from .. import again
 from ..tell.announce import say
 from ..errors import OstinatoError, Unsupported
 from ..place.placing import Prepared
+from ..section import LEFT, VARIABLE
 from ..section.search import FILES, PLAN
 
 RECORDS = "first.json"  # of the steps that DeepSpeed's 1F1B has run
@@ -34,7 +35,7 @@ WITHOUT = "without.txt"
 SLOWER = "slower-plan.json"  # the plan in "output" that was not faster: no run finds it there
 
 
-class CannotStartAgain(OstinatoError):
+class NeedsNewStart(OstinatoError):
     """`files`: what the second start would be given."""
 
     def __init__(self, message: str, files: dict[str, str]):
@@ -48,16 +49,16 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     files = dict(prepared.files) or {name: path.read_text() for name, path in zip(FILES, (paths.plan, paths.placement), strict=True) if path}
     files |= {ENGINE: str(prepared.engine)} | ({RECORDS: records} if records else {})
     files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
-    files[again.SECTION] = asked.model_dump_json(exclude_unset=True)
+    files[LEFT] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     if asked.auto == "measure":
         say(f"the plan lies in {where}: the next start runs it")
         sys.exit(0)
     if why := again.why_not_again():
         named = where or str(paths.plan)
-        raise CannotStartAgain(
+        raise NeedsNewStart(
             f"ranks have to start again with the plan, and this process cannot replace itself ({why}): start it again with "
-            f"{again.VARIABLE}={named}" if dist.get_rank() == 0 else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
+            f"{VARIABLE}={named}" if dist.get_rank() == 0 else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
             files,
         )
     say("the layers lie where the plan has them from their constructors on: all ranks start again, once" + (f"; the plan lies in {where}" if paths.output else ""))
@@ -69,7 +70,7 @@ def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
     if prepared.section is None or prepared.section.require:
         raise error
     if why := again.why_not_again():
-        raise CannotStartAgain(f"{error}; and this process cannot start again without a plan, for {why}", {WITHOUT: str(error)})
+        raise NeedsNewStart(f"{error}; and this process cannot start again without a plan, for {why}", {WITHOUT: str(error)})
     again.begin_again({WITHOUT: str(error)}, prepared.section.timeout_s)
 
 

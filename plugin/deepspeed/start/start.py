@@ -12,13 +12,13 @@ from functools import cache, partial
 from itertools import count
 
 import torch.distributed as dist
-from ostinato.ranks import cores
+from ostinato.ranks import again, cores
 from ostinato.ranks.groups import everyones
+from ostinato.ranks.last_words import speak_last
 from ostinato.ranks.starting import starting
 from pydantic import BaseModel
 
 from . import first_pass, second_start
-from .. import again
 from ..place import model_identity
 from ..save import universal
 from ..section import plans
@@ -28,7 +28,6 @@ from ..section.config import Section, check_outputs, parse_section, resolve
 from ..engine.engine import PlanEngine, become
 from ..errors import OstinatoError, Unsupported
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
-from ..tell.last_words import speak_last
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
 from ..place.rebuild import moves, stock_names
 from ..place.tied import bound_layers

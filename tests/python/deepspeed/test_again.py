@@ -14,8 +14,7 @@ from pathlib import Path
 import ostinato
 import pytest
 import torch.distributed as dist
-from ostinato.deepspeed import again
-from ostinato.deepspeed.errors import OstinatoError
+from ostinato.ranks import again
 from support import second_start, worlds
 from support.fault_jobs import is_running
 
@@ -115,7 +114,7 @@ def missed(folder: str) -> list[str]:
     tempfile.tempdir, said = folder, []
     for ranks in ((0, 1), (0,)):
         if dist.get_rank() in ranks:
-            with pytest.raises(OstinatoError) as error:
+            with pytest.raises(again.CannotStartAgain) as error:
                 again.begin_again({"plan.json": ""}, timeout_s=0.5 if ranks == (0,) else 60)
             said.append(str(error.value))
     tempfile.tempdir = None
@@ -183,7 +182,7 @@ def test_where_python_is_not_on_its_own(started, monkeypatch):
 
 READS = """
 import multiprocessing, sys
-from ostinato.deepspeed import again
+from ostinato.ranks import again
 print(again.why_not_again())
 child = multiprocessing.get_context("fork").Process(target=lambda: print(again.why_not_again(), flush=True))
 child.start(), child.join()

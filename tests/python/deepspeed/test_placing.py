@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ostinato.deepspeed import again, hook
+from ostinato.deepspeed import hook
 from ostinato.deepspeed.errors import OstinatoError
-from ostinato.deepspeed.start.second_start import CannotStartAgain
+from ostinato.deepspeed.section import VARIABLE
+from ostinato.deepspeed.start.second_start import NeedsNewStart
 from support import training
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -34,7 +35,7 @@ def plans(tmp_path_factory):
 
 def known(monkeypatch, arguments: list[str], variable: str = "") -> tuple:
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-    monkeypatch.setenv(again.VARIABLE, variable)
+    monkeypatch.setenv(VARIABLE, variable)
     return hook.known_section()
 
 
@@ -109,7 +110,7 @@ def test_one_that_is_searched_then_and_moves_nothing_runs(world2, tmp_path):
 def too_late(options: Options) -> str:
     try:
         trained(options, "")
-    except CannotStartAgain as error:
+    except NeedsNewStart as error:
         return f"{sorted(error.files)} {error}"
     return ""
 
@@ -117,7 +118,7 @@ def too_late(options: Options) -> str:
 def test_one_that_moves_layers_starts_again_or_says_how(world2, plans):
     first, second = world2.run(too_late, replace(BASE, section={"plan": plans["wave"]}))
     assert "['engine.txt', 'placement.toml', 'plan.json', 'section.json']" in first and "['engine.txt', 'placement.toml', 'plan.json', 'section.json']" in second
-    assert f"start it again with {again.VARIABLE}={plans['wave']}" in first and "child of multiprocessing" in first
+    assert f"start it again with {VARIABLE}={plans['wave']}" in first and "child of multiprocessing" in first
 
 
 def named_otherwise(options: Options, other: str) -> str:
@@ -236,7 +237,7 @@ def checked(options: Options) -> dict:
             data = data_of(engine)
             for _ in range(options.steps):
                 losses.append(engine.train_batch(data).item())
-        except CannotStartAgain:
+        except NeedsNewStart:
             raise
         except OstinatoError as raised:
             error = str(raised)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from deepspeed.runtime.pipe import schedule
 from ostinato.deepspeed.data.readers import digest
-from ostinato.deepspeed.start.second_start import CannotStartAgain
+from ostinato.deepspeed.start.second_start import NeedsNewStart
 from support.plans import make_plan
 from support.strangers import LAYERS, WIDTH
 from support.training import MICRO_BATCHES, MODELS, data_of, make_model, weights
@@ -40,7 +40,7 @@ def trained(options, give=listed, feed=data_of, then=nothing) -> dict:
             for _ in range(options.steps):
                 losses.append(engine.train_batch(data).item())
                 then(engine)
-        except CannotStartAgain:
+        except NeedsNewStart:
             raise
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from ostinato.deepspeed import again
-from ostinato.deepspeed.errors import OstinatoError
+from ostinato.ranks import again
 from ostinato.ranks import arrivals
 from torch.utils.data import DataLoader
 
@@ -46,7 +45,7 @@ def main(folder: str, late: str = "") -> None:
     atexit.register((into / f"{rank}-{number}.ended").touch)
     try:
         again.begin_again({"plan.json": f"plan of rank {rank}", "began": str(time.time())}, timeout_s=60)
-    except OstinatoError as error:
+    except again.CannotStartAgain as error:
         (into / f"{rank}-{number}.refused").write_text(str(error))
     dist.destroy_process_group()
 

@@ -68,7 +68,7 @@ def make_model(options: Options):
 @contextmanager
 def known(section):
     """A section, or the file that holds it, is in the environment while it lasts; of None, and of what is no section, nothing is."""
-    from ostinato.deepspeed.again import VARIABLE
+    from ostinato.deepspeed.section import VARIABLE
 
     if isinstance(section, dict):
         os.environ[VARIABLE] = json.dumps(section)
@@ -83,7 +83,7 @@ def known(section):
 @contextmanager
 def second_start(files: dict[str, str]):
     """As in a process that has replaced itself, with these files."""
-    from ostinato.deepspeed import again
+    from ostinato.ranks import again
     from ostinato.deepspeed.start import start
 
     start._engines = itertools.count(1)
@@ -102,12 +102,12 @@ def second_start(files: dict[str, str]):
 def in_both_starts(job, *args):
     """job(*args), and once more with what it leaves where ranks are to start again: processes of a World cannot replace themselves."""
     from ostinato.deepspeed.start import start
-    from ostinato.deepspeed.start.second_start import CannotStartAgain
+    from ostinato.deepspeed.start.second_start import NeedsNewStart
 
     start._engines = itertools.count(1)
     try:
         return job(*args)
-    except CannotStartAgain as error:
+    except NeedsNewStart as error:
         files = error.files
     with second_start(files):
         return job(*args)

@@ -14,11 +14,10 @@ from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
-from ostinato.errors import printable
-from ostinato.ranks.launcher import tell_agent
+from ostinato.errors import Error, printable
 from torch.distributed.distributed_c10d import _get_default_store
 
-from ..errors import OstinatoError
+from .launcher import tell_agent
 
 PATIENCE = timedelta(seconds=3)
 
@@ -29,7 +28,7 @@ def speak_last() -> None:
         return
 
     def hook(kind, error, trace):
-        if not isinstance(error, OstinatoError) or sys.flags.dev_mode:
+        if not isinstance(error, Error) or sys.flags.dev_mode:
             before(kind, error, trace)
         else:
             _say("\n".join([f"ostinato: {error}", *getattr(error, "__notes__", ())]))

@@ -43,15 +43,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch.distributed as dist
-from ostinato.ranks.launcher import agent_has_the_store
-from ostinato.ranks.reports import Missing, exchanged
+from ostinato.errors import Error
 from torch.distributed.distributed_c10d import _get_default_store
 
-from .errors import OstinatoError
+from .launcher import agent_has_the_store
+from .reports import Missing, exchanged
 
-VARIABLE = "OSTINATO_PLAN"  # environment: a plan.json, a ds_config.json with the section, or the section as JSON
 FOLDER = "OSTINATO_SECOND_START"  # environment: the folder that the first start left to the second
-SECTION = "section.json"  # in it, where a plan is to run: a script may read its configuration after it has made its model
 PATIENCE_S = 5.0  # with children that are to end
 
 
@@ -66,6 +64,10 @@ def _place_in_stdin() -> int:
 
 
 _CWD, _STDIN = os.getcwd(), _place_in_stdin()
+
+
+class CannotStartAgain(Error, RuntimeError):
+    """On every rank."""
 
 
 @cache
@@ -99,7 +101,7 @@ def why_not_again(further: bool = False) -> str:
 
 def begin_again(files: Mapping[str, str], timeout_s: float, further: bool = False) -> NoReturn:
     """Replaces this process by itself. Every rank must call it, each with all files' texts; each gets a private folder with them. Raises
-    OstinatoError on every rank where one of them does not come here within the time, or cannot replace itself.
+    CannotStartAgain on every rank where one of them does not come here within the time, or cannot replace itself.
     """
     with tempfile.TemporaryDirectory(prefix=_prefix()) as folder:  # stays where the process is replaced
         for name, text in files.items():
@@ -165,10 +167,10 @@ def _agreed(timeout_s: float, further: bool) -> dict[str, str]:
     try:
         texts = exchanged("second start", json.dumps([why_not_again(further), port]), range(dist.get_world_size()), timeout_s)
     except Missing as error:
-        raise OstinatoError(f"the ranks cannot start again together: {error}") from None
+        raise CannotStartAgain(f"the ranks cannot start again together: {error}") from None
     said = [json.loads(text) for text in texts]
     if refused := [f"rank {rank} cannot start again by itself, for {why}" for rank, (why, _) in enumerate(said) if why]:
-        raise OstinatoError(refused[0])
+        raise CannotStartAgain(refused[0])
     return {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": said[0][1]} if port else {}
 
 
@@ -194,7 +196,7 @@ def _take_turns(timeout_s: float) -> None:
                 store.set(keys[rank - 1], "")
                 line.recv(1)
     except (TimeoutError, dist.DistError):
-        raise OstinatoError(f"the ranks have not replaced themselves within {timeout_s:g} s, rank 0, which has the store, first") from None
+        raise CannotStartAgain(f"the ranks have not replaced themselves within {timeout_s:g} s, rank 0, which has the store, first") from None
 
 
 def _end_children() -> None:
