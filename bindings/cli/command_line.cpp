@@ -13,15 +13,11 @@
 namespace ostinato::cli {
 namespace {
 
-std::string refusal(const std::string& wanted, const std::string& text) {
-  return fmt::format("needs {}, got \"{}\"", wanted, text);
-}
-
 /// CLI11 by itself takes 010 for 8, and -1 for a number without sign.
 CLI::Validator whole_number_check(Range range) {
   const auto check = [range](std::string& text) {
     if (!core::is_whole_number(text, range.low, range.high))
-      return refusal(core::whole_number_text(range.low, range.high), text);
+      return core::needs_text(core::whole_number_text(range.low, range.high), text);
     text.erase(0, std::min(text.find_first_not_of('0'), text.size() - 1));
     return std::string();
   };
@@ -32,7 +28,7 @@ CLI::Validator whole_number_check(Range range) {
 CLI::Validator decimal_check(Range range) {
   const auto check = [range](std::string& text) {
     if (core::is_decimal(text, range.low, range.high)) return std::string();
-    return refusal(core::decimal_text(range.low, range.high), text);
+    return core::needs_text(core::decimal_text(range.low, range.high), text);
   };
   return CLI::Validator(check, "");
 }

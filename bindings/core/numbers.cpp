@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <limits>
 
 #include "search/placement/quantity.h"
@@ -27,6 +28,13 @@ std::string whole_number_text(std::int64_t low, std::int64_t high) {
 
 std::string decimal_text(std::int64_t low, std::int64_t high) {
   return range_text("a decimal number", low, high);
+}
+
+std::string needs_text(const std::string& wanted, const std::string& given) {
+  const auto end = given.find_first_not_of("0123456789.");
+  const bool has_unit = end != std::string::npos && end > 0 && std::isalpha(given[end]);
+  return fmt::format("needs {}, got \"{}\"{}", wanted, given,
+                     has_unit ? ": the number alone (--help has its unit)" : "");
 }
 
 bool is_whole_number(const std::string& text, std::int64_t low, std::int64_t high) {

@@ -14,6 +14,9 @@ inline constexpr std::int64_t kMostMicroBatches = std::int64_t{1} << 29;
 std::string whole_number_text(std::int64_t low, std::int64_t high);
 std::string decimal_text(std::int64_t low, std::int64_t high);
 
+/// What to say of `given` where one of these is `wanted`: "needs a whole number from 1 to 5, got "9"".
+std::string needs_text(const std::string& wanted, const std::string& given);
+
 /// Whether `text` is such a number. A decimal has a point and digits behind it where it wants: "0.5".
 bool is_whole_number(const std::string& text, std::int64_t low, std::int64_t high);
 bool is_decimal(const std::string& text, std::int64_t low, std::int64_t high);

@@ -168,7 +168,7 @@ void check_choice(const std::string& what, const std::string& value,
 
 void check_value(const OptionRow& row, const std::string& name, const std::string& value) {
   const auto refuse = [&](const std::string& wanted) {
-    throw UsageError(name + " needs " + wanted + ", got \"" + value + "\"");
+    throw UsageError(name + " " + needs_text(wanted, value));
   };
   switch (row.type) {
     case integer:

@@ -90,7 +90,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     } else {
       what.erase(0, std::min(what.size(), what.find("] ") + 2));
     }
-    if (what.find("unexpected end of input") != std::string::npos)
+    if (what.find("unexpected end of input") != std::string::npos ||
+        what.find("missing closing quote") != std::string::npos)
       fail("the file ends in the middle of its JSON: was it cut off, or is it still being written?");
     if (at_its_begin)
       fail(

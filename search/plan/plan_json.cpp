@@ -121,9 +121,9 @@ void PlanReader::placement(const Value& value, const std::string& sha256) {
   }
   if (digest.empty() || sha256.empty() || digest == sha256) return;
   fields.fail(fields.find("sha256"),
-              "the plan was made for another placement: " + in_quotes(plan_.placement_name) +
-                  " with sha256 " + digest + ", but " + in_quotes(placement_.name) + " has " + sha256 +
-                  ": give the placement as it was then, or search again");
+              "the plan was made for another placement: " + in_quotes(plan_.placement_name) + " (sha256 " +
+                  digest.substr(0, 12) + "), and this is " + in_quotes(placement_.name) + " (sha256 " +
+                  sha256.substr(0, 12) + "): give the placement as it was then, or search again");
 }
 
 void PlanReader::objective(const Fields& fields) {

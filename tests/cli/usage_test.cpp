@@ -117,6 +117,15 @@ TEST(Usage, ANumberThatIsNoneIsNamed) {
       << result.err;
 }
 
+TEST(Usage, ANumberWithAUnitIsTold) {
+  const Result result = ostinato_run({"search", "v.toml", "--micro-batches", "8", "--time-limit", "10s"});
+  EXPECT_NE(
+      result.err.find("--time-limit needs a decimal number from 0 to 100000000, got \"10s\": the number "
+                      "alone (--help has its unit)\n"),
+      std::string::npos)
+      << result.err;
+}
+
 TEST(Usage, FilesInTheWrongOrderAreNoticed) {
   const TemporaryFolder folder;
   const Result result = ostinato_run({"verify", folder / "v.toml", folder.write("plan.json", "{}")});

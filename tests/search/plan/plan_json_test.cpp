@@ -156,6 +156,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "for it?"},
         Refusal{"cut", "{\n\"format\": \"ostinato-plan/1\",\n",
                 "2: the file ends in the middle of its JSON: was it cut off, or is it still being written?"},
+        Refusal{"cut_in_a_string", "{\n\"format\": \"ostin",
+                "2: the file ends in the middle of its JSON: was it cut off, or is it still being written?"},
         Refusal{"behind_the_end", std::string(kText) + "{",
                 "20: not valid JSON: syntax error while parsing value - unexpected "
                 "'{'; expected end of input"},
@@ -249,8 +251,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(PlanJsonTest, RefusesAPlanForAnotherPlacement) {
   const std::string other(64, 'b');
   EXPECT_EQ(refusal(kText, other),
-            "plan.json:3: the plan was made for another placement: 'small' with sha256 " + kDigest +
-                ", but 'small' has " + other + ": give the placement as it was then, or search again");
+            "plan.json:3: the plan was made for another placement: 'small' (sha256 " + kDigest.substr(0, 12) +
+                "), and this is 'small' (sha256 bbbbbbbbbbbb): give the placement as it was then, or search "
+                "again");
 }
 
 TEST(PlanJsonTest, NestsToSixtyFourLevels) {
