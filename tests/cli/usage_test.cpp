@@ -118,7 +118,8 @@ TEST(Usage, ANumberThatIsNoneIsNamed) {
 }
 
 TEST(Usage, ANumberWithAUnitIsTold) {
-  const Result result = ostinato_run({"search", "v.toml", "--micro-batches", "8", "--time-limit", "10s"});
+  const Result result =
+      ostinato_run({"search", "v.toml", "--micro-batches", "8", "--time-limit", "10s", "--output", "p.json"});
   EXPECT_NE(
       result.err.find("--time-limit needs a decimal number from 0 to 100000000, got \"10s\": the number "
                       "alone (--help has its unit)\n"),
