@@ -13,9 +13,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ostinato.errors import Status, counted, fail, fail_usage, printable
+from ostinato.errors import Error, Status, counted, fail, fail_usage, printable
 from ostinato.files import why_not_all, why_not_apart, write_text
 from ostinato.gain import gain
+from ostinato.measured import Measured, replanned
+from ostinato.objects import Placement, Profile
 from ostinato.trace import RankTrace, TraceError, perfetto, read_traces, trace_files
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
@@ -107,10 +109,15 @@ def summary(ranks: list[RankTrace]) -> dict:
         "plan_sha256": ranks[0].plan_sha256,
         "step": step(ranks),
         "beside": [{"name": name, "predicted": time, "measured_step": measured or None} for name, time, measured in ranks[0].beside],
-        **({"steps": rows} if (rows := planned_steps(ranks)) else {}),
+        **({"steps": rows} if (rows := planned_steps(ranks)) else {"conclusions": conclusions(ranks)}),
         "blocks": blocks(ranks),
         "ranks": rank_rows(ranks),
     }
+
+
+def conclusions(ranks: list[RankTrace]) -> list[str]:
+    of_step = step(ranks)
+    return list(Measured.of(ranks).conclusions(of_step["predicted"], of_step["measured_pipeline"]))
 
 
 def milliseconds(nanoseconds: int) -> str:
@@ -176,6 +183,8 @@ def show(report: dict, console: Console) -> None:
     others = [(one["name"], one["predicted"], one["measured_step"] or 0) for one in report["beside"]]
     if said := gain(others, times["predicted"]):
         console.print(f"This plan was {said}", highlight=False)
+    for line in report["conclusions"]:
+        console.print(line, highlight=False)
 
 
 def whole(times: dict) -> str:
@@ -239,14 +248,36 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("trace", type=Path, help='the folder that "trace" of the ostinato section names')
     p.add_argument("--perfetto", type=Path, metavar="FILE", help="write the last step as Perfetto/Chrome JSON")
     p.add_argument("--against", type=Path, metavar="TRACE", help="the trace folder of another run, to compare its step with this one's")
+    p.add_argument("--profile", type=Path, metavar="PROFILE", help="the profile that the plan was made from, for --measured")
+    p.add_argument("--placement", type=Path, metavar="PLACEMENT", help="the one that ran (default: placement.toml beside the profile)")
+    p.add_argument("--measured", type=Path, metavar="FOLDER", help="write what was measured there: profile.json, devices.toml")
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
+
+
+MEASURED = ("profile.json", "devices.toml")
+
+
+def _write_measured(ranks: list[RankTrace], args: argparse.Namespace) -> None:
+    if ranks[0].step_plans:
+        raise TraceError(f"{args.trace}: every step had a plan of its own: profile again, with --sizes")
+    placement, profile = Placement.from_file(args.placement), Profile.from_file(args.profile)
+    if placement.sha256 != ranks[0].placement_sha256:
+        raise TraceError(f"{args.placement} is not the placement that ran: name it with --placement")
+    for name, text in zip(MEASURED, replanned(Measured.of(ranks), placement.to_dict(), profile.to_dict()), strict=True):
+        write_text(args.measured / name, text)
 
 
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
     outputs = {"--perfetto": args.perfetto}
-    if wrong := why_not_apart(outputs, [*trace_files(args.trace), *(trace_files(args.against) if args.against else [])]):
+    if args.measured:
+        if args.profile is None:
+            return fail_usage("report", argv, "--measured needs --profile: the profile that the plan was made from")
+        args.placement = args.placement or args.profile.parent / "placement.toml"
+        outputs |= {f"--measured {name}": args.measured / name for name in MEASURED}
+    read = [*trace_files(args.trace), *(trace_files(args.against) if args.against else []), *filter(None, (args.profile, args.placement))]
+    if wrong := why_not_apart(outputs, read):
         return fail_usage("report", argv, wrong)
     try:
         if wrong := why_not_all(outputs):
@@ -255,9 +286,11 @@ def main(argv: list[str]) -> int:
         if args.perfetto:
             write_text(args.perfetto, json.dumps(perfetto(ranks)))
         told = summary(ranks)
+        if args.measured:
+            _write_measured(ranks, args)
         if args.against:
             told["against"] = beside(told, summary(read_traces(args.against)))
-    except (TraceError, OSError) as error:
+    except (Error, OSError) as error:
         return fail("report", argv, Status.BAD_INPUT, str(error))
     if args.json:
         print(json.dumps(told))
@@ -266,4 +299,7 @@ def main(argv: list[str]) -> int:
     show(told, console)
     if args.against:
         show_against(told, args.against, console)
+    if args.measured:
+        profile, devices = (args.measured / name for name in MEASURED)
+        console.print(f"Plan again: ostinato plan {profile} --devices {devices} ...", highlight=False, soft_wrap=True)
     return Status.DONE

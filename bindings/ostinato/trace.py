@@ -80,11 +80,23 @@ class StepPlan(BaseModel):
     measured: Nanoseconds
 
 
+class SteadyBlock(BaseModel):
+    """What a stage's block took in the last steps: nanoseconds, the median and the quartiles of the steps' means."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    stage: Count
+    action: Literal["F", "B", "I", "W"]
+    median: Nanoseconds
+    low: Nanoseconds
+    high: Nanoseconds
+    steps: Count
+
+
 class RankTrace(BaseModel):
     """One rank's file. `step_seconds`: wall clock of every step so far; `makespan`: the plan's, in nanoseconds; `predicted`: what a step
     was predicted to take where ranks share cores, 0: the makespan; `whole_step`: with the optimizer's, 0: not known; `beside`: what it is compared
     with (gain). `peak_memory`: the most that was held so far, by the whole process or in the accelerator's allocator (`peak_memory_of`).
-    `step_plans`: of every step, where each has a plan of its own; the others are then of the last one."""
+    `step_plans`: of every step, where each has a plan of its own; the others are then of the last one. `blocks`: where all steps have one."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["ostinato-trace/1"]
@@ -92,6 +104,7 @@ class RankTrace(BaseModel):
     device: Count
     step: Count
     plan_sha256: str
+    placement_sha256: str = ""
     makespan: Nanoseconds
     instructions: list[TracedInstruction] = Field(min_length=1)
     step_seconds: list[Seconds] = Field(min_length=1)
@@ -101,6 +114,7 @@ class RankTrace(BaseModel):
     whole_step: Nanoseconds = 0
     beside: Annotated[tuple[Compared, ...], Strict(False)] = ()
     step_plans: list[StepPlan] = []
+    blocks: list[SteadyBlock] = []
 
     @model_validator(mode="after")
     def _has_every_step(self):

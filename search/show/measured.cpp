@@ -51,10 +51,10 @@ RankTrace rank_of(const TraceText& file) {
   const Value root =
       read_json(file.text, trace.file, "ostinato-trace/1", "instructions",
                 [&](const Value& value) { trace.instructions.push_back(instruction_of(value, trace.file)); });
-  const Fields fields(
-      root, trace.file, "the trace",
-      {"format", "rank", "device", "step", "plan_sha256", "makespan", "instructions", "step_seconds",
-       "step_plans", "peak_memory", "peak_memory_of", "predicted", "whole_step", "beside"});
+  const Fields fields(root, trace.file, "the trace",
+                      {"format", "rank", "device", "step", "plan_sha256", "makespan", "instructions",
+                       "step_seconds", "step_plans", "peak_memory", "peak_memory_of", "predicted",
+                       "whole_step", "beside", "placement_sha256", "blocks"});
   trace.rank = static_cast<int>(fields.integer("rank", 0, std::numeric_limits<int>::max()));
   trace.device = static_cast<int>(fields.integer("device", 0, kMostDevices - 1));
   trace.plan_sha256 = fields.text("plan_sha256");

@@ -7,15 +7,19 @@ quarter beyond the last, so that all ranks write at the same steps and the cost 
 
 import json
 import resource
+from collections import deque
+from collections.abc import Sequence
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ostinato import _profiler
 from ostinato.files import Diagnostic
 
 FORMAT = "ostinato-trace/1"
+STEADY = 32  # steps, of which the median tells what a block takes
 
 
 class Trace:
@@ -24,13 +28,15 @@ class Trace:
     def __init__(self, folder: Path, program, rank: int, device: int):
         self._file = Diagnostic(folder / f"rank-{rank}.json")
         self._head = {"format": FORMAT, "rank": rank, "device": device, "plan_sha256": program.plan_sha256}
-        self._head["makespan"] = program.makespan
+        self._head |= {"placement_sha256": program.placement_sha256, "makespan": program.makespan}
         self._note_prediction(program)
         if program.beside:
             self._head["beside"] = program.beside
         self._device = device
         self._steps: list[dict[str, Any]] = []
         self._planned = list(program.instructions(device))
+        self._blocks = [(i.stage, i.action) if i.action in "FBIW" else None for i in self._planned]
+        self._means: dict[tuple[int, str], deque[int]] = {}
         self._records: list[tuple[int, int, int]] = []
         self._seconds: list[float] = []
         self._written = 0
@@ -57,7 +63,10 @@ class Trace:
         """Notes a step; writes where it is time."""
         self._seconds.append(seconds)
         self._records = executor.records()
-        if self._steps:
+        if not self._steps:
+            for block, mean in means_of(self._blocks, self._records).items():
+                self._means.setdefault(block, deque(maxlen=STEADY)).append(mean)
+        else:
             self._steps[-1]["measured"] = max(end for _, _, end in self._records)
         if 4 * len(self._seconds) >= 5 * self._written:
             self.write()
@@ -71,6 +80,8 @@ class Trace:
         whole = {"step": self._written, "instructions": instructions, "step_seconds": self._seconds}
         if self._steps:
             whole["step_plans"] = self._steps[: self._written]
+        else:
+            whole["blocks"] = [{"stage": stage, "action": action} | _spread(means) for (stage, action), means in sorted(self._means.items())]
         self._file.write(json.dumps({**self._head, **whole, **_peak_memory()}))
 
     def close(self) -> None:
@@ -91,6 +102,22 @@ class Trace:
             "start": start,
             "end": end,
         }
+
+
+def means_of(blocks: list[tuple[int, str] | None], records: list[tuple[int, int, int]]) -> dict[tuple[int, str], int]:
+    """Of a step: by stage and action, the mean nanoseconds of its blocks. `blocks`: of each instruction; None where it does not compute."""
+    totals: dict[tuple[int, str], list[int]] = {}
+    for index, start, end in records:
+        if (block := blocks[index]) is not None:
+            of_block = totals.setdefault(block, [0, 0])
+            of_block[0] += end - start
+            of_block[1] += 1
+    return {block: total // count for block, (total, count) in totals.items()}
+
+
+def _spread(times: Sequence[int]) -> dict[str, int]:
+    found = _profiler.spread_of(list(times))
+    return {"median": found.median, "low": found.low, "high": found.high, "steps": len(times)}
 
 
 def _peak_memory() -> dict[str, Any]:

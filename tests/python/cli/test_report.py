@@ -167,7 +167,7 @@ def test_peers_say_whose_is_whose(tmp_path):
 def test_a_run_names_the_peers_of_its_transfers(tmp_path):
     there = SimpleNamespace(action="SEND_F", stage=0, micro_batch=0, peer=1, peer_stage=1, start=0, end=0)
     here = SimpleNamespace(action="F", stage=0, micro_batch=0, peer=-1, peer_stage=-1, start=0, end=0)
-    program = SimpleNamespace(plan_sha256="ab", makespan=1, predicted=1, whole_step=3, beside=[], instructions=lambda device: [here, there])
+    program = SimpleNamespace(plan_sha256="ab", placement_sha256="cd", makespan=1, predicted=1, whole_step=3, beside=[], instructions=lambda device: [here, there])
     written = Trace(tmp_path, program, 0, 0)
     written.step(1.0, SimpleNamespace(records=lambda: [(0, 0, 1), (1, 1, 2)]))
     computed, sent = read_traces(tmp_path)[0].instructions

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ostinato report --measured`: what a run took becomes costs of layers and speeds of devices, and the planner plans with them."""
+
+import json
+import tomllib
+
+import ostinato
+import pytest
+from ostinato import report
+from ostinato.deepspeed.tell.trace import means_of
+from ostinato.measured import Measured, replanned
+from ostinato.trace import read_traces
+from support.profiles import write_profile
+
+LAYERS, DEVICES, MICRO_BATCHES = [1000] * 12, 4, 16
+
+
+@pytest.fixture
+def ran(tmp_path):
+    """run(slower, costlier, steady): a folder with the files of a plan, and the trace of a run in which devices and stages took so many times
+    as long."""
+    from ostinato import _plugin
+
+    profile = ostinato.Profile.from_file(write_profile(tmp_path / "profile.json", LAYERS))
+    plan = ostinato.plan(profile, devices=DEVICES, micro_batches=MICRO_BATCHES, max_chunks=1, time_limit=2)
+    plan.placement.save(tmp_path / "placement.toml")
+    plan.save(tmp_path / "plan.json")
+    program = _plugin.lower(str(tmp_path / "plan.json"), str(tmp_path / "placement.toml"))
+
+    def run(slower=(1, 1, 1, 1), costlier=(1, 1, 1, 1), steady: bool = True, **changes):
+        for rank in range(DEVICES):
+            rows, now = [], 0
+            for i in program.instructions(rank):
+                took = round((i.end - i.start) * slower[rank] * costlier[i.stage]) if i.action in "FB" else 0
+                rows.append({
+                    "text": str(i), "action": i.action, "stage": i.stage, "micro_batch": i.micro_batch,
+                    "planned_start": i.start, "planned_end": i.end, "start": now, "end": now + took,
+                })  # fmt: skip
+                now += took
+            blocks = {(row["stage"], row["action"]): row["end"] - row["start"] for row in rows if row["action"] in "FB"}
+            if not steady:
+                rows[0]["end"] = rows[0]["start"]  # which the steady blocks do not heed
+            trace = {
+                "format": "ostinato-trace/1", "rank": rank, "device": rank, "step": 1, "plan_sha256": program.plan_sha256, "makespan": plan.makespan,
+                "placement_sha256": plan.placement.sha256, "instructions": rows, "step_seconds": [1.0],
+                "blocks": [{"stage": s, "action": a, "median": t, "low": t, "high": t, "steps": 9} for (s, a), t in blocks.items()],
+            } | changes  # fmt: skip
+            (tmp_path / f"rank-{rank}.json").write_text(json.dumps(trace))
+        return tmp_path
+
+    return run
+
+
+def again(folder) -> ostinato.Plan:
+    assert report.main([str(folder), "--profile", str(folder / "profile.json"), "--measured", str(folder / "new")]) == 0
+    devices = ostinato.Devices.from_file(folder / "new" / "devices.toml")
+    profile = ostinato.Profile.from_file(folder / "new" / "profile.json")
+    return ostinato.plan(profile, devices=devices, micro_batches=MICRO_BATCHES, max_chunks=1, all_devices=True, time_limit=2)
+
+
+def test_a_slow_device_gets_fewer_layers(ran, capsys):
+    folder = ran(slower=(1, 1, 1.5, 1))
+    plan = again(folder)
+    said = capsys.readouterr().out
+    assert "Device 2 took 1.50 times as long as the median device" in " ".join(said.split())
+    table = plan.placement.to_dict()
+    device_of = {block["stage"]: block["devices"][0] for block in table["blocks"]}
+    sizes = {device_of[stage["name"]]: stage["layers"][1] - stage["layers"][0] for stage in table["stages"]}
+    before = ostinato.Plan.from_file(folder / "plan.json", ostinato.Placement.from_file(folder / "placement.toml"))
+    assert sizes[2] < 3 and sum(sizes.values()) == 12
+    # Three layers on it would take half as long again as before; two take as long as three do elsewhere.
+    assert plan.makespan < 1.35 * before.makespan
+
+
+def test_costlier_layers_are_not_a_slow_device(ran):
+    """Where all blocks took longer alike, by whatever a stage costs, devices stay alike."""
+    found = Measured.of(read_traces(ran(costlier=(1.2, 1.2, 1.2, 1.2))))
+    assert found.overall == pytest.approx(1.2) and set(found.devices.values()) == {1.0}
+    plan = again(ran(costlier=(1.2, 1.2, 1.2, 1.2)))
+    assert plan.placement.times["s0.F"] == pytest.approx(1.2 * 3_000_000, rel=0.01)
+
+
+def test_a_block_takes_again_what_it_took(ran):
+    folder = ran(slower=(1, 1.3, 1, 1), costlier=(1.02, 1, 1, 0.98))
+    found = Measured.of(read_traces(folder))
+    placement = tomllib.loads((folder / "placement.toml").read_text())
+    profile, devices = replanned(found, placement, json.loads((folder / "profile.json").read_text()))
+    rows = json.loads(profile)["layers"]
+    speed_of = {kind["name"]: kind["speed"] for kind in tomllib.loads(devices)["kinds"]}
+    speeds = [speed_of[node["kind"]] for node in tomllib.loads(devices)["nodes"] for _ in range(node["devices"])]
+    for stage, row in enumerate(placement["stages"]):
+        for action, key in (("F", "forward"), ("B", "backward")):
+            took = next(time for block, time in found.measured.items() if (block.stage, block.action) == (stage, action))
+            assert sum(rows[layer][key]["median"] for layer in range(*row["layers"])) / speeds[stage] == pytest.approx(took, rel=0.002)
+
+
+def test_the_last_step_alone_does_not_decide(ran):
+    assert Measured.of(read_traces(ran(slower=(1.5, 1, 1, 1), steady=False))).devices[0] == pytest.approx(1.5)
+
+
+def test_refusals(ran, capsys):
+    folder = ran()
+    assert report.main([str(folder), "--measured", str(folder / "new")]) == 2
+    assert "--measured needs --profile" in capsys.readouterr().err
+    ran(placement_sha256="0" * 64)
+    assert report.main([str(folder), "--profile", str(folder / "profile.json"), "--measured", str(folder / "new")]) == 3
+    assert "is not the placement that ran" in capsys.readouterr().err and not (folder / "new").exists()
+
+
+def test_means_of_a_step():
+    blocks = [(0, "F"), None, (0, "B"), (0, "F")]
+    assert means_of(blocks, [(0, 0, 10), (1, 10, 90), (2, 90, 97), (3, 97, 117)]) == {(0, "F"): 15, (0, "B"): 7}
