@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -98,12 +98,12 @@ def _ratio(blocks: list[Block], planned: dict[Block, float], took: dict[Block, f
     return sum(took[block] for block in blocks) / of_plan if of_plan else 1.0
 
 
-def replanned(found: Measured, placement: dict[str, Any], profile: dict[str, Any]) -> tuple[str, str]:
-    """Texts of a profile and of a device file. `placement`, `profile`: the files of the plan that ran, as tables. Raises Error where these do
-    not tell apart what the devices do."""
+def replanned(found: Measured, placement: dict[str, Any], profile: dict[str, Any], speeds: Sequence[float] = ()) -> tuple[str, str]:
+    """Texts of a profile and of a device file. `placement`, `profile`: the files of the plan that ran, as tables; `speeds`: of the devices that
+    it was made for, where they are not alike. Raises Error where these do not tell apart what the devices do."""
     if placement.get("hosts"):
         raise Error("the placement has [[hosts]]: ranks share cores, and what one of them takes tells nothing of its device")
-    if len({device.get("kind") for device in placement["devices"]}) > 1:
+    if not speeds and len({device.get("kind") for device in placement["devices"]}) > 1:
         raise Error("the placement has devices of several kinds, which have a profile or a speed each: measure each kind again")
     layers = len(profile["layers"])
     ran = {key: _by_layer(found, placement["stages"], action, profile.get("rank", {}), layers) for key, action in TIMES.items()}
@@ -113,7 +113,7 @@ def replanned(found: Measured, placement: dict[str, Any], profile: dict[str, Any
     made = profile | {"layers": rows, "operators": []} | ({"sizes": sizes} if sizes else {})
     unit = UNITS[placement.get("memory_unit", "MiB")]
     memory = [round(device["memory"] * unit) if "memory" in device else 0 for device in placement["devices"]]
-    return json.dumps(made, indent=1) + "\n", _device_file(found, memory)
+    return json.dumps(made, indent=1) + "\n", _device_file(found, memory, speeds)
 
 
 def _by_layer(found: Measured, stages: list[dict[str, Any]], action: str, rank: dict[str, int], layers: int) -> list[float]:
@@ -152,10 +152,11 @@ def _times(times: list[int], factors: list[float]) -> list[int]:
     return [round(time * by) for time, by in zip(times, factors, strict=True)]
 
 
-def _device_file(found: Measured, memory: list[int]) -> str:
+def _device_file(found: Measured, memory: list[int], speeds: Sequence[float]) -> str:
     """Devices that are alike and follow each other are one node; links are those of the profile. `memory`: bytes; 0: without limit."""
     text = ['format = "ostinato-devices/1"\nname = "measured"\nmemory_unit = "B"\n']
-    described = [(round(1 / found.devices.get(index, 1.0), 3), size) for index, size in enumerate(memory)]
+    now = [(speeds[index] if speeds else 1.0) / found.devices.get(index, 1.0) for index in range(len(memory))]
+    described = [(round(speed, 3), size) for speed, size in zip(now, memory, strict=True)]
     kinds = {what: f"speed {what[0]:g}" + (f", {what[1]} B" if what[1] else "") for what in described}
     for (speed, size), name in kinds.items():
         text.append(f"[[kinds]]\nname = {json.dumps(name)}\nspeed = {speed}\n" + (f"memory = {size}\n" if size else ""))

@@ -195,6 +195,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
         if not self._steps_here:
             data_iter = self._or_brought(data_iter) if self.data_iterator is None else data_iter
             self._refuse_without_data(data_iter)
+            if run.adapt is not None:
+                run.adapt.begins(self.global_steps)
             self.module.follow()
             run.hooks = self._look_behind_own_borders()
             run.readers.begin(data_iter)
@@ -203,6 +205,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
             loss = super().train_batch(data_iter)
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
+        if run.adapt is not None:
+            run.adapt.step(run.executor, self.global_steps)
         if run.gained is not None and not run.gained.over:
             get_accelerator().synchronize()
             run.gained.step(time.perf_counter() - begin)
@@ -390,8 +394,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
         if not run.ready:
             return super().destroy()
         run.watch.close()
-        if run.trace is not None:
-            run.trace.close()
+        for follows in (run.trace, run.adapt):
+            if follows is not None:
+                follows.close()
         super().destroy()
         run.executor = run.working = None  # which hold them, too
         run.forwards.forget_shapes()  # its executors hold it

@@ -54,6 +54,8 @@ class PlanCheckpoints(Engine):
             saved = super().save_checkpoint(save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs)
             if save_latest and not theirs:
                 self._save_latest(save_dir, tag)
+        if self._ostinato.adapt is not None and save_latest and not theirs:
+            self._ostinato.adapt.saved(self.global_steps)
         return saved
 
     def _save_latest(self, save_dir, tag: str) -> None:

@@ -18,6 +18,7 @@ from ..section import plans
 from ..data.batches import Batches
 from ..section.config import Paths, Section
 from ..stages.copies import Copies
+from .adapt import Adapt
 from .evaluation import Forwards
 from ..tell.gained import Gained
 from ..tell.outside import Outside
@@ -55,6 +56,7 @@ class Run:
     working: Executor | None = None  # the executor that runs, or has failed
     trace: Trace | None = None
     gained: Gained | None = None  # whether the plan is faster than what ran before; None: that is not known
+    adapt: Adapt | None = None
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs
     batches_before: int = 0  # this step: of all steps and evaluations

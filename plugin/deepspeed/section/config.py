@@ -12,6 +12,8 @@
       "fallback": true,               // a plan that is slower than DeepSpeed's own steps before: go on without it (with "auto" true)
       "search": {"time_limit": 30},   // how, for these two; keys as in configs/options.toml
 
+      "adapt": {"every": 50, "gain": 0.03, "move": true},  // plan again where devices or layers take another time than planned (adapt)
+
       "sizes": "tokens",              // micro-batches differ, and each step has a plan of its own; or "module:function"
       "size": 1024,                   // that of the micro-batch which the placement describes; default: the mean of the first step
       "keep_order": true,             // gradients are added as in 1F1B
@@ -69,6 +71,16 @@ class Search(BaseModel):
         return made
 
 
+class Adapting(BaseModel):
+    """A plan that follows its run."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    every: int = Field(default=50, ge=2, le=100_000)  # steps between two comparisons of what blocks took with the plan
+    gain: float = Field(default=0.03, ge=0, le=10)  # of a step's time, below which a new plan is not worth it
+    move: bool = False  # all ranks start again with it once the script has saved a checkpoint
+
+
 class Section(BaseModel):
     """The section as written; paths are still relative."""
 
@@ -82,6 +94,7 @@ class Section(BaseModel):
     check: int | None = Field(default=None, ge=0, le=1000)
     fallback: bool | None = None
     search: Search | None = None
+    adapt: Adapting | None = None
     sizes: str | None = Field(default=None, min_length=1)
     size: float | None = Field(default=None, gt=0, le=2**50)
     keep_order: bool = False
@@ -157,6 +170,11 @@ def _check_ways(section: Section, where: str) -> None:
         raise OstinatoError(f'{where}: "inference" in "search" needs "profile": "auto" measures while it trains')
     if section.fallback and not section.auto and not section.checks:
         raise OstinatoError(f'{where}: "fallback" in the "ostinato" section needs "auto" or "check": DeepSpeed\'s own steps are timed before the plan\'s')
+    if section.adapt is not None:
+        if not section.searches or not section.output:
+            raise OstinatoError(f'{where}: "adapt" in the "ostinato" section needs "auto" or "profile", and "output": a folder for new plans')
+        if section.sizes or (section.search is not None and section.search.inference):
+            raise OstinatoError(f'{where}: "adapt" in the "ostinato" section follows a training in which every step has the same plan')
     for key in ("search", "output"):
         if getattr(section, key) is not None and not section.searches:
             raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "profile" or "auto": true')
@@ -181,7 +199,7 @@ def _check_sizes(section: Section, ways: list[str], where: str) -> None:
 
 def _in_words(error) -> str:
     key = str(error["loc"][-1])
-    inside = "search" if len(error["loc"]) > 1 else "ostinato"
+    inside = str(error["loc"][0]) if len(error["loc"]) > 1 else "ostinato"
     if error["type"] == "extra_forbidden":
         return f'unknown key "{key}" in the "{inside}" section: {_suggestion(key, inside)}'
     wrong = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be").replace("String should", "must")
@@ -190,14 +208,13 @@ def _in_words(error) -> str:
 
 def _suggestion(key: str, inside: str) -> str:
     """The key that was meant, in this section or the other."""
-    known = {"ostinato": Section.model_fields, "search": Search.model_fields}
+    known = {"ostinato": Section.model_fields, "search": Search.model_fields, "adapt": Adapting.model_fields}
     near = get_close_matches(key, known[inside], 1)
     if near:
         return f'did you mean "{near[0]}"?'
-    other = "search" if inside == "ostinato" else "ostinato"
-    near = get_close_matches(key, known[other], 1)
-    if near:
-        return f'"{near[0]}" belongs in "{other}"'
+    for other in known.keys() - {inside}:
+        if near := get_close_matches(key, known[other], 1):
+            return f'"{near[0]}" belongs in "{other}"'
     return f"known keys: {', '.join(known[inside])}"
 
 

@@ -30,6 +30,8 @@ from .config import Paths, Search, Section
 from ..errors import OstinatoError
 
 FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
+ADAPTED = "adapted"  # a folder in "output" (adapt)
+BASE, BASE_DEVICES = "base.json", "base-devices.toml"  # in it, what the plan was made from; devices only where they are not alike
 SIZES = "sizes.json"  # the profile that plans of steps follow, and the function that it was measured with
 NO_LIMIT = timedelta(days=7)
 USUAL_LIMIT = 10  # seconds of a search, where the section says nothing
@@ -120,6 +122,9 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     if paths.output is not None:
         Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
         Diagnostic(paths.output / PLAN).write(found.text)
+        if section.adapt is not None and paths.profile is not None:
+            Diagnostic(paths.output / ADAPTED / BASE).write(Profile.from_file(paths.profile).restricted(size.restrictions).text)
+            (paths.output / ADAPTED / BASE_DEVICES).unlink(missing_ok=True)
     costs = _costs_by_size(section, paths)
     if section.auto and paths.output is not None and costs:
         Diagnostic(paths.output / SIZES).write(costs[SIZES])

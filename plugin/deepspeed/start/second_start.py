@@ -6,13 +6,15 @@
     for_another(prepared)         # in the second: another engine of the process has found the plan
     before(prepared)              # in the second: seconds that steps of DeepSpeed's own engine took in the first; []: not known
     fall_back(prepared, why)      # in the second: the plan is slower, and all ranks start once more, without it
+    move(prepared, files, moved)  # under a plan: all ranks start once more, with a new one (adapt)
+    moved(prepared)               # in a start after that: what it follows
     goes_without()                # in the second, or after it: why it is to run under DeepSpeed's own schedule
 """
 
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -23,6 +25,7 @@ from ostinato.ranks import again
 from ostinato.ranks.groups import everyones
 
 from ..tell.announce import say
+from ..engine.adapt import Moved
 from ..errors import OstinatoError, Unsupported
 from ..place.placing import Prepared
 from ..section import LEFT, VARIABLE
@@ -32,6 +35,7 @@ RECORDS = "first.json"  # of the steps that DeepSpeed's 1F1B has run
 ENGINE = "engine.txt"  # which engine of the process has found the plan
 BEFORE = "before.json"  # seconds of its steps
 WITHOUT = "without.txt"
+MOVED = "moved.json"
 SLOWER = "slower-plan.json"  # the plan in "output" that was not faster: no run finds it there
 
 
@@ -84,6 +88,22 @@ def fall_back(prepared: Prepared, why: str) -> str:
         with suppress(OSError):
             (paths.output / PLAN).replace(paths.output / SLOWER)
     again.begin_again({WITHOUT: why}, asked.timeout_s, further=True)
+
+
+def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:
+    """All ranks must call it, with the same plan. Returns why they cannot start again, in words that go on after "for"."""
+    if cannot := next(filter(None, everyones(again.why_not_again(further=True))), ""):
+        return cannot
+    asked = prepared.checked()[0]
+    say(f"all ranks start again with the new plan, from the checkpoint of step {moved.step}")
+    left = {ENGINE: str(prepared.engine), LEFT: asked.model_dump_json(exclude_unset=True), MOVED: moved.model_dump_json()}
+    again.begin_again(dict(files) | left, asked.timeout_s, further=True)
+
+
+def moved(prepared: Prepared) -> Moved | None:
+    """What this start follows, if it is a move."""
+    text = _left(prepared, MOVED)
+    return None if text is None else Moved.model_validate_json(text)
 
 
 def measured(prepared: Prepared) -> str | None:

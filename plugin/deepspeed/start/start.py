@@ -24,7 +24,8 @@ from ..save import universal
 from ..section import plans
 from ..tell.announce import ends, expected, line, say
 from ..tell.gained import Gained
-from ..section.config import Section, check_outputs, parse_section, resolve
+from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
+from ..engine.adapt import Adapt
 from ..engine.engine import PlanEngine, become
 from ..errors import OstinatoError, Unsupported
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
@@ -136,7 +137,8 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
     names = stock_names(model, rebuilt.units, NAME) if rebuilt.units else names_where_idle(model, idle)
     run = Run(program, stages, stock, names, asked, paths, placed.shards, rebuilt.parts, rebuilt.copies, idle)
     run.placement, run.measured = prepared.placement, prepared.measured
-    run.gained = _gained(prepared, model)
+    moved = second_start.moved(prepared)
+    run.gained = None if moved else _gained(prepared, model)
     vars(model)["has_engine"] = True
     become(PlanEngine, engine)
     engine.__dict__["_ostinato"] = run
@@ -153,6 +155,9 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
         asked.sizes is not None or plans.draws_otherwise(program, stages, lambda layer: bisect_right(stock, layer) - 1)
     )
     engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
+    if asked.adapt is not None and plans.trains(program):
+        move = partial(second_start.move, prepared)
+        run.adapt = Adapt(asked.adapt, asked.search or SearchOptions(), program, engine.stage_id, paths, moved, move)
     for said in rebuilt.notes:
         say(said)
     say(line(program, run.plans_steps))

@@ -35,7 +35,7 @@ class Trace:
         self._device = device
         self._steps: list[dict[str, Any]] = []
         self._planned = list(program.instructions(device))
-        self._blocks = [(i.stage, i.action) if i.action in "FBIW" else None for i in self._planned]
+        self._blocks = blocks_of(self._planned)
         self._means: dict[tuple[int, str], deque[int]] = {}
         self._records: list[tuple[int, int, int]] = []
         self._seconds: list[float] = []
@@ -104,8 +104,13 @@ class Trace:
         }
 
 
+def blocks_of(instructions: Sequence[Any]) -> list[tuple[int, str] | None]:
+    """Stage and action of each; None where it does not compute."""
+    return [(i.stage, i.action) if i.action in "FBIW" else None for i in instructions]
+
+
 def means_of(blocks: list[tuple[int, str] | None], records: list[tuple[int, int, int]]) -> dict[tuple[int, str], int]:
-    """Of a step: by stage and action, the mean nanoseconds of its blocks. `blocks`: of each instruction; None where it does not compute."""
+    """Of a step: by stage and action, the mean nanoseconds of its blocks. `blocks`: as blocks_of()."""
     totals: dict[tuple[int, str], list[int]] = {}
     for index, start, end in records:
         if (block := blocks[index]) is not None:

@@ -110,3 +110,12 @@ def test_refusals(ran, capsys):
 def test_means_of_a_step():
     blocks = [(0, "F"), None, (0, "B"), (0, "F")]
     assert means_of(blocks, [(0, 0, 10), (1, 10, 90), (2, 90, 97), (3, 97, 117)]) == {(0, "F"): 15, (0, "B"): 7}
+
+
+def test_a_device_that_is_fast_again(ran):
+    """Beside a plan for its slowness; two of a kind are one node."""
+    folder = ran(slower=(1, 1, 0.5, 1))
+    placement = tomllib.loads((folder / "placement.toml").read_text())
+    _, devices = replanned(Measured.of(read_traces(folder)), placement, json.loads((folder / "profile.json").read_text()), [1, 1, 0.5, 1])
+    made = tomllib.loads(devices)
+    assert [kind["speed"] for kind in made["kinds"]] == [1] and [node["devices"] for node in made["nodes"]] == [DEVICES]
