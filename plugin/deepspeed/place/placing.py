@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ostinato._plugin import Program
 
 # What must be equal everywhere; files may have other names on other nodes.
-COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "timeout_s", "require", "check", "fallback"}
+COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "timeout_s", "require", "check", "fallback", "adapt"}
 KEY = "_ostinato_placed"
 
 
@@ -51,6 +51,7 @@ class Prepared:
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
     files: dict[str, str] = field(default_factory=dict)  # of a plan that was searched: their texts, by name
+    kept: bool = False  # an earlier run has left the plan in "output"
 
     def checked(self) -> tuple[Section, Paths]:
         """Once all ranks agree: nothing failed."""
@@ -110,7 +111,7 @@ def take_kept(prepared: Prepared, model: Model, made: bool = True) -> bool:
         if found is None:
             return False
         lower(prepared, found, model)
-        prepared.files = texts_of(found)
+        prepared.files, prepared.kept = texts_of(found), prepared.checked()[0].placement is None
     agreed(prepared, model, made=made)
     return True
 

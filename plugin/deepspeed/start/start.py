@@ -79,6 +79,10 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
             _make(engine, original_init, prepared, args, kwargs)
     except Unsupported as error:
         _without_plan(error, engine, original_init, prepared, args, kwargs)
+    except OstinatoError as error:
+        if not prepared.kept or prepared.paths is None or type(error) is not OstinatoError:
+            raise
+        raise OstinatoError(f'{error}; an earlier run left this plan in "output": delete {prepared.paths.output}, or name another folder') from None
 
 
 def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
@@ -214,7 +218,7 @@ def _take_placed(made: Prepared, placed: Placed) -> None:
     assert there is not None and made.section is not None
     if given is None and not (made.section.searches and made.section.placement):
         made.program, made.placement, made.measured = there, placed.prepared.placement, placed.prepared.measured
-        made.profiled = placed.prepared.profiled
+        made.profiled, made.kept = placed.prepared.profiled, placed.prepared.kept
     elif given is not None and given.placement_sha256 != there.placement_sha256:
         raise OstinatoError(
             f'the PipelineModule was laid out for placement "{there.placement_name}", and the section of this configuration names a plan on '

@@ -178,6 +178,10 @@ def test_auto_goes_on_without_a_plan_where_it_may(world2, alone):
         ({"profile": "/nowhere/p.json"}, ["/nowhere/p.json: no such file", "ostinato profile"]),
         ({"auto": 1}, ['"auto"', 'true, false or "measure"']),
         ({"auto": True, "search": {"inference": True}}, ['"inference"', 'needs "profile"']),
+        ({"auto": True, "adapt": {}}, ['"adapt"', 'needs "auto" or "profile", and "output"']),
+        ({"plan": "p.json", "adapt": {}}, ['"adapt"', 'needs "auto" or "profile", and "output"']),
+        ({"auto": True, "output": "o", "adapt": {"evry": 5}}, ['"evry" in the "adapt"', 'mean "every"?']),
+        ({"auto": True, "output": "o", "adapt": {"every": 0}}, ['"every" in the "adapt" section must be greater than or equal to 2']),
     ],
 )
 def test_wrong_section(world2, section, words):
@@ -185,6 +189,16 @@ def test_wrong_section(world2, section, words):
         assert message.startswith("OstinatoError"), message or "nothing was raised"
         for word in words:
             assert word in message, message
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "layers", "words"), [(MICRO_BATCHES + 1, LAYERS, "micro-batches"), (MICRO_BATCHES, LAYERS - 1, "layers")]
+)
+def test_a_plan_that_another_run_has_left(world2, tmp_path, micro_batches, layers, words):
+    """Of another size: the folder is named."""
+    make_plan(tmp_path, Layout("stale", (2, 4), (0, 1, 0)), layers, micro_batches)
+    for message in world2.run(refusal, replace(BASE, section={"auto": True, "output": str(tmp_path)})):
+        assert words in message and message.endswith(f'"output": delete {tmp_path}, or name another folder'), message
 
 
 def test_what_the_search_refuses(world2, profile):
