@@ -13,7 +13,7 @@ from support.worlds import run_alone
 from .model import Model
 
 MICRO_BATCHES = 4
-TIMEOUT_S = 60  # of a rank that waits for another one
+TIMEOUT_S = 30  # of a rank that waits for another one; longer, and the process ends that misses a sign of the one that refuses
 
 
 @dataclass(frozen=True)

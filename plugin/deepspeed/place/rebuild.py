@@ -22,7 +22,7 @@ from ostinato.ranks.groups import everyones
 
 from ostinato import _search
 
-from ..stages.copies import Copies, Holders, shared_by
+from ..stages.copies import Copies, Holders
 from ..errors import OstinatoError
 from ..graph_model import Node, Wires, stage_wires
 from .holdings import Facts, check_transfer, facts_of, receive_tensors, send_tensors
@@ -243,7 +243,7 @@ class _Mover:
     def share(self) -> Copies:
         """In the place of tie(), where the plan runs the model in several directions."""
         self.model.tied_comms, self.model.read_for_others = {}, []
-        copies, holders = shared_by(self.model, self.held), self.held.ranks()
+        copies, holders = Copies(self.model, self.held), self.held.ranks()
         for unit in sorted(u for u in self.new[self.rank] if "." in u and len(holders[u, None]) > 1):
             weights, group = list(self._module(unit).parameters()), copies.groups[holders[unit, None]]
             self.model.read_for_others.append((weights, self._reader(unit), group))

@@ -57,35 +57,41 @@ class Holders:
         return part is not None and part.index > 0 and name not in split_of(module)
 
 
-def shared_by(model: Model, held: Holders) -> "Copies":
-    """The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in norms: its holders take
-    turns, because DeepSpeed's norms need something to count on every rank. Where directions have a sharded unit on different
-    ranks, that is so for each of its parts; a part that serves both directions on its rank has one holder.
-    """
-    holders = held.ranks()
-    groups = groups_of(model._grid, list(holders.values()))
-    shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
-    turn: Counter = Counter()
-    for unit in held.units[held.rank]:
-        ranks, module = holders[held.key(unit, held.rank)], model.get_submodule(unit)
-        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        for name, parameter in trained:
-            other = ranks[turn[ranks] % len(ranks)] != held.rank
-            count_elsewhere(parameter, other or held.counts_elsewhere(unit, name, module))
-        turn[ranks] += bool(trained)
-        if len(ranks) > 1:
-            shared.setdefault(ranks, []).extend(p for _, p in trained)
-    elsewhere = {unit for (unit, _), ranks in holders.items() if held.rank in ranks[1:]}
-    return Copies([(groups[ranks], shared[ranks]) for ranks in sorted(shared)], elsewhere, groups)
-
-
 class Copies:
-    """The weights that this rank holds together with others. `shared`: (group, parameters) in one order on all of its ranks;
-    `elsewhere`: units (rebuild) that another rank holds first; `groups`: by the pipeline ranks in them.
-    """
+    """The weights that several ranks hold. `groups`: by the pipeline ranks in them. All ranks must make one."""
 
-    def __init__(self, shared: list[tuple[object, list[torch.nn.Parameter]]], elsewhere: set[str], groups: dict):
-        self._shared, self._elsewhere, self.groups = shared, elsewhere, groups
+    def __init__(self, model: Model, held: Holders):
+        self._model, self._held, self._holders = model, held, held.ranks()
+        self.groups = groups_of(model._grid, list(self._holders.values()))
+        self._shared: list[tuple[object, list[torch.nn.Parameter]]] = []  # in one order on all ranks of the group
+        self._elsewhere = {unit for (unit, _), ranks in self._holders.items() if held.rank in ranks[1:]}  # another rank holds it first
+
+    def settle(self) -> None:
+        """Once the script has made the model what it trains: its parameters may be others than those that were built. All ranks must call it.
+
+        The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in norms: its holders take turns,
+        because DeepSpeed's norms need something to count on every rank. Where directions have a sharded unit on different ranks, that is
+        so for each of its parts; a part that serves both directions on its rank has one holder.
+        """
+        held, turn = self._held, Counter[tuple[int, ...]]()
+        shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
+        for unit in held.units[held.rank]:
+            ranks, module = self._holders[held.key(unit, held.rank)], self._model.get_submodule(unit)
+            trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+            for name, parameter in trained:
+                other = ranks[turn[ranks] % len(ranks)] != held.rank
+                count_elsewhere(parameter, other or held.counts_elsewhere(unit, name, module))
+            turn[ranks] += bool(trained)
+            if len(ranks) > 1:
+                shared.setdefault(ranks, []).extend(p for _, p in trained)
+                self._begin_equal(module, ranks)
+        self._shared = [(self.groups[ranks], shared[ranks]) for ranks in sorted(shared)]
+
+    def _begin_equal(self, module: torch.nn.Module, ranks: tuple[int, ...]) -> None:
+        """What a script adds (adapters) each rank may have drawn by itself."""
+        with torch.no_grad():
+            for tensor in (*module.parameters(), *module.buffers()):
+                dist.broadcast(tensor.data, self._model._grid.stage_to_global(ranks[0]), group=self.groups[ranks])
 
     def others_name(self, parameter: str) -> bool:
         """Whether the parameter of that name stands under another rank's in what is saved for all."""

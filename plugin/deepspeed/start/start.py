@@ -143,6 +143,8 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
     run.placement, run.measured = prepared.placement, prepared.measured
     moved = second_start.moved(prepared)
     run.gained = None if moved else _gained(prepared, model)
+    if rebuilt.copies is not None:
+        rebuilt.copies.settle()
     vars(model)["has_engine"] = True
     become(PlanEngine, engine)
     engine.__dict__["_ostinato"] = run
