@@ -104,7 +104,7 @@ class BalancedBatches:
         self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """As of torch's DistributedSampler: another shuffle; begins anew."""
+        """As of torch's DistributedSampler: another shuffle; starts over."""
         self.epoch, self._taken = epoch, 0
         follow = getattr(self.sampler, "set_epoch", None)
         if follow is not None:

@@ -23,14 +23,14 @@ compared. `script/zoo --table docs/zoo.md` writes this page; {whole}
 | equal | losses, evaluation, weights and buffers are equal bit for bit |
 | rounding | the differences are that small; the list below has what rank 0 expected |
 | differs | random numbers that a rank named, or a layer that breaks the contract |
-| refused | an error of ostinato's own names the cause, and every rank stops |
+| refused | an error of ostinato names the cause, and every rank stops |
 | WRONG | anything else: a fault |
 
 *Rounding* allows a thousandth of a loss, and for a weight what Adam moves in three steps. The
-losses of *differs* are finite and near; some hazards break the
+losses that *differ* are finite and near; some hazards break the
 [contract](deepspeed.md#are-the-numbers-those-of-1f1b) on purpose. A refusal comes before any weight
-changed. An empty cell means that the pair was not run, that the model's ends
-cannot be cut over ranks, or that DeepSpeed alone cannot train it on so many ranks.
+changed. An empty cell means that the pair was not run, that the model's ends cannot be cut over
+ranks, or that DeepSpeed alone cannot train it on so many ranks.
 
 `tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the
 models, and `hazards/` small models that each do one thing that ordinary training code does.

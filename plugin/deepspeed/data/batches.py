@@ -54,7 +54,7 @@ class Batches:
                 raise  # nothing has begun: scripts end so
             raise OstinatoError(
                 f"the data iterator ended after {index} of {counted(self._count, 'micro-batch')}, in the middle of a train_batch() or eval_batch(), and other ranks "
-                "wait for the rest: give it a whole number of steps, or make it start anew (deepspeed.utils.RepeatingLoader)"
+                "wait for the rest: give it a whole number of steps, or make it start over (deepspeed.utils.RepeatingLoader)"
             ) from None
         self._loaded += 1
         for name, takers in self._takers[index % self._copies].items():

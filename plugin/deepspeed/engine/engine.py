@@ -372,7 +372,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             clip_as_partitioned(self, names)
 
     def reset_activation_shape(self):
-        """Shapes change from here on (curriculum learning, say): a new executor announces them anew."""
+        """Shapes change from here on (curriculum learning, say): a new executor announces them again."""
         super().reset_activation_shape()
         run = self._ostinato
         if run.gained is not None and self._steps_here:

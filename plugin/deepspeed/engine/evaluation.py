@@ -61,7 +61,7 @@ class Forwards:
         return self._executors.get((self._run.program.micro_batches, self._copies))
 
     def forget_shapes(self) -> None:
-        """They are announced anew from here on."""
+        """They are announced again from here on."""
         self._executors.clear()
 
     def _executor(self, micro_batches: int, copies: int):

@@ -135,7 +135,7 @@ class RandomNumbers:
         self._engine.read_first_batch()
 
     def read_step(self, read: Callable[[], None], count: int) -> None:
-        """All batches of a step, before begin(): `read` reads the next. A loader that begins anew draws at the first."""
+        """All batches of a step, before begin(): `read` reads the next. A loader that starts over draws at the first."""
         if self._streams is None:
             with self.reading():
                 for _ in range(count):
@@ -184,7 +184,7 @@ class RandomNumbers:
         return self._evaluations
 
     def _read_first(self) -> generators.State | None:
-        """The first batch is read at once: where a loader begins anew, it draws before any layer does. The state before it."""
+        """The first batch is read at once: where a loader starts over, it draws before any layer does. The state before it."""
         if not self._engine._reads_data():
             return None
         before = self._unread or generators.current()

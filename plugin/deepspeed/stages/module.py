@@ -130,7 +130,7 @@ class StagedLayers(RecomputedLayers, LayerFiles):
 
     @curr_layer.setter
     def curr_layer(self, counted: int) -> None:
-        """DeepSpeed counts on from the first layer, in each run anew; a stage over a graph may leave some out."""
+        """DeepSpeed counts on from the first layer, over again in each run; a stage over a graph may leave some out."""
         place = counted - self._local_start
         self._run += place == 0
         self._running = self._shown_layers[self._run * self.activation_checkpoint_interval + place]

@@ -119,7 +119,7 @@ def learn(functions: Sequence[Any]) -> bool:
 def _computes_gradients(layer: int) -> str:
     return (
         f"layer {layer} computes gradients in its forward (torch.autograd.grad), and its stage is recomputed, which does not go "
-        "together: take \"recompute\" from that stage in the placement, and search a plan anew"
+        "together: take \"recompute\" from that stage in the placement, and search again"
     )
 
 

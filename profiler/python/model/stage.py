@@ -65,7 +65,7 @@ def run_all(steps: Sequence[Step], inputs: Any) -> Any:
 
 
 def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int) -> Stage:
-    """Layers [first, last), built anew."""
+    """Layers [first, last), built again."""
     stage = Stage(first, last, [], [], [])
     for index in range(first, last):
         name, known = chain.rows[index]
