@@ -8,6 +8,7 @@ its layers are then made where the plan has them (placing). When the engine is m
 """
 
 import functools
+import inspect
 import json
 import os
 import sys
@@ -173,13 +174,17 @@ def _pipeline_init(original):
 
 
 def _module_init(original):
+    named = inspect.signature(original)
+
     @functools.wraps(original)
     def init(model, *args, **kwargs):
         original(model, *args, **kwargs)
         section, file = _spoken(known_section)
         if section is not None:
             from .place.placing import place
+            from .save.partition import note
 
+            note(model, named.bind(model, *args, **kwargs).arguments.get("partition_method", "parameters"))
             place(model, section, file)
 
     return init
