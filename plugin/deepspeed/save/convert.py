@@ -11,14 +11,13 @@ a time, and its tensors lie on the disk until it is written: none has to fit int
 import secrets
 import shutil
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
 from deepspeed.checkpoint import constants
-from deepspeed.utils import tensor_fragment
+from deepspeed.utils.tensor_fragment import fragment_address
 from ostinato.files import new_folder
 
 from ostinato import core
@@ -225,7 +224,7 @@ class _Converter:
             constants.GROUP_PADDINGS: paddings,
             constants.PARTITION_COUNT: [self.replicas] * self.groups,
             constants.PARAM_SLICE_MAPPINGS: [
-                type(self.share[constants.PARAM_SLICE_MAPPINGS][0])((p.name, tensor_fragment.fragment_address(p.size, p.at)) for p in slot.pieces) for slot in slots
+                type(self.share[constants.PARAM_SLICE_MAPPINGS][0])((p.name, fragment_address(p.size, p.at)) for p in slot.pieces) for slot in slots
             ],
             constants.DS_VERSION: version,
         }
