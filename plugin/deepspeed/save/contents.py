@@ -19,8 +19,8 @@ from deepspeed.checkpoint import constants
 
 from ..errors import OstinatoError
 from . import checkpoint
-from .optimizer_files import APART, FLAT, INNER, SHARE, opened
-from .seal import unsealed
+from .optimizer_files import APART, FLAT, SHARE, opened
+from .seal import inner_of, unsealed
 
 LAYER = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 EXPERTS = re.compile(r"layer_\d+_expert_\d+_.*|expp_rank_.*")
@@ -97,7 +97,7 @@ class Contents:
         config = self.head.get("ds_config")
         named = config.get("optimizer", {}).get("type") if isinstance(config, dict) else None
         held = unsealed(next(iter(self.shares.values()), None) or self.head.get("optimizer")) or {}
-        inner = next((held[key] for key in INNER if key in held), held)
+        inner = inner_of(held)
         keys = next((sorted(state) for state in inner.get("state", {}).values() if isinstance(inner, dict) and state), [])
         return f"{named or 'of the script'} ({', '.join(keys) or 'no state'})"
 

@@ -23,11 +23,10 @@ from deepspeed.checkpoint import constants
 
 from ..errors import OstinatoError
 from .checkpoint import Names
-from .seal import unsealed
+from .seal import INNER, inner_of, unsealed
 
 # Under these names DeepSpeed saves weights in fp32: a replica's share of a group, a group, or each parameter's.
 SHARE, FLAT, APART = constants.SINGLE_PARTITION_OF_FP32_GROUPS, "fp32_groups_flat", constants.FP32_GROUPS
-INNER = (constants.BASE_OPTIMIZER_STATE, constants.OPTIMIZER_STATE_DICT)  # and under these the state of torch's optimizer
 LAID_OUT = {  # follows from where parameters lie, and is not taken from the checkpoint
     *INNER, SHARE, FLAT, APART, constants.DS_VERSION, constants.GROUP_PADDINGS, constants.PARAM_ALIGNMENT_PADDINGS, constants.PARTITION_COUNT, constants.PARAM_SLICE_MAPPINGS,
 }  # fmt: skip
@@ -105,7 +104,7 @@ class Files:
         """`wanted`: of the parameters in its files, the slots that they go to; `read_here`: DeepSpeed would read these."""
         starts: defaultdict[int, Counter[str]] = defaultdict(Counter)  # by group: what the replicas before had of each parameter
         for number, held in enumerate(self._files(rank)):
-            inner = next((held[key] for key in INNER if key in held), held)
+            inner = inner_of(held)
             groups = hyperparameters_of(inner["param_groups"])
             if read_here and number == 0:
                 self.rest, self.hyperparameters = {k: v for k, v in held.items() if k not in LAID_OUT and k not in inner}, groups

@@ -63,3 +63,36 @@ def test_deepspeed_alone_goes_on(world2, plans, saved, tmp_path, capsys, monkeyp
     for rank, result in enumerate(world2.run(ways[1], options, str(tmp_path / "alone"))):
         assert result.get("losses") == expected[rank], result
         assert (result["note"], result["steps"]) == ("kept", 3)
+
+
+def load_alone(options: Options, folder: str) -> list[str]:
+    """What DeepSpeed's own load_checkpoint() says, as where ostinato is not installed: with optimizer state, and without."""
+    said = []
+    for wanted in (True, False):
+        engine = make_engine(options)
+        try:
+            type(engine).load_checkpoint.__wrapped__(engine, folder, load_optimizer_states=wanted)
+            said.append("")
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def load_alone_half(options: Options, folder: str) -> list[str]:
+    return half(load_alone, options, folder)
+
+
+SEALED = "this optimizer state belongs to a placement of ostinato's"
+EQUAL = Options(model="strangers")  # whose layers have equal shapes: DeepSpeed alone would go on with the state of other layers
+
+
+@pytest.mark.parametrize("case", ["fp32", "fp32-zero1", "fp16", "fp16-flat", "fp16-zero1", "bf16-zero1", "equal", "equal-zero1", "elastic"])
+def test_deepspeed_alone_does_not_take_the_state_of_a_placement(world2, plans, saved, case):
+    """It says whose it is; weights load."""
+    equal = {"equal": EQUAL, "equal-zero1": replace(EQUAL, config=ZERO_1), "elastic": replace(EQUAL, config={"zero_optimization": {"stage": 1, "elastic_checkpoint": True}})}
+    options, before = (equal[case], "wave") if case in equal else CASES[case]
+    ways = (save_half, load_alone_half) if "fp16" in case else (save, load_alone)
+    folder, _ = saved(world2, under(options, plans[before]), ways[0])
+    for with_state, without in world2.run(ways[1], options, folder):
+        assert SEALED in with_state and "convert it (ostinato checkpoint convert)" in with_state, with_state
+        assert without == ""
