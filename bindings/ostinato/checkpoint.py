@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +133,8 @@ def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
     if wrong := misused(args):
         return fail_usage("checkpoint", argv, wrong)
-    from ostinato.deepspeed.save.contents import chosen, read
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed logs to it from now on
+        from ostinato.deepspeed.save.contents import chosen, read
 
     try:
         contents = read(chosen(args.folder, args.tag))

@@ -89,6 +89,8 @@ class PlanCheckpoints(Engine):
         if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
             held = checkpoint.held_by(self._ostinato.stages)
             saved = checkpoint.found(load_dir, tag, held, self._ostinato.stock_parts, self.mp_world_size)
+        if not self.load_universal_checkpoint():
+            self.module.refuse_unreadable(checkpoint.folder_of(load_dir, tag))
         with self._ostinato.outside.checkpoint("loading a checkpoint"), optimizer_state.loading(self, saved):
             loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
         universal.drop_wholes(self)

@@ -32,7 +32,7 @@ class Layer:
     index: int
     parameters: int
     bytes: int
-    ranks: list[int]  # pipeline ranks that held it, as far as that is known
+    ranks: list[int]  # pipeline ranks that held it; DeepSpeed alone does not say it without ZeRO
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Contents:
         return f"mp_rank_{rank:02d}_model_states.pt"
 
     def share(self, rank: int, replica: int) -> str:
-        prefix = "bf16_" if "bf16" in self.precisions else ""
+        prefix = "bf16_" if self.precisions == {"bf16"} else ""
         return f"{prefix}zero_pp_rank_{replica}_mp_rank_{rank:02d}_optim_states.pt"
 
 
@@ -175,6 +175,7 @@ def _read_layers(made: Contents, present: set[str]) -> None:
     for rank, layers in held.items():
         for layer in sorted({layer for layer in layers if layer is not None}):
             ranks_of.setdefault(layer, []).append(rank)
+    known = made.record is not None or made.head.get("param_shapes") is not None
     files: dict[int, list[str]] = {}
     for name in sorted(present):
         if match := LAYER.fullmatch(name):
@@ -185,11 +186,12 @@ def _read_layers(made: Contents, present: set[str]) -> None:
         made.problems += [f"{names[0]} and its likes: {len(names)} files for {made.slices} slices"] if 1 < len(names) != made.slices else []
         states = [state for name in names if (state := _try(made, name, present)) is not None]
         tensors = [(key, value) for state in states for key, value in state.items() if hasattr(value, "numel")]
-        made.precisions |= {PRECISIONS[said] for _, value in tensors if (said := str(value.dtype)) in PRECISIONS and value.dim()}
         buffers = {name.split(".", 1)[1] for name in _buffers(made) if _layer(name) == layer}
-        count = sum(value.numel() for key, value in tensors if key not in buffers)
+        weights = [value for key, value in tensors if key not in buffers]
+        made.precisions |= {PRECISIONS[said] for value in weights if (said := str(value.dtype)) in PRECISIONS}
+        count = sum(value.numel() for value in weights)
         size = sum((made.folder / name).stat().st_size for name in names if name in present)
-        made.layers.append(Layer(layer, count, size, ranks_of.get(layer, [])))
+        made.layers.append(Layer(layer, count, size, ranks_of.get(layer, []) if known else []))
 
 
 def _buffers(made: Contents) -> Iterator[str]:

@@ -99,9 +99,11 @@ class Files:
         self.found: Counter[str] = Counter()  # numbers of each parameter
         self.rest: dict[str, Any] = {}  # what belongs to no parameter, such as the loss scale
         self.hyperparameters: list[dict] = []  # of the groups in the file that DeepSpeed reads on this rank
+        self._step: tuple[int, str] | None = None  # of the first file, and its name
 
     def read_rank(self, rank: int, wanted: dict[str, list[tuple[Slot, Piece]]], read_here: bool) -> None:
         """`wanted`: of the parameters in its files, the slots that they go to; `read_here`: DeepSpeed would read these."""
+        self._check_step(self.main(rank))
         starts: defaultdict[int, Counter[str]] = defaultdict(Counter)  # by group: what the replicas before had of each parameter
         for number, held in enumerate(self._files(rank)):
             inner = inner_of(held)
@@ -126,6 +128,12 @@ class Files:
         if not all(equal(had[0], other) for other in had[1:]):
             raise OstinatoError(f"group {index} is of parameters that were in several groups, with different hyperparameters")
         return had[0] if had else {}
+
+    def _check_step(self, path: Path) -> None:
+        step = opened(path)["global_steps"], path.name
+        self._step = self._step or step
+        if step[0] != self._step[0]:
+            raise OstinatoError(f"{step[1]} is of step {step[0]}, and {self._step[1]} of step {self._step[0]}: files of two checkpoints are mixed")
 
     def _check_shapes(self, rank: int, order: list[str]) -> None:
         """`order`: of the parameters in the files of its replicas."""

@@ -13,9 +13,9 @@ import pytest
 import torch
 from support.models import LAYERS
 from support.plans import Layout, make_plan, placement_text
-from support.training import MICRO_BATCHES, Options, data_of, make_engine
+from support.training import MICRO_BATCHES, Options, make_engine
 from test_deepspeed_checkpoint import (
-    BF16, FOUR, FP16, LOOPED, STOCK, WARMUP, WAVE, ZERO_1, changed, half, load, load_half, load_states, save, save_half, save_states, under,
+    BF16, FOUR, FP16, LOOPED, STOCK, WARMUP, WAVE, ZERO_1, changed, half, load, load_half, load_states, resaved, save, save_half, save_states, under,
 )  # fmt: skip
 
 from ostinato import checkpoint
@@ -96,3 +96,152 @@ def test_deepspeed_alone_does_not_take_the_state_of_a_placement(world2, plans, s
     for with_state, without in world2.run(ways[1], options, folder):
         assert SEALED in with_state and "convert it (ostinato checkpoint convert)" in with_state, with_state
         assert without == ""
+
+
+def test_for_another_number_of_stages_and_of_replicas(world4, plans, saved, tmp_path, capsys):
+    """Two replicas of two stages save; DeepSpeed alone reads it on four stages, and on two replicas that are cut otherwise."""
+    options = Options(config=ZERO_1 | BF16)
+    folder, (expected, *_) = saved(world4, under(options, plans["wave"]), save_states)
+    (tmp_path / "placement.toml").write_text(placement_text(Layout("uneven", (5,), (0, 1)), LAYERS))
+    ways = [(replace(options, stages=4), ("--stages", 4, "--replicas", 1)), (options, ("--stages", 2))]
+    for number, (reader, words) in enumerate(ways):
+        status, _, err = run(capsys, "convert", folder, tmp_path / str(number), *words)
+        assert status == 0, err
+        got = world4.run(load_states, reader, str(tmp_path / str(number)))[0]
+        assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in got)
+    status, out, _ = run(capsys, "convert", folder, tmp_path / "uneven", "--placement", tmp_path / "placement.toml", "--json")
+    assert (status, json.loads(out)["bounds"], json.loads(out)["replicas"]) == (0, [0, 5, 8], 2)
+
+
+def own_bounds(options: Options) -> list[int]:
+    return make_engine(options).module.partitions()
+
+
+@pytest.mark.parametrize("method", ["parameters", "type:block|linear"])
+def test_deepspeeds_own_partition_is_known_without_the_model(world2, world4, saved, tmp_path, capsys, method):
+    """As the script's PipelineModule has it: here of what learns, or of layers by their type."""
+    options = Options(partition=method, tied=method == "parameters")
+    plan = str(make_plan(tmp_path / "plan", Layout("turned", (4,), (1, 0)), LAYERS, MICRO_BATCHES))
+    folder, _ = saved(world2, under(options, plan), save)
+    expected = [int(bound) for bound in world4.run(own_bounds, replace(options, stages=4))[0]]
+    status, out, err = run(capsys, "convert", folder, tmp_path / "four", "--stages", 4, "--json")
+    assert status == 0, err
+    assert json.loads(out)["bounds"] == expected
+    with_file = json.loads((Path(folder) / "global_step3" / "ostinato.json").read_text())["model"]["files"]
+    assert with_file == [int(path.name[6:8]) for path in sorted((Path(folder) / "global_step3").glob("layer_*"))]
+
+
+def in_another_order(files: Path) -> None:
+    record = json.loads((files / "ostinato.json").read_text())
+    record["parameters"][1][0].reverse()
+    (files / "ostinato.json").write_text(json.dumps(record))
+
+
+def of_an_older_version(files: Path) -> None:
+    record = json.loads((files / "ostinato.json").read_text())
+    del record["model"]
+    (files / "ostinato.json").write_text(json.dumps(record))
+
+
+REFUSED = {  # what spoils a checkpoint, and how it is converted
+    "mp_rank_01_model_states.pt is missing": (lambda files: (files / "mp_rank_01_model_states.pt").unlink(), ("--stages", 2)),
+    "mp_rank_00_model_states.pt cannot be read (": (lambda files: os.truncate(files / "mp_rank_00_model_states.pt", 3000), ("--stages", 2)),
+    "layer_05-model_states.pt is missing": (lambda files: (files / "layer_05-model_states.pt").unlink(), ("--stages", 2)),
+    "layer_02-model_states.pt cannot be read (": (lambda files: os.truncate(files / "layer_02-model_states.pt", 900), ("--stages", 2)),
+    "mp_rank_02_model_states.pt is of no rank of this checkpoint, which has 2": (
+        lambda files: shutil.copy(files / "mp_rank_01_model_states.pt", files / "mp_rank_02_model_states.pt"), ("--stages", 2)),
+    "mp_rank_01_model_states.pt has global_steps 2, and mp_rank_00_model_states.pt 3": (
+        resaved(lambda held: held.update(global_steps=2)), ("--stages", 2)),
+    "is not of DeepSpeed's pipeline engine (KeyError: 'mp_world_size')": (
+        resaved(lambda held: held.pop("mp_world_size"), "mp_rank_00_model_states.pt"), ("--stages", 2)),
+    "group 0 of pipeline rank 1 does not have its parameters in the order of the model": (in_another_order, ("--stages", 2)),
+    "only a checkpoint that was saved under a plan says how DeepSpeed would cut its model: name the layers": (of_an_older_version, ("--stages", 2)),
+    "layer_3_expert_0_mp_rank_00_model_states.pt: layers with experts": (
+        lambda files: (files / "layer_3_expert_0_mp_rank_00_model_states.pt").touch(), ("--stages", 2)),
+    "would have none of the parameters in group 0 of the optimizer": (lambda files: None, ("--stages", 8)),
+    "--stages 9: the model has 8 layers": (lambda files: None, ("--stages", 9)),
+    "it needs one replica at least": (lambda files: None, ("--stages", 2, "--replicas", 0)),
+    "DeepSpeed alone runs one stage a device": (lambda files: None, ("--placement", "wave")),
+}  # fmt: skip
+
+
+def test_what_cannot_be_converted_leaves_nothing(world2, plans, saved, tmp_path, capsys):
+    options = Options(config=WARMUP, own_optimizer=True)
+    folder, _ = saved(world2, under(options, plans["looped"]), save)
+    for number, (words, (change, how)) in enumerate(REFUSED.items()):
+        spoilt = changed(folder, tmp_path / "from" / str(number), change)
+        how = [Path(plans[word]).with_name("placement.toml") if word in plans else word for word in how]
+        status, out, err = run(capsys, "convert", spoilt, tmp_path / "to" / "new", *how)
+        assert status == 3 and words in err and err.startswith("ostinato checkpoint: "), err
+        assert not (tmp_path / "to").exists() or not list((tmp_path / "to").iterdir()), words
+    (tmp_path / "there").mkdir()
+    assert "is there already" in run(capsys, "convert", folder, tmp_path / "there", "--stages", 2)[2]
+
+
+def test_states_that_deepspeed_alone_has_not(world2, plans, saved, tmp_path, capsys):
+    folder, _ = saved(world2, under(Options(config=BF16, tied=True), plans["wave"]), save)
+    assert "DeepSpeed alone cannot load bf16 without ZeRO" in run(capsys, "convert", folder, tmp_path / "to", "--stages", 2)[2]
+    folder, _ = saved(world2, Options(), save)
+    (tmp_path / "placement.toml").write_text(placement_text(Layout("uneven", (5,), (0, 1)), LAYERS))
+    said = run(capsys, "convert", folder, tmp_path / "to", "--placement", tmp_path / "placement.toml")[2]
+    assert "DeepSpeed's files do not say which parameter is which: load it under a plan and save it again" in said
+
+
+def test_show_says_what_lies_in_it(world2, plans, saved, tmp_path, capsys):
+    folder, _ = saved(world2, under(Options(config=ZERO_1, tied=True), plans["wave"]), save)
+    status, out, err = run(capsys, "show", folder)
+    assert status == 0, err
+    assert f"{folder}/global_step3: step 3, 24 samples, DeepSpeed 0." in out
+    assert "Tags: global_step3 (latest)" in out
+    assert "Training: fp32, ZeRO-1, optimizer Adam (exp_avg, exp_avg_sq, step)" in out
+    assert "Ranks: 2 stages, 1 replica, 1 slice; its layers lie in a placement of ostinato's: DeepSpeed alone needs it converted" in out
+    assert out.endswith("Whole: every file is there and can be read\n")
+    told = json.loads(run(capsys, "show", Path(folder) / "global_step3", "--json")[1])
+    assert told["placement"]["layers"] == [[0, 6, 7], [1, 2, 3, 4, 5]] and told["tags"] == ["global_step3"]
+    assert [(layer["index"], layer["parameters"], layer["ranks"]) for layer in told["layers"]] == [
+        (0, 104, [0]), (1, 88, [1]), (2, 72, [1]), (3, 40, [1]), (5, 88, [1]), (6, 88, [0]),
+    ]  # fmt: skip
+    assert told["bytes"]["layers"] == sum(path.stat().st_size for path in Path(folder).glob("*/layer_*"))
+    folder = changed(folder, tmp_path / "torn", lambda files: os.truncate(files / "zero_pp_rank_0_mp_rank_01_optim_states.pt", 2000))
+    status, out, _ = run(capsys, "show", folder)
+    assert status == 6 and "NOT whole: zero_pp_rank_0_mp_rank_01_optim_states.pt cannot be read (" in out
+
+
+def test_show_of_deepspeed_alone(world2, saved, capsys):
+    folder, _ = saved(world2, Options(), save)
+    status, out, _ = run(capsys, "show", folder)
+    assert status == 0 and "ZeRO-0, optimizer Adam" in out and "saved by DeepSpeed alone" in out
+
+
+def test_what_is_no_checkpoint(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    for tag in ("a", "b"):
+        (tmp_path / "two" / tag).mkdir(parents=True)
+        (tmp_path / "two" / tag / "mp_rank_00_model_states.pt").write_bytes(b"PK, torn")
+
+    def said(folder: str, *words) -> str:
+        status, out, err = run(capsys, "show", tmp_path / folder, *words)
+        assert (status, out) == (3, "")
+        return err
+
+    assert "gone: no such folder" in said("gone")
+    assert "empty holds no checkpoint of DeepSpeed's pipeline engine: neither mp_rank_*" in said("empty")
+    assert "two has no file 'latest': name a tag with --tag; there is a, b" in said("two")
+    assert "two: tag 'c', which is not there; there is a, b" in said("two", "--tag", "c")
+    (tmp_path / "two" / "latest").write_text("gone\n")
+    assert "latest names tag 'gone', which is not there; there is a, b" in said("two")
+    assert "b: mp_rank_00_model_states.pt cannot be read (" in said("two", "--tag", "b")
+
+
+@pytest.mark.parametrize("words", [("convert", "a"), ("convert", "a", "b"), ("show", "a", "b"), ("show", "a", "--replicas", "2")], ids=" ".join)
+def test_misuse(words, capsys):
+    status, out, err = run(capsys, *words)
+    assert (status, out) == (2, "") and "Try: ostinato checkpoint --help" in err
+
+
+def test_nothing_in_the_files_needs_ostinato(world2, plans, saved):
+    """They are unpickled where it is not installed."""
+    folder, _ = saved(world2, under(Options(config=ZERO_1, tied=True), plans["wave"]), save)
+    code = "import sys, glob, torch; sys.modules['ostinato'] = None; [torch.load(name, weights_only=False) for name in glob.glob(sys.argv[1] + '/*/*.pt')]"
+    environment = os.environ | {"DS_ACCELERATOR": "cpu", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    subprocess.run([sys.executable, "-c", code, folder], check=True, env=environment, timeout=300)
