@@ -158,7 +158,7 @@ REFUSED = {  # what spoils a checkpoint, and how it is converted
     "only a checkpoint that was saved under a plan says how DeepSpeed would cut its model: name the layers": (of_an_older_version, ("--stages", 2)),
     "layer_3_expert_0_mp_rank_00_model_states.pt: layers with experts": (
         lambda files: (files / "layer_3_expert_0_mp_rank_00_model_states.pt").touch(), ("--stages", 2)),
-    "would have none of the parameters in group 0 of the optimizer": (lambda files: None, ("--stages", 8)),
+    "would have none of the parameters in group 1 of the optimizer": (lambda files: None, ("--stages", 8)),
     "--stages 9: the model has 8 layers": (lambda files: None, ("--stages", 9)),
     "it needs one replica at least": (lambda files: None, ("--stages", 2, "--replicas", 0)),
     "DeepSpeed alone runs one stage a device": (lambda files: None, ("--placement", "wave")),
@@ -199,7 +199,7 @@ def test_show_says_what_lies_in_it(world2, plans, saved, tmp_path, capsys):
     told = json.loads(run(capsys, "show", Path(folder) / "global_step3", "--json")[1])
     assert told["placement"]["layers"] == [[0, 6, 7], [1, 2, 3, 4, 5]] and told["tags"] == ["global_step3"]
     assert [(layer["index"], layer["parameters"], layer["ranks"]) for layer in told["layers"]] == [
-        (0, 104, [0]), (1, 88, [1]), (2, 72, [1]), (3, 40, [1]), (5, 88, [1]), (6, 88, [0]),
+        (0, 208, [0]), (1, 88, [1]), (2, 72, [1]), (3, 40, [1]), (5, 88, [1]), (6, 88, [0]),
     ]  # fmt: skip
     assert told["bytes"]["layers"] == sum(path.stat().st_size for path in Path(folder).glob("*/layer_*"))
     folder = changed(folder, tmp_path / "torn", lambda files: os.truncate(files / "zero_pp_rank_0_mp_rank_01_optim_states.pt", 2000))
