@@ -224,9 +224,8 @@ def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
     steps: dict[str, str] = {}
     for rank in range(ranks) if made.kind == SHARE else ():
         for replica in range(made.replicas):
-            held = _try(made, name := made.share(rank, replica), present)
-            if held is not None:
-                share = made.shares[rank, replica] = unsealed(held[constants.OPTIMIZER_STATE_DICT])
+            if (opens := _try(made, name := made.share(rank, replica), present)) is not None:
+                share = made.shares[rank, replica] = unsealed(opens[constants.OPTIMIZER_STATE_DICT])
                 base = share[constants.BASE_OPTIMIZER_STATE]
                 states = base["state"].values() if isinstance(base, dict) else ()
                 steps.setdefault(next((str(float(state["step"])) for state in states if "step" in state), ""), name)

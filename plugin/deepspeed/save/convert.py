@@ -10,6 +10,7 @@ a time, and its tensors lie on the disk until it is written: none has to fit int
 
 import secrets
 import shutil
+from collections import OrderedDict
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -119,8 +120,9 @@ class _Converter:
         """Of each pipeline rank, by group; nothing of one that has nothing to train."""
         if self.kind is None:
             return []
-        zero = self.kind == SHARE
-        names = [[list(group.items()) for group in head["param_shapes"]] for _, head in sorted(self.contents.heads.items())] if zero else self.contents.record["parameters"]  # fmt: skip
+        names = (self.contents.record or {}).get("parameters")
+        if self.kind == SHARE:
+            names = [[list(group.items()) for group in head["param_shapes"]] for _, head in sorted(self.contents.heads.items())]
         return [groups if any(name != checkpoint.IDLE for group in groups for name, _ in group) else [] for groups in names]
 
     def _parameters(self, names: list[list[list[tuple[str, Any]]]]) -> list[_Parameter]:
@@ -162,7 +164,7 @@ class _Converter:
         head |= {"mp_world_size": stages, "dp_world_size": self.replicas} | (dims if constants.CHECKPOINT_PARALLEL_DIMS in head else {})
         head["buffer_names"] = [name for one in contents.heads.values() for name in one["buffer_names"] if set(self._layers_of(name)) & set(layers)]
         if self.kind == SHARE:
-            head["param_shapes"] = [type(head["param_shapes"][0])((p.name, p.shape) for p in group) for group in groups]
+            head["param_shapes"] = [OrderedDict((p.name, p.shape) for p in group) for group in groups]
             for replica in range(self.replicas):
                 held = opened(contents.folder / contents.share(base, 0))
                 held[constants.OPTIMIZER_STATE_DICT] = self._share(folder, groups, base, replica, head[constants.DS_VERSION])
@@ -189,12 +191,13 @@ class _Converter:
     def _whole(self, folder: Path, groups: list[list[_Parameter]], base: int) -> dict:
         """Of a stage without ZeRO: DeepSpeed's optimizers number what they step through all groups."""
         slots = [[Slot(*one, _beside(folder)) for one in one_after_the_other([(p.name, p.shape) for p in group], self.kind or "")] for group in groups]
-        files, weights, inner, number = self._read(slots, base), [], {"state": {}, "param_groups": []}, 0
+        files, state, made, weights = self._read(slots, base), dict[int, dict](), list[dict](), list[list]()
         for index, of_group in enumerate(slots):
-            hyperparameters, numbers = files.hyperparameters_of_group(index, of_group), range(number, number := number + len(of_group))
+            numbers = range(sum(map(len, slots[:index])), sum(map(len, slots[: index + 1])))
             weights.append([slot.state.pop(self.kind) for slot in of_group] if self.kind else [])
-            inner["state"] |= {number: slot.state for number, slot in zip(numbers, of_group, strict=True) if slot.state}
-            inner["param_groups"].append(hyperparameters | {"params": list(numbers)})
+            state |= {number: slot.state for number, slot in zip(numbers, of_group, strict=True) if slot.state}
+            made.append(files.hyperparameters_of_group(index, of_group) | {"params": list(numbers)})
+        inner = {"state": state, "param_groups": made}
         if not self.kind:
             return files.rest | inner
         return files.rest | {INNER[1]: inner, self.kind: weights if self.kind == APART else [of_group[0] for of_group in weights]}
@@ -223,9 +226,7 @@ class _Converter:
             SHARE: weights,
             constants.GROUP_PADDINGS: paddings,
             constants.PARTITION_COUNT: [self.replicas] * self.groups,
-            constants.PARAM_SLICE_MAPPINGS: [
-                type(self.share[constants.PARAM_SLICE_MAPPINGS][0])((p.name, fragment_address(p.size, p.at)) for p in slot.pieces) for slot in slots
-            ],
+            constants.PARAM_SLICE_MAPPINGS: [OrderedDict((p.name, fragment_address(p.size, p.at)) for p in slot.pieces) for slot in slots],
             constants.DS_VERSION: version,
         }
         gaps = {constants.PARAM_ALIGNMENT_PADDINGS: [[0] * len(group) for group in groups]}

@@ -131,16 +131,13 @@ def test_deepspeeds_own_partition_is_known_without_the_model(world2, world4, sav
     assert with_file == [int(path.name[6:8]) for path in sorted((Path(folder) / "global_step3").glob("layer_*"))]
 
 
-def in_another_order(files: Path) -> None:
-    record = json.loads((files / "ostinato.json").read_text())
-    record["parameters"][1][0].reverse()
-    (files / "ostinato.json").write_text(json.dumps(record))
+def recorded(change):
+    def apply(files: Path) -> None:
+        record = json.loads((files / "ostinato.json").read_text())
+        change(record)
+        (files / "ostinato.json").write_text(json.dumps(record))
 
-
-def of_an_older_version(files: Path) -> None:
-    record = json.loads((files / "ostinato.json").read_text())
-    del record["model"]
-    (files / "ostinato.json").write_text(json.dumps(record))
+    return apply
 
 
 REFUSED = {  # what spoils a checkpoint, and how it is converted
@@ -154,8 +151,18 @@ REFUSED = {  # what spoils a checkpoint, and how it is converted
         resaved(lambda held: held.update(global_steps=2)), ("--stages", 2)),
     "is not of DeepSpeed's pipeline engine (KeyError: 'mp_world_size')": (
         resaved(lambda held: held.pop("mp_world_size"), "mp_rank_00_model_states.pt"), ("--stages", 2)),
-    "group 0 of pipeline rank 1 does not have its parameters in the order of the model": (in_another_order, ("--stages", 2)),
-    "only a checkpoint that was saved under a plan says how DeepSpeed would cut its model: name the layers": (of_an_older_version, ("--stages", 2)),
+    "group 0 of pipeline rank 1 does not have its parameters in the order of the model": (
+        recorded(lambda record: record["parameters"][1][0].reverse()), ("--stages", 2)),
+    "pipeline rank 1 has 1 groups of parameters, and another one 2": (recorded(lambda record: record["parameters"][1].pop()), ("--stages", 2)),
+    'is in group 0 of pipeline rank 0, and in group 1 of 1': (
+        recorded(lambda record: record["parameters"][1][1].insert(0, record["parameters"][0][0][0])), ("--stages", 2)),
+    "several ranks hold parts of layers 3": (recorded(lambda record: record.update(sharded=[3])), ("--stages", 2)),
+    "layers are cut over tensor-parallel ranks": (
+        resaved(lambda held: held["checkpoint_parallel_dimensions"].update(tp_degree=2), "mp_rank_00_model_states.pt"), ("--stages", 2)),
+    "without ZeRO, DeepSpeed's files do not say which parameter is which": (recorded(lambda record: record.pop("parameters")), ("--stages", 2)),
+    "the model cuts itself in a way of its own: name the layers": (recorded(lambda record: record["model"].update(weights=None)), ("--stages", 3)),
+    "only a checkpoint that was saved under a plan says how DeepSpeed would cut its model: name the layers": (
+        recorded(lambda record: record.pop("model")), ("--stages", 2)),
     "layer_3_expert_0_mp_rank_00_model_states.pt: layers with experts": (
         lambda files: (files / "layer_3_expert_0_mp_rank_00_model_states.pt").touch(), ("--stages", 2)),
     "would have none of the parameters in group 1 of the optimizer": (lambda files: None, ("--stages", 8)),
@@ -176,6 +183,41 @@ def test_what_cannot_be_converted_leaves_nothing(world2, plans, saved, tmp_path,
         assert not (tmp_path / "to").exists() or not list((tmp_path / "to").iterdir()), words
     (tmp_path / "there").mkdir()
     assert "is there already" in run(capsys, "convert", folder, tmp_path / "there", "--stages", 2)[2]
+
+
+GAPS = resaved(lambda held: held["optimizer_state_dict"]["param_alignment_paddings"][0].__setitem__(0, 2), "zero_pp_rank_0_mp_rank_00_optim_states.pt")
+OLDER = resaved(
+    lambda held: held["optimizer_state_dict"]["base_optimizer_state"]["state"][0].update(step=torch.tensor(2.0)), "zero_pp_rank_0_mp_rank_01_optim_states.pt"
+)
+REFUSED_OF_ZERO = {
+    '"parameter_alignment" has left gaps between parameters': (GAPS, ("--stages", 2)),
+    "group 0 of a stage has 304 numbers, too few for 4000 replicas": (lambda files: None, ("--stages", 2, "--replicas", 4000)),
+    "optimizer state of several steps: zero_pp_rank_0_mp_rank_00_optim_states.pt of step 3.0, zero_pp_rank_0_mp_rank_01_optim_states.pt of step 2.0": (
+        OLDER, ("--stages", 2)),
+    "zero_pp_rank_0_mp_rank_01_optim_states.pt is missing": (
+        lambda files: (files / "zero_pp_rank_0_mp_rank_01_optim_states.pt").unlink(), ("--stages", 2)),
+}  # fmt: skip
+
+
+def test_what_cannot_be_converted_of_zero(world2, plans, saved, tmp_path, capsys):
+    folder, _ = saved(world2, under(Options(config=ZERO_1), plans["wave"]), save)
+    for number, (words, (change, how)) in enumerate(REFUSED_OF_ZERO.items()):
+        spoilt = changed(folder, tmp_path / "from" / str(number), change)
+        status, _, err = run(capsys, "convert", spoilt, tmp_path / "to", *how)
+        assert status == 3 and words in err, err
+
+
+def test_of_deepspeed_alone_zero_says_which_parameter_lies_where(world2, world4, plans, saved, tmp_path, capsys):
+    """So its state is cut for another number of replicas; which layers are tied it does not say."""
+    options, placement = Options(config=ZERO_1), Path(plans["stock"]).with_name("placement.toml")
+    folder, (expected, *_) = saved(world4, options, save_states)
+    status, _, err = run(capsys, "convert", folder, tmp_path / "one", "--placement", placement, "--replicas", 1)
+    assert status == 0, err
+    got = world2.run(load_states, options, str(tmp_path / "one"))[0]
+    assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in got)
+    folder, _ = saved(world2, replace(options, tied=True), save)
+    said = run(capsys, "convert", folder, tmp_path / "tied", "--placement", placement)[2]
+    assert 'which layers "tied_modules.embed.weight" belongs to is not known' in said
 
 
 def test_states_that_deepspeed_alone_has_not(world2, plans, saved, tmp_path, capsys):
