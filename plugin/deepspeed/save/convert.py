@@ -8,6 +8,7 @@ Layer files are the same for each placement, and copied. What each stage's optim
 a time, and its tensors lie on the disk until it is written: none has to fit into memory.
 """
 
+import os
 import secrets
 import shutil
 from collections import OrderedDict
@@ -120,7 +121,7 @@ class _Converter:
         """Of each pipeline rank, by group; nothing of one that has nothing to train."""
         if self.kind is None:
             return []
-        names = (self.contents.record or {}).get("parameters")
+        names = (self.contents.record or {}).get("parameters") or []
         if self.kind == SHARE:
             names = [[list(group.items()) for group in head["param_shapes"]] for _, head in sorted(self.contents.heads.items())]
         return [groups if any(name != checkpoint.IDLE for group in groups for name, _ in group) else [] for groups in names]
@@ -132,7 +133,7 @@ class _Converter:
             if groups and len(groups) != self.groups:
                 raise self._error(f"pipeline rank {rank} has {len(groups)} groups of parameters, and another one {self.groups}")
             for index, group in enumerate(groups):
-                here = [_Parameter(name, torch.Size(shape), self._layers_of(name), index, rank, order) for order, (name, shape) in enumerate(group)]
+                here = [_Parameter(name, torch.Size(shape), self._layers_of(name), index, rank, order) for order, (name, shape) in enumerate(group) if name != checkpoint.IDLE]
                 places = [one.place(held[rank] if held else one.layers) for one in here]
                 if places != sorted(places):
                     raise self._error(f"group {index} of pipeline rank {rank} does not have its parameters in the order of the model")
@@ -162,19 +163,20 @@ class _Converter:
         head = opened(contents.folder / contents.main(base))
         dims = {constants.CHECKPOINT_PARALLEL_DIMS: head[constants.CHECKPOINT_PARALLEL_DIMS] | {constants.CHECKPOINT_PP_DEGREE: stages}}
         head |= {"mp_world_size": stages, "dp_world_size": self.replicas} | (dims if constants.CHECKPOINT_PARALLEL_DIMS in head else {})
-        head["buffer_names"] = [name for one in contents.heads.values() for name in one["buffer_names"] if set(self._layers_of(name)) & set(layers)]
+        buffers = dict.fromkeys(name for one in contents.heads.values() for name in one["buffer_names"])
+        head["buffer_names"] = [name for name in buffers if not (unit := name.partition(".")[0]).isdecimal() or int(unit) in layers]
         if self.kind == SHARE:
             head["param_shapes"] = [OrderedDict((p.name, p.shape) for p in group) for group in groups]
             for replica in range(self.replicas):
                 held = opened(contents.folder / contents.share(base, 0))
                 held[constants.OPTIMIZER_STATE_DICT] = self._share(folder, groups, base, replica, head[constants.DS_VERSION])
-                torch.save(held, folder / contents.share(stage, replica))
+                _save(held, folder / contents.share(stage, replica))
         elif self.kind is not None:
             head["optimizer"] = self._whole(folder, groups, base)
-        torch.save(head, folder / contents.main(stage))
+        _save(head, folder / contents.main(stage))
 
     def _of_group(self, index: int, layers: range) -> list[_Parameter]:
-        mine = [p for p in self.parameters if p.group == index and p.name != checkpoint.IDLE and set(p.layers) & set(layers)]
+        mine = [p for p in self.parameters if p.group == index and set(p.layers) & set(layers)]
         return sorted(mine, key=lambda p: p.place(layers))
 
     def _read(self, groups: list[list[Slot]], base: int) -> Files:
@@ -242,9 +244,17 @@ def _beside(folder: Path):
             return torch.zeros(shape, dtype=dtype)
         path = folder / f"{secrets.token_hex(8)}.tmp"
         try:
+            with open(path, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)  # a full disk is an error here, and a signal later
             return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(shape)
         finally:
             path.unlink(missing_ok=True)
 
     return made
 
+
+def _save(state: dict, path: Path) -> None:
+    try:
+        torch.save(state, path)
+    except RuntimeError as error:  # of torch's writer
+        raise OstinatoError(f"{path.name} cannot be written: {str(error).splitlines()[0]}") from None

@@ -15,7 +15,7 @@ from support.models import LAYERS
 from support.plans import Layout, make_plan, placement_text
 from support.training import MICRO_BATCHES, Options, make_engine
 from test_deepspeed_checkpoint import (
-    BF16, FOUR, FP16, LOOPED, STOCK, WARMUP, WAVE, ZERO_1, changed, half, load, load_half, load_states, resaved, save, save_half, save_states, under,
+    BF16, FOUR, FP16, FRONT, LOOPED, STOCK, WARMUP, WAVE, ZERO_1, changed, half, load, load_half, load_states, resaved, save, save_half, save_states, under,
 )  # fmt: skip
 
 from ostinato import checkpoint
@@ -24,7 +24,7 @@ from ostinato import checkpoint
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in (STOCK, WAVE, LOOPED, FOUR)}
+    return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in (STOCK, WAVE, LOOPED, FOUR, FRONT)}
 
 
 def run(capsys, *words):
@@ -37,6 +37,7 @@ CASES = {  # options, the placement that saves
     "fp32": (Options(), "wave"),
     "fp32-tied": (Options(tied=True), "looped"),
     "fp32-two-groups": (Options(config=WARMUP, own_optimizer=True), "looped"),
+    "fp32-idle-rank": (Options(model="changed", change="front_frozen"), "front"),
     "fp32-zero1": (Options(config=ZERO_1), "wave"),
     "fp32-zero1-tied": (Options(config=ZERO_1, tied=True), "wave"),
     "fp16": (Options(config=FP16), "wave"),
@@ -218,6 +219,18 @@ def test_of_deepspeed_alone_zero_says_which_parameter_lies_where(world2, world4,
     folder, _ = saved(world2, replace(options, tied=True), save)
     said = run(capsys, "convert", folder, tmp_path / "tied", "--placement", placement)[2]
     assert 'which layers "tied_modules.embed.weight" belongs to is not known' in said
+
+
+def test_a_full_disk(world2, plans, saved, tmp_path, capsys, monkeypatch):
+    def full(state, path):
+        Path(path).write_bytes(b"PK")
+        raise RuntimeError("[enforce fail at inline_container.cc:858] . PytorchStreamWriter failed writing file data/3: file write failed\nbacktrace")
+
+    folder, _ = saved(world2, under(Options(config=ZERO_1), plans["wave"]), save)
+    monkeypatch.setattr(torch, "save", full)
+    status, _, err = run(capsys, "convert", folder, tmp_path / "to", "--stages", 2)
+    assert status == 3 and "zero_pp_rank_0_mp_rank_00_optim_states.pt cannot be written: [enforce fail" in err and "backtrace" not in err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_states_that_deepspeed_alone_has_not(world2, plans, saved, tmp_path, capsys):
