@@ -207,7 +207,7 @@ def _refuse_placed(model) -> None:
 
 
 def _checked_load(original):
-    """DeepSpeed alone would load optimizer state of layers that a placement has moved into others, without a word."""
+    """DeepSpeed alone would meet sealed optimizer state when it has loaded the weights: here ranks say before that whose state it is."""
 
     @functools.wraps(original)
     def load(engine, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False, *args, **kwargs):

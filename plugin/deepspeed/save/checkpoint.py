@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which placement a checkpoint's optimizer state belongs to.
 
-Layer files are per layer, and those of sharded layers whole, so weights load under any placement. Optimizer state is per rank, and DeepSpeed would load it
-for other layers without noticing: a file `ostinato.json` beside it names the layers of each pipeline rank, and the parameters that its optimizer
-steps (optimizer_state reads them for other ranks). A checkpoint without that file was written by DeepSpeed alone, under its own partition of the same model.
+Layer files are per layer, and those of sharded layers whole, so weights load under any placement. Optimizer state is per rank, and seal keeps
+DeepSpeed alone from giving it to other layers: a file `ostinato.json` beside it names the layers of each pipeline rank, the parameters that its
+optimizer steps (optimizer_state reads them for other ranks), and how DeepSpeed would cut the model (partition). A checkpoint without that
+file was written by DeepSpeed alone, under its own partition of the same model.
 """
 
 import json
@@ -121,7 +122,7 @@ def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
     if folder is not None and record is not None and held_in(record) != now:
         raise OstinatoError(
             f"{folder} holds optimizer state of a placement of ostinato's (layers of its ranks: {record['layers']}), and without its plan ranks hold "
-            f"{now['layers']}. {_advice(folder)}"
+            f"{now['layers']}. Convert it (ostinato checkpoint convert), or, for the weights alone, load_checkpoint(..., load_optimizer_states=False)"
         )
 
 

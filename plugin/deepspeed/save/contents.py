@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from deepspeed.checkpoint import constants
+from ostinato.errors import counted
 
 from ..errors import OstinatoError
 from . import checkpoint
@@ -183,7 +184,7 @@ def _read_layers(made: Contents, present: set[str]) -> None:
     expected = made.facts["files"] if made.facts else [] if made.record or made.slices > 1 else list(ranks_of)
     for layer in sorted({*files, *expected}):
         names = files.get(layer) or [f"layer_{layer:02d}-model_states.pt"]
-        made.problems += [f"{names[0]} and its likes: {len(names)} files for {made.slices} slices"] if 1 < len(names) != made.slices else []
+        made.problems += [f"{names[0]}: {len(names)} files of this layer for {counted(made.slices, 'slice')}"] if 1 < len(names) != made.slices else []
         states = [state for name in names if (state := _try(made, name, present)) is not None]
         tensors = [(key, value) for state in states for key, value in state.items() if hasattr(value, "numel")]
         buffers = {name.split(".", 1)[1] for name in _buffers(made) if _layer(name) == layer}

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from deepspeed.checkpoint import constants
 from deepspeed.utils.tensor_fragment import fragment_address
+from ostinato.errors import counted
 from ostinato.files import new_folder
 
 from ostinato import core
@@ -131,7 +132,7 @@ class _Converter:
         held = (self.contents.record or {}).get("layers")
         for rank, groups in enumerate(names):
             if groups and len(groups) != self.groups:
-                raise self._error(f"pipeline rank {rank} has {len(groups)} groups of parameters, and another one {self.groups}")
+                raise self._error(f"pipeline rank {rank} has {counted(len(groups), 'group')} of parameters, and another rank {self.groups}")
             for index, group in enumerate(groups):
                 here = [_Parameter(name, torch.Size(shape), self._layers_of(name), index, rank, order) for order, (name, shape) in enumerate(group) if name != checkpoint.IDLE]
                 places = [one.place(held[rank] if held else one.layers) for one in here]
@@ -185,7 +186,7 @@ class _Converter:
         for slot in (slot for of_group in groups for slot in of_group):
             for piece in slot.pieces:
                 wanted.setdefault(ranks[piece.name], {}).setdefault(piece.name, []).append((slot, piece))
-        files = Files(self.contents.folder, self.kind or "", self.names, {p.name: p.shape for p in self.parameters}, "the others'")
+        files = Files(self.contents.folder, self.kind or "", self.names, {p.name: p.shape for p in self.parameters}, "the first rank's")
         for rank, by_name in sorted(wanted.items()):
             files.read_rank(rank, by_name, rank == base)
         return files

@@ -154,7 +154,7 @@ REFUSED = {  # what spoils a checkpoint, and how it is converted
         resaved(lambda held: held.pop("mp_world_size"), "mp_rank_00_model_states.pt"), ("--stages", 2)),
     "group 0 of pipeline rank 1 does not have its parameters in the order of the model": (
         recorded(lambda record: record["parameters"][1][0].reverse()), ("--stages", 2)),
-    "pipeline rank 1 has 1 groups of parameters, and another one 2": (recorded(lambda record: record["parameters"][1].pop()), ("--stages", 2)),
+    "pipeline rank 1 has 1 group of parameters, and another rank 2": (recorded(lambda record: record["parameters"][1].pop()), ("--stages", 2)),
     'is in group 0 of pipeline rank 0, and in group 1 of 1': (
         recorded(lambda record: record["parameters"][1][1].insert(0, record["parameters"][0][0][0])), ("--stages", 2)),
     "several ranks hold parts of layers 3": (recorded(lambda record: record.update(sharded=[3])), ("--stages", 2)),
