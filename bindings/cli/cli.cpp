@@ -105,6 +105,7 @@ const std::vector<Command>& commands() {
       {"show", "Draw a plan in the terminal, as an HTML page or as a Perfetto trace", show_command},
       {"compare", "Put plans side by side: makespan, bound, period, bubble, memory", compare_command},
       {"report", "Compare what ran with what was planned", nullptr},
+      {"checkpoint", "Show what lies in a checkpoint, or write it for DeepSpeed alone", nullptr},
       {"config", "Print the options with their defaults, or check a file of them", config_command},
       {"doctor", "Tell what this machine has of what ostinato can use", nullptr},
       {"completion", "Print what makes a shell complete these commands and their options",

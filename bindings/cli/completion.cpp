@@ -76,7 +76,10 @@ std::string options() {
 }
 
 /// The first word after the command that is no file.
-std::string first_words() { return branch("placement", shape_names()) + branch("completion", kShells); }
+std::string first_words() {
+  return branch("placement", shape_names()) + branch("completion", kShells) +
+         branch("checkpoint", {"show", "convert"});
+}
 
 std::string bash() {
   return R"sh(# Completion of ostinato. bash: eval "$(ostinato completion bash)"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ostinato.errors import Status, fail
 
-PYTHON_COMMANDS = {"profile": "ostinato.profile", "report": "ostinato.report", "doctor": "ostinato.doctor"}
+PYTHON_COMMANDS = {"profile": "ostinato.profile", "report": "ostinato.report", "checkpoint": "ostinato.checkpoint", "doctor": "ostinato.doctor"}
 CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell calls what a closed pipe has ended
 PLANNERS = ("plan", "partition")  # --devices launcher: the ranks of torchrun, deepspeed or Slurm

@@ -78,6 +78,26 @@ def replaced(path: Path) -> Iterator[Path]:
         os.close(held)
 
 
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path`, where nothing is, that becomes `path` when the block is over; after an error nothing is left."""
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target.parent)
+    beside, held = _folder_beside(target)
+    try:
+        made = beside / "made"
+        made.mkdir()
+        yield made
+        for file in (file for file in made.rglob("*") if file.is_file()):
+            with open(file, "rb") as written:
+                os.fsync(written.fileno())
+        os.rename(made, target)  # over an empty folder at most
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        os.close(held)
+
+
 def _target(path: Path) -> Path:
     target = Path(os.path.realpath(path))
     if target.is_dir():

@@ -8,6 +8,7 @@ its layers are then made where the plan has them (placing). When the engine is m
 """
 
 import functools
+import inspect
 import json
 import os
 import sys
@@ -172,13 +173,17 @@ def _pipeline_init(original):
 
 
 def _module_init(original):
+    named = inspect.signature(original)
+
     @functools.wraps(original)
     def init(model, *args, **kwargs):
         original(model, *args, **kwargs)
         section, file = _spoken(known_section)
         if section is not None:
             from .place.placing import place
+            from .save.partition import note
 
+            note(model, named.bind(model, *args, **kwargs).arguments.get("partition_method", "parameters"))
             place(model, section, file)
 
     return init
@@ -201,7 +206,7 @@ def _refuse_placed(model) -> None:
 
 
 def _checked_load(original):
-    """DeepSpeed alone would load optimizer state of layers that a placement has moved into others, without a word."""
+    """DeepSpeed alone would meet sealed optimizer state when it has loaded the weights: here ranks say before that whose state it is."""
 
     @functools.wraps(original)
     def load(engine, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False, *args, **kwargs):

@@ -11,7 +11,7 @@
 namespace ostinato::cli::test {
 namespace {
 
-const std::vector<std::string> kPythonCommands = {"profile", "report", "doctor"};
+const std::vector<std::string> kPythonCommands = {"profile", "report", "checkpoint", "doctor"};
 
 bool is_python(const std::string& name) {
   return std::find(kPythonCommands.begin(), kPythonCommands.end(), name) != kPythonCommands.end();

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from deepspeed import comm
 from ostinato.errors import counted
 from ostinato.ranks.groups import everyones
 
-from ..save import checkpoint, optimizer_state, universal
+from ..save import checkpoint, optimizer_state, partition, seal, universal
 from ..tell import announce
 from ..errors import OstinatoError
 from ..section.plans import copies_of
@@ -47,10 +49,13 @@ class PlanCheckpoints(Engine):
         self._stay()
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
         names = everyones(optimizer_state.named(self), self.grid.pp_proc_group)
+        facts = partition.facts_of(self.module)
         if self.global_rank == 0 and save_dir:
-            checkpoint.write(save_dir, tag, self._ostinato.stages, names)
+            checkpoint.write(save_dir, tag, self._ostinato.stages, names, facts)
+        moved = checkpoint.held_by(self._ostinato.stages) != checkpoint.held_alone(self._ostinato.stock_parts)
+        kept = seal.sealing(self.optimizer) if moved and self.optimizer is not None else nullcontext()
         theirs = save_latest and self.checkpoint_engine.is_decoupled()  # it goes on to write, and knows when it is done
-        with self._ostinato.outside.checkpoint("saving a checkpoint"):
+        with self._ostinato.outside.checkpoint("saving a checkpoint"), kept:
             saved = super().save_checkpoint(save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs)
             if save_latest and not theirs:
                 self._save_latest(save_dir, tag)
@@ -86,7 +91,11 @@ class PlanCheckpoints(Engine):
         if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
             held = checkpoint.held_by(self._ostinato.stages)
             saved = checkpoint.found(load_dir, tag, held, self._ostinato.stock_parts, self.mp_world_size)
+        if not self.load_universal_checkpoint():
+            self.module.refuse_unreadable(checkpoint.folder_of(load_dir, tag))
         with self._ostinato.outside.checkpoint("loading a checkpoint"), optimizer_state.loading(self, saved):
             loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
         universal.drop_wholes(self)
+        if loaded[1] and "optimizer" in loaded[1]:  # DeepSpeed leaves it in what it returns
+            loaded[1]["optimizer"] = seal.unsealed(loaded[1]["optimizer"])
         return loaded

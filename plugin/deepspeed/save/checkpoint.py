@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which placement a checkpoint's optimizer state belongs to.
 
-Layer files are per layer, and those of sharded layers whole, so weights load under any placement. Optimizer state is per rank, and DeepSpeed would load it
-for other layers without noticing: a file `ostinato.json` beside it names the layers of each pipeline rank, and the parameters that its optimizer
-steps (optimizer_state reads them for other ranks). A checkpoint without that file was written by DeepSpeed alone, under its own partition of the same model.
+Layer files are per layer, and those of sharded layers whole, so weights load under any placement. Optimizer state is per rank, and seal keeps
+DeepSpeed alone from giving it to other layers: a file `ostinato.json` beside it names the layers of each pipeline rank, the parameters that its
+optimizer steps (optimizer_state reads them for other ranks), and how DeepSpeed would cut the model (partition). A checkpoint without that
+file was written by DeepSpeed alone, under its own partition of the same model.
 """
 
 import json
@@ -20,6 +21,7 @@ from ..section.plans import Stage, copies_of
 FORMAT = "ostinato-checkpoint/1"
 NAME = "ostinato.json"
 LATEST = "latest"  # DeepSpeed's
+IDLE = "ostinato_idle"  # the parameter of a rank that has nothing to train (stages.idle)
 Names = list[list[tuple[str, list[int]]]]  # by parameter group: name and shape, in the optimizer's order
 CONVERT = '; to convert, ds_to_universal --inject_missing_state, then "checkpoint": {"load_universal": true}'
 
@@ -46,9 +48,11 @@ def held_alone(parts: list[int]) -> dict[str, Any]:
     return {"format": FORMAT, "layers": [list(range(a, b)) for a, b in pairwise(parts)], "copies": 1, "sharded": []}
 
 
-def write(save_dir: str, tag: str, stages: list[Stage], names: list[Names | None]) -> None:
-    """Rank 0 writes it before the rest of the checkpoint. `names`: of each pipeline rank's optimizer; None where DeepSpeed's files have them."""
-    record = held_by(stages) | ({} if None in names else {"parameters": names})
+def write(save_dir: str, tag: str, stages: list[Stage], names: list[Names | None], facts: dict[str, Any]) -> None:
+    """Rank 0 writes it before the rest of the checkpoint. `names`: of each pipeline rank's optimizer; None where DeepSpeed's files have them. `facts`: of
+    the model, from `partition`.
+    """
+    record = held_by(stages) | {"model": facts} | ({} if None in names else {"parameters": names})
     write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
 
 
@@ -96,12 +100,11 @@ def found(load_dir: str, tag: str | None, now: dict[str, Any], parts: list[int],
 
     Raises OstinatoError where ranks had other layers, and no optimizer's state could be read for these.
     """
-    folder = _folder(load_dir, tag)
+    folder = folder_of(load_dir, tag)
     if folder is None or not folder.is_dir():
         return None
-    if (record := _record(folder)) is not None:
-        names = record.pop("parameters", None)
-        saved = Saved(folder, record, now, True, names)
+    if (record := recorded(folder)) is not None:
+        saved = Saved(folder, held_in(record), now, True, record.get("parameters"))
     else:
         written = len(list(folder.glob("mp_rank_*_model_states.pt")))
         saved = Saved(folder, held_alone(parts), now, False)
@@ -114,21 +117,30 @@ def found(load_dir: str, tag: str | None, now: dict[str, Any], parts: list[int],
 
 def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
     """For an engine of DeepSpeed alone, whose ranks hold the layers between `parts`. Raises OstinatoError where they had others."""
-    folder, now = _folder(load_dir, tag), held_alone(parts)
-    record = _record(folder) if folder is not None else None
-    if folder is not None and record is not None and {key: record[key] for key in record if key != "parameters"} != now:
+    folder, now = folder_of(load_dir, tag), held_alone(parts)
+    record = recorded(folder) if folder is not None else None
+    if folder is not None and record is not None and held_in(record) != now:
         raise OstinatoError(
             f"{folder} holds optimizer state of a placement of ostinato's (layers of its ranks: {record['layers']}), and without its plan ranks hold "
-            f"{now['layers']}. {_advice(folder)}"
+            f"{now['layers']}. Convert it (ostinato checkpoint convert), or, for the weights alone, load_checkpoint(..., load_optimizer_states=False)"
         )
 
 
-def _record(folder: Path) -> dict[str, Any] | None:
+def held_in(record: dict[str, Any]) -> dict[str, Any]:
+    """What held_by() was, when it was written."""
+    return {key: value for key, value in record.items() if key not in ("parameters", "model")}
+
+
+def recorded(folder: Path) -> dict[str, Any] | None:
     """None where DeepSpeed alone has written the checkpoint."""
     path = folder / NAME
     if not path.is_file():
         return None
-    record = json.loads(path.read_text())
+    try:
+        record = json.loads(path.read_text())
+        list(record["layers"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise OstinatoError(f"{path} cannot be read: it is torn, or no file of ostinato's ({error})") from None
     if record.get("format") != FORMAT:
         raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
     return record
@@ -139,7 +151,7 @@ def _advice(folder: Path) -> str:
     return f"For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
 
 
-def _folder(load_dir: str, tag: str | None) -> Path | None:
+def folder_of(load_dir: str, tag: str | None) -> Path | None:
     if tag is None:
         latest = Path(load_dir) / LATEST
         if not latest.is_file():

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoint files of a model whose rank holds several stages: they are those of DeepSpeed's own partition."""
 
+import zipfile
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from ostinato.nn import Shard, cut_state, whole_state
 from ostinato.nn.layers import split_of
+from ostinato.ranks.groups import everyones
 
+from ..errors import OstinatoError
 from ..upstream import Model
 
 
@@ -29,6 +33,23 @@ class LayerFiles(Model):
                 of_layer = {id(p) for name, p in getattr(layer, "named_parameters", dict)() if name in split_of(layer)}
                 names |= {name for name, p in self.named_parameters() if id(p) in of_layer}
         return names
+
+    def refuse_unreadable(self, folder: Path | None) -> None:
+        """Raises OstinatoError on every rank where a file of one rank's layers is missing or torn. All ranks must call it."""
+        has_file = (at for at, layer in enumerate(self.forward_funcs) if hasattr(layer, "load_state_dict"))
+        said = [why for at in has_file if (why := self._why_unreadable(folder, at))] if folder is not None and folder.is_dir() else []
+        if errors := [why for of_rank in everyones(said) for why in of_rank]:
+            raise OstinatoError(f"{folder}: {errors[0]}")
+
+    def _why_unreadable(self, folder: Path, at: int) -> str:
+        paths = [Path(path) for path in self.ckpt_layer_path_list(str(folder), at)]
+        if not paths:
+            return f"{Path(self.ckpt_layer_path(str(folder), at)).name} is missing"
+        for path in paths:
+            with open(path, "rb") as file:
+                if file.read(2) in (b"PK", b"") and not zipfile.is_zipfile(path):  # torch.save's archive, whose end is lost
+                    return f"{path.name} cannot be read: it is torn"
+        return ""
 
     def save_state_dict(self, save_dir, *args, **kwargs):
         """Sharded layers are put together first, so that files are those of DeepSpeed's own partition."""

@@ -19,6 +19,7 @@ from ostinato.nn import Shard
 from ostinato.nn.layers import collect
 
 from ..upstream import Engine
+from .seal import replaced
 
 ADAM = ("exp_avg", "exp_avg_sq")  # the state that the converter knows, beside the weights in fp32
 
@@ -61,11 +62,8 @@ def wholes_saved(engine: Engine, parts: list[Part]) -> Iterator[None]:
         return
     optimizer = engine.optimizer
     own = optimizer.state_dict
-    optimizer.state_dict = lambda: _with_group(own(), wholes)
-    try:
+    with replaced(optimizer, "state_dict", lambda: _with_group(own(), wholes)):
         yield
-    finally:
-        del optimizer.state_dict
 
 
 def drop_wholes(engine: Engine) -> None:

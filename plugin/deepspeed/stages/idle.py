@@ -9,9 +9,8 @@ import torch
 from ostinato.ranks.groups import everyones
 from torch import nn
 
+from ..save.checkpoint import IDLE as NAME
 from ..upstream import Model, count_elsewhere
-
-NAME = "ostinato_idle"
 
 
 def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:

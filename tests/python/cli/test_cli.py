@@ -32,7 +32,7 @@ def test_help_lists_both_halves_in_the_order_of_the_pipeline():
     commands = [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ") and line[2].isalpha()]
     assert commands == [
         "profile", "placement", "partition", "search", "plan", "simulate",
-        "verify", "lower", "show", "compare", "report", "config", "doctor", "completion",
+        "verify", "lower", "show", "compare", "report", "checkpoint", "config", "doctor", "completion",
     ]  # fmt: skip
 
 

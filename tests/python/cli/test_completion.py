@@ -24,6 +24,8 @@ def test_bash_completes_commands_options_and_choices():
     assert completed("placement", "wa") == ["wave"]
     assert completed("search", "--strategy") == []
     assert completed("doctor", "--req") == ["--require"]  # of the Python half, from its help
+    assert completed("checkpoint", "con") == ["convert"]
+    assert completed("checkpoint", "convert", "--sta") == ["--stages"]
 
 
 class Zsh:

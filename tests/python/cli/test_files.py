@@ -196,11 +196,12 @@ def test_a_writer_by_name_changes_nothing_else_of_a_file(tmp_path):
         raise AssertionError
 
 
-def test_what_a_writer_by_name_left_when_it_was_killed_is_removed(tmp_path):
+@pytest.mark.parametrize("writer", [files.replaced, files.new_folder])
+def test_what_a_writer_by_name_left_when_it_was_killed_is_removed(tmp_path, writer):
     write = os.fork()
     if write == 0:
-        with files.replaced(tmp_path / "file") as beside:
-            beside.write_text("half")
+        with writer(tmp_path / "file") as beside:
+            (beside / "part" if beside.is_dir() else beside).write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(write, 0)
     assert len(os.listdir(tmp_path)) == 1
@@ -208,11 +209,23 @@ def test_what_a_writer_by_name_left_when_it_was_killed_is_removed(tmp_path):
     assert os.listdir(tmp_path) == ["other"]
 
 
-def test_nothing_is_left_of_a_writer_by_name_that_failed(tmp_path):
-    with pytest.raises(ZeroDivisionError), files.replaced(tmp_path / "file") as beside:
-        beside.write_text("half")
+@pytest.mark.parametrize("writer", [files.replaced, files.new_folder])
+def test_nothing_is_left_of_a_writer_by_name_that_failed(tmp_path, writer):
+    with pytest.raises(ZeroDivisionError), writer(tmp_path / "file") as beside:
+        (beside / "part" if beside.is_dir() else beside).write_text("half")
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_appears_as_a_whole_and_replaces_none(tmp_path):
+    with files.new_folder(tmp_path / "new" / "folder") as made:
+        (made / "below").mkdir()
+        (made / "below" / "file").write_text("whole")
+        assert not (tmp_path / "new" / "folder").exists()
+    assert (tmp_path / "new" / "folder" / "below" / "file").read_text() == "whole"
+    with pytest.raises(OSError, match="not empty"), files.new_folder(tmp_path / "new" / "folder") as made:
+        (made / "file").write_text("")
+    assert os.listdir(tmp_path / "new") == ["folder"] and os.listdir(tmp_path / "new" / "folder") == ["below"]
 
 
 @pytest.mark.parametrize("without_a_name", [True, False])

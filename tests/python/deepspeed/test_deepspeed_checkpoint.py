@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.save.seal import unsealed
 from ostinato.ranks.groups import everyones
 from support import training
 from support.models import LAYERS
@@ -242,6 +243,7 @@ def resaved(change, name: str = "mp_rank_01_model_states.pt"):
     def apply(files: Path) -> None:
         path = files / name
         held = torch.load(path, weights_only=False)
+        held.update({key: unsealed(held.get(key)) for key in ("optimizer", "optimizer_state_dict")})
         change(held)
         torch.save(held, path)
 
@@ -259,6 +261,9 @@ REFUSED = {
     'has saved none of the 64 numbers of "': lambda files: (files / "ostinato.json").write_text(
         (files / "ostinato.json").read_text().replace("mix.weight", "mixed.weight")
     ),
+    "mp_rank_01_model_states.pt is of step 2, and mp_rank_00_model_states.pt of step 3: files of two checkpoints": resaved(
+        lambda held: held.update(global_steps=2)
+    ),
     '.mix.weight" has the shape [4, 16] in it, and [8, 8] now': lambda files: (files / "ostinato.json").write_text(
         (files / "ostinato.json").read_text().replace('mix.weight", [8, 8]', 'mix.weight", [4, 16]')
     ),
@@ -274,6 +279,24 @@ def test_what_cannot_be_read_is_refused(world2, plans, saved, tmp_path):
         for words, error in zip(REFUSED, errors, strict=True):
             assert error.startswith("OstinatoError: ") and "optimizer state of another placement" in error, error
             assert words in error and "load_optimizer_states=False" in error, error
+
+
+LAYER_FILES = {
+    "layer_05-model_states.pt is missing": lambda files: (files / "layer_05-model_states.pt").unlink(),
+    "layer_02-model_states.pt cannot be read: it is torn": lambda files: os.truncate(files / "layer_02-model_states.pt", 900),
+    "layer_00-model_states.pt cannot be read: it is torn": lambda files: os.truncate(files / "layer_00-model_states.pt", 0),
+    "ostinato.json cannot be read: it is torn": lambda files: os.truncate(files / "ostinato.json", 40),
+}
+
+
+def test_files_of_layers_that_cannot_be_read_are_refused(world2, plans, saved, tmp_path):
+    """On every rank, before anything is changed."""
+    options = under(Options(), plans["wave"])
+    folder, _ = saved(world2, options, save)
+    spoilt = [changed(folder, tmp_path / str(number), change) for number, change in enumerate(LAYER_FILES.values())]
+    for errors in world2.run(attempts, options, spoilt):
+        for words, error in zip(LAYER_FILES, errors, strict=True):
+            assert error.startswith("OstinatoError: ") and words in error, error
 
 
 def in_order_of_rounds(held: dict) -> None:

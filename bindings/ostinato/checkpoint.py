@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ostinato checkpoint`: what lies in a checkpoint, and the same checkpoint for DeepSpeed alone."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ostinato.errors import Error, Status, counted, fail, fail_usage, printable
+
+if TYPE_CHECKING:
+    from ostinato.deepspeed.save.contents import Contents
+
+MOST_PROBLEMS = 20  # that are shown
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="ostinato checkpoint",
+        description="show: says what lies in a checkpoint of DeepSpeed's pipeline engine, saved with or without ostinato, and whether it is whole "
+        "(exit status 6 where it is not). convert: writes the checkpoint into a new folder, with its optimizer state where DeepSpeed alone reads it. "
+        "Both unpickle DeepSpeed's files, as load_checkpoint() does: use them on checkpoints that you trust.",
+        epilog="example: ostinato checkpoint convert checkpoints converted --stages 2",
+    )
+    p.add_argument("what", choices=("show", "convert"))
+    p.add_argument("folder", type=Path, metavar="FROM", help="the folder that save_checkpoint() was given, or that of one tag in it")
+    p.add_argument("to", type=Path, nargs="?", metavar="TO", help="convert: a folder that is not there yet")
+    p.add_argument("--tag", help="which checkpoint of FROM; without it, the one that the file latest names")
+    where = p.add_mutually_exclusive_group()
+    where.add_argument("--stages", type=int, metavar="N", help="convert: for DeepSpeed's own partition into N stages")
+    where.add_argument("--placement", type=Path, metavar="FILE", help="convert: for the layers of its stages, one stage a device, in order")
+    p.add_argument("--replicas", type=int, metavar="N", help="convert: for N data-parallel replicas (default: as it was saved)")
+    p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return p
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def summary(contents: Contents, root: Path) -> dict[str, Any]:
+    from ostinato.deepspeed.save import checkpoint, contents as files
+
+    folder, head, record = contents.folder, contents.head, contents.record
+    above = root if root != folder else folder.parent
+    latest = above / checkpoint.LATEST
+    of_ranks = sum(path.stat().st_size for path in folder.iterdir() if path.is_file() and not files.LAYER.fullmatch(path.name))
+    return {
+        "status": Status.CHECK_FAILED if contents.problems else Status.DONE,
+        "folder": str(folder),
+        "tag": folder.name,
+        "tags": files.tags_in(above),
+        "latest": latest.read_text().strip() if latest.is_file() else None,
+        "step": head["global_steps"],
+        "samples": head.get("global_samples"),
+        "deepspeed": head.get("ds_version"),
+        "precision": contents.precision,
+        "zero_stage": contents.zero,
+        "optimizer": contents.optimizer,
+        "stages": contents.stages,
+        "replicas": contents.replicas,
+        "slices": contents.slices,
+        "placement": None if record is None else checkpoint.held_in(record),
+        "own_partition": contents.own_partition,
+        "parameters": sum(layer.parameters for layer in contents.layers),
+        "bytes": {"layers": sum(layer.bytes for layer in contents.layers), "ranks": of_ranks},
+        "layers": [vars(layer) for layer in contents.layers],
+        "problems": contents.problems,
+    }
+
+
+def show(told: dict[str, Any]) -> None:
+    from rich.markup import escape
+
+    from ostinato.report import Paper, table
+
+    console = Paper(highlight=False)
+    rows = [
+        [str(layer["index"]), f"{layer['parameters']:,}", size(layer["bytes"]), ", ".join(map(str, layer["ranks"])) or "–"] for layer in told["layers"]
+    ]
+    total = ["all", f"{told['parameters']:,}", size(told["bytes"]["layers"]), ""]
+    console.print(table("Layers with a file", ["layer", "parameters", "size", "stage of"], [*rows, total]))
+    lay = {
+        True: "its layers lie as DeepSpeed's own partition has them",
+        False: "its layers lie in a placement of ostinato's: DeepSpeed alone needs it converted",
+        None: "saved by DeepSpeed alone" if told["placement"] is None else "saved under ostinato",
+    }[told["own_partition"]]
+    marked = [f"{tag} (latest)" if tag == told["latest"] else tag for tag in told["tags"]]
+    lines = [
+        f"{told['folder']}: step {told['step']}, {told['samples']} samples, DeepSpeed {told['deepspeed']}",
+        f"Tags: {', '.join(marked)}",
+        f"Training: {told['precision']}, ZeRO-{told['zero_stage']}, optimizer {told['optimizer']}",
+        f"Ranks: {counted(told['stages'], 'stage')}, {counted(told['replicas'], 'replica')}, {counted(told['slices'], 'slice')}; {lay}",
+        f"Files of ranks, optimizer state included: {size(told['bytes']['ranks'])}",
+    ]
+    problems = told["problems"]
+    lines += [f"NOT whole: {problem}" for problem in problems[:MOST_PROBLEMS]]
+    lines += [f"... and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+    lines += [] if problems else ["Whole: every file is there and can be read"]
+    for line in lines:
+        console.print(escape(printable(line)), soft_wrap=True)
+
+
+def converted(args: argparse.Namespace, contents: Contents) -> dict[str, Any]:
+    from ostinato.deepspeed.save import convert
+
+    bounds = convert.bounds_of(args.placement) if args.placement else convert.bounds_for(contents, args.stages)
+    replicas = contents.replicas if args.replicas is None else args.replicas
+    convert.convert(contents, args.to, bounds, replicas)
+    return {"status": Status.DONE, "folder": str(args.to), "tag": contents.folder.name, "bounds": bounds, "replicas": replicas}
+
+
+def misused(args: argparse.Namespace) -> str:
+    converts = args.what == "convert"
+    if converts and args.to is None:
+        return "convert needs a folder TO, which is not there yet"
+    if converts and args.stages is None and args.placement is None:
+        return "convert needs --stages N, or --placement FILE"
+    if not converts and (args.to or args.placement or args.stages is not None or args.replicas is not None):
+        return "show takes one folder; TO, --stages, --placement and --replicas are for convert"
+    return ""
+
+
+def main(argv: list[str]) -> int:
+    args = parser().parse_args(argv)
+    if wrong := misused(args):
+        return fail_usage("checkpoint", argv, wrong)
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed logs to it from now on
+        from ostinato.deepspeed.save.contents import chosen, read
+
+    try:
+        contents = read(chosen(args.folder, args.tag))
+        told = summary(contents, args.folder) if args.what == "show" else converted(args, contents)
+    except (Error, OSError) as error:
+        return fail("checkpoint", argv, Status.BAD_INPUT, str(error))
+    if args.json:
+        print(json.dumps(told))
+    elif args.what == "show":
+        show(told)
+    else:
+        a = told["bounds"]
+        layers = "; ".join(f"stage {stage} has layers {a[stage]} to {a[stage + 1] - 1}" for stage in range(len(a) - 1))
+        print(printable(f"{told['folder']}: {told['tag']} for DeepSpeed alone, {counted(told['replicas'], 'replica')}: {layers}"))
+    return told["status"]

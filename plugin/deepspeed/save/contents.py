@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies in a checkpoint of DeepSpeed's pipeline engine, and whether it is whole.
+
+    folder = chosen(Path("checkpoints"), tag=None)      # what `latest` names
+    contents = read(folder)
+    contents.problems                                   # files that are missing, torn, or of another step; [] where it is whole
+
+Files are unpickled, as load_checkpoint() does it, and mapped: of their tensors none is read.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from deepspeed.checkpoint import constants
+from ostinato.errors import counted
+
+from ..errors import OstinatoError
+from . import checkpoint
+from .optimizer_files import APART, FLAT, SHARE, opened
+from .seal import inner_of, unsealed
+
+LAYER = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
+EXPERTS = re.compile(r"layer_\d+_expert_\d+_.*|expp_rank_.*")
+PRECISIONS = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "fp64"}
+
+
+@dataclass
+class Layer:
+    index: int
+    parameters: int
+    bytes: int
+    ranks: list[int]  # pipeline ranks that held it; DeepSpeed alone does not say it without ZeRO
+
+
+@dataclass
+class Contents:
+    folder: Path
+    record: dict[str, Any] | None  # ostinato.json
+    heads: dict[int, dict] = field(default_factory=dict)  # by rank: its mp_rank file
+    shares: dict[tuple[int, int], dict] = field(default_factory=dict)  # by rank and replica: what ZeRO's optimizer has saved there
+    layers: list[Layer] = field(default_factory=list)
+    precisions: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+    @cached_property
+    def head(self) -> dict:
+        """The first rank's."""
+        return self.heads[min(self.heads)]
+
+    @property
+    def replicas(self) -> int:
+        return self.head["dp_world_size"]
+
+    @property
+    def slices(self) -> int:
+        return self.head.get(constants.CHECKPOINT_PARALLEL_DIMS, {}).get(constants.CHECKPOINT_TP_DEGREE, 1)
+
+    @property
+    def stages(self) -> int:
+        return self.head["mp_world_size"] // self.slices
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """Of the model, as `partition` has them."""
+        return (self.record or {}).get("model")
+
+    @property
+    def own_partition(self) -> bool | None:
+        """Whether layers lay as DeepSpeed's own partition has them; None where nothing says so."""
+        return None if self.facts is None else checkpoint.held_in(self.record or {}) == checkpoint.held_alone(self.facts["bounds"])
+
+    @property
+    def kind(self) -> str | None:
+        """As optimizer_files names it; None without an optimizer."""
+        held = unsealed(self.head.get("optimizer"))
+        if held is None:
+            return SHARE if self.head.get("param_shapes") is not None else None
+        return next((kind for kind in (SHARE, FLAT, APART) if kind in held), "")
+
+    @property
+    def zero(self) -> int:
+        share = next(iter(self.shares.values()), {})
+        return int(share.get(constants.ZERO_STAGE, 1)) if self.head.get("param_shapes") is not None else 0
+
+    @property
+    def precision(self) -> str:
+        return ", ".join(sorted(self.precisions)) or "–"
+
+    @property
+    def optimizer(self) -> str:
+        """What configuration and state say of it."""
+        if self.kind is None:
+            return "none"
+        config = self.head.get("ds_config")
+        named = config.get("optimizer", {}).get("type") if isinstance(config, dict) else None
+        held = unsealed(next(iter(self.shares.values()), None) or self.head.get("optimizer")) or {}
+        inner = inner_of(held)
+        keys = next((sorted(state) for state in inner.get("state", {}).values() if isinstance(inner, dict) and state), [])
+        return f"{named or 'of the script'} ({', '.join(keys) or 'no state'})"
+
+    def main(self, rank: int) -> str:
+        return f"mp_rank_{rank:02d}_model_states.pt"
+
+    def share(self, rank: int, replica: int) -> str:
+        prefix = "bf16_" if self.precisions == {"bf16"} else ""
+        return f"{prefix}zero_pp_rank_{replica}_mp_rank_{rank:02d}_optim_states.pt"
+
+
+def tags_in(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.is_dir() and _is_checkpoint(path))
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return any(folder.glob("mp_rank_*_model_states.pt")) or any(LAYER.fullmatch(path.name) for path in folder.glob("layer_*"))
+
+
+def chosen(root: Path, tag: str | None) -> Path:
+    """The checkpoint's own folder, of the one that save_checkpoint() was given (or that itself). Raises OstinatoError where there is none."""
+    if not root.is_dir():
+        raise OstinatoError(f"{root}: no such folder")
+    if _is_checkpoint(root) and tag is None:
+        return root
+    if not (tags := tags_in(root)):
+        raise OstinatoError(f"{root} holds no checkpoint of DeepSpeed's pipeline engine: neither mp_rank_*_model_states.pt nor layer files, nor folders with them")
+    said = f"there is {', '.join(tags)}"
+    latest = root / checkpoint.LATEST
+    if tag is None and latest.is_file():
+        tag, where = latest.read_text().strip(), f"{latest} names "
+    elif tag is None and len(tags) > 1:
+        raise OstinatoError(f"{root} has no file {checkpoint.LATEST!r}: name a tag with --tag; {said}")
+    else:
+        tag, where = tag or tags[0], f"{root}: "
+    if tag not in tags:
+        raise OstinatoError(f"{where}tag {tag!r}, which is not there; {said}")
+    return root / tag
+
+
+def read(folder: Path) -> Contents:
+    """Raises OstinatoError where not even one file says what it is a part of."""
+    made = Contents(folder, checkpoint.recorded(folder))
+    present = {path.name for path in folder.iterdir()}
+    if experts := sorted(name for name in present if EXPERTS.fullmatch(name)):
+        raise OstinatoError(f"{folder}: {experts[0]}: layers with experts have files of their own, which this command does not know")
+    mains = sorted(int(name.split("_")[2]) for name in present if re.fullmatch(r"mp_rank_\d+_model_states\.pt", name))
+    for rank in mains:
+        if (held := _try(made, made.main(rank), present)) is not None:
+            made.heads[rank] = held
+    if not made.heads:
+        raise OstinatoError(f"{folder}: {made.problems[0] if made.problems else made.main(0) + ' is missing'}")
+    try:
+        _read_layers(made, present)
+        _read_ranks(made, present, mains)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise OstinatoError(f"{folder}: {made.main(min(made.heads))} is not of DeepSpeed's pipeline engine ({type(error).__name__}: {error})") from None
+    return made
+
+
+def _try(made: Contents, name: str, present: set[str]) -> dict | None:
+    if name not in present:
+        made.problems.append(f"{name} is missing")
+        return None
+    try:
+        return opened(made.folder / name)
+    except OstinatoError as error:
+        made.problems.append(str(error))
+        return None
+
+
+def _read_layers(made: Contents, present: set[str]) -> None:
+    ranks_of: dict[int, list[int]] = {}
+    held = dict(enumerate(made.record["layers"])) if made.record else {rank: map(_layer, _names(made, rank)) for rank in made.heads}
+    for rank, layers in held.items():
+        for layer in sorted({layer for layer in layers if layer is not None}):
+            ranks_of.setdefault(layer, []).append(rank)
+    known = made.record is not None or made.head.get("param_shapes") is not None
+    files: dict[int, list[str]] = {}
+    for name in sorted(present):
+        if match := LAYER.fullmatch(name):
+            files.setdefault(int(match[1]), []).append(name)
+    expected = made.facts["files"] if made.facts else [] if made.record or made.slices > 1 else list(ranks_of)
+    for layer in sorted({*files, *expected}):
+        names = files.get(layer) or [f"layer_{layer:02d}-model_states.pt"]
+        made.problems += [f"{names[0]}: {len(names)} files of this layer for {counted(made.slices, 'slice')}"] if 1 < len(names) != made.slices else []
+        states = [state for name in names if (state := _try(made, name, present)) is not None]
+        tensors = [(key, value) for state in states for key, value in state.items() if hasattr(value, "numel")]
+        buffers = {name.split(".", 1)[1] for name in _buffers(made) if _layer(name) == layer}
+        weights = [value for key, value in tensors if key not in buffers]
+        made.precisions |= {PRECISIONS[said] for value in weights if (said := str(value.dtype)) in PRECISIONS}
+        count = sum(value.numel() for value in weights)
+        size = sum((made.folder / name).stat().st_size for name in names if name in present)
+        made.layers.append(Layer(layer, count, size, ranks_of.get(layer, []) if known else []))
+
+
+def _buffers(made: Contents) -> Iterator[str]:
+    for head in made.heads.values():
+        yield from head.get("buffer_names") or ()
+
+
+def _names(made: Contents, rank: int) -> Iterator[str]:
+    """Of parameters and buffers that a rank had, as far as its file says them."""
+    yield from made.heads[rank].get("buffer_names") or ()
+    for group in made.heads[rank].get("param_shapes") or ():
+        yield from group
+
+
+def _layer(name: str) -> int | None:
+    unit = name.partition(".")[0]
+    return int(unit) if unit.isdecimal() else None
+
+
+def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
+    """Files of ranks, and whether they are of one checkpoint: a tag that was saved again by fewer ranks, or whose saving was killed, is mixed."""
+    same = ("global_steps", "dp_world_size", "mp_world_size")
+    first, ranks = made.head, made.head["mp_world_size"]
+    for rank in range(ranks):
+        if rank not in mains:
+            made.problems.append(f"{made.main(rank)} is missing")
+        held = made.heads.get(rank, first)
+        made.problems += [f"{made.main(rank)} has {key} {held[key]}, and {made.main(min(made.heads))} {first[key]}" for key in same if held[key] != first[key]]
+    made.problems += [f"{made.main(rank)} is of no rank of this checkpoint, which has {ranks}" for rank in mains if rank >= ranks]
+    steps: dict[str, str] = {}
+    for rank in range(ranks) if made.kind == SHARE else ():
+        for replica in range(made.replicas):
+            if (opens := _try(made, name := made.share(rank, replica), present)) is not None:
+                share = made.shares[rank, replica] = unsealed(opens[constants.OPTIMIZER_STATE_DICT])
+                base = share[constants.BASE_OPTIMIZER_STATE]
+                states = base["state"].values() if isinstance(base, dict) else ()
+                steps.setdefault(next((str(float(state["step"])) for state in states if "step" in state), ""), name)
+    if len(told := [f"{name} of step {step}" for step, name in steps.items() if step]) > 1:
+        made.problems.append(f"optimizer state of several steps: {', '.join(told)}")
