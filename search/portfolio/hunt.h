@@ -52,7 +52,6 @@ class Hunt {
   bool exhausted = false;  ///< every schedule was covered: none is better than the best
   bool windows_known = false;
   std::vector<std::string> untried;  ///< named schedules, because the time was up
-  Nanoseconds not_certified = 0;     ///< objective for which the trial of all schedules was too long
 
   /// Only few micro-batches are scheduled, which stand for all.
   bool few() const { return micro_batches < options.micro_batches; }

@@ -15,9 +15,6 @@ using namespace techniques;
 
 namespace {
 
-/// Work (Trial::work) of the last trial of all schedules, far below what the checker may spend on the same.
-constexpr std::int64_t kLastCertifyingWork = 10'000'000;
-
 /// The method of a plan for the span that was found as one for the makespan.
 constexpr char kOfMakespan[] = "shortest makespan";
 
@@ -92,8 +89,6 @@ void Portfolio::run_phases() {
     hunt_.truncated = false;
     run(kLocalSearch);
     if (hunt_.proved() || hunt_.stopped()) return;
-    run(kTrial);
-    if (hunt_.proved() || hunt_.stopped()) return;
     for (const Technique* technique : {&kExact, &kOrders}) {
       run(*technique);
       if (hunt_.exhausted || hunt_.proved() || hunt_.stopped()) return;
@@ -106,8 +101,7 @@ void Portfolio::run_phases() {
 void Portfolio::certify() {
   if (hunt_.options.below > 0 && *hunt_.to_beat() >= hunt_.options.below) return;
   if (!hunt_.cut()) run(kWindows);
-  if (!hunt_.best.empty() && claims().objective < hunt_.best.score().objective && !hunt_.cut())
-    measured(kTrial.name, [&] { try_all_schedules(hunt_, hunt_.share(kLastCertifyingWork)); });
+  if (!hunt_.best.empty() && claims().objective < hunt_.best.score().objective && !hunt_.cut()) run(kTrial);
 }
 
 void Portfolio::run(const Technique& technique) {

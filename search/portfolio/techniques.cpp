@@ -6,7 +6,7 @@ namespace ostinato {
 std::vector<const Technique*> all_techniques() {
   using namespace techniques;
   return {&kSequential, &kNamed,       &kRepeated, &kWindows, &kDispatch, &kRepetend, &kJustification,
-          &kSparing,    &kLocalSearch, &kTrial,    &kExact,   &kOrders,   &kBeams};
+          &kSparing,    &kLocalSearch, &kExact,    &kOrders,  &kBeams,    &kTrial};
 }
 
 }  // namespace ostinato

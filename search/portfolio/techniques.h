@@ -27,10 +27,10 @@ extern const Technique kRepetend;       ///< the repeating parts: fills Hunt::re
 extern const Technique kJustification;  ///< of the repetends' repetitions, and of the best
 extern const Technique kSparing;        ///< less memory where the bound is met
 extern const Technique kLocalSearch;    ///< moves on the critical path; another seed for another width
-extern const Technique kTrial;          ///< of all schedules, as far as the checker follows: section E
 extern const Technique kExact;          ///< sets Hunt::exhausted. Throws InfeasibleError with its proof
 extern const Technique kOrders;         ///< branch and bound, for every objective; the same two
 extern const Technique kBeams;  ///< completions of the repetends, and the whole horizon: of Hunt::width
+extern const Technique kTrial;  ///< of all schedules, as far as the checker follows, at the end: section E
 
 }  // namespace techniques
 
@@ -42,8 +42,5 @@ inline constexpr int kWidths[] = {8, 32, 128, 512};
 
 /// Throws InfeasibleError where every schedule was covered, and there is none.
 void refuse_what_fits_in_no_order(const Hunt& hunt);
-
-/// The trial of all schedules within so much work (Trial::work).
-void try_all_schedules(Hunt& hunt, std::int64_t work);
 
 }  // namespace ostinato
