@@ -10,6 +10,7 @@ from pathlib import Path
 
 import ostinato
 import pytest
+from support.tiers import everyday
 
 from .started import Run, launched
 
@@ -88,9 +89,12 @@ def refused(ours: Trained) -> str:
 
 ALL = ("adapters", "borrowed", "dropout", "evaluates_first", "frozen", "hooks", "loader", "megatron", "own_optimizer", "subclass",
        "surroundings", "talks_to_last", "tied", "training_data", "two_engines", "wrapped_step")  # fmt: skip
+# Every day the one with most habits; those of the rest are tried one by one in test_strangers*.py, test_deepspeed_changed.py,
+# test_deepspeed_forward_state.py, test_deepspeed_engines.py and, what goes around a second start, test_again.py.
+EVERY_DAY = ("megatron",)
 
 
-@pytest.mark.parametrize("way", ALL)
+@pytest.mark.parametrize("way", everyday(ALL, *EVERY_DAY))
 def test_equal(train, plan, way):
     plain = train(way)
     planned, found = train(way, plan), train(way, AUTO)
@@ -106,6 +110,7 @@ def test_a_plan_that_comes_after_the_model(train, plan):
     assert late.run.said.count(AGAIN) == 1 and "ostinato: plan " in late.run.said
 
 
+@pytest.mark.slow  # test_placing.py compares as many steps as there are
 def test_fewer_steps_than_are_checked(train, plan):
     """The run is DeepSpeed's own, and says so."""
     for way, section in (("one_step", plan | {"check": 3}), ("never_trains", AUTO)):
@@ -114,10 +119,12 @@ def test_fewer_steps_than_are_checked(train, plan):
         assert AGAIN not in ours.run.said and ours.run.said.count("no plan has run") == 1, ours.run.said[-3000:]
 
 
+@pytest.mark.slow  # test_deepspeed_inference.py has what it trains and evaluates
 def test_a_script_that_evaluates_runs_a_plan(train, plan):
     check(train("never_trains", plan), train("never_trains"))
 
 
+@pytest.mark.slow  # test_again.py has such a script, test_placing.py what it is told to do
 def test_a_script_that_reads_standard_input(train, plan):
     """It cannot start again by itself, and does as it is told."""
     plain = train("reads_input")
@@ -129,6 +136,7 @@ def test_a_script_that_reads_standard_input(train, plan):
         check(train("reads_input", section, late, dict([advice.groups()])), plain)
 
 
+@pytest.mark.slow  # test_deepspeed_refusals.py has another model, test_deepspeed_engines.py several engines
 def test_a_second_model_of_another_shape(train, plan):
     """A plan is for one of them; where "auto" has found it, the other one runs without."""
     plain, found = train("two_models"), train("two_models", AUTO)
@@ -137,6 +145,7 @@ def test_a_second_model_of_another_shape(train, plan):
     assert "is for a model of 8 layers, and this PipelineModule has 6" in refused(train("two_models", plan))
 
 
+@pytest.mark.slow  # test_deepspeed_stopped.py names who is late, with the line
 def test_a_loader_that_waits_for_another_rank(train, plan):
     """It relies on the order in which ranks read under 1F1B: who waits for nobody in the pipeline is named, with the line of the script."""
     assert train("sends").run.status == [0, 0]
@@ -146,6 +155,7 @@ def test_a_loader_that_waits_for_another_rank(train, plan):
     assert re.search(line, ours.run.said), ours.run.said[-3000:]
 
 
+@pytest.mark.slow  # test_deepspeed_checkpoint.py has the plan, test_deepspeed_search.py "auto"
 def test_a_checkpoint_of_deepspeed_alone(train, plan):
     """Optimizer state goes to the ranks that hold its layers, in either start."""
     assert train("resumes").run.status == [0, 0]
@@ -157,7 +167,7 @@ def test_a_checkpoint_of_deepspeed_alone(train, plan):
     check(train("weights_only", AUTO), plain)
 
 
-@pytest.mark.parametrize("kind", ["module", "environment", "iterator", "context", "logger"])
+@pytest.mark.parametrize("kind", everyday(["module", "environment", "iterator", "context", "logger"], "module"))
 def test_layers_that_share_state(train, plan, kind):
     """Against the contract: nothing says that losses are equal."""
     plain, ours = train("shares_state", kind=kind), train("shares_state", plan, kind=kind)
@@ -165,6 +175,7 @@ def test_layers_that_share_state(train, plan, kind):
     assert "expected: the losses of 1F1B bit for bit" in ours.run.said and not re.search("ostinato: .*equal", ours.run.said)
 
 
+@pytest.mark.slow  # test_placing.py stops such a run
 def test_shared_state_is_measured(train, plan):
     """The run stops, and names the step and a layer."""
     checked = train("shares_state", plan | {"check": 1}, kind="environment")
@@ -184,6 +195,7 @@ def test_a_slower_plan_is_given_up(train):
     assert re.search(r"ostinato: .*slower than .*; the run goes on under DeepSpeed's own schedule\n", ours.run.said)
 
 
+@pytest.mark.slow  # test_gained.py has what is decided
 @pytest.mark.parametrize(
     ("kind", "section", "why"),
     [("saves", AUTO, "(it runs on, for a checkpoint was saved or loaded under it)"), ("", AUTO | {"fallback": False}, "turn it off or profile again\n")],

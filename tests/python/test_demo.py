@@ -37,6 +37,7 @@ def test_byte_level_gpt(tmp_path):
     assert ("ranks share" in out) == (len(os.sched_getaffinity(0)) < 2)
 
 
+@pytest.mark.slow  # test_byte_level_gpt has the same steps with another model
 def test_emulated_stages_run_several_chunks_a_rank_as_planned(tmp_path):
     out, summary = demo("emulated", tmp_path)
     check_result(summary["emulated"], tmp_path / "emulated")

@@ -32,7 +32,7 @@ def commands(job: dict) -> list[str]:
 
 def test_workflows_run_scripts_of_ours_and_nothing_else():
     ran = [command for name, job in jobs() for command in commands(job)]
-    assert {".ci/run", "script/wheels", "script/site", "tests/gpu/machine.sh"} <= set(ran)
+    assert {".ci/run", "script/test --all", "script/wheels", "script/site", "tests/gpu/machine.sh"} <= set(ran)
     for command in ran:
         script, *options = command.split()
         assert os.access(ROOT / script, os.X_OK), command

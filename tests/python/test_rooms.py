@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 ROOMS = tomllib.loads((ROOT / "docs" / "rooms.toml").read_text())
 CPP, FOLDERS, KNOWS = ROOMS["cpp"], ROOMS["python"]["folders"], ROOMS["python"]["knows"]
@@ -96,9 +94,19 @@ def circle(arrows: Arrows) -> list[str]:
     return next((c for file in list(after) if (c := visit(file, []))), [])
 
 
-@pytest.mark.parametrize(("rooms", "room"), [(rooms, room) for rooms in (CPP, KNOWS) for room in rooms])
-def test_no_room_knows_itself(rooms, room):
-    reach(rooms, room)
+def knowing_themselves(rooms: dict[str, list[str]]) -> list[str]:
+    found = []
+    for room in rooms:
+        try:
+            reach(rooms, room)
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def test_no_room_knows_itself():
+    assert knowing_themselves(CPP) + knowing_themselves(KNOWS) == []
+    assert knowing_themselves({"a": ["b"], "b": ["a"], "c": []}) == ["a knows itself", "b knows itself"]
 
 
 def test_includes_are_those_of_the_rooms():

@@ -76,6 +76,19 @@ def test_what_mypy_is_to_overlook_has_a_reason():
     assert bare == []
 
 
+def test_what_is_slow_names_the_tests_that_hold_its_promise():
+    """Beside the marker (HACKING.md, "Tests"); they are there."""
+    tests = [path for path in sources(".py") if path.name.startswith("test_")]
+    files, wrong, seen = {path.name for path in tests}, [], 0
+    for path in tests:
+        text = path.read_text()
+        for reason in re.findall(r"^@pytest\.mark\." + r"slow\b(.*)$", text, re.MULTILINE):
+            named, seen = re.findall(r"\btest_\w+(?:\.py)?", reason), seen + 1
+            if not named or not all(name in files or f"def {name}(" in text for name in named):
+                wrong.append(f"{path.relative_to(ROOT)}: {reason}")
+    assert wrong == [] and seen > 10
+
+
 def test_examples_in_comments_keep_to_the_columns():
     """Lines that begin with three spaces are examples, which clang-format neither breaks nor joins (.clang-format)."""
     width = int(re.search(r"ColumnLimit: (\d+)", (ROOT / ".clang-format").read_text())[1])

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import ostinato
+import pytest
 from test_docs import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +62,7 @@ def test_what_is_shown_must_stand_there():
     assert missing("4 ranks", printed) == "# ranks"
 
 
+@pytest.mark.slow  # test_demo.py and test_show_page.py have what it types; script/test --docs runs it as well
 def test_the_tutorial_runs_as_it_is_shown(tmp_path):
     listed = [(kind, text) for kind, text in blocks((ROOT / "docs" / "tutorial.md").read_text()) if kind in ("sh", "text")]
     printed = iter(run([text for kind, text in listed if kind == "sh"], tmp_path))

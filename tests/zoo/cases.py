@@ -7,6 +7,7 @@ from .catalogue import MODELS, REAL
 from .placements import PLACEMENTS
 
 EVERYONE = "wave"  # layers move, and ranks hold several stages
+OFTEN = ("AlexNet", "GPT-2", "T5")  # of the real models, every day; of the hazards all, under EVERYONE
 ALSO = ("recompute", "looped", "split, wave", "two directions", "uneven")  # in turn, one for each real model
 TELLING = {
     "BatchNorm": ("recompute, wave", "two directions"),
@@ -42,6 +43,10 @@ def cases(everything: bool) -> list[tuple[str, str]]:
         return [(model, name) for model in MODELS for name in PLACEMENTS if possible(model, name)]
     more = {model: (name,) for model, name in zip(REAL, cycle(ALSO), strict=False)}
     return [(model, name) for model in MODELS for name in (EVERYONE, *TELLING.get(model, more.get(model, ())))]
+
+
+def every_day(model: str, placement: str) -> bool:
+    return placement == EVERYONE and (model not in REAL or model in OFTEN)
 
 
 def possible(model: str, placement: str) -> bool:

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "python"))
 
 from support import worlds as support_worlds  # noqa: E402
 
-from .cases import cases  # noqa: E402
+from .cases import cases, every_day  # noqa: E402
 from .catalogue import MODELS  # noqa: E402
 from .placements import Placement  # noqa: E402
 from .table import keep_verdicts, read_verdicts, write_table  # noqa: E402
@@ -37,7 +37,8 @@ def pytest_addoption(parser):
 def pytest_generate_tests(metafunc):
     """Model and placement: the telling ones, or all of them."""
     if "case" in metafunc.fixturenames:
-        metafunc.parametrize("case", cases(metafunc.config.getoption("--all")), ids=lambda case: f"{case[0]} × {case[1]}")
+        given = [pytest.param(case, marks=() if every_day(*case) else pytest.mark.slow) for case in cases(metafunc.config.getoption("--all"))]
+        metafunc.parametrize("case", given, ids=lambda case: f"{case[0]} × {case[1]}")
 
 
 @pytest.fixture(scope="session")

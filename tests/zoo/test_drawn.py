@@ -41,6 +41,7 @@ def world(worlds):
     return worlds[2]
 
 
+@pytest.mark.slow  # test_zoo.py has each hazard that is drawn
 def test_drawn_models(world, request):
     everything = request.config.getoption("--all")
     examples = request.config.getoption("--examples") or (MANY if everything else EXAMPLES)

@@ -203,6 +203,7 @@ INK = """(() => {
 })()"""
 
 
+@pytest.mark.slow  # test_every_view_is_drawn_and_is_an_image has Node draw them
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("which", ["wave", "many"])

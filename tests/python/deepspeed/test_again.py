@@ -82,17 +82,20 @@ def test_torchrun(tmp_path):
     print(f"{max(s['at'] - float(s['left']['began']) for s in (seen(tmp_path, rank, 2) for rank in range(2))):.1f} s for the second start")
 
 
+@pytest.mark.slow  # test_torchrun has a second start under a launcher, test_launch.py two nodes
 def test_torchrun_on_two_nodes(tmp_path):
     place = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{worlds.free_port()}", "--local-addr", "127.0.0.1"]
     check(tmp_path, launched(tmp_path, [torchrun(*place, SCRIPT, str(tmp_path))] * 2, [{}] * 2))
 
 
+@pytest.mark.slow  # test_torchrun has a second start, test_launch.py this launcher
 def test_deepspeed_launcher(tmp_path):
     world = "eyJsb2NhbGhvc3QiOiBbMCwgMV19"  # {"localhost": [0, 1]}
     words = ["-m", "deepspeed.launcher.launch", "--world_info", world, "--master_port", str(worlds.free_port()), "--no_local_rank"]
     check(tmp_path, launched(tmp_path, [[*words, SCRIPT, str(tmp_path)]], [{}]))
 
 
+@pytest.mark.slow  # test_modules_and_commands has a second start without a launcher, test_launch.py srun
 def test_srun_with_ostinatos_command(tmp_path):
     """The launcher's variables become torch's in each start."""
     job = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}

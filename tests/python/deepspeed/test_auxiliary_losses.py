@@ -4,13 +4,17 @@
 import pytest
 from support.documented import MICRO_BATCHES, block, train, train_alone
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 
 CODE = block("howto.md", "Losses of several stages")
 
 
-@pytest.mark.parametrize("layout", [
+LAYOUTS = [
     None, Layout("wave", (2, 4, 6), (0, 1, 1, 0)), Layout("looped", (2, 4, 6), (0, 1, 0, 1)), Layout("split", (3,), (0, 1), split=True, method="zb-h1"),
-], ids=lambda layout: layout.name if layout else "DeepSpeed alone")  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", everyday(LAYOUTS, LAYOUTS[-1]), ids=lambda layout: layout.name if layout else "DeepSpeed alone")
 def test_they_train_as_in_one_process(layout, world2, tmp_path):
     expected = world2.run(train_alone, CODE)[0]
     section = layout and {"plan": str(make_plan(tmp_path, layout, 7, MICRO_BATCHES)), "timeout_s": 60}

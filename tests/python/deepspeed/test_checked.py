@@ -22,6 +22,7 @@ from ostinato.deepspeed.start import first_pass
 from support import training, vocabulary_model
 from support.models import BATCH, LAYERS
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, data_of, make_engine
 from torch import nn
 
@@ -130,7 +131,7 @@ EQUAL = {
 }
 
 
-@pytest.mark.parametrize("case", EQUAL)
+@pytest.mark.parametrize("case", everyday(EQUAL, "split", "tied", "own-optimizer", "unused", "marked"))
 def test_a_plan_is_measured_equal(case, world2, stock, tmp_path):
     comparison = told(world2, stock, *EQUAL[case], tmp_path)
     assert comparison.equal and not comparison.left_out, comparison.sentence()
@@ -138,7 +139,7 @@ def test_a_plan_is_measured_equal(case, world2, stock, tmp_path):
     assert comparison.sentence().startswith(f"steps 1 and 2: losses, {seen} layers equal DeepSpeed's 1F1B bit for bit")
 
 
-@pytest.mark.parametrize("config", [{}, BF16, ZERO_1, BF16 | ZERO_1], ids=["fp32", "bf16", "zero1", "bf16-zero1"])
+@pytest.mark.parametrize("config", everyday([{}, BF16, ZERO_1, BF16 | ZERO_1], BF16 | ZERO_1), ids=["fp32", "bf16", "zero1", "bf16-zero1"])
 def test_with_replicas(config, world4, stock, tmp_path):
     comparison = told(world4, stock, WAVE, replace(ADAM, config=config), tmp_path)
     assert comparison.equal and not comparison.unseen, comparison.sentence()
@@ -152,7 +153,7 @@ def test_each_replica_has_its_statistics(world4, stock, tmp_path):
     assert not [name for kind in ("gradients", "weights") for name in seen[kind] if "@" in name]
 
 
-@pytest.mark.parametrize("config", [{}, BF16 | ZERO_1], ids=["fp32", "bf16-zero1"])
+@pytest.mark.parametrize("config", everyday([{}, BF16 | ZERO_1], BF16 | ZERO_1), ids=["fp32", "bf16-zero1"])
 def test_both_uses_of_a_tied_layer_on_one_rank_round(config, world2, stock, tmp_path):
     comparison = told(world2, stock, WAVE, replace(ADAM, tied=True, config=config), tmp_path)
     assert comparison.within_rounding and not comparison.equal, comparison.sentence()
@@ -237,13 +238,13 @@ REPEATED = {
 }
 
 
-@pytest.mark.parametrize("case", REPEATED)
+@pytest.mark.parametrize("case", everyday(REPEATED, "seeds", "statistics", "recomputed"))
 def test_1f1b_repeats_itself_in_one_process(case, world2):
     """With its random numbers and buffers."""
     assert not Records.from_text(world2.run(repeated, REPEATED[case])[0]).itself
 
 
-@pytest.mark.parametrize("config", [{}, BF16, ZERO_1, BF16 | ZERO_1], ids=["fp32", "bf16", "zero1", "bf16-zero1"])
+@pytest.mark.parametrize("config", everyday([{}, BF16, ZERO_1, BF16 | ZERO_1], BF16 | ZERO_1), ids=["fp32", "bf16", "zero1", "bf16-zero1"])
 def test_where_it_does_not_the_layer_is_named(config, world2):
     records = world2.run(repeated, replace(ADAM, model="checked", changed=((3, "backward"),), config=config))
     assert {(d.kind, d.name, d.rounding) for d in Records.from_text(records[0]).itself} == {("gradients", "3.mix.weight", False)}
@@ -384,8 +385,11 @@ def perturbation(kind: str, like: torch.Tensor, generator: torch.Generator) -> t
     return torch.ones_like(d) if kind == "even" else d
 
 
-@pytest.mark.parametrize("kind", ["random", "element", "column", "rank 1", "even"])
-@pytest.mark.parametrize("shape", [(64, 64), (500, 1024)])
+KINDS = ["random", "element", "column", "rank 1", "even"]
+SKETCHED = [(kind, shape) for shape in ((64, 64), (500, 1024)) for kind in KINDS]
+
+
+@pytest.mark.parametrize(("kind", "shape"), everyday(SKETCHED, *SKETCHED[: len(KINDS)], ("rank 1", (500, 1024))))
 def test_a_sketch_estimates_the_distance(kind, shape):
     generator = torch.Generator().manual_seed(11)
     for relative in (1e-9, 1e-6, 1e-3, 1.0) * 5:

@@ -115,6 +115,7 @@ def undisturbed(tmp_path_factory):
     return losses_of(folder, 0)
 
 
+@pytest.mark.slow  # test_deepspeed_stopped.py waits for a late rank
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_bad_link_is_waited_for(hosts, undisturbed, tmp_path, harm):
     tool, make, harmed = HARMS[harm]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.tiers import everyday
 from support.worlds import environment
 
 import ostinato
@@ -71,7 +72,7 @@ print(json.dumps({{"before": before, "finder": "_EngineFinder" in after,
 """
 
 
-@pytest.mark.parametrize("first", ["import torch", "import deepspeed"])
+@pytest.mark.parametrize("first", everyday(["import torch", "import deepspeed"], "import torch"))
 def test_importing_torch_is_enough(installed, first):
     """Also where DeepSpeed is what imports torch."""
     out, _ = python("-c", STATE.format(first=first), path=[installed])
@@ -88,7 +89,7 @@ def test_switched_off_by_the_environment(installed, small_deepspeed):
     assert not json.loads(out.splitlines()[-1])["wrapped"]
 
 
-@pytest.mark.parametrize("first", ["import ostinato.deepspeed", "import deepspeed, ostinato.deepspeed"])
+@pytest.mark.parametrize("first", everyday(["import ostinato.deepspeed", "import deepspeed, ostinato.deepspeed"], "import deepspeed, ostinato.deepspeed"))
 def test_importing_the_package_is_enough(small_deepspeed, first):
     out, err = python("-c", STATE.format(first=first), path=[small_deepspeed], TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert json.loads(out.splitlines()[-1])["wrapped"]

@@ -9,6 +9,7 @@ from support import training
 from support.branch_model import LAYERS
 from support.plans import Layout, make_plan
 from support.shapes import Stage, placement_text
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, refusal, train
 from torch import nn
 
@@ -57,12 +58,12 @@ CASES_4 = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", everyday(CASES, "split-zero1"))
 def test_two_ranks(case, world2, stock, tmp_path):
     compare(world2, stock, *CASES[case], tmp_path)
 
 
-@pytest.mark.parametrize("case", CASES_4)
+@pytest.mark.parametrize("case", everyday(CASES_4, "tied-split-zero1"))
 def test_four_ranks(case, world4, stock, tmp_path):
     compare(world4, stock, *CASES_4[case], tmp_path)
 
@@ -79,7 +80,7 @@ def compare(world, stock, stages, split, options, folder):
     training.close(got["last"], expected["last"], 1e-5 if options.optimizer == "SGD" else 1e-3)
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", everyday([False, True], True))
 def test_a_chain_of_them_is_a_chain(world2, stock, tmp_path, tied):
     """Cut where DeepSpeed cuts it, where two tensors cross: equal bit for bit."""
     alone = replace(BRANCHES_2, tied=tied)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from support import random_model as models
 from support.plans import Layout, make_plan, placement_text
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, data_of, first_step_refused, make_engine, weights
 from test_deepspeed_copies import X_2, plan_of
 
@@ -71,7 +72,7 @@ def equal(a: dict, b: dict) -> bool:
     return a["losses"] == b["losses"] and a["weights"] == b["weights"]
 
 
-@pytest.mark.parametrize("placement", ["stock", "uneven", "wave", "halves"])
+@pytest.mark.parametrize("placement", everyday(["stock", "uneven", "wave", "halves"], "halves"))
 def test_nothing_drawn(world2, stock, plans, placement):
     theirs, ours = both(world2, stock, BASE, plans[placement])
     assert ours["start"][1] == "ostinato: expected: the losses of 1F1B bit for bit" and not ours["first"]
@@ -86,7 +87,7 @@ def test_dropout_where_deepspeed_has_it(world2, stock, plans):
 DROPPING = ((1, models.Module), (2, models.Dropping), (5, models.Dropping), (6, models.Module))
 
 
-@pytest.mark.parametrize("placement", ["uneven", "wave", "split"])
+@pytest.mark.parametrize("placement", everyday(["uneven", "wave", "split"], "split"))
 def test_dropout_is_that_of_1f1b(world2, stock, plans, placement):
     theirs, ours = both(world2, stock, replace(BASE, changed=DROPPING), plans[placement])
     assert equal(theirs, ours) and not ours["first"] and not ours["later"]
@@ -153,7 +154,7 @@ def heard_evaluating(options: Options) -> dict:
     return {"losses": losses, "weights": weights(engine), "said": said}
 
 
-@pytest.mark.parametrize("placement", ["uneven", "wave"])
+@pytest.mark.parametrize("placement", everyday(["uneven", "wave"], "wave"))
 def test_evaluation_draws_what_it_draws_in_1f1b(world2, stock, plans, placement):
     options = replace(BASE, changed=((1, models.Noisy), (4, models.Dropping), (6, models.Noisy)))
     theirs = stock(world2, options, heard_evaluating)[0]
@@ -194,7 +195,7 @@ def test_layers_that_are_skipped_by_chance(world2, stock, plans):
     assert not equal(theirs, ours)
 
 
-@pytest.mark.parametrize("interval", [0, 1, 3])
+@pytest.mark.parametrize("interval", everyday([0, 1, 3], 3))
 def test_seeded_layers_are_equal_everywhere(world2, stock, plans, interval):
     changed = tuple(enumerate([models.Module, models.OfPython, models.OfNumpy, models.Normal, models.Dropping]))
     options = replace(BASE, changed=changed, seed_layers=True, checkpoint_interval=interval)

@@ -9,6 +9,7 @@ from support import models, training
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.shapes import Stage, mirrored, placement_text, two_directions
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, close, data_of, floats, make_engine, train, weights
 
 ZERO_1 = {"zero_optimization": {"stage": 1}}
@@ -70,12 +71,12 @@ def plan_of(folder, stages, method="auto", split=False) -> str:
     return str(make_plan(folder, Layout("x", (), ()), LAYERS, MICRO_BATCHES // 2, method, text))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", everyday(CASES, "chimera-clipped", "split-tied", "branches-split-zero1", "sharded-split-zero1-clipped"))
 def test_two_ranks(case, world2, stock, tmp_path):
     compare(world2, stock, *CASES[case], tmp_path)
 
 
-@pytest.mark.parametrize("case", CASES_4)
+@pytest.mark.parametrize("case", everyday(CASES_4, "dualpipe"))
 def test_four_ranks(case, world4, stock, tmp_path):
     compare(world4, stock, *CASES_4[case], tmp_path)
 

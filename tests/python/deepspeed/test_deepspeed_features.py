@@ -14,6 +14,7 @@ import torch
 from support import models, training
 from support.models import LAYERS
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
 
 from ostinato.trace import read_traces
@@ -49,7 +50,7 @@ def few_steps(options: Options) -> dict:
 SCHEDULER = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": 0.02}}}
 
 
-@pytest.mark.parametrize("layout", ["wave", "looped"])
+@pytest.mark.parametrize("layout", everyday(["wave", "looped"], "wave"))
 @pytest.mark.parametrize(
     "options",
     [
@@ -93,7 +94,7 @@ def fp16_steps(options: Options) -> dict:
     }
 
 
-@pytest.mark.parametrize("layout", ["wave", "split"])
+@pytest.mark.parametrize("layout", everyday(["wave", "split"], "split"))
 def test_dynamic_loss_scale(both, plans, layout):
     """It starts so high that the first steps overflow, are skipped on all ranks, and the scale comes down."""
     config = {
@@ -114,7 +115,7 @@ def steps_of_many_lengths(options: Options) -> dict:
     return {"losses": losses, "weights": weights(engine)}
 
 
-@pytest.mark.parametrize("layout", ["looped", "wave", "split"])
+@pytest.mark.parametrize("layout", everyday(["looped", "wave", "split"], "split"))
 def test_shapes_that_change(both, plans, layout):
     expected, got = both(steps_of_many_lengths, Options(dynamic_shape=True), plans[layout])
     assert got == expected
@@ -391,7 +392,7 @@ def timed(options: Options) -> list[str]:
     return [name for name in ("fwd_microstep", "bwd_microstep", "step_microstep") if name in engine.timers.get_timers()]
 
 
-@pytest.mark.parametrize("layout", ["wave", "split"])
+@pytest.mark.parametrize("layout", everyday(["wave", "split"], "split"))
 def test_timers(world2, plans, layout):
     section = {"plan": plans[layout]}
     (names, _) = world2.run(timed, Options(section=section, config={"wall_clock_breakdown": True}))

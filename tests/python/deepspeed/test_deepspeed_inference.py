@@ -9,6 +9,7 @@ from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.plans import placement_text as chain_text
 from support.shapes import placement_text, two_directions
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, make_engine
 from test_deepspeed_branches import K_2
 from test_deepspeed_sharded import M_2
@@ -53,7 +54,7 @@ def first_given(results: list[dict], key: str):
     return next(r[key] for r in results if r[key] is not None)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", everyday(CASES, "wave", "x", "k-latency", "m"))
 def test_a_plan_of_forwards_serves_requests(case, world2, stock, tmp_path):
     """In rounds of the plan's 4 requests, and what is left; every answer is DeepSpeed's, in the order of the requests."""
     layout, model, text, objective = CASES[case]
@@ -84,7 +85,7 @@ def evaluated(options: Options) -> dict:
     return found
 
 
-@pytest.mark.parametrize("method", ["gpipe", "zb-v"])
+@pytest.mark.parametrize("method", everyday(["gpipe", "zb-v"], "zb-v"))
 def test_evaluation_between_steps(world2, stock, tmp_path, method):
     """Of a training plan the forward part runs."""
     plan = make_plan(tmp_path, replace(WAVE, split=method == "zb-v"), LAYERS, MICRO_BATCHES, method)

@@ -15,6 +15,7 @@ from support import vocabulary_model as shards
 from support.branch_model import Block, Join
 from support.models import BATCH, LENGTH, VOCABULARY, WIDTH
 from support.profiles import write_profile
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, in_both_starts
 from torch import nn
 
@@ -144,8 +145,8 @@ def test_a_graph_is_profiled_as_a_graph(measured):
     assert [row.shardable for row in rows] == [True, True, *[False] * 5, True]  # what ostinato.nn cuts
 
 
-@pytest.mark.parametrize("objective", ["latency", "makespan"])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("objective", everyday(["latency", "makespan"], "latency"))
+@pytest.mark.parametrize("ranks", everyday([2, 4], 4))
 def test_branches_from_the_profile_to_the_training(request, measured, ranks, objective, tmp_path):
     """Within rounding of one process: what two layers read has its gradients added in another order."""
     measured.write(str(tmp_path / "profile.json"))
@@ -188,7 +189,7 @@ def evaluated(options: Options) -> dict:
     return {"losses": losses, "outputs": outputs, "kind": type(engine).__mro__[1].__name__}
 
 
-@pytest.mark.parametrize("way", ["latency", "makespan", "section"])
+@pytest.mark.parametrize("way", everyday(["latency", "makespan", "section"], "section"))
 def test_branches_from_the_profile_to_answers(world2, measured, way, tmp_path):
     """Forwards alone, planned by `ostinato plan --inference` or by the section itself; what DeepSpeed's own engine gives."""
     measured.write(str(tmp_path / "profile.json"))
@@ -208,6 +209,7 @@ def test_branches_from_the_profile_to_answers(world2, measured, way, tmp_path):
     assert len(mine) == 5 and all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.slow  # test_a_graph_is_profiled_as_a_graph has the edges, a section's profile the answers
 def test_auto_measures_branches(world2, stock, tmp_path):
     """The profile that is measured inside DeepSpeed has the edges, and what rides along in a chain is no layer's own."""
     options = replace(TOWERS, section={"auto": True, "output": str(tmp_path), "search": {"time_limit": 1, "max_chunks": 2}})
@@ -218,7 +220,7 @@ def test_auto_measures_branches(world2, stock, tmp_path):
     assert got["losses"] == pytest.approx(stock(world2, TOWERS, train)[0]["losses"], rel=1e-5)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", everyday([2, 4], 2))
 def test_shards_beside_stages_that_recompute(request, stock, ranks, tmp_path):
     """Memory is too short for the head on one device, and for what the stages would keep."""
     write_profile(tmp_path / "profile.json", [100] * (shards.LAYERS - 1) + [1200])

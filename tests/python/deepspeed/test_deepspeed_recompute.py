@@ -10,6 +10,7 @@ from support import models, shapes
 from support.models import LAYERS
 from support.plans import Layout, make_plan, placement_text
 from support.shapes import Stage
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, train, weights
 
 CUTS, RANKS = (2, 4, 6), (0, 1, 0, 1)
@@ -41,7 +42,7 @@ def plan_of(folder, split: bool) -> tuple[str, list[int]]:
     return str(plan), [int(t["choice"][1:]) for t in taken if t["mode"] == "recompute"]
 
 
-@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
+@pytest.mark.parametrize("split", everyday([False, True], True), ids=["whole", "split"])
 def test_same_numbers(world2, stock, tmp_path, split):
     """Recomputing changes no bit, the first stage's integers and the last stage's loss included."""
     options = Options(stages=2, optimizer="SGD", seed_layers=True)
@@ -123,7 +124,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", everyday(WAYS, "plan-split", "reentrant-checkpointing"))
 def test_sharded_stages(world2, tmp_path, way):
     """No bit changes, and all ranks come to the collectives of a step in one order: per micro-batch to the sums of the embedding's and
     the layer's outputs, and in backwards to those of the layer's and the head's gradients, and to the loss; the outputs once more

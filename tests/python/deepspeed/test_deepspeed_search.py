@@ -13,6 +13,7 @@ from ostinato.restrictions import Restriction
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.profiles import write_profile
+from support.tiers import everyday
 from support.training import (
     MICRO_BATCHES,
     Options,
@@ -89,7 +90,7 @@ AUTO = {
 SHORT = {"time_limit": 2, "max_chunks": 1, "device_memory": f"{4 * 2**20 + 8192}B"}
 
 
-@pytest.mark.parametrize("way", ["profile", "auto"])
+@pytest.mark.parametrize("way", everyday(["profile", "auto"], "profile"))
 def test_a_searched_plan_that_recomputes(world2, alone, tmp_path, way):
     costs = write_profile(tmp_path / "profile.json", [4000] * LAYERS, kept=1 << 20)
     section = {"search": SHORT, "output": str(tmp_path / "out")} | ({"auto": True} if way == "auto" else {"profile": str(costs)})
@@ -113,6 +114,7 @@ def test_auto_measures_and_switches(world2, alone, tmp_path):
     assert not (tmp_path / "profile.json").exists()  # the plan was found, and nothing measured again
 
 
+@pytest.mark.slow  # test_auto_measures_and_switches and test_deepspeed_forward_state.py have "auto", test_deepspeed_training.py the options
 @pytest.mark.parametrize("case", AUTO)
 def test_auto_is_as_if_the_plan_had_been_there(world2, profile, tmp_path, case):
     options = AUTO[case]
@@ -141,6 +143,7 @@ def _fed(options: Options, everywhere: bool) -> tuple:
     return [engine.train_batch(data).item() for _ in range(options.steps)], weights(engine)
 
 
+@pytest.mark.slow  # test_slices.py turns who reads, under a plan
 def test_auto_where_other_ranks_read_than_under_1f1b(world4, tmp_path):
     """DeepSpeed's own engine, which measures, drops what the script gives to ranks in the middle."""
     options = replace(BASE, stages=4, steps=3)
@@ -159,6 +162,7 @@ def test_auto_after_loading_weights(world2, tmp_path):
     assert went_on == world2.run(resumed, planned, str(tmp_path / "saved"))
 
 
+@pytest.mark.slow  # test_deepspeed_refusals.py goes on without a plan that is given
 def test_auto_goes_on_without_a_plan_where_it_may(world2, alone):
     """A placement of another kind than DeepSpeed can run is found out after measuring only."""
     section = {"auto": True, "require": False, "search": {**QUICK, "device_memory": "1GiB"}}

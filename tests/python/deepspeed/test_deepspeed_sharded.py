@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, close, data_of, make_engine, refusal, train, weights
 from support.vocabulary_model import LAYERS, VOCABULARY, WIDTH
 from torch import nn
@@ -42,7 +43,7 @@ CASES = {
 REPEATED = ("m", "nn4")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", everyday(CASES, "m", "m-own-optimizer"))
 def test_trains_what_deepspeed_trains(case, worlds, stock, tmp_path):
     """Within rounding: a head's sums and the norms for clipping are added rank by rank. Equal from run to run."""
     size, layout, options = CASES[case]
@@ -67,7 +68,7 @@ def test_trains_what_deepspeed_trains(case, worlds, stock, tmp_path):
 BOUND = 2e-5
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("optimizer", everyday(["SGD", "Adam"], "Adam"))
 def test_a_sharded_embedding_alone_keeps_every_bit(world2, stock, tmp_path, optimizer):
     """All addends of its sums but one are zero."""
     options = replace(TWO, optimizer=optimizer)
@@ -118,7 +119,7 @@ def load(options: Options, folder: str, optimizer: bool = True) -> dict:
     return {"weights": weights(engine), "losses": [engine.train_batch(data).item() for _ in range(3)]}
 
 
-@pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])
+@pytest.mark.parametrize("config", everyday([{}, ZERO_1], ZERO_1), ids=["zero0", "zero1"])
 def test_a_checkpoint_goes_on_where_it_was_saved(world2, plans, saved, config):
     options = replace(TWO, optimizer="Adam", config=config, section=plans[M_2])
     folder, expected = saved(world2, options, save)

@@ -14,6 +14,7 @@ from support import training
 from support.fault_jobs import said_by, wait_for
 from support.models import LAYERS
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, data_of, make_engine
 from support.worlds import World
 
@@ -47,31 +48,15 @@ def train_beside_a_stopped_rank(options: Options, stopped: int, where: str, fold
         Path(f"{folder}/{rank}.seconds").write_text(str(time.monotonic() - begin))
 
 
-def save_beside_a_stopped_rank(options: Options, stopped: int, folder: str) -> None:
-    rank, engine = training.dist.get_rank(), make_engine(options)
-    engine.train_batch(data_of(engine))
-    if rank == stopped:
-        engine._save_checkpoint = stop_here
-    os.dup2(os.open(f"{folder}/{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
-    engine.save_checkpoint(f"{folder}/saved")
-
-
-@pytest.mark.parametrize("stopped", [0, 1], ids=["rank_0_with_the_store", "rank_1"])
-def test_who_saves_beside_a_stopped_rank_names_it(plan, tmp_path, monkeypatch, stopped):
-    monkeypatch.setattr("support.worlds.GRACE", 0)  # for the rank that is stopped
-    options = Options(section={"plan": str(plan), "timeout_s": TIMEOUT_S}, config={"zero_optimization": {"stage": 1}})
-    with World(2, timeout=BOUND_S + 60) as world, pytest.raises(AssertionError, match="the process ended"):
-        world.run(save_beside_a_stopped_rank, options, stopped, str(tmp_path))
-    said = (tmp_path / f"{1 - stopped}.err").read_text()
-    assert f"rank {1 - stopped} (pipeline rank {1 - stopped}), step 2: saving a checkpoint: " in said, said
-    assert ("the store does not answer" if stopped == 0 else "rank 1 gave no sign for 30 s") in said, said
-
-
-ASKING = {"before": "_refuse_without_data", "after": "_tell_what_ran_whole", "evaluation": "_exec_schedule", "result": "_bcast_pipe_scalar"}
+ASKING = {
+    "before": "_refuse_without_data", "after": "_tell_what_ran_whole", "evaluation": "_exec_schedule", "result": "_bcast_pipe_scalar",
+    "saving": "_save_checkpoint",
+}  # fmt: skip
 
 
 def ask_a_stopped_rank(options: Options, stopped: int, where: str, folder: str) -> None:
-    """It stops before an exchange with the others that no executor makes: ours before and after the first step, DeepSpeed's of an evaluation."""
+    """It stops before an exchange with the others that no executor makes: ours before and after the first step, DeepSpeed's of an evaluation and of
+    a checkpoint."""
     presence.LEAST_S = 2.0
     rank, engine = training.dist.get_rank(), make_engine(options)
     if rank == stopped:
@@ -79,19 +64,21 @@ def ask_a_stopped_rank(options: Options, stopped: int, where: str, folder: str) 
     os.dup2(os.open(f"{folder}/{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
     if where in ("before", "after"):
         engine.train_batch(data_of(engine))
+    elif where == "saving":
+        engine.save_checkpoint(f"{folder}/saved")
     else:
         engine.eval_batch(data_of(engine))
 
 
-@pytest.mark.parametrize("stopped", [0, 1], ids=["rank_0_with_the_store", "rank_1"])
-@pytest.mark.parametrize("where", ASKING)
+@pytest.mark.parametrize("stopped", everyday([0, 1], 1), ids=["rank_0_with_the_store", "rank_1"])
+@pytest.mark.parametrize("where", everyday(ASKING, "after", "saving"))
 def test_who_asks_a_stopped_rank_names_it(plan, tmp_path, monkeypatch, stopped, where):
     monkeypatch.setattr("support.worlds.GRACE", 0)  # for the rank that is stopped
-    options = Options(section={"plan": str(plan), "timeout_s": TIMEOUT_S})
+    options = Options(section={"plan": str(plan), "timeout_s": TIMEOUT_S}, config={"zero_optimization": {"stage": 1}})
     with World(2, timeout=BOUND_S + 60) as world, pytest.raises(AssertionError, match="the process ended"):
         world.run(ask_a_stopped_rank, options, stopped, where, str(tmp_path))
     said = (tmp_path / f"{1 - stopped}.err").read_text()
-    call = "train_batch()" if where in ("before", "after") else "eval_batch()"
+    call = {"before": "train_batch()", "after": "train_batch()", "saving": "saving a checkpoint"}.get(where, "eval_batch()")
     assert f"rank {1 - stopped} (pipeline rank {1 - stopped}), step {1 + (where == 'after')}: {call}: " in said, said
     assert ("the store does not answer" if stopped == 0 else "rank 1 gave no sign for 2 s") in said, said
 
@@ -118,8 +105,8 @@ def test_a_checkpoint_takes_as_long_as_it_takes(plan, world2, tmp_path):
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("stopped", [0, 1], ids=["rank_0_with_the_store", "rank_1"])
-@pytest.mark.parametrize("where", ["forward", "optimizer"])
+@pytest.mark.parametrize("stopped", everyday([0, 1], 0), ids=["rank_0_with_the_store", "rank_1"])
+@pytest.mark.parametrize("where", everyday(["forward", "optimizer"], "forward"))
 def test_a_stopped_rank_silences_nobody(plan, tmp_path, monkeypatch, stopped, where):
     monkeypatch.setattr("support.worlds.GRACE", 0)  # for the rank that is stopped
     section = {"plan": str(plan), "timeout_s": TIMEOUT_S}

@@ -9,6 +9,7 @@ from ostinato import _search
 from ostinato.deepspeed.place.tied import beside, bound_layers, source_of, together_now
 from support import training
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, bytes_of, data_of, make_engine
 from torch import nn
 
@@ -65,7 +66,10 @@ def trained(options: Options) -> tuple:
     return losses, bytes_of(tied["embed"].words.weight) if "embed" in tied else b""
 
 
-@pytest.mark.parametrize(("name", "cuts", "ranks"), [("turned", (3,), (1, 0)), ("looped", (1, 3, 4), (0, 1, 0, 1))])
+TURNED, LOOPED = ("turned", (3,), (1, 0)), ("looped", (1, 3, 4), (0, 1, 0, 1))
+
+
+@pytest.mark.parametrize(("name", "cuts", "ranks"), everyday([TURNED, LOOPED], LOOPED))
 def test_what_is_not_tied_goes_with_its_layer(world2, stock, tmp_path, name, cuts, ranks):
     plan = make_plan(tmp_path, Layout(name, cuts, ranks), LAYERS, MICRO_BATCHES)
     theirs, ours = stock(world2, BASE, trained), world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}}))

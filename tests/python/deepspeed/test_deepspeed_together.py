@@ -11,6 +11,7 @@ import torch.distributed as dist
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.shapes import Stage, placement_text, two_directions
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, MODELS, Options, make_engine, make_model, weights
 from test_deepspeed_branches import K_2
 from test_deepspeed_features import LOOPED, SPLIT, WAVE, fp16_on_a_processor
@@ -75,7 +76,7 @@ def cut(inputs, length: int):
 SCHEDULER = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": 0.02}}}
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", everyday(PLACEMENTS, "x"))
 def test_curriculum_scheduler_monitor_and_timers(world2, sections, stock, tmp_path, placement):
     model, _, _ = PLACEMENTS[placement]
     options = Options(model=model, config=SCHEDULER)
@@ -110,7 +111,7 @@ HALF = {
 }
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", everyday(PLACEMENTS, "split"))
 @pytest.mark.parametrize("features", HALF)
 def test_half_precision(world2, sections, stock, placement, features):
     """Where layers have moved, bf16 is clipped by a norm that is summed over other ranks: equal up to rounding there."""
@@ -169,7 +170,7 @@ def loaded_and_resumed(options: Options, folder: str) -> dict:
 ADAM_ZERO_1 = {"zero_optimization": {"stage": 1}} | SCHEDULER
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", everyday(PLACEMENTS, "m"))
 def test_data_loader_and_resuming(world2, sections, stock, tmp_path, placement):
     options = Options(model=PLACEMENTS[placement][0], config=ADAM_ZERO_1)
     expected = stock(world2, options, loaded_and_resumed, str(tmp_path / "alone"))[0]
@@ -178,7 +179,7 @@ def test_data_loader_and_resuming(world2, sections, stock, tmp_path, placement):
     assert got["again"] == got["losses"][2:]
 
 
-@pytest.mark.parametrize("placement", RECOMPUTED)
+@pytest.mark.parametrize("placement", everyday(RECOMPUTED, "k"))
 def test_plans_that_recompute(world2, sections, placement):
     """No bit changes."""
     options = Options(model=PLACEMENTS[placement][0], optimizer="SGD", seed_layers=True)

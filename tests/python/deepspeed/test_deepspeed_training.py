@@ -7,6 +7,7 @@ import ostinato
 import pytest
 from support.models import LAYERS
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, train, train_over_links
 
 STOCK_2 = Layout("stock", (4,), (0, 1))
@@ -73,12 +74,17 @@ FOUR_RANKS = {
 }
 
 
-@pytest.mark.parametrize("case", TWO_RANKS)
+# Each placement, numerics and feature once.
+MIXED = ("looped-tied-clipped", "looped-own-optimizer", "wave-bf16-zero1", "wave-checkpointed", "split-reentrant")
+MIXED_ON_4 = ("mixed-tied", "data-parallel-looped-zero1")
+
+
+@pytest.mark.parametrize("case", everyday(TWO_RANKS, *MIXED))
 def test_two_ranks(case, world2, stock, tmp_path):
     compare(world2, stock, *TWO_RANKS[case], tmp_path)
 
 
-@pytest.mark.parametrize("case", FOUR_RANKS)
+@pytest.mark.parametrize("case", everyday(FOUR_RANKS, *MIXED_ON_4))
 def test_four_ranks(case, world4, stock, tmp_path):
     compare(world4, stock, *FOUR_RANKS[case], tmp_path)
 
@@ -90,7 +96,7 @@ def test_over_a_group_for_each_direction(world4, stock, tmp_path):
         assert ours["pairs"] == [(0, 2), (0, 2), (1, 3), (1, 3)]
 
 
-@pytest.mark.parametrize("shape", ["v", "wave"])
+@pytest.mark.parametrize("shape", everyday(["v", "wave"], "wave"))
 def test_named_shapes_share_the_layers_of_a_model(shape, world2, stock, tmp_path):
     """`ostinato placement SHAPE --layers N` runs without [[stages]] written by hand."""
     compare(world2, stock, WAVE_2, ADAM_2, tmp_path, text=ostinato.placement(shape, devices=2, layers=LAYERS).text)

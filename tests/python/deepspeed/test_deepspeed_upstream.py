@@ -12,6 +12,7 @@ They ask for losses within some per cent of another run; here a plan must give D
 import pytest
 import torch
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import bytes_of, known
 from torch import nn
 
@@ -98,7 +99,7 @@ IMAGES = {
 }
 
 
-@pytest.mark.parametrize("case", IMAGES)
+@pytest.mark.parametrize("case", everyday(IMAGES, "2-stages-of-2-replicas"))
 def test_images(world4, tmp_path, case):
     stages, layout, pipeline = IMAGES[case]
     expected, got = both(world4, of_images, make_plan(tmp_path, layout, 15, 4), stages, pipeline)
@@ -142,7 +143,7 @@ def of_many_shapes(section: dict | None, stages: int) -> tuple[list, set]:
     return losses, {len(m.shapes) for m in engine.module.modules() if isinstance(m, Noting)}
 
 
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("stages", everyday([2, 4], 2))
 def test_shapes_that_change(world4, tmp_path, stages):
     ranks = (0, 1, 0, 1) if stages == 2 else (2, 0, 3, 1)
     expected, got = both(world4, of_many_shapes, make_plan(tmp_path, Layout("moved", (1, 2, 3), ranks), 4, 4), stages)
@@ -161,7 +162,7 @@ def evaluated(section: dict | None, interval: int) -> tuple[float, float]:
     return engine.eval_batch(iter([(x, torch.zeros(()))] * 2)).item(), alone
 
 
-@pytest.mark.parametrize("interval", [0, 1])
+@pytest.mark.parametrize("interval", everyday([0, 1], 1))
 def test_a_sequential_is_evaluated(world2, tmp_path, interval):
     plan = make_plan(tmp_path, Layout("wave", (2, 5, 7), (1, 0, 0, 1)), 9, 2)
     for made, alone in world2.run(evaluated, {"plan": str(plan)}, interval):
@@ -184,7 +185,7 @@ def of_a_changed_interval(section: dict | None, reentrant: bool) -> tuple:
     return losses, before, engine._reentrant_activation_checkpointing(), engine.module.activation_checkpoint_interval
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("reentrant", everyday([True, False], True))
 def test_checkpointing_is_switched_on_later(world2, tmp_path, reentrant):
     import deepspeed
 
@@ -212,7 +213,7 @@ def compiled(section: dict | None, backend: str) -> tuple:
     return losses, engine.eval_batch(data).item(), all(calls), whole
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", everyday(["eager", "aot_eager"], "aot_eager"))
 def test_compiled_layers(world2, tmp_path, backend):
     """engine.compile(), which is PipelineModule.compile(): what is compiled with its backward has one operator for both halves."""
     plan = make_plan(tmp_path, Layout("wave", (2, 4, 6), (1, 0, 0, 1), split=True), 8, 2)

@@ -47,7 +47,7 @@ WHERE = r"instruction \d+|OptimizerStep|adding losses|saving a checkpoint|the st
 SEEDS = range(SEED, SEED + (SOAK or 1))
 HARMS = [(what, where) for what, places in PLACES.items() for where in places]
 ENDING = ("raises", "memory", "disk")
-EVERY_DAY = [("raises", "optimizer"), ("disk", "checkpoint")]  # the rest where SOAK
+EVERY_NIGHT = [("raises", "optimizer"), ("disk", "checkpoint")]  # the rest where SOAK
 
 
 class Job:
@@ -188,8 +188,9 @@ def harmed(plan_of, folder, layout: str, launcher: str, harm, seed) -> Job:
     return job
 
 
+@pytest.mark.slow  # test_deepspeed_features.py has an error in a layer, test_a_signal_at_any_instant a rank that ends, and resuming
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("what", "where"), [h for h in HARMS if h[0] in ENDING and (SOAK or h in EVERY_DAY)])
+@pytest.mark.parametrize(("what", "where"), [h for h in HARMS if h[0] in ENDING and (SOAK or h in EVERY_NIGHT)])
 def test_a_rank_that_fails(plan_of, undisturbed, tmp_path, what, where, seed):
     random = Random(f"{what} {where} {seed}")
     layout, launcher = drawn(random)

@@ -17,6 +17,7 @@ from support.branch_model import Block
 from support.models import BATCH, LENGTH, VOCABULARY, WIDTH, loss
 from support.plans import Layout, make_plan
 from support.shapes import Stage, placement_text, two_directions
+from support.tiers import everyday
 from support.training import known
 from torch import nn
 
@@ -270,7 +271,7 @@ def deepspeed_alone(world2):
     return of
 
 
-@pytest.mark.parametrize("case", BIT_FOR_BIT)
+@pytest.mark.parametrize("case", everyday(BIT_FOR_BIT, "dualpipe-v", "zb-v-on-4"))
 def test_every_bit_is_that_of_1f1b(case, request, deepspeed_alone, tmp_path):
     layout, numerics = BIT_FOR_BIT[case]
     ranks = 1 + max(device for stage in range(len(layout.ranks)) for device in layout.devices(stage))
@@ -333,7 +334,7 @@ NEARLY = {
 }
 
 
-@pytest.mark.parametrize("case", NEARLY)
+@pytest.mark.parametrize("case", everyday(NEARLY, "nn-on-4", "backwards-last-first"))
 def test_a_run_equals_itself_and_one_process_within_a_bound(case, request, tmp_path):
     shape, model, numerics = NEARLY[case]
     if shape is None:

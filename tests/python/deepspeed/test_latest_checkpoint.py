@@ -9,6 +9,7 @@ import pytest
 from support.fault_jobs import wait_for
 from support.models import LAYERS
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, make_engine
 from support.worlds import World
 
@@ -62,7 +63,7 @@ def undisturbed(options: Options) -> list[float]:
     return [engine.train_batch(data).item() for _ in range(3)]
 
 
-@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize("culprit", everyday([0, 1], 1))
 def test_a_rank_dies_before_its_part_is_written(options, world2, tmp_path, culprit):
     with World(2) as world, pytest.raises(AssertionError, match="the process ended"):
         world.run(die_while_saving, options, culprit, str(tmp_path))

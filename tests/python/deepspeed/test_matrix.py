@@ -13,6 +13,7 @@ import pytest
 from support import models
 from support.models import LAYERS
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, MODELS, Options, data_of, make_engine, weights
 from test_deepspeed_features import fp16_on_a_processor
 from torch import nn
@@ -70,7 +71,7 @@ class DroppingModel:
 MODELS["dropping"] = DroppingModel
 NAMES = [layout.name for layout in layouts(2)]
 ALL = [(kind, ranks, feature, name) for ranks in (2, 4) for kind in TYPES for feature in FEATURES for name in NAMES if (feature, ranks) != ("replicas", 2)]
-SLICE = [  # each type, feature and schedule a few times
+SLICE = [  # each type, feature and schedule a few times; fp16 every day, the rest of which test_deepspeed_training.py has
     (kind, 4 if feature == "replicas" else 2, feature, NAMES[(k + f) % 4])
     for k, kind in enumerate(TYPES) for f, feature in enumerate(FEATURES) if (k + f) % 3 == 0
 ]  # fmt: skip
@@ -103,7 +104,7 @@ def announced_as_equal(ours: list[dict]) -> bool:
     return "bit for bit" in said[-1] and not late
 
 
-@pytest.mark.parametrize(("kind", "ranks", "feature", "name"), ALL if WHOLE else SLICE)
+@pytest.mark.parametrize(("kind", "ranks", "feature", "name"), ALL if WHOLE else everyday(SLICE, *(case for case in SLICE if case[0] == "fp16")))
 def test_bit_for_bit_or_as_announced(worlds, stock, plans, kind, ranks, feature, name):
     of_feature = FEATURES[feature]
     stages = 2 if feature == "replicas" else ranks

@@ -31,6 +31,7 @@ from support.fault_jobs import (
     wait_for,
     wave_plan,
 )
+from support.tiers import everyday
 
 FAULTS = int(os.environ.get("OSTINATO_SOAK_START_FAULTS", 1))
 SEED = int(os.environ.get("OSTINATO_SOAK_SEED", 1))
@@ -66,7 +67,7 @@ def seconds(plan, tmp_path_factory):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("sent", SIGNALS, ids=lambda sent: sent.name)
+@pytest.mark.parametrize("sent", everyday(SIGNALS, signal.SIGKILL), ids=lambda sent: sent.name)
 def test_a_rank_while_bare_ranks_start(plan, seconds, tmp_path, seed, sent):
     random = Random(f"bare {seed} {sent}")
     culprit = random.randrange(2)

@@ -14,6 +14,7 @@ from ostinato.deepspeed.section.plans import Stage
 from support.more_strangers import More, Writing
 from support.plans import make_plan
 from support.strangers import LAYERS, WIDTH
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, MODELS, data_of, train_with_costs
 from test_strangers import BASE, LAYOUTS, same, write_profile_text
 from test_strangers_training import listed, nothing, trained
@@ -76,7 +77,7 @@ def writes(engine):
     return itertools.cycle(list(itertools.islice(engine.batches(7), MICRO_BATCHES)))
 
 
-@pytest.mark.parametrize("feed", [pops, counts, writes])
+@pytest.mark.parametrize("feed", everyday([pops, counts, writes], pops, writes))
 def test_a_batch_fn_is_called_once_an_item(world2, sections, feed):
     """Also where the first item runs twice, to learn what layers draw."""
     options = replace(MORE, change="dropout")
@@ -88,7 +89,7 @@ def trains_with(feed, options) -> dict:
     return trained(options, listed, feed)
 
 
-@pytest.mark.parametrize(("model", "feed"), [("more", pops), ("more", counts), ("writing", data_of)])
+@pytest.mark.parametrize(("model", "feed"), everyday([("more", pops), ("more", counts), ("writing", data_of)], ("more", pops)))
 def test_what_auto_measures_with_is_not_used_up(world2, model, feed):
     options = replace(MORE, model=model)
     job = functools.partial(trains_with, feed)
@@ -113,7 +114,7 @@ def evaluates_to_the_end(engine):
     assert len(losses) == 2
 
 
-@pytest.mark.parametrize("change", ["plain", "dropout"])
+@pytest.mark.parametrize("change", everyday(["plain", "dropout"], "dropout"))
 def test_an_evaluation_that_finds_no_more_data_ends_on_all_ranks(world2, sections, change):
     options = replace(MORE, change=change)
     theirs, ours = (world2.run(trains, o, listed, data_of, evaluates_to_the_end) for o in (options, replace(options, section=sections["wave"])))

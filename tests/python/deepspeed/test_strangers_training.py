@@ -12,6 +12,7 @@ from ostinato.deepspeed.data.readers import digest
 from ostinato.deepspeed.start.second_start import NeedsNewStart
 from support.plans import make_plan
 from support.strangers import LAYERS, WIDTH
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, MODELS, data_of, make_model, weights
 from test_strangers import BASE, LAYOUTS, after_initialize, nothing, same
 from torch.utils.data import DataLoader, TensorDataset
@@ -93,11 +94,14 @@ def tuples_in_groups(model):
     return {"model_parameters": [{"params": tuple(part)} for part in decayed(model)]}
 
 
-@pytest.mark.parametrize("give", [named, named_groups, called, of_the_model, closed_over])
+@pytest.mark.parametrize("give", everyday([named, named_groups, called, of_the_model, closed_over], named_groups, called, closed_over))
 def test_an_optimizer_however_it_is_made(world2, wave, give):
     options = replace(BASE, optimizer=None)
     theirs, ours = world2.run(trained, options, give), world2.run(trained, replace(options, section=wave), give)
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+
+
+ZERO_1 = {"zero_optimization": {"stage": 1}}
 
 
 def scheduled(model):
@@ -105,8 +109,8 @@ def scheduled(model):
     return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)}
 
 
-@pytest.mark.parametrize("give", [in_a_tuple, once_only, tuples_in_groups])
-@pytest.mark.parametrize("config", [{}, {"zero_optimization": {"stage": 1}}], ids=["zero0", "zero1"])
+@pytest.mark.parametrize("give", everyday([in_a_tuple, once_only, tuples_in_groups], once_only, tuples_in_groups))
+@pytest.mark.parametrize("config", everyday([{}, ZERO_1], ZERO_1), ids=["zero0", "zero1"])
 def test_parameters_however_they_are_given(world2, wave, give, config):
     options = replace(BASE, config=config)
     theirs, ours = world2.run(trained, options, give), world2.run(trained, replace(options, section=wave), give)
@@ -216,7 +220,7 @@ def drawn_where_it_begins(engine):
 
 
 @pytest.mark.parametrize(("feed", "steps"), [(as_asked, 3), (everywhere, 3), (drawn_where_it_begins, 2)])
-@pytest.mark.parametrize("change", ["", "dropout"])
+@pytest.mark.parametrize("change", everyday(["", "dropout"], "dropout"))
 def test_data_that_are_those_of_1f1b(world2, wave, feed, steps, change):
     options = replace(BASE, change=change, steps=steps)
     theirs, ours = world2.run(trained, options, listed, feed), world2.run(trained, replace(options, section=wave), listed, feed)

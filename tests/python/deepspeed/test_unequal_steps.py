@@ -18,6 +18,7 @@ from support.models import LAYERS
 from support.plans import Layout, make_plan, placement_text
 from support.shapes import placement_text as shape_text
 from support.shapes import two_directions
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, close, make_engine, weights
 
 from ostinato import _plugin, report
@@ -73,7 +74,7 @@ def numbers_of(results: list[dict]) -> list[tuple]:
     return [(r["losses"], r["weights"], r["evaluation"]) for r in results]
 
 
-@pytest.mark.parametrize("layout", [x.name for x in LAYOUTS])
+@pytest.mark.parametrize("layout", everyday([x.name for x in LAYOUTS], "looped", "split"))
 def test_in_the_order_of_1f1b_every_bit_is_deepspeeds(world2, stock, plans, layout, tmp_path):
     section = section_of(plans[layout], keep_order=True, trace=str(tmp_path))
     expected = stock(world2, UNEQUAL, unequal_steps)

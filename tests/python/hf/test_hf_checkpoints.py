@@ -13,10 +13,11 @@ from safetensors import safe_open
 from support.hf_jobs import MICRO_BATCHES, Job, engine_of, train_hf
 from support.hf_models import KINDS, Case, batch, built, own_loss, run, weights
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import bytes_of
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["own head", "tied head"])
+@pytest.mark.parametrize("tied", everyday([False, True], True), ids=["own head", "tied head"])
 @pytest.mark.parametrize("model", KINDS)
 def test_layers_from_a_checkpoint(model, tied, tmp_path):
     case = Case(model, tied)
@@ -80,7 +81,7 @@ def saved(job: Job, folder: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("model", ["gpt2", "bert", "qwen2_moe"])
+@pytest.mark.parametrize("model", everyday(["gpt2", "bert", "qwen2_moe"], "gpt2", "qwen2_moe"))
 def test_what_is_saved_is_read_back(model, world2, tmp_path):
     """Tied layers under a plan, in bf16: the files have the type that the weights have."""
     case = Case(model, True)

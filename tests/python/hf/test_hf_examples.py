@@ -24,6 +24,7 @@ def check_shown(place: int, folder: Path) -> str:
     return printed
 
 
+@pytest.mark.slow  # test_hf_training.py and test_hf_checkpoints.py have each step of it
 def test_a_model_is_trained_and_read_back(tmp_path):
     printed = check_shown(COMMANDS[0], tmp_path)
     assert "equal DeepSpeed's 1F1B" in printed
@@ -32,6 +33,7 @@ def test_a_model_is_trained_and_read_back(tmp_path):
     assert type(model).__name__ == "Qwen3ForCausalLM" and model(tokens, labels=tokens).loss < 5.2  # a guess: log(256) = 5.5
 
 
+@pytest.mark.slow  # test_hf_frozen.py and test_hf_peft.py have each step of it
 def test_adapters_are_trained_on_a_frozen_model(tmp_path):
     check_shown(COMMANDS[1], tmp_path)
     learned = load_file(tmp_path / "out" / "lora" / "learned.safetensors")

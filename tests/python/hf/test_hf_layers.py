@@ -6,6 +6,7 @@ import torch
 import transformers
 from ostinato import hf
 from support.hf_models import KINDS, Case, batch, built, compare, own_loss, run
+from support.tiers import everyday
 
 MASKED = ("input_ids", "attention_mask")
 ROPE = {
@@ -39,15 +40,19 @@ def inputs_of(model: str) -> tuple[str, ...]:
     return ("pixel_values",) if model == "vit" else MASKED
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["own head", "tied head"])
+@pytest.mark.parametrize("tied", everyday([False, True], False), ids=["own head", "tied head"])
 @pytest.mark.parametrize("model", KINDS)
 def test_every_model_is_its_layers(model, tied):
     compare(Case(model, tied, inputs=inputs_of(model)))
 
 
-@pytest.mark.parametrize("more", [{}, {"inputs": MASKED}, {"inputs": MASKED, "tied": True}], ids=["words", "mask", "tied head"])
+ROUTED = {"words": {}, "mask": {"inputs": MASKED}, "tied head": {"inputs": MASKED, "tied": True}}
+
+
+@pytest.mark.parametrize("name", everyday(ROUTED, "tied head"))
 @pytest.mark.parametrize("model", ["mixtral", "qwen2_moe", "qwen3_moe"])
-def test_the_loss_of_routers_is_the_models_own(model, more):
+def test_the_loss_of_routers_is_the_models_own(model, name):
+    more = ROUTED[name]
     case = Case(model, more={"output_router_logits": True, "router_aux_loss_coef": 0.5}, **more)
     compare(case)
     inputs, labels = batch(case)

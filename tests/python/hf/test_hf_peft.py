@@ -8,6 +8,7 @@ from support.hf_changes import peft_lora
 from support.hf_jobs import MICRO_BATCHES, Job, refused_save, train_alone, train_hf
 from support.hf_models import WITHOUT_DROPOUT, Case, batch, built, compare, own_loss, run
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import bytes_of
 
 peft = pytest.importorskip("peft")
@@ -151,9 +152,10 @@ def test_hooks_on_the_wrapper_are_refused():
         hf.layers(wrapped)
 
 
-@pytest.mark.parametrize(("case", "change", "layout"), [
-    (CASE, "peft_lora", HALVES), (CASE, "peft_lora", WAVE), (CASE, "peft_lora", SPLIT), (CASE, "peft_dora", WAVE), (GPT2, "peft_gpt2", TIED_HALVES),
-], ids=lambda value: getattr(value, "name", getattr(value, "model", value)))  # fmt: skip
+TRAINED = [(CASE, "peft_lora", HALVES), (CASE, "peft_lora", WAVE), (CASE, "peft_lora", SPLIT), (CASE, "peft_dora", WAVE), (GPT2, "peft_gpt2", TIED_HALVES)]
+
+
+@pytest.mark.parametrize(("case", "change", "layout"), everyday(TRAINED, *TRAINED[2:]), ids=lambda value: getattr(value, "name", getattr(value, "model", value)))
 def test_adapters_train_under_plans_as_in_one_process(case, change, layout, world2, tmp_path):
     plan = make_plan(tmp_path, layout, 8 if case.tied else 6, MICRO_BATCHES)
     alone = world2.run(train_alone, case, change)[0]
@@ -162,7 +164,10 @@ def test_adapters_train_under_plans_as_in_one_process(case, change, layout, worl
     assert ours["weights"] == alone["weights"]
 
 
-@pytest.mark.parametrize("config", [{}, {"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}], ids=["fp32", "bf16, ZeRO-1"])
+BF16_ZERO_1 = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}
+
+
+@pytest.mark.parametrize("config", everyday([{}, BF16_ZERO_1], BF16_ZERO_1), ids=["fp32", "bf16, ZeRO-1"])
 def test_deepspeed_alone_trains_the_same_with_dropout(config, world2, tmp_path):
     plan = make_plan(tmp_path, HALVES, 6, MICRO_BATCHES)
     theirs = world2.run(train_hf, Job(CASE, change="peft_dropout", config=config))[0]
@@ -170,7 +175,7 @@ def test_deepspeed_alone_trains_the_same_with_dropout(config, world2, tmp_path):
     assert ours["losses"] == theirs["losses"] and ours["weights"] == theirs["weights"]
 
 
-@pytest.mark.parametrize("change", ["peft_lora", "peft_dora"])
+@pytest.mark.parametrize("change", everyday(["peft_lora", "peft_dora"], "peft_dora"))
 def test_peft_reads_what_is_saved(change, world2, tmp_path):
     plan = make_plan(tmp_path / "plan", WAVE, 6, MICRO_BATCHES)
     ours = world2.run(train_hf, Job(CASE, {"plan": str(plan)}, change=change, learned=str(tmp_path / "end")))[0]

@@ -7,6 +7,7 @@ import transformers
 from support.hf_jobs import MICRO_BATCHES, Job, train_alone, train_hf
 from support.hf_models import Case, batch, own_loss
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import bytes_of, close
 
 MASKED = ("input_ids", "attention_mask")
@@ -30,7 +31,7 @@ def planned(case: Case, files, layout: Layout | None = None, **more) -> Job:
     return Job(case, {"plan": str(plan)}, **more)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", everyday(CASES, "GPT-2, tied", "Mixtral", "ViT"))
 def test_two_ranks_train_what_one_process_trains(name, world2, stock, tmp_path):
     case = CASES[name]
     alone = world2.run(train_alone, case)[0]

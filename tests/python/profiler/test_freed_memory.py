@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, make_engine
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone can keep it")
@@ -41,7 +42,7 @@ def test_it_is_kept():
     assert int(in_a_process("assert freed_memory.keep(); print(faults())")) < min(ROUND, given_back)
 
 
-@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+@pytest.mark.parametrize("name", everyday(["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"], "GLIBC_TUNABLES"))
 def test_whoever_has_said_how_is_left_alone(name):
     value = "131072" if name.startswith("MALLOC") else "glibc.malloc.trim_threshold=131072"
     assert in_a_process("print(freed_memory.keep())", **{name: value}) == "False"

@@ -11,6 +11,7 @@ import tomllib
 import memory_jobs
 import pytest
 from memory_jobs import MICRO_BATCHES, Training, profiled
+from support.tiers import everyday
 
 from ostinato import _search
 
@@ -50,7 +51,7 @@ def planned(folder, training: Training, method: str, options: list[str]) -> list
     return list(zip(json.loads(plan.read_text())["peak_memory"], ends, strict=True))
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", everyday(TRAININGS, "looped", "split", "recompute", "all forwards first", "bf16, ZeRO-1"))
 def test_the_planned_peak_is_the_measured_one(world2, name, tmp_path):
     config, method, options = TRAININGS[name]
     training = Training("support.memory_model", config=config)

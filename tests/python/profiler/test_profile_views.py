@@ -94,6 +94,7 @@ def test_zooming_keeps_what_is_pointed_at(profile, tmp_path):
     assert len({text for _, text in close}) == len(close) > len(whole) > 3
 
 
+@pytest.mark.slow  # test_zooming_keeps_what_is_pointed_at has Node run the page's script
 @pytest.mark.parametrize("width", [400, 1400])
 def test_in_a_browser(profile, tmp_path, width):
     """No wider than the window; the bars are where the axis says; zoomed, the plots scroll."""

@@ -63,6 +63,7 @@ def test_pipelines(world, jobs, tmp_path):
     assert said(tmp_path) == []
 
 
+@pytest.mark.slow  # test_deepspeed_training.py has four ranks, test_pipelines many
 def test_deepspeed(world, jobs):
     """With the losses of DeepSpeed alone."""
     ours = world.run(many_ranks.train, jobs["searched"])
@@ -72,6 +73,7 @@ def test_deepspeed(world, jobs):
     assert [one.losses for one in ours] == [one.losses for one in stock]
 
 
+@pytest.mark.slow  # test_torch_pipeline.py names a rank that does not come, to one other rank
 def test_all_give_up_at_once(world, jobs, tmp_path):
     """One rank does not come: every other one says for whom it waits, and takes nobody for dead who is only busy."""
     world.run(many_ranks.stall, jobs["1f1b"], 10.0)

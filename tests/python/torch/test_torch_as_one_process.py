@@ -5,6 +5,7 @@ import pytest
 from support import one_process
 from support.one_process import LAYERS, MICRO_BATCHES
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 
 LAYOUTS = {
     "whole": Layout("whole", (4,), (0, 1)),
@@ -29,7 +30,7 @@ def check(reports) -> None:
     assert [report.without for report in reports] == [0, 0]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", everyday(LAYOUTS, "looped", "wave"))
 @pytest.mark.parametrize("kind", ["tied", "twice", "tied_frozen"])
 def test_weights_in_common(world2, tmp_path, kind, layout):
     check(world2.run(one_process.train, plan_of(tmp_path, layout), kind))
@@ -39,13 +40,13 @@ def test_weights_in_common_accumulate(world2, tmp_path):
     check(world2.run(one_process.train, plan_of(tmp_path, "whole"), "tied", "", 3, 2))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", everyday(LAYOUTS, "split"))
 @pytest.mark.parametrize("outside", ["inputs", "listed", "targets"])
 def test_what_a_trained_module_outside_makes(world2, tmp_path, outside, layout):
     check(world2.run(one_process.train, plan_of(tmp_path, layout), "linears", outside))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", everyday(LAYOUTS, "looped"))
 def test_layers_that_hand_on_tuples(world2, tmp_path, layout):
     check(world2.run(one_process.train, plan_of(tmp_path, layout), "pairs"))
 
@@ -77,7 +78,7 @@ def test_a_shared_weight_in_a_stage_that_ranks_share_is_named(world2, tmp_path):
         assert said.startswith("PipelineError: layer 0 (weight) and layer 7 (weight) are one weight"), said
 
 
-@pytest.mark.parametrize("layout", ["whole", "split"])
+@pytest.mark.parametrize("layout", everyday(["whole", "split"], "split"))
 def test_a_graph_that_micro_batches_share_is_not_run_in_parts(world2, tmp_path, layout):
     """As torch says of it; a split backward took it apart, and lost its gradients but the first."""
     said = world2.run(one_process.refusals, plan_of(tmp_path, layout), "cached")

@@ -28,6 +28,7 @@ def near(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
 
 
+@pytest.mark.slow  # test_torch_pipeline.py has what it types
 def test_a_plan_is_trained_without_deepspeed(tmp_path):
     (tmp_path / "train.py").write_text(shown("`ostinato.torch.Pipeline`", "python"))
     start = "torchrun --standalone --nproc-per-node 2 train.py"

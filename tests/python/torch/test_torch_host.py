@@ -5,6 +5,7 @@ import pytest
 import torch
 from support import torch_jobs
 from support.plans import Layout, make_plan
+from support.tiers import everyday
 from support.torch_jobs import MICRO_BATCHES, Case
 
 LAYERS = 8
@@ -21,7 +22,7 @@ CASES = {  # torch's name, our layout
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", everyday(CASES, "1f1b", "interleaved-zb", "searched"))
 def test_a_plan_computes_what_torch_s_own_schedule_does(world2, tmp_path, case):
     kind, layout = CASES[case]
     planned = Case(str(make_plan(tmp_path, layout, LAYERS, MICRO_BATCHES)))

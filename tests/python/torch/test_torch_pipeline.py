@@ -8,6 +8,7 @@ import torch
 from support import torch_jobs
 from support.linked import Made
 from support.plans import Layout, make_plan, placement_text
+from support.tiers import everyday
 from support.torch_jobs import MICRO_BATCHES, Case, check_gradients
 from support.worlds import World
 
@@ -57,7 +58,7 @@ def check_losses(results, expected, exact: bool) -> None:
         assert mine == pytest.approx(expected["losses"], rel=1e-6 if not exact else 1e-7)
 
 
-@pytest.mark.parametrize("layout", CHAINS)
+@pytest.mark.parametrize("layout", everyday(CHAINS, "wave"))
 def test_chains_equal_one_process_bit_for_bit(world2, tmp_path, layout):
     case = Case(plan_of(tmp_path, CHAINS[layout]))
     expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train, case)
@@ -104,7 +105,7 @@ def test_branches_that_meet(world2, tmp_path):
     check_gradients(results, expected, torch.equal)
 
 
-@pytest.mark.parametrize("layout", CHAINS)
+@pytest.mark.parametrize("layout", everyday(CHAINS, "looped"))
 def test_torch_runs_the_same_plan(world2, tmp_path, layout):
     """torch divides gradients at the end of the step, so they are equal up to rounding."""
     case = Case(plan_of(tmp_path, CHAINS[layout]))
@@ -250,7 +251,7 @@ def test_ranks_with_other_plans_are_named(world2, tmp_path):
     assert said[0] == said[1] and said[0].startswith("ranks [1] hold another plan than rank 0: "), said
 
 
-@pytest.mark.parametrize("stopped", [0, 1], ids=["rank_0_with_the_store", "rank_1"])
+@pytest.mark.parametrize("stopped", everyday([0, 1], 1), ids=["rank_0_with_the_store", "rank_1"])
 def test_who_makes_a_pipeline_beside_a_stopped_rank_names_it(tmp_path, monkeypatch, stopped):
     monkeypatch.setattr("support.worlds.GRACE", 0)  # for the rank that is stopped
     with World(2, timeout=120) as world, pytest.raises(AssertionError, match="the process ended"):

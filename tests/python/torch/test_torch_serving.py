@@ -13,6 +13,7 @@ import torch
 from support import torch_jobs
 from support.models import LENGTH
 from support.plans import Layout, make_plan, placement_text
+from support.tiers import everyday
 from support.torch_jobs import Case, Load
 from test_torch_pipeline import LAYERS, SHARDED, branches
 
@@ -89,7 +90,7 @@ def profile():
     return profile_layers(job)
 
 
-@pytest.mark.parametrize("objective", ["latency", "makespan"])
+@pytest.mark.parametrize("objective", everyday(["latency", "makespan"], "latency"))
 def test_from_the_profile_to_answers(world2, profile, objective, tmp_path):
     """profile, plan --inference, verify; then infer() with the plan's requests, and serve() with many more."""
     from ostinato import _search
@@ -112,8 +113,8 @@ def test_from_the_profile_to_answers(world2, profile, objective, tmp_path):
     check(world2.run(torch_jobs.serve, case, given, Load()), torch_jobs.answers_alone(case, given), exact)
 
 
-@pytest.mark.parametrize("in_turn", [False, True], ids=["at-once", "in-turn"])
-@pytest.mark.parametrize("kind", [*LAYOUTS, "branches"])
+@pytest.mark.parametrize("in_turn", everyday([False, True], False), ids=["at-once", "in-turn"])
+@pytest.mark.parametrize("kind", everyday([*LAYOUTS, "branches"], "looped", "sharded", "branches"))
 def test_requests_without_end(world2, kind, in_turn, tmp_path):
     """More than a run has slots; in turn: one goes all the way through before the next one comes."""
     case = case_of(tmp_path, kind)
@@ -122,7 +123,7 @@ def test_requests_without_end(world2, kind, in_turn, tmp_path):
     check(results, torch_jobs.answers_alone(case, given), exact=kind != "sharded")
 
 
-@pytest.mark.parametrize("kind", ["wave", "branches"])
+@pytest.mark.parametrize("kind", everyday(["wave", "branches"], "wave"))
 def test_requests_of_any_shape(world2, kind, tmp_path):
     case = case_of(tmp_path, kind)
     given = torch_jobs.requests_of(case, COUNT, (LENGTH, LENGTH - 1, 1))
@@ -142,7 +143,10 @@ def test_none_at_all(world2, tmp_path):
     assert world2.run(torch_jobs.serve, case_of(tmp_path, "looped"), [], Load()) == [(0, {})] * 2
 
 
-@pytest.mark.parametrize("groups", [[(0, 1), (2, 3)], [(0, 1), (1, 2)]], ids=["side-by-side", "one-after-the-other"])
+SIDE_BY_SIDE, ONE_AFTER_THE_OTHER = [(0, 1), (2, 3)], [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("groups", everyday([SIDE_BY_SIDE, ONE_AFTER_THE_OTHER], ONE_AFTER_THE_OTHER), ids=["side-by-side", "one-after-the-other"])
 def test_groups_of_one_world_answer_their_own_requests(world4, groups, tmp_path):
     """Ranks count how often they serve, and a rank of both groups counts twice."""
     case = case_of(tmp_path, "chain")
