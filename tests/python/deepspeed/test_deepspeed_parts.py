@@ -39,6 +39,7 @@ def test_defaults_of_the_section():
         "keep_order": False,
         "effort": None,
         "fallback": None,
+        "adapt": None,
     }
 
 
@@ -71,6 +72,7 @@ def stage(name, *ranks, has_backward=True):
 def program(**changes):
     values = {
         "plan_sha256": "3f2a91c0d4e5b6a7",
+        "placement_sha256": "0a1b",
         "placement_name": "gpt-4",
         "micro_batches": 8,
         "makespan": 27_000_000,
@@ -187,4 +189,5 @@ def test_trace_is_what_report_reads(tmp_path):
     (read,) = read_traces(tmp_path / "new")
     assert (read.step, read.step_seconds[-1], read.makespan) == (11, 5.5, 27_000_000)
     assert [(i.text, i.planned, i.measured) for i in read.instructions] == [("0F0", 5, 5), ("0B0", 10, 13)]
+    assert [(block.action, block.median, block.steps) for block in read.blocks] == [("B", 13, 11), ("F", 5, 11)]
     assert read.peak_memory > 0 and read.peak_memory_of in ("process", "accelerator")
