@@ -22,7 +22,7 @@ from ostinato.ranks.groups import everyones
 from ..randomness.random_state import random_state_kept
 from ..stages.buffers import Buffers
 from ..stages.idle import NAME as IDLE
-from .prints import KINDS, Difference, Print, Records, Step, compare, print_of, same
+from .prints import BEFORE, KINDS, Difference, Print, Records, Step, compare, print_of, same
 from ..upstream import Engine
 
 
@@ -55,8 +55,10 @@ class Recorder:
         return _merged(everyones((f"{replica}, slice {which}" if which else str(replica), mine)))
 
     def _records(self, steps: list[Step], itself: list[Difference]) -> Records:
-        eps = max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
-        return Records(steps, self._layers, sorted(self._left_out), self._unseen, eps, itself)
+        return Records(steps, self._layers, sorted(self._left_out), self._unseen, self._eps(), itself)
+
+    def _eps(self) -> float:
+        return max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
 
     def repeat(self, run: Callable[[], None]) -> None:
         """`run`: forwards and backwards of one step, on all ranks. Runs them twice from the same weights, buffers and random numbers, and
@@ -113,14 +115,18 @@ class Recorder:
         if not self._expected:
             return step(engine, **given)
         gradients = self._gradients()
+        before = {} if self._steps else {BEFORE: self._weights()}
         step(engine, **given)
         norm = engine._global_grad_norm  # not get_global_grad_norm(), which says more under a plan
-        self._now = {
+        self._now = before | {
             "gradients": gradients,
             "norm": {} if norm is None else {"": _print_of_number(norm)},
-            "weights": {name: print_of(tensor) for name, tensor in self._held(engine.module.named_parameters())},
+            "weights": self._weights(),
             "buffers": {name: print_of(tensor) for name, tensor in self._held(engine.module.named_buffers())},
         }
+
+    def _weights(self) -> dict[str, Print | None]:
+        return {name: print_of(tensor) for name, tensor in self._held(self._engine.module.named_parameters())}
 
     def _held(self, named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, Any]]:
         """Those that this rank holds all of."""
@@ -142,7 +148,8 @@ class Recorder:
             self._unseen = type(self._engine.optimizer).__name__
             return {}
         found = ((name, self._gradient(parameter)) for name, parameter in learning.items())
-        return {name: None if gradient is None else print_of(gradient) for name, gradient in found}
+        eps = self._eps()
+        return {name: None if gradient is None else print_of(gradient, eps=eps) for name, gradient in found}
 
     def _gradient(self, parameter: Any) -> torch.Tensor | None:
         if self._engine.using_bf16_optimizer:
@@ -192,7 +199,7 @@ def _merged(everyone: list[tuple[str, Records]]) -> Records:
     is name@replica.
     """
     layers: dict[str, int] = {}
-    steps: list[Step] = [{kind: {} for kind in KINDS} for _ in range(min(len(mine.steps) for _, mine in everyone))]
+    steps: list[Step] = [{kind: {} for kind in (*KINDS, BEFORE)} for _ in range(min(len(mine.steps) for _, mine in everyone))]
     for replica, mine in everyone:
         for step, own in zip(steps, mine.steps, strict=False):
             for kind, name, printed in ((kind, name, p) for kind in own for name, p in own[kind].items()):

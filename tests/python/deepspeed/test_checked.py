@@ -308,6 +308,22 @@ def test_adam_makes_a_step_of_rounding():
     assert [d.name for d in compare(a, b).differences if not d.rounding] == ["l0"]
 
 
+@pytest.mark.parametrize(("faint", "moved", "rounds"), [(100, 1.0, True), (0, 1.0, False), (100, 100.0, False)])
+def test_adam_makes_steps_of_the_faint_part_of_a_gradient(faint, moved, rounds):
+    """A bias of query, key and value in one: the key's share of its gradient is rounding. `moved`: by how much more the weights differ than Adam's step."""
+    made, eps = [], torch.finfo(torch.float32).eps
+    for sign in (1, -1):
+        gradient, step = NOISE.clone(), 0.01 * torch.ones(1000)
+        gradient[:faint] = sign * 1e-8
+        gradient[-1] += 1e-6 * sign
+        step[:100] *= sign * moved
+        record = records(l0=gradient)
+        record.steps[0]["gradients"] = {"l0": print_of(gradient, eps=eps)}
+        record.steps[0] |= {prints.BEFORE: {"l0": print_of(torch.zeros(1000))}, "weights": {"l0": print_of(step)}}
+        made.append(record)
+    assert compare(*made).within_rounding is rounds
+
+
 def test_a_gradient_that_was_rounding_alone_is_judged_again():
     a, b = records(l0=NOISE, l1=1e-10 * NOISE), records(l0=NOISE, l1=-1e-10 * NOISE)
     a.steps.extend(records(l0=NOISE, l1=NOISE).steps)
