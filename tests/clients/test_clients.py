@@ -157,6 +157,15 @@ def test_a_checkpoint_of_deepspeed_alone(train, plan):
     check(train("weights_only", AUTO), plain)
 
 
+def test_what_a_border_makes_contiguous(train, plan):
+    """It may round, which rank 0 says where nobody measures that it does not."""
+    plain, planned, checked = train("transposed"), train("transposed", plan), train("transposed", plan | {"check": 1})
+    check(planned, plain)
+    check(checked, plain)
+    assert "crosses from layer 5 to the next, or its gradient, is not contiguous" in planned.run.said
+    assert re.search(EQUAL, checked.run.said) and "is not contiguous" not in checked.run.said
+
+
 @pytest.mark.parametrize("kind", ["module", "environment", "iterator", "context", "logger"])
 def test_layers_that_share_state(train, plan, kind):
     """Against the contract: nothing says that losses are equal."""

@@ -87,7 +87,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
         if first is not None:
-            compare_with(self, first, run.section.require)
+            run.unsaid = []
+            compare_with(self, first, run.section.require, run.unsaid)
 
     def _plan_steps(self) -> None:
         """Each has a plan of its own from here on."""
@@ -247,11 +248,16 @@ class PlanEngine(PlanData, PlanCheckpoints):
         for said in run.readers.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
         mine = {layer for stage in run.stages for layer in run.written_again & set(stage.layers) if run.steps or not self._as_in_1f1b(stage, layer)}
-        several, again = (sorted(set[int]().union(*of_ranks)) for of_ranks in zip(*everyones((run.several, mine)), strict=True))
-        if several and run.keeps_bits:
-            announce.say(announce.several(several))
-        if again:
-            announce.say(announce.written_again(again))
+        everyone = zip(*everyones((run.several, run.strided, mine)), strict=True)
+        several, strided, again = (sorted(set[int]().union(*of_ranks)) for of_ranks in everyone)
+        said = [announce.several(several)] * bool(several and run.keeps_bits)
+        said += [announce.strided(strided)] * bool(strided and run.keeps_bits)
+        said += [announce.written_again(again)] * bool(again)
+        if run.unsaid is not None:
+            run.unsaid += said
+            return
+        for line in said:
+            announce.say(line)
 
     def _as_in_1f1b(self, stage: plans.Stage, layer: int) -> bool:
         run = self._ostinato
