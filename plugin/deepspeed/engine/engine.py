@@ -304,6 +304,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
             self._running_engine_backward = False
             self.module.show_all()
             run.items.clear()  # of a step that failed
+            if not evaluates:
+                self.fwd_outputs = [run.ended[batch] for batch in sorted(run.ended)]  # a subclass may report what is in it
+                run.ended = {}
             run.random_numbers.end(whole)
         run.batches_before += batches
         if not evaluates:

@@ -58,6 +58,7 @@ class Run:
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs
     batches_before: int = 0  # this step: of all steps and evaluations
+    ended: dict[int, Any] = field(default_factory=dict)  # in a step: by batch, what DeepSpeed's forward pass has noted of its loss
     loading: bool = False  # a batch is being read
     versions: dict[int, int] = field(default_factory=dict)  # step 1, as a backward begins: by layer, how often its buffers were written to
     written_again: set[int] = field(default_factory=set)  # layers that a backward runs forward again, and that write to buffers

@@ -11,6 +11,7 @@ from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentra
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import ShardedLogits
+from ostinato.profile.model.tensors import map_tensors
 from torch.utils.hooks import RemovableHandle
 
 from ..section import plans
@@ -69,6 +70,11 @@ def _tensors(values: Any) -> list[torch.Tensor]:
     return [t for t in (values if isinstance(values, tuple) else (values,)) if torch.is_tensor(t)]
 
 
+def _by_itself(loss: torch.Tensor) -> torch.Tensor:
+    """It may hold as much memory as the logits that it was reduced from."""
+    return loss if loss.untyped_storage().nbytes() <= loss.nbytes else loss.clone()
+
+
 def _gradients(outputs: Any) -> int:
     """How many tensors a backward starts from."""
     return sum(t.requires_grad for t in _tensors(outputs)) if isinstance(outputs, tuple) else 1
@@ -122,14 +128,15 @@ class StagePasses(Engine):
         run = self._ostinato
         copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
         with run.memory.forward(name) if run.memory else nullcontext():
-            outputs = self.forward_stage(stage, copies * micro_batch + stage.copy, inputs)
+            outputs = self.forward_stage(stage, batch := copies * micro_batch + stage.copy, inputs)
         if not stage.ends:
             return outputs
+        if self.fwd_outputs:  # a forward pass of the script's own may keep nothing
+            run.ended[batch] = map_tensors(_by_itself, self.fwd_outputs.pop())
         if not torch.is_tensor(self.loss):
             raise OstinatoError(f"the loss is a {type(self.loss).__name__}: a backward begins from one tensor (others: the model's get_additional_losses())")
         loss = self.scale(self.loss / self.gradient_accumulation_steps())
         self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
-        self.fwd_outputs.clear()  # evaluation reads it; a loss may hold as much memory as the logits that it was reduced from
         return loss
 
     def forward_stage(self, stage: Stage, batch: int, inputs: tuple | None):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe.schedule import OptimizerStep
+from ostinato.profile.model.tensors import map_tensors
 from ostinato.ranks.groups import everyones
 
 from ..randomness.random_state import random_state_kept
@@ -103,7 +104,7 @@ class Recorder:
     def _train(self, train: Callable, *args: Any, **given: Any) -> Any:
         loss = train(*args, **given)
         if self._expected:
-            self._now["loss"] = {"": _print_of_number(loss)}
+            self._now["loss"] = {"": _print_of_numbers(loss)}
             self._steps.append(self._now)
             if len(self._steps) == self._expected:
                 self._leave()
@@ -181,6 +182,13 @@ def _print_of_number(number: Any) -> Print:
     return print_of(torch.tensor(float(number), dtype=torch.float64))
 
 
+def _print_of_numbers(returned: Any) -> Print:
+    """What train_batch() returns: a subclass's may return several losses."""
+    numbers: list[torch.Tensor] = []
+    map_tensors(numbers.append, returned)
+    return print_of(torch.cat([number.detach().double().flatten().cpu() for number in numbers] or [torch.tensor([float(returned or 0)]).double()]))
+
+
 def _has_share(parameter: Any) -> bool:
     mapping = getattr(parameter, "_hp_mapping", None)
     return mapping is None or (not mapping.use_offload and torch.is_tensor(mapping.get_lp_grad_fragment(parameter._index_in_param_group)))
@@ -199,7 +207,7 @@ def _merged(everyone: list[tuple[str, Records]]) -> Records:
     is name@replica.
     """
     layers: dict[str, int] = {}
-    steps: list[Step] = [{kind: {} for kind in (*KINDS, BEFORE)} for _ in range(min(len(mine.steps) for _, mine in everyone))]
+    steps: list[Step] = [{kind: {} for kind in KINDS} for _ in range(min(len(mine.steps) for _, mine in everyone))]
     for replica, mine in everyone:
         for step, own in zip(steps, mine.steps, strict=False):
             for kind, name, printed in ((kind, name, p) for kind in own for name, p in own[kind].items()):

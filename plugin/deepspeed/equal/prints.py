@@ -35,8 +35,8 @@ import torch
 SUMS = 37  # of a sketch; a prime, so that a column of a matrix is spread over all of them
 BLOCK = 1771 * SUMS  # elements that are summed at once
 PIECE = 64  # blocks that are copied from a device at once
-BEFORE = "weights before"  # in the first step alone; nothing that is compared
-KINDS = {"loss": "loss", "gradients": "gradient", "norm": "gradient norm", "weights": "weight", "buffers": "buffer"}
+BEFORE = "weights before"  # in the first step alone
+KINDS = {BEFORE: "weight before step 1", "loss": "loss", "gradients": "gradient", "norm": "gradient norm", "weights": "weight", "buffers": "buffer"}
 STOCK = "DeepSpeed's 1F1B"
 
 
@@ -168,7 +168,7 @@ class Comparison:
         return "step 1" if self.steps == 1 else f"steps 1 {'and' if self.steps == 2 else 'to'} {self.steps}"
 
     def _compared(self) -> str:
-        words = [f"{kind}es" if kind == "loss" and self.steps > 1 else kind for kind in self.kinds if kind != "norm"]
+        words = [f"{kind}es" if kind == "loss" and self.steps > 1 else kind for kind in self.kinds if kind not in (BEFORE, "norm")]
         return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} of {self.layers} layer{'s'[: self.layers != 1]}"
 
 
@@ -183,21 +183,28 @@ def compare(first: Records, second: Records) -> Comparison:
     """`first`: DeepSpeed's own. O(tensors)."""
     left_out, unseen = {*first.left_out, *second.left_out}, first.unseen or second.unseen
     layers = first.layers | second.layers
-    names = ["", *(name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)]
+    compared = (name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)
+    names = ["", *(name for name in compared if name in second.layers or not _of_later_module(name))]
     steps = list(zip(first.steps, second.steps, strict=False))
-    kinds = [kind for kind in KINDS if any(of[kind] for step in steps for of in step) and not (unseen and kind == "gradients")]
+    kinds = [kind for kind in KINDS if any(of.get(kind) for step in steps for of in step) and not (unseen and kind == "gradients")]
     eps = max(first.eps, second.eps)
     judge = _Judge(layers, eps, first)
     found = [
         judge.difference(number, kind, name, (a[kind].get(name), b[kind].get(name)), a["gradients"])
         for number, (a, b) in enumerate(steps, 1)
         for kind in kinds
+        if kind in a and kind in b
         for name in names
         if not same(a[kind].get(name), b[kind].get(name))
     ]
     counted = len({layers[name] for name in names[1:]})
     itself = sorted(first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by))  # last gradients of rounding alone
     return Comparison(len(steps), counted, kinds, found, len(left_out), unseen, itself)
+
+
+def _of_later_module(name: str) -> bool:
+    """What is not tied in a tied module is another tensor on each rank that has the module; a plan may run all its layers on the first one's."""
+    return name.startswith("tied_modules.") and "@" in name
 
 
 def bound(eps: float) -> float:

@@ -331,6 +331,24 @@ def test_a_gradient_that_was_rounding_alone_is_judged_again():
     assert compare(a, b).sentence().startswith("step 2 differs from DeepSpeed's 1F1B beyond rounding: gradient of layer 1 (l1) by ")
 
 
+def test_weights_that_differed_before_step_1_are_named_first():
+    a, b = records(l0=NOISE, l1=NOISE), records(l0=2 * NOISE, l1=NOISE)
+    for record, factor in ((a, 1), (b, 2)):
+        record.steps[0][prints.BEFORE] = {"l1": print_of(factor * NOISE)}
+    assert "beyond rounding: weight before step 1 of layer 1 (l1) by 1, and 1 more layer" in compare(a, b).sentence()
+
+
+def test_tied_layers_that_run_on_one_module_are_compared_with_the_first():
+    """Of what is not tied in it, DeepSpeed's partition has another tensor on each rank."""
+    tied, of_second = "tied_modules.embed.positions", "tied_modules.embed.positions@0"
+    a, b = records(l0=NOISE), records(l0=NOISE)
+    for record, names in ((a, (tied, of_second)), (b, (tied,))):
+        record.steps[0]["gradients"] |= {name: print_of(NOISE * len(name)) for name in names}
+        record.layers.update(dict.fromkeys(names, 0))
+    assert compare(a, b).equal
+    assert not compare(b, a).within_rounding
+
+
 def test_integers_and_shapes_do_not_round():
     a, b, whole = records(l0=NOISE), records(l0=NOISE), torch.arange(100_000)
     a.steps[0]["buffers"], b.steps[0]["buffers"] = {"l0": print_of(whole)}, {"l0": print_of(whole + (whole == 5))}
