@@ -186,7 +186,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         self._refuse_failed("train_batch()")
         self.check_size()
         if not torch.is_grad_enabled():
-            return super().train_batch(data_iter)  # which DeepSpeed refuses before it reads anything
+            return super().train_batch()  # which DeepSpeed refuses before it reads anything
         with self._ostinato.outside.call("train_batch()"):
             return self._train(data_iter)
 
@@ -201,7 +201,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             run.readers.begin(data_iter)
             data_iter = run.random_numbers.before_step(data_iter)
         with self._whole_or_failed(f"step {self.global_steps + 1}"), run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
-            loss = super().train_batch(data_iter)
+            loss = super().train_batch(*[data_iter][: data_iter is not None])  # a subclass's may take none
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if run.gained is not None and not run.gained.over:
