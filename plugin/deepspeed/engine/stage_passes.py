@@ -167,7 +167,7 @@ class StagePasses(Engine):
         outputs = crossing(stage, outputs, run.stock_parts, self.has_attention_mask or self.has_bool_tensors)
         if self._steps_here <= 1 and _gradients(outputs) > 1 and (run.splits(stage) or not self._one_by_one(stage)):
             run.several.add(stage.layers[-1])
-        if self._steps_here <= 1 and _strided(outputs) and stage.layers[-1] + 1 not in run.stock_parts and self._leaves(stage):
+        if self._steps_here <= 1 and stage.layers[-1] + 1 not in run.stock_parts and self._leaves(stage) and _strided(outputs):
             run.strided.add(stage.layers[-1])
         alone = isinstance(outputs, tuple) and len(outputs) == 1
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
