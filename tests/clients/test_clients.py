@@ -167,6 +167,23 @@ def test_a_checkpoint_of_deepspeed_alone(train, plan):
     check(train("weights_only", AUTO), plain)
 
 
+def test_an_engine_with_a_forward_pass_that_keeps_several_losses(train, plan):
+    """It runs once for all layers of a rank, so a plan with several stages a rank is refused, and a search makes none."""
+    plain, found = train("reports"), train("reports", AUTO)
+    check(found, plain)
+    assert re.search(EQUAL, found.run.said)
+    assert "Reporting has its own forward pass" in refused(train("reports", plan))
+
+
+def test_what_a_border_makes_contiguous(train, plan):
+    """It may round, which rank 0 says where nobody measures that it does not."""
+    plain, planned, checked = train("transposed"), train("transposed", plan), train("transposed", plan | {"check": 1})
+    check(planned, plain)
+    check(checked, plain)
+    assert "crosses from layer 5 to the next, or its gradient, is not contiguous" in planned.run.said
+    assert re.search(EQUAL, checked.run.said) and "is not contiguous" not in checked.run.said
+
+
 @pytest.mark.parametrize("kind", everyday(["module", "environment", "iterator", "context", "logger"], "module"))
 def test_layers_that_share_state(train, plan, kind):
     """Against the contract: nothing says that losses are equal."""

@@ -87,7 +87,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
         if first is not None:
-            compare_with(self, first, run.section.require)
+            run.unsaid = []
+            compare_with(self, first, run.section.require, run.unsaid)
 
     def _plan_steps(self) -> None:
         """Each has a plan of its own from here on."""
@@ -185,7 +186,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         self._refuse_failed("train_batch()")
         self.check_size()
         if not torch.is_grad_enabled():
-            return super().train_batch(data_iter)  # which DeepSpeed refuses before it reads anything
+            return super().train_batch()  # which DeepSpeed refuses before it reads anything
         with self._ostinato.outside.call("train_batch()"):
             return self._train(data_iter)
 
@@ -202,7 +203,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             run.readers.begin(data_iter)
             data_iter = run.random_numbers.before_step(data_iter)
         with self._whole_or_failed(f"step {self.global_steps + 1}"), run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
-            loss = super().train_batch(data_iter)
+            loss = super().train_batch(*[data_iter][: data_iter is not None])  # a subclass's may take none
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if run.adapt is not None:
@@ -251,11 +252,16 @@ class PlanEngine(PlanData, PlanCheckpoints):
         for said in run.readers.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
         mine = {layer for stage in run.stages for layer in run.written_again & set(stage.layers) if run.steps or not self._as_in_1f1b(stage, layer)}
-        several, again = (sorted(set[int]().union(*of_ranks)) for of_ranks in zip(*everyones((run.several, mine)), strict=True))
-        if several and run.keeps_bits:
-            announce.say(announce.several(several))
-        if again:
-            announce.say(announce.written_again(again))
+        everyone = zip(*everyones((run.several, run.strided, mine)), strict=True)
+        several, strided, again = (sorted(set[int]().union(*of_ranks)) for of_ranks in everyone)
+        said = [announce.several(several)] * bool(several and run.keeps_bits)
+        said += [announce.strided(strided)] * bool(strided and run.keeps_bits)
+        said += [announce.written_again(again)] * bool(again)
+        if run.unsaid is not None:
+            run.unsaid += said
+            return
+        for line in said:
+            announce.say(line)
 
     def _as_in_1f1b(self, stage: plans.Stage, layer: int) -> bool:
         run = self._ostinato
@@ -302,6 +308,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
             self._running_engine_backward = False
             self.module.show_all()
             run.items.clear()  # of a step that failed
+            if not evaluates:
+                self.fwd_outputs = [run.ended[batch] for batch in sorted(run.ended)]  # a subclass may report what is in it
+                run.ended = {}
             run.random_numbers.end(whole)
         run.batches_before += batches
         if not evaluates:

@@ -60,11 +60,14 @@ class Run:
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs
     batches_before: int = 0  # this step: of all steps and evaluations
+    ended: dict[int, Any] = field(default_factory=dict)  # in a step: by batch, what DeepSpeed's forward pass has noted of its loss
     loading: bool = False  # a batch is being read
     versions: dict[int, int] = field(default_factory=dict)  # step 1, as a backward begins: by layer, how often its buffers were written to
     written_again: set[int] = field(default_factory=set)  # layers that a backward runs forward again, and that write to buffers
     several: set[int] = field(default_factory=set)  # layers after which several tensors with gradients cross a border of one run alone
+    strided: set[int] = field(default_factory=set)  # likewise: layers after which tensors or gradients cross that a border makes contiguous
     hooks: list[RemovableHandle] = field(default_factory=list)  # of step 1
+    unsaid: list[str] | None = None  # of what step 1 has shown, until it is measured whether that makes a difference; None: nobody measures
     keeps_bits: bool = False  # losses are expected to be those of 1F1B bit for bit
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1
     failed: str = ""  # what an error ended half-way, in words: ranks are out of step since

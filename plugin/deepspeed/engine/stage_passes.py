@@ -11,6 +11,7 @@ from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentra
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import ShardedLogits
+from ostinato.profile.model.tensors import map_tensors
 from torch.utils.hooks import RemovableHandle
 
 from ..section import plans
@@ -65,9 +66,29 @@ def _ask_for_gradient(inputs: Any) -> None:
             tensor.requires_grad_()
 
 
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [t for t in (values if isinstance(values, tuple) else (values,)) if torch.is_tensor(t)]
+
+
+def _by_itself(loss: torch.Tensor) -> torch.Tensor:
+    """It may hold as much memory as the logits that it was reduced from."""
+    return loss if loss.untyped_storage().nbytes() <= loss.nbytes else loss.clone()
+
+
 def _gradients(outputs: Any) -> int:
     """How many tensors a backward starts from."""
-    return sum(torch.is_tensor(t) and t.requires_grad for t in outputs) if isinstance(outputs, tuple) else 1
+    return sum(t.requires_grad for t in _tensors(outputs)) if isinstance(outputs, tuple) else 1
+
+
+def _strided(values: Any) -> bool:
+    return any(not tensor.is_contiguous() for tensor in _tensors(values))
+
+
+def _look_at_gradients(values: Any, layer: int, noted: set[int]) -> None:
+    """`layer`, which handed on `values`, is noted where a gradient comes back that is not contiguous."""
+    for tensor in _tensors(values):
+        if tensor.requires_grad:
+            tensor.register_hook(lambda gradient: noted.add(layer) if _strided(gradient) else None)
 
 
 class StagePasses(Engine):
@@ -93,6 +114,9 @@ class StagePasses(Engine):
             def look(module, inputs, outputs) -> None:
                 if _gradients(outputs) > 1:
                     run.several.add(layer)
+                if _strided(outputs):
+                    run.strided.add(layer)
+                _look_at_gradients(outputs, layer, run.strided)
 
             return look
 
@@ -104,14 +128,15 @@ class StagePasses(Engine):
         run = self._ostinato
         copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
         with run.memory.forward(name) if run.memory else nullcontext():
-            outputs = self.forward_stage(stage, copies * micro_batch + stage.copy, inputs)
+            outputs = self.forward_stage(stage, batch := copies * micro_batch + stage.copy, inputs)
         if not stage.ends:
             return outputs
+        if self.fwd_outputs:  # a forward pass of the script's own may keep nothing
+            run.ended[batch] = map_tensors(_by_itself, self.fwd_outputs.pop())
         if not torch.is_tensor(self.loss):
             raise OstinatoError(f"the loss is a {type(self.loss).__name__}: a backward begins from one tensor (others: the model's get_additional_losses())")
         loss = self.scale(self.loss / self.gradient_accumulation_steps())
         self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
-        self.fwd_outputs.clear()  # evaluation reads it; a loss may hold as much memory as the logits that it was reduced from
         return loss
 
     def forward_stage(self, stage: Stage, batch: int, inputs: tuple | None):
@@ -121,6 +146,8 @@ class StagePasses(Engine):
             inputs = _taken(stage, self._read(stage, batch, "inputs"), inputs)
         elif inputs is not None:
             inputs = _handed_on(inputs)
+            if self._steps_here <= 1 and stage.first not in run.stock_parts:
+                _look_at_gradients(inputs, stage.first - 1, run.strided)
         if torch.is_grad_enabled() and self._reentrant_activation_checkpointing() and self.module.learns(stage):
             _ask_for_gradient(inputs)
         labels = self._read(stage, batch, "labels") if stage.ends else None  # reading goes through these buffers
@@ -140,8 +167,14 @@ class StagePasses(Engine):
         outputs = crossing(stage, outputs, run.stock_parts, self.has_attention_mask or self.has_bool_tensors)
         if self._steps_here <= 1 and _gradients(outputs) > 1 and (run.splits(stage) or not self._one_by_one(stage)):
             run.several.add(stage.layers[-1])
+        if self._steps_here <= 1 and stage.layers[-1] + 1 not in run.stock_parts and self._leaves(stage) and _strided(outputs):
+            run.strided.add(stage.layers[-1])
         alone = isinstance(outputs, tuple) and len(outputs) == 1
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
+
+    def _leaves(self, stage: Stage) -> bool:
+        """What the stage makes goes to another rank."""
+        return any(self._ostinato.stages[after].ranks != stage.ranks for after in stage.outputs)
 
     def _read(self, stage: Stage, batch: int, name: str):
         """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for the others."""

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe.schedule import OptimizerStep
+from ostinato.profile.model.tensors import map_tensors
 from ostinato.ranks.groups import everyones
 
 from ..randomness.random_state import random_state_kept
 from ..stages.buffers import Buffers
 from ..stages.idle import NAME as IDLE
-from .prints import KINDS, Difference, Print, Records, Step, compare, print_of, same
+from .prints import BEFORE, KINDS, Difference, Print, Records, Step, compare, print_of, same
 from ..upstream import Engine
 
 
@@ -55,8 +56,10 @@ class Recorder:
         return _merged(everyones((f"{replica}, slice {which}" if which else str(replica), mine)))
 
     def _records(self, steps: list[Step], itself: list[Difference]) -> Records:
-        eps = max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
-        return Records(steps, self._layers, sorted(self._left_out), self._unseen, eps, itself)
+        return Records(steps, self._layers, sorted(self._left_out), self._unseen, self._eps(), itself)
+
+    def _eps(self) -> float:
+        return max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
 
     def repeat(self, run: Callable[[], None]) -> None:
         """`run`: forwards and backwards of one step, on all ranks. Runs them twice from the same weights, buffers and random numbers, and
@@ -101,7 +104,7 @@ class Recorder:
     def _train(self, train: Callable, *args: Any, **given: Any) -> Any:
         loss = train(*args, **given)
         if self._expected:
-            self._now["loss"] = {"": _print_of_number(loss)}
+            self._now["loss"] = {"": _print_of_numbers(loss)}
             self._steps.append(self._now)
             if len(self._steps) == self._expected:
                 self._leave()
@@ -113,14 +116,18 @@ class Recorder:
         if not self._expected:
             return step(engine, **given)
         gradients = self._gradients()
+        before = {} if self._steps else {BEFORE: self._weights()}
         step(engine, **given)
         norm = engine._global_grad_norm  # not get_global_grad_norm(), which says more under a plan
-        self._now = {
+        self._now = before | {
             "gradients": gradients,
             "norm": {} if norm is None else {"": _print_of_number(norm)},
-            "weights": {name: print_of(tensor) for name, tensor in self._held(engine.module.named_parameters())},
+            "weights": self._weights(),
             "buffers": {name: print_of(tensor) for name, tensor in self._held(engine.module.named_buffers())},
         }
+
+    def _weights(self) -> dict[str, Print | None]:
+        return {name: print_of(tensor) for name, tensor in self._held(self._engine.module.named_parameters())}
 
     def _held(self, named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, Any]]:
         """Those that this rank holds all of."""
@@ -142,7 +149,8 @@ class Recorder:
             self._unseen = type(self._engine.optimizer).__name__
             return {}
         found = ((name, self._gradient(parameter)) for name, parameter in learning.items())
-        return {name: None if gradient is None else print_of(gradient) for name, gradient in found}
+        eps = self._eps()
+        return {name: None if gradient is None else print_of(gradient, eps=eps) for name, gradient in found}
 
     def _gradient(self, parameter: Any) -> torch.Tensor | None:
         if self._engine.using_bf16_optimizer:
@@ -172,6 +180,13 @@ class Recorder:
 def _print_of_number(number: Any) -> Print:
     """Its dtype is another on ranks that DeepSpeed has sent it to."""
     return print_of(torch.tensor(float(number), dtype=torch.float64))
+
+
+def _print_of_numbers(returned: Any) -> Print:
+    """What train_batch() returns: a subclass's may return several losses."""
+    numbers: list[torch.Tensor] = []
+    map_tensors(numbers.append, returned)
+    return print_of(torch.cat([number.detach().double().flatten().cpu() for number in numbers] or [torch.tensor([float(returned or 0)]).double()]))
 
 
 def _has_share(parameter: Any) -> bool:

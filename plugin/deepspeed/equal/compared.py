@@ -15,9 +15,9 @@ WHY = (
 )
 
 
-def compare_with(engine: Engine, first: str, require: bool) -> None:
+def compare_with(engine: Engine, first: str, require: bool, unsaid: list[str]) -> None:
     """`first`: Records of the first start, as text. The step after the last that is compared does not begin where they differ beyond rounding,
-    unless `require` is off. All ranks must call it.
+    unless `require` is off. `unsaid`: why they may differ, as step 1 shows, for rank 0 to say where they do. All ranks must call it.
     """
     theirs = Records.from_text(first)
     recorder, train = Recorder(engine, len(theirs.steps)), engine.train_batch
@@ -28,14 +28,16 @@ def compare_with(engine: Engine, first: str, require: bool) -> None:
         loss = train(*args, **kwargs)
         left -= 1
         if left == 0:
-            _tell(theirs, recorder.all(), require)
+            _tell(theirs, recorder.all(), require, unsaid)
         return loss
 
     vars(engine)["train_batch"] = train_batch
 
 
-def _tell(theirs: Records, ours: Records, require: bool) -> None:
+def _tell(theirs: Records, ours: Records, require: bool, unsaid: list[str]) -> None:
     told = compare(theirs, ours)
+    for why in unsaid if not told.equal else []:
+        say(why)
     if require and not told.within_rounding:
         raise OstinatoError(f'{told.sentence()} ({WHY}); "require": false in the "ostinato" section lets the run go on all the same')
     say(f"measured: {told.sentence()}")

@@ -10,7 +10,9 @@ a rule), where their digests differ.
 *Up to rounding* is a distance of at most sqrt(eps) / 4 of the first's norm: 9e-5 in fp32, 8e-3 in fp16 and TF32, 2e-2 in bf16. eps is of
 the coarsest dtype that the model computes in: sums in fp32 of what bf16 made have its digits. A gradient that only rounding keeps from zero
 (a key's bias before a softmax) has no digits that could agree: it may differ by eps of the norm of all gradients. Adam makes a whole step
-of it, so that tensor's weights count as rounding from there on. What overflowed in both agrees. Integers must be equal.
+of it, so that tensor's weights count as rounding from there on. Of one tensor, such may be a part (the bias of query, key and value in one): where
+its gradient rounds, weights may differ by what the optimizer has moved its faint elements, those of at most sqrt(eps) / 4 of their root mean
+square. What overflowed in both agrees. Integers must be equal.
 
 Where 1F1B differs from itself beyond rounding, when it runs a step once more, twice that is added (in each step, as weights drift): kernels that add in
 an order that they do not keep. Beyond sqrt(eps) nothing is added: no order explains it, but a layer that keeps state, or draws from a generator that
@@ -25,6 +27,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -32,7 +35,8 @@ import torch
 SUMS = 37  # of a sketch; a prime, so that a column of a matrix is spread over all of them
 BLOCK = 1771 * SUMS  # elements that are summed at once
 PIECE = 64  # blocks that are copied from a device at once
-KINDS = {"loss": "loss", "gradients": "gradient", "norm": "gradient norm", "weights": "weight", "buffers": "buffer"}
+BEFORE = "weights before"  # in the first step alone
+KINDS = {BEFORE: "weight before step 1", "loss": "loss", "gradients": "gradient", "norm": "gradient norm", "weights": "weight", "buffers": "buffer"}
 STOCK = "DeepSpeed's 1F1B"
 
 
@@ -43,6 +47,7 @@ class Print(NamedTuple):
     digest: str
     norm: float
     sketch: list[float]  # of a difference of tensors, it is the difference of theirs
+    faint: float = 0.0  # which share of its elements; of gradients
 
 
 Step = dict[str, dict[str, Print | None]]  # by KINDS and the tensor's name ("" of what the model has one of); None: no gradient
@@ -91,22 +96,25 @@ def _signs(seed: int) -> torch.Tensor:
     return drawn.to(torch.float64) * 2 - 1
 
 
-def print_of(tensor: torch.Tensor, piece: int = PIECE) -> Print:
-    """`piece`: blocks that are on the processor at a time. O(elements)."""
+def print_of(tensor: torch.Tensor, piece: int = PIECE, eps: float = 0.0) -> Print:
+    """`piece`: blocks that are on the processor at a time. `eps`: faint elements are counted, as of a gradient. O(elements)."""
     tensor = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
     kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
     flat = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(-1).contiguous()
     digest = hashlib.sha1(kind.encode(), usedforsecurity=False)  # the fastest there is; no one forges gradients
-    sums, square = torch.zeros(SUMS, dtype=torch.float64), 0.0
+    sums, square, faint = torch.zeros(SUMS, dtype=torch.float64), 0.0, 0
     for begin in range(0, len(flat), piece * BLOCK):
         held = flat[begin : begin + piece * BLOCK].cpu()
         digest.update(held.view(torch.uint8).numpy().data)
         for block, values in enumerate(held.split(BLOCK), begin // BLOCK):
             values = values.to(torch.float64)
             square += float(values.dot(values))
+            if eps:  # of a block, whose elements are like the tensor's
+                sizes = values.abs()
+                faint += int(((sizes > 0) & (sizes <= bound(eps) * values.square().mean().sqrt())).sum())
             rows = torch.nn.functional.pad(values, (0, -len(values) % SUMS)).view(-1, SUMS)
             sums += (rows * _signs(0)[: len(rows)]).sum(0) * _signs(1)[block % len(_signs(1))]
-    return Print(kind, digest.hexdigest(), math.sqrt(square), sums.tolist())
+    return Print(kind, digest.hexdigest(), math.sqrt(square), sums.tolist(), faint / max(1, len(flat)))
 
 
 def same(first: Print | None, second: Print | None) -> bool:
@@ -160,7 +168,7 @@ class Comparison:
         return "step 1" if self.steps == 1 else f"steps 1 {'and' if self.steps == 2 else 'to'} {self.steps}"
 
     def _compared(self) -> str:
-        words = [f"{kind}es" if kind == "loss" and self.steps > 1 else kind for kind in self.kinds if kind != "norm"]
+        words = [f"{kind}es" if kind == "loss" and self.steps > 1 else kind for kind in self.kinds if kind not in (BEFORE, "norm")]
         return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} of {self.layers} layer{'s'[: self.layers != 1]}"
 
 
@@ -175,37 +183,45 @@ def compare(first: Records, second: Records) -> Comparison:
     """`first`: DeepSpeed's own. O(tensors)."""
     left_out, unseen = {*first.left_out, *second.left_out}, first.unseen or second.unseen
     layers = first.layers | second.layers
-    names = ["", *(name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)]
+    compared = (name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)
+    names = ["", *(name for name in compared if name in second.layers or not _of_later_module(name))]
     steps = list(zip(first.steps, second.steps, strict=False))
-    kinds = [kind for kind in KINDS if any(of[kind] for step in steps for of in step) and not (unseen and kind == "gradients")]
+    kinds = [kind for kind in KINDS if any(of.get(kind) for step in steps for of in step) and not (unseen and kind == "gradients")]
     eps = max(first.eps, second.eps)
-    judge = _Judge(layers, eps, first.itself)
+    judge = _Judge(layers, eps, first)
     found = [
         judge.difference(number, kind, name, (a[kind].get(name), b[kind].get(name)), a["gradients"])
         for number, (a, b) in enumerate(steps, 1)
         for kind in kinds
+        if kind in a and kind in b
         for name in names
         if not same(a[kind].get(name), b[kind].get(name))
     ]
     counted = len({layers[name] for name in names[1:]})
-    itself = sorted(first.itself, key=lambda d: (d.rounding and d.by > _bound(eps), -d.by))  # last gradients of rounding alone
+    itself = sorted(first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by))  # last gradients of rounding alone
     return Comparison(len(steps), counted, kinds, found, len(left_out), unseen, itself)
 
 
-def _bound(eps: float) -> float:
+def _of_later_module(name: str) -> bool:
+    """What is not tied in a tied module is another tensor on each rank that has the module; a plan may run all its layers on the first one's."""
+    return name.startswith("tied_modules.") and "@" in name
+
+
+def bound(eps: float) -> float:
     return math.sqrt(eps) / 4
 
 
 class _Judge:
     """Of differences in the order in which they arise."""
 
-    def __init__(self, layers: dict[str, int], eps: float, itself: Sequence[Difference]):
-        self._layers, self._eps = layers, eps
-        beyond = [d for d in itself if not d.rounding]
+    def __init__(self, layers: dict[str, int], eps: float, first: Records):
+        self._layers, self._eps, self._steps = layers, eps, first.steps
+        beyond = [d for d in first.itself if not d.rounding]
         self._itself: dict[int, float] = {}  # by layer: what 1F1B differs from itself by
         if max((d.by for d in beyond), default=0.0) <= math.sqrt(eps):
             self._itself = {layer: max(d.by for d in beyond if d.layer == layer) for layer in {d.layer for d in beyond}}
         self._noisy: set[str] = set()  # names of tensors that have had a gradient of rounding alone
+        self._faint: dict[str, float] = {}  # by the name of a tensor that has had a gradient that rounds: the largest share of faint elements
 
     def difference(self, step: int, kind: str, name: str, pair: tuple[Print | None, Print | None], gradients: dict[str, Print | None]) -> Difference:
         a, b = pair
@@ -222,6 +238,9 @@ class _Judge:
         unsteady = not overflows and self._bound(a) > 0 and distance <= (self._bound(a) + self._unsteady(step, layer)) * a.norm
         if kind == "gradients" and (noise or unsteady) and not close:
             self._noisy.add(name)
+        if kind == "gradients":
+            self._faint[name] = max(self._faint.get(name, 0.0), a.faint, b.faint)
+        close = close or (kind == "weights" and not overflows and distance <= self._bound(a) * a.norm + self._moved_by_rounding(step, name))
         rounding = close or noise or unsteady or (kind == "weights" and name in self._noisy)
         return Difference(step, kind, name, layer, distance / a.norm if a.norm else math.inf, rounding)
 
@@ -231,5 +250,13 @@ class _Judge:
             return 2 * self._itself.get(layer, 0.0)
         return 2 * step * max(self._itself.values(), default=0.0)
 
+    def _moved_by_rounding(self, step: int, name: str) -> float:
+        """How far two optimizers that take steps of one length, whatever the gradient's, can come apart by the faint elements of a tensor."""
+        if not (faint := self._faint.get(name, 0.0)):
+            return 0.0
+        seen = [of.get(name) for of in (self._steps[0].get(BEFORE, {}), *(of["weights"] for of in self._steps[:step]))]
+        moves = (math.dist(a.sketch, b.sketch) for a, b in pairwise(seen) if a and b)
+        return 2 * math.sqrt(faint) * sum(moves)
+
     def _bound(self, of: Print) -> float:
-        return _bound(self._eps) if "float" in of.kind or "complex" in of.kind else 0.0
+        return bound(self._eps) if "float" in of.kind or "complex" in of.kind else 0.0

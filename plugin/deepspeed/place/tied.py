@@ -21,10 +21,9 @@ from .holdings import tensors_of
 
 def source_of(names: list[str | None], before: list[int], owners: list[tuple[int, ...]], unit: str, target: int) -> int:
     """The rank that has built, in DeepSpeed's partition, what `target` is to hold of `unit`. By layer: `names` of units, the rank
-    `before`, and `owners`. `target` itself where one of its layers stays.
+    `before`, and `owners`.
     """
-    sources = [rank for name, rank, ranks in zip(names, before, owners, strict=True) if name == unit and target in ranks]
-    return target if target in sources else sources[0]
+    return next(rank for name, rank, ranks in zip(names, before, owners, strict=True) if name == unit and target in ranks)
 
 
 def beside(spec, module: torch.nn.Module) -> list[str]:

@@ -152,7 +152,7 @@ class FirstPass:
         """Seconds of whole steps of DeepSpeed's own engine, warm, on the slowest rank: on the micro-batches of the last step, each of which
         takes as long to read as these did. Nothing that the script sees of its steps is called, and what they change is gone in the second start."""
         engine, read = self._engine, self._reading_takes() / 1e9
-        vars(engine).update(lr_scheduler=None, steps_per_print=lambda: sys.maxsize)
+        vars(engine).update(lr_scheduler=None, steps_per_print=lambda: sys.maxsize, _aggregate_total_loss=partial(_aggregated, engine))
         engine.monitor.enabled = False
         seconds: list[float] = []
         while len(seconds) < LEAST_STEPS or (len(seconds) < STEPS and sum(seconds) < ENOUGH_S):
@@ -199,6 +199,13 @@ def _chosen(engine: Engine, items: list, named: str | None) -> tuple[list[int], 
     sizes = [agreed([everyone[rank] for rank in ranks]) for ranks in engine.grid.pipe_groups][0]
     chosen = chosen_of(sizes)
     return chosen, [sizes[i] for i in chosen]
+
+
+def _aggregated(engine: Engine) -> Any:
+    """The loss of a step, which a forward pass of the script's own may not have summed."""
+    if engine.total_loss is None and engine.is_last_stage():
+        engine.total_loss = torch.zeros((), device=engine.device)
+    return PipelineEngine._aggregate_total_loss(engine)
 
 
 def _run_step(engine: Engine, items: list) -> None:

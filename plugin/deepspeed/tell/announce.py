@@ -43,6 +43,14 @@ def several(layers: list[int]) -> str:
     )
 
 
+def strided(layers: list[int]) -> str:
+    """What rank 0 says after step 1 of layers that hand on, or are given back, a transposed tensor, say."""
+    return (
+        f"what crosses from layer {', '.join(map(str, layers))} to the next, or its gradient, is not contiguous, which a border makes it, and only one of the "
+        f"plan and DeepSpeed's partition cuts there: expected: the losses of 1F1B {ROUNDED}"
+    )
+
+
 def written_again(layers: list[int]) -> str:
     """What rank 0 says after step 1 of layers with activation checkpointing and, say, BatchNorm."""
     return (

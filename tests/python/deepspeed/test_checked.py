@@ -309,11 +309,45 @@ def test_adam_makes_a_step_of_rounding():
     assert [d.name for d in compare(a, b).differences if not d.rounding] == ["l0"]
 
 
+@pytest.mark.parametrize(("faint", "moved", "rounds"), [(100, 1.0, True), (0, 1.0, False), (100, 100.0, False)])
+def test_adam_makes_steps_of_the_faint_part_of_a_gradient(faint, moved, rounds):
+    """A bias of query, key and value in one: the key's share of its gradient is rounding. `moved`: by how much more the weights differ than Adam's step."""
+    made, eps = [], torch.finfo(torch.float32).eps
+    for sign in (1, -1):
+        gradient, step = NOISE.clone(), 0.01 * torch.ones(1000)
+        gradient[:faint] = sign * 1e-8
+        gradient[-1] += 1e-6 * sign
+        step[:100] *= sign * moved
+        record = records(l0=gradient)
+        record.steps[0]["gradients"] = {"l0": print_of(gradient, eps=eps)}
+        record.steps[0] |= {prints.BEFORE: {"l0": print_of(torch.zeros(1000))}, "weights": {"l0": print_of(step)}}
+        made.append(record)
+    assert compare(*made).within_rounding is rounds
+
+
 def test_a_gradient_that_was_rounding_alone_is_judged_again():
     a, b = records(l0=NOISE, l1=1e-10 * NOISE), records(l0=NOISE, l1=-1e-10 * NOISE)
     a.steps.extend(records(l0=NOISE, l1=NOISE).steps)
     b.steps.extend(records(l0=NOISE, l1=2 * NOISE).steps)
     assert compare(a, b).sentence().startswith("step 2 differs from DeepSpeed's 1F1B beyond rounding: gradient of layer 1 (l1) by ")
+
+
+def test_weights_that_differed_before_step_1_are_named_first():
+    a, b = records(l0=NOISE, l1=NOISE), records(l0=2 * NOISE, l1=NOISE)
+    for record, factor in ((a, 1), (b, 2)):
+        record.steps[0][prints.BEFORE] = {"l1": print_of(factor * NOISE)}
+    assert "beyond rounding: weight before step 1 of layer 1 (l1) by 1, and 1 more layer" in compare(a, b).sentence()
+
+
+def test_tied_layers_that_run_on_one_module_are_compared_with_the_first():
+    """Of what is not tied in it, DeepSpeed's partition has another tensor on each rank."""
+    tied, of_second = "tied_modules.embed.positions", "tied_modules.embed.positions@0"
+    a, b = records(l0=NOISE), records(l0=NOISE)
+    for record, names in ((a, (tied, of_second)), (b, (tied,))):
+        record.steps[0]["gradients"] |= {name: print_of(NOISE * len(name)) for name in names}
+        record.layers.update(dict.fromkeys(names, 0))
+    assert compare(a, b).equal
+    assert not compare(b, a).within_rounding
 
 
 def test_integers_and_shapes_do_not_round():

@@ -77,8 +77,10 @@ def test_what_is_not_tied_goes_with_its_layer(world2, stock, tmp_path, name, cut
     assert {word for _, word in ours} == {word for _, word in theirs}
 
 
-def test_both_on_one_rank_train_alike(world2, stock, tmp_path):
-    plan = make_plan(tmp_path, Layout("wave", (1, 3, 4), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
+@pytest.mark.parametrize("ranks", [(0, 1, 1, 0), (1, 0, 0, 1)])
+def test_both_on_one_rank_train_alike(world2, stock, tmp_path, ranks):
+    """Also on the rank of the last one, which has a module already."""
+    plan = make_plan(tmp_path, Layout("wave", (1, 3, 4), ranks), LAYERS, MICRO_BATCHES)
     theirs, ours = stock(world2, BASE, trained), world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}}))
     assert ours[0][0] == pytest.approx(theirs[0][0], rel=1e-5)
 
@@ -86,7 +88,7 @@ def test_both_on_one_rank_train_alike(world2, stock, tmp_path):
 def test_of_whom_a_rank_takes_its_module():
     names, before = ["t", None, None, "t"], [0, 0, 1, 1]
     assert source_of(names, before, [(1,), (0,), (0,), (0,)], "t", 1) == 0 and source_of(names, before, [(1,), (0,), (0,), (0,)], "t", 0) == 1
-    assert source_of(names, before, [(0,), (1,), (1,), (0,)], "t", 0) == 0  # the first
+    assert source_of(names, before, [(0,), (1,), (1,), (0,)], "t", 0) == source_of(names, before, [(1,), (0,), (0,), (1,)], "t", 1) == 0  # the first
 
 
 def test_layers_of_one_module_stay_together_where_not_all_of_it_is_tied():
