@@ -254,13 +254,13 @@ class PlanEngine(PlanData, PlanCheckpoints):
         mine = {layer for stage in run.stages for layer in run.written_again & set(stage.layers) if run.steps or not self._as_in_1f1b(stage, layer)}
         everyone = zip(*everyones((run.several, run.strided, mine)), strict=True)
         several, strided, again = (sorted(set[int]().union(*of_ranks)) for of_ranks in everyone)
-        said = [announce.several(several)] * bool(several and run.keeps_bits)
-        said += [announce.strided(strided)] * bool(strided and run.keeps_bits)
-        said += [announce.written_again(again)] * bool(again)
+        notes = [announce.several(several)] * bool(several and run.keeps_bits)
+        notes += [announce.strided(strided)] * bool(strided and run.keeps_bits)
+        notes += [announce.written_again(again)] * bool(again)
         if run.unsaid is not None:
-            run.unsaid += said
+            run.unsaid += notes
             return
-        for line in said:
+        for line in notes:
             announce.say(line)
 
     def _as_in_1f1b(self, stage: plans.Stage, layer: int) -> bool:
