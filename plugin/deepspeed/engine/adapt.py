@@ -27,11 +27,11 @@ from pydantic import BaseModel
 from ..errors import OstinatoError
 from ..section import plans
 from ..section.config import Adapting, Paths, Search
-from ..section.search import ADAPTED, BASE, BASE_DEVICES, FILES, PLACEMENT, PLAN
+from ..section.search import ADAPTED, BASE, BASE_DEVICES, FILES, PLACEMENT, PLAN, PROFILE
 from ..tell.announce import say
 from ..tell.trace import blocks_of, means_of
 
-PROFILE, DEVICES = "profile.json", "devices.toml"  # what was measured
+DEVICES = "devices.toml"  # what was measured of them
 WARM_UP = 2  # steps that do not count
 
 # (texts of the new plan's files by their names, what the next start is to know): returns why the ranks cannot start again, where it returns

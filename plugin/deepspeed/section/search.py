@@ -30,6 +30,7 @@ from .config import Paths, Search, Section
 from ..errors import OstinatoError
 
 FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
+PROFILE = "profile.json"
 ADAPTED = "adapted"  # a folder in "output" (adapt)
 BASE, BASE_DEVICES = "base.json", "base-devices.toml"  # in it, what the plan was made from; devices only where they are not alike
 SIZES = "sizes.json"  # the profile that plans of steps follow, and the function that it was measured with
@@ -106,7 +107,7 @@ def _kept(section: Section, paths: Paths, devices: int) -> dict[str, str]:
     if paths.placement is not None:
         found = _of_placement(section.search or Search(), paths.placement, Size(devices, 1))
         return {PLAN: found.text, PLACEMENT: found.placement.text}
-    if not _has_kept(paths):
+    if not _has_kept(paths) or _devices_of_kept(paths) != devices:
         return {}
     assert paths.output is not None
     return {name: (paths.output / name).read_text() for name in FILES} | _kept_costs(section, paths.output)
@@ -123,8 +124,10 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
         Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
         Diagnostic(paths.output / PLAN).write(found.text)
         if section.adapt is not None and paths.profile is not None:
-            Diagnostic(paths.output / ADAPTED / BASE).write(Profile.from_file(paths.profile).restricted(size.restrictions).text)
-            (paths.output / ADAPTED / BASE_DEVICES).unlink(missing_ok=True)
+            base = paths.output / ADAPTED / BASE
+            if paths.profile != base:
+                Diagnostic(base).write(Profile.from_file(paths.profile).restricted(size.restrictions).text)
+            base.with_name(BASE_DEVICES).unlink(missing_ok=True)
     costs = _costs_by_size(section, paths)
     if section.auto and paths.output is not None and costs:
         Diagnostic(paths.output / SIZES).write(costs[SIZES])
@@ -152,6 +155,22 @@ def _kept_costs(section: Section, kept: Path) -> dict[str, str]:
 def _has_kept(paths: Paths) -> bool:
     """An earlier run has left a plan in "output"."""
     return paths.output is not None and all((paths.output / name).is_file() for name in FILES)
+
+
+def _devices_of_kept(paths: Paths) -> int:
+    assert paths.output is not None
+    try:
+        return len(Placement.from_file(paths.output / PLACEMENT).devices)
+    except Error as error:
+        raise OstinatoError(f'"output": {error}') from None
+
+
+def profile_for(paths: Paths, devices: int) -> Path | None:
+    """On rank 0: what an earlier run on another number of pipeline ranks has measured, where it lies in "output" beside its plan."""
+    if not _has_kept(paths) or _devices_of_kept(paths) == devices:
+        return None
+    assert paths.output is not None
+    return next((path for path in (paths.output / ADAPTED / BASE, paths.output / PROFILE) if path.is_file()), None)
 
 
 def _packed(texts: dict[str, str]) -> dict[str, str]:

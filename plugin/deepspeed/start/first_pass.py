@@ -43,6 +43,7 @@ from ostinato import _profiler
 from . import second_start
 from ..save import checkpoint, optimizer_state
 from ..section import plans
+from ..section.search import PROFILE
 from ..equal.checked import Recorder
 from ..errors import OstinatoError, Unsupported
 from ..graph_model import is_graph, layers_read
@@ -176,7 +177,7 @@ class FirstPass:
         profile = _profile(self._engine, items, len(chosen), sizes, read, bool(cores.sharing(self._prepared.places)), seconds)
         with TemporaryDirectory(prefix="ostinato-") as temporary:
             paths = self._prepared.checked()[1]
-            measured = (paths.output or Path(temporary)) / "profile.json"
+            measured = (paths.output or Path(temporary)) / PROFILE
             if profile:
                 write_text(measured, profile)
             self._prepared.paths = paths.model_copy(update={"profile": measured})

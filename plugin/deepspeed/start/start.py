@@ -35,7 +35,7 @@ from ..place.tied import bound_layers
 from ..section.refusals import check_own, check_run, check_slices, refuse_uneven, restrictions_of, untried_version
 from ..section.refused_keys import untried_keys, whole_messages
 from ..engine.run import Run
-from ..section.search import Size, shared_plan, texts_of
+from ..section.search import Size, profile_for, shared_plan, texts_of
 from ..data.sizes import size_function
 from ..upstream import Config, Engine, Model
 
@@ -90,7 +90,9 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
     model, config, (asked, paths) = kwargs["model"], kwargs["config_class"], prepared.checked()
     first = again.left_by_first() is None and placed_of(model) is None
     if first and asked.auto and paths.output is not None and not asked.check:
-        take_kept(prepared, model)  # of a section that was not known when the model was made
+        # A section that was not known when the model was made, or a plan for another number of ranks.
+        if not take_kept(prepared, model):
+            _search_for_these_ranks(prepared, model, config, type(engine))
     if asked.searches and not asked.auto and prepared.program is None:
         search(prepared, model, config, type(engine))
     if first and (asked.check or prepared.program is None):
@@ -98,6 +100,17 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
     placed = placed_of(model) or _place_late(prepared, model)
     check_own(type(engine), prepared.program, placed.stages, restrictions_of(model, type(engine), asked))
     _install(engine, original_init, placed, prepared, args, kwargs)
+
+
+def _search_for_these_ranks(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
+    """Where an earlier run has measured this model, and planned it for another number of ranks: nothing is measured again."""
+    paths, devices = prepared.checked()[1], model.topology().get_dim("pipe")
+    profile = everyones(profile_for(paths, devices) if dist.get_rank() == 0 else None)[0]
+    if profile is None:
+        return
+    say(f'the plan in "output" ({paths.output}) is for another number of ranks: one for {devices} is searched from its profile')
+    prepared.paths, prepared.kept = paths.model_copy(update={"profile": profile}), True
+    search(prepared, model, config, engine)
 
 
 def _place_late(prepared: Prepared, model: Model) -> Placed:

@@ -195,6 +195,18 @@ def test_wrong_section(world2, section, words):
             assert word in message, message
 
 
+def test_auto_on_another_number_of_ranks(world2, world4, stock, tmp_path):
+    """What was measured on two ranks is planned for four, and not measured again."""
+    section = {"auto": True, "search": QUICK, "output": str(tmp_path)}
+    options = replace(BASE, steps=2, section=section)
+    world2.run(train, options)
+    measured = (tmp_path / "profile.json").read_bytes()
+    got = world4.run(train, replace(options, stages=4))
+    assert {result["kind"] for result in got} == {"PlanEngine"} and (tmp_path / "profile.json").read_bytes() == measured
+    assert (tmp_path / "placement.toml").read_text().count("[[devices]]") == 4
+    same_numbers(got, stock(world4, replace(options, stages=4, section=None)))
+
+
 @pytest.mark.parametrize(
     ("micro_batches", "layers", "words"), [(MICRO_BATCHES + 1, LAYERS, "micro-batches"), (MICRO_BATCHES, LAYERS - 1, "layers")]
 )
