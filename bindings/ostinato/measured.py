@@ -68,18 +68,18 @@ class Measured:
     def conclusions(self, predicted: float, pipeline: float) -> Iterator[str]:
         """What the run says of the plan, a line each. Nanoseconds of the pipeline's part of a step: predicted, and measured."""
         if abs(self.overall - 1) > CHANGED:
-            yield f"Blocks took {self.overall:.2f} times what the plan expects: profile again, or plan with what was measured (--measured)."
+            yield f"Blocks took {self.overall:.2f} times as long as planned: profile again, or plan with the measured times (--measured)."
         for device, by in sorted(self.devices.items()):
             if by > 1 + CHANGED:
                 yield (
-                    f"Device {device} took {by:.2f} times as long as the median device, beside what is planned: if it stays so, plan with what "
-                    "was measured (--measured), which moves layers off it."
+                    f"Device {device} was {by:.2f} times as slow as planned, relative to the median device: if this lasts, plan with the measured "
+                    "times (--measured), which moves layers off it."
                 )
         took = max(self.overall * by for by in self.devices.values())
         if pipeline > predicted * max(1.0, took) * (1 + CHANGED):
             yield (
-                f"The step took {pipeline / predicted:.2f} times what the plan expects, and its blocks at most {took:.2f} times: ranks waited "
-                "for transfers, or for a late rank."
+                f"The step took {pipeline / predicted:.2f} times as long as planned, but its blocks at most {took:.2f} times: ranks waited for "
+                "transfers, or for a late rank."
             )
 
 

@@ -81,7 +81,7 @@ def run(section: dict | None, slow: float, phase: int) -> tuple[list[float], str
             raise SystemExit(done.stdout + done.stderr)
         last = {int(step): float(took) for step, took in map(str.split, (folder / "seconds").read_text().splitlines())}
     ends = [[last[step] for step in range((at + 1) * phase - SETTLED, (at + 1) * phase)] for at in range(3)]
-    said = [line for line in done.stdout.splitlines() if "as long as" in line or "since the move" in line or "new plan" in line]
+    said = [line for line in done.stdout.splitlines() if "as planned" in line or "since the move" in line or "new plan" in line]
     return [1e3 * statistics.median(times) for times in ends], "\n".join(said)
 
 

@@ -69,8 +69,8 @@ class Adapt:
         """Before the first step. Raises OstinatoError where the script has not gone on where all ranks have started again."""
         if self._moved is not None and self._moved.step != step:
             raise OstinatoError(
-                f"all ranks have started again after the checkpoint of step {self._moved.step}, and the script begins with step {step + 1}: it must "
-                'load its last checkpoint by itself when it starts; else leave "move" out of "adapt"'
+                f"all ranks restarted after the checkpoint of step {self._moved.step}, but the script begins with step {step + 1}: make it load its "
+                'latest checkpoint when it starts, or remove "move" from "adapt"'
             )
 
     def step(self, executor, step: int) -> None:
@@ -91,7 +91,7 @@ class Adapt:
         self._took = max(end for _, end, _ in everyone)
         if self._moved is not None and self._steps == self._asked.every:
             now, before = self._took / 1e6, self._moved.took / 1e6
-            say(f"since the move a step takes {now:.1f} ms in its pipeline, and took {before:.1f} ms before: {before / now:.2f} times as fast")
+            say(f"measured since the move: {before / now:.2f} times as fast ({before:.1f} -> {now:.1f} ms a step, without the optimizer's)")
         if (decided := everyone[0][2]) is not None:
             self._next = decided
         if dist.get_rank() == 0:
@@ -104,15 +104,15 @@ class Adapt:
             return
         if abs(found.overall - 1) <= CHANGED and all(by == 1.0 for by in found.devices.values()):
             if self._told is not None:
-                say(f"step {step}: blocks take what the plan expects")
+                say(f"step {step}: blocks take as long as planned again")
             self._told = None
         elif self._planning is None and (self._told is None or not _alike(found, self._told)):
             self._told = found
-            say(f"step {step}: {_in_words(found)}: a plan for that is searched beside the training")
+            say(f"step {step}: {_in_words(found)}; searching a new plan in the background")
             try:
                 self._plan(found)
             except (Error, OSError) as error:
-                say(f'"adapt": no plan is searched: {error}')
+                say(f'"adapt" cannot search a new plan: {error}')
 
     def _plan(self, found: Measured) -> None:
         """In a process that leaves the cores to the training."""
@@ -138,16 +138,24 @@ class Adapt:
             return {}
         if self._planning is None or (status := self._planning.poll()) is None:
             return None
-        self._planning, folder = None, self._output / ADAPTED
-        if status:
-            say(f'"adapt": no plan was found: {(folder / "said").read_text().strip()}')
+        self._planning = None
+        try:
+            return self._judged(status)
+        except (OstinatoError, OSError) as error:  # the other ranks wait for an answer
+            say(f'"adapt" found no new plan: {error}')
             return None
+
+    def _judged(self, status: int) -> dict[str, str] | None:
+        """What the search that has ended with `status` has found."""
+        folder = self._output / ADAPTED
+        if status:
+            raise OstinatoError((folder / "said").read_text().strip())
         predicted = plans.lower(self._paths.model_copy(update={"plan": folder / PLAN, "placement": folder / PLACEMENT})).predicted
         gains = f"{self._took / predicted:.2f} times as fast: {self._took / 1e6:.1f} -> {predicted / 1e6:.1f} ms a step"
         if self._took < predicted * (1 + self._asked.gain):
-            say(f'a new plan would be {gains}, which is not worth it ("gain")')
+            say(f'a new plan would be {gains}: below "gain", so this one stays')
             return None
-        then = "all ranks start again with it once the script has saved a checkpoint" if self._asked.move else f"it lies in {folder}"
+        then = "all ranks restart with it after the next checkpoint" if self._asked.move else f"it lies in {folder}"
         say(f"a new plan is expected to be {gains}; {then}")
         return {name: (folder / name).read_text() for name in (*FILES, PROFILE, DEVICES)}
 
@@ -162,7 +170,7 @@ class Adapt:
                 write_text(self._output / name, text)
         self.close()
         if why := self._move(files, Moved(step=step, took=self._took)):
-            say(f"the ranks cannot start again with the new plan, for {why}; it lies in {self._output}")
+            say(f"the ranks cannot restart with the new plan, for {why}; it lies in {self._output}")
 
     def close(self) -> None:
         if self._planning is not None:
@@ -178,9 +186,9 @@ def _alike(one: Measured, other: Measured) -> bool:
 
 def _in_words(found: Measured) -> str:
     apart = [(device, by) for device, by in sorted(found.devices.items()) if by != 1.0]
-    said = [f"device {device} takes {by:.2f} times as long as the median device, beside the plan" for device, by in apart]
+    said = [f"device {device} is {f'{by:.2f} times as slow' if by > 1 else f'{1 / by:.2f} times as fast'} as planned" for device, by in apart]
     if abs(found.overall - 1) > CHANGED:
-        said.append(f"blocks take {found.overall:.2f} times what the plan expects")
+        said.append(f"all blocks take {found.overall:.2f} times as long as planned")
     return ", ".join(said)
 
 

@@ -95,7 +95,7 @@ def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:
     if cannot := next(filter(None, everyones(again.why_not_again(further=True))), ""):
         return cannot
     asked = prepared.checked()[0]
-    say(f"all ranks start again with the new plan, from the checkpoint of step {moved.step}")
+    say(f"all ranks restart with the new plan, from the checkpoint of step {moved.step}")
     left = {ENGINE: str(prepared.engine), LEFT: asked.model_dump_json(exclude_unset=True), MOVED: moved.model_dump_json()}
     again.begin_again(dict(files) | left, asked.timeout_s, further=True)
 

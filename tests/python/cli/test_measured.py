@@ -62,7 +62,7 @@ def test_a_slow_device_gets_fewer_layers(ran, capsys):
     folder = ran(slower=(1, 1, 1.5, 1))
     plan = again(folder)
     said = capsys.readouterr().out
-    assert "Device 2 took 1.50 times as long as the median device" in " ".join(said.split())
+    assert "Device 2 was 1.50 times as slow as planned, relative to the median device" in " ".join(said.split())
     table = plan.placement.to_dict()
     device_of = {block["stage"]: block["devices"][0] for block in table["blocks"]}
     sizes = {device_of[stage["name"]]: stage["layers"][1] - stage["layers"][0] for stage in table["stages"]}
