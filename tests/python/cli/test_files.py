@@ -136,6 +136,13 @@ def test_report_writes_over_no_trace(tmp_path, capsys):
         assert "would overwrite what is read" in capsys.readouterr().err and (tmp_path / folder / "rank-0.json").read_text() == "kept"
 
 
+def test_what_a_run_measured_goes_over_no_profile(tmp_path, capsys):
+    for name in ("profile.json", "rank-0.json"):
+        (tmp_path / name).write_text("kept")
+    assert report.main([str(tmp_path), "--profile", str(tmp_path / "profile.json"), "--measured", str(tmp_path)]) == 2
+    assert "would overwrite what is read" in capsys.readouterr().err and (tmp_path / "profile.json").read_text() == "kept"
+
+
 def test_a_device_file_goes_over_no_profile(tmp_path, capsys):
     (tmp_path / "profile.json").write_text("kept")
     with pytest.raises(SystemExit, match="2"):
@@ -148,7 +155,8 @@ def test_every_option_that_writes_is_known_here():
     written = {"--output", "--html", "--perfetto"}
     paths = [action for action in options.parser()._actions if action.type is Path and action.option_strings]
     assert {action.option_strings[-1] for action in paths} == written == set(outputs(options.parser().parse_args(["x"])))
-    assert {a.option_strings[-1] for a in report.parser()._actions if a.type is Path and a.option_strings} == {"--perfetto", "--against"}
+    of_report = {a.option_strings[-1] for a in report.parser()._actions if a.type is Path and a.option_strings}
+    assert of_report == {"--perfetto", "--measured", "--against", "--profile", "--placement"}
 
 
 @pytest.mark.parametrize(("wrong", "status"), [(["-o", "X", "--html", "X"], 2), (["-o", "/proc/none/p.json"], 3), (["-o", "."], 3)])

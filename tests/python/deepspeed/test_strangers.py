@@ -224,7 +224,12 @@ def test_a_loss_that_learns(world2, plans):
         assert world2.run(learned, replace(options, section={"plan": plans[plan]})) == theirs, plan
 
 
+def refused(options: Options) -> str:
+    """From this module, which adds the models."""
+    return refusal(options)
+
+
 def test_a_loss_that_is_another_one_on_each_rank(world2, plans):
     options = replace(BASE, model="with loss of one rank", section={"plan": plans["wave"]})
-    for said in world2.run(refusal, options):
+    for said in world2.run(refused, options):
         assert said.startswith("OstinatoError") and "MSELoss on rank 0, Weighted on rank 1" in said
