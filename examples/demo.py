@@ -136,8 +136,8 @@ def show_times(job: Job, result: dict) -> None:
     for column in ("", "predicted", "measured"):
         table.add_column(column, justify="right" if column else "left")
     table.add_row("ostinato", milliseconds(seconds["predicted"]), milliseconds(seconds["measured"]))
-    table.add_row("  of it forwards and backwards", milliseconds(makespan["ostinato"]), "")
-    table.add_row("  of which no schedule takes less than", milliseconds(makespan["lower_bound"]), "")
+    table.add_row("  forward + backward", milliseconds(makespan["ostinato"]), "")
+    table.add_row("  lower bound of any schedule", milliseconds(makespan["lower_bound"]), "")
     table.add_row("DeepSpeed 1F1B, its own partition", "", milliseconds(seconds["deepspeed_1f1b"]))
     table.add_row("1F1B on the best one-chunk partition", milliseconds(seconds["1f1b"]), "")
     console.print(table)

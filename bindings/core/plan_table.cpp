@@ -452,8 +452,9 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
   }
   std::string text;
   if (unplanned && !every)
-    text = fmt::format("A row with a bound alone cannot be shorter{}.\n",
-                       forbidden ? ", unless it is not allowed" : "");
+    text = fmt::format(
+        "Rows without a makespan were not searched: their bound shows that they are not shorter{}.\n",
+        forbidden ? ", or they are not allowed" : "");
   for (const std::string& line : not_tried(choice)) text += fmt::format("not tried: {}\n", line);
   return format_rows(rows) + wrapped(text + others_text(choice, every) + reason(choice, base, profile));
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The states of this process's generators of random numbers: torch's, the accelerator's, Python's and NumPy's.
 
-    with random_state_kept():              # the run does not notice what is drawn in here
+    with random_state_kept():              # restores the random states on exit
         layer = spec.build()
 
     with draws_of(original) as original:   # nor in here, beside what `original` draws
@@ -60,7 +60,7 @@ def same(was, now) -> bool:
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """What is drawn in here the run does not notice."""
+    """Restores the random states on exit."""
     kept = states()
     try:
         yield
@@ -81,7 +81,7 @@ def foreign_again(drawn: tuple) -> Iterator[None]:
 
 @contextmanager
 def draws_of(original: Callable) -> Iterator[Callable]:
-    """What is drawn in here the run does not notice, except by calls of what this yields, which is `original`."""
+    """Restores the random states on exit, up to what calls of what this yields, which is `original`, have drawn."""
     kept, inside = states(), True
 
     def counted(*args, **kwargs):

@@ -73,8 +73,8 @@ def _refuse_idle(kwargs: dict) -> None:
     idle = [rank for rank, learning in enumerate(everyones(learns)) if not learning]
     if idle and (kwargs.get("optimizer") or kwargs["config_class"].optimizer_name):
         raise OstinatoError(
-            f'"auto" and "check" begin under DeepSpeed\'s own 1F1B, which does not start where a rank has nothing to train, as {ranks_in_words(idle)} under its '
-            'partition: give the section a "plan" without "check", or a "profile" of the model'
+            f'cannot run: {ranks_in_words(idle)} {"has" if len(idle) == 1 else "have"} no trainable parameters in DeepSpeed\'s partition, under which "auto" '
+            'and "check" begin: give the section a "plan" without "check", or a "profile" of the model'
         )
 
 

@@ -123,7 +123,7 @@ def test_adapters_on_layers_from_files(world2, tmp_path):
 def test_auto_refuses_a_rank_with_nothing_to_train(world2):
     """And starts where each has something."""
     for said in world2.run(refused, Job(CASE, {"auto": True}, change="freeze_first_half")):
-        assert said.startswith("OstinatoError") and "nothing to train, as rank 0 under its partition" in said, said
+        assert said.startswith("OstinatoError") and "rank 0 has no trainable parameters in DeepSpeed's partition" in said, said
     assert world2.run(refused, Job(CASE, {"auto": True}, change="adapt")) == ["", ""]
 
 
