@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that becomes slow in the middle of a run, and fast again: "adapt" beside the plan that stays, and DeepSpeed's 1F1B, in one run of this.
+"""A rank that becomes slow in the middle of a run, and fast again: "adapt" beside the plan that stays, and DeepSpeed's 1F1B.
 
     PYTHONPATH=build/release/python python tests/bench/adapt_bench.py [--slow 1.5 2.5] [--phase 100] [--every 10]
 
-Four emulated ranks: layers sleep for their times, and sleep longer where and while a rank is slow. A phase is so many steps; the rank is slow
-in the second of three, and the script saves a checkpoint in the middle of each. `least` is what the planner gives for the true speeds.
+Four emulated ranks: layers sleep for their times, and sleep longer where and while a rank is slow. A phase is so many steps; the rank is
+slow in the second of three, and the script saves a checkpoint in the middle of each. `least` is the planner's, for the true speeds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def train(arguments: list[str]) -> None:
             return x + super().forward(Sleep.apply(x, FORWARD * now, BACKWARD * now))
 
     specs = [LayerSpec(Layer, WIDTH, WIDTH) for _ in range(LAYERS)]
-    model = PipelineModule(specs, num_stages=RANKS, loss_fn=torch.nn.functional.mse_loss, partition_method="uniform", activation_checkpoint_interval=0)
+    options = {"loss_fn": torch.nn.functional.mse_loss, "partition_method": "uniform", "activation_checkpoint_interval": 0}
+    model = PipelineModule(specs, num_stages=RANKS, **options)
     engine, *_ = deepspeed.initialize(args=args, model=model, model_parameters=list(model.parameters()))
     if Path("saved/latest").is_file():
         engine.load_checkpoint("saved")
