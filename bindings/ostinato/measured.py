@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,3 +165,9 @@ def _device_file(found: Measured, memory: list[int], speeds: Sequence[float]) ->
         text.append(f"[[nodes]]\nkind = {json.dumps(kinds[what])}\ndevices = {len(list(alike))}\n")
     return "\n".join(text)
 
+
+def speeds_in(devices: str) -> list[float]:
+    """Of each device in a text that replanned() has made."""
+    table = tomllib.loads(devices)
+    of_kind = {kind["name"]: kind["speed"] for kind in table["kinds"]}
+    return [of_kind[node["kind"]] for node in table["nodes"] for _ in range(node["devices"])]

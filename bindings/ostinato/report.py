@@ -104,19 +104,19 @@ def beside(mine: dict, other: dict) -> dict:
 
 
 def summary(ranks: list[RankTrace]) -> dict:
+    of_step = step(ranks)
     return {
         "status": Status.DONE,
         "plan_sha256": ranks[0].plan_sha256,
-        "step": step(ranks),
+        "step": of_step,
         "beside": [{"name": name, "predicted": time, "measured_step": measured or None} for name, time, measured in ranks[0].beside],
-        **({"steps": rows} if (rows := planned_steps(ranks)) else {"conclusions": conclusions(ranks)}),
+        **({"steps": rows} if (rows := planned_steps(ranks)) else {"conclusions": conclusions(ranks, of_step)}),
         "blocks": blocks(ranks),
         "ranks": rank_rows(ranks),
     }
 
 
-def conclusions(ranks: list[RankTrace]) -> list[str]:
-    of_step = step(ranks)
+def conclusions(ranks: list[RankTrace], of_step: dict) -> list[str]:
     return list(Measured.of(ranks).conclusions(of_step["predicted"], of_step["measured_pipeline"]))
 
 

@@ -12,14 +12,13 @@ A plan made with what was measured expects what was measured: only another chang
 import statistics
 import subprocess
 import sys
-import tomllib
 from collections import deque
 from collections.abc import Callable, Mapping
 
 import torch.distributed as dist
 from ostinato.errors import Error
 from ostinato.files import write_text
-from ostinato.measured import CHANGED, Block, Measured, replanned
+from ostinato.measured import CHANGED, Block, Measured, replanned, speeds_in
 from ostinato.objects import Placement, Profile
 from ostinato.ranks.groups import everyones
 from pydantic import BaseModel
@@ -29,7 +28,7 @@ from ..section import plans
 from ..section.config import Adapting, Paths, Search
 from ..section.search import ADAPTED, BASE, BASE_DEVICES, FILES, PLACEMENT, PLAN, PROFILE
 from ..tell.announce import say
-from ..tell.trace import blocks_of, means_of
+from ..tell.trace import Steady, blocks_of, means_of
 
 DEVICES = "devices.toml"  # what was measured of them
 WARM_UP = 2  # steps that do not count
@@ -53,9 +52,8 @@ class Adapt:
         self._asked, self._search, self._program, self._move, self._moved = asked, search, program, move, moved
         self._device, self._paths, self._output = device, paths, paths.output
         instructions = list(program.instructions(device))
-        self._blocks = blocks_of(instructions)
-        self._planned = means_of(self._blocks, [(index, i.start, i.end) for index, i in enumerate(instructions)])
-        self._means: dict[tuple[int, str], deque[int]] = {block: deque(maxlen=asked.every) for block in self._planned}
+        self._planned = means_of(blocks_of(instructions), [(index, i.start, i.end) for index, i in enumerate(instructions)])
+        self._steady = Steady(instructions, asked.every)
         self._ends = deque[int](maxlen=asked.every)
         self._steps = -WARM_UP
         self._took = 0.0  # ns of the pipeline's part of a step, lately
@@ -78,14 +76,13 @@ class Adapt:
         if self._steps <= 0:
             return
         records = executor.records()
-        for block, mean in means_of(self._blocks, records).items():
-            self._means[block].append(mean)
+        self._steady.add(records)
         self._ends.append(max(end for _, _, end in records))
         if self._steps % self._asked.every == 0:
             self._compare(step)
 
     def _compare(self, step: int) -> None:
-        took = {Block(self._device, *block): statistics.median(of_steps) for block, of_steps in self._means.items()}
+        took = {Block(self._device, *block): statistics.median(of_steps) for block, of_steps in self._steady.means.items()}
         rows = [(block, self._planned[block[1:]], median) for block, median in took.items()]
         everyone = everyones((rows, statistics.median(self._ends), self._decided() if dist.get_rank() == 0 else None))
         self._took = max(end for _, end, _ in everyone)
@@ -195,10 +192,3 @@ def _in_words(found: Measured) -> str:
 def _as_option(key: str, value: object) -> list[str]:
     option = f"--{key.replace('_', '-')}"
     return [option] * bool(value) if isinstance(value, bool) else [option, str(value)]
-
-
-def speeds_in(devices: str) -> list[float]:
-    """Of each device in a text that replanned() has made."""
-    table = tomllib.loads(devices)
-    of_kind = {kind["name"]: kind["speed"] for kind in table["kinds"]}
-    return [of_kind[node["kind"]] for node in table["nodes"] for _ in range(node["devices"])]

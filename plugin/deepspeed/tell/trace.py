@@ -35,8 +35,7 @@ class Trace:
         self._device = device
         self._steps: list[dict[str, Any]] = []
         self._planned = list(program.instructions(device))
-        self._blocks = blocks_of(self._planned)
-        self._means: dict[tuple[int, str], deque[int]] = {}
+        self._steady = Steady(self._planned, STEADY)
         self._records: list[tuple[int, int, int]] = []
         self._seconds: list[float] = []
         self._written = 0
@@ -64,8 +63,7 @@ class Trace:
         self._seconds.append(seconds)
         self._records = executor.records()
         if not self._steps:
-            for block, mean in means_of(self._blocks, self._records).items():
-                self._means.setdefault(block, deque(maxlen=STEADY)).append(mean)
+            self._steady.add(self._records)
         else:
             self._steps[-1]["measured"] = max(end for _, _, end in self._records)
         if 4 * len(self._seconds) >= 5 * self._written:
@@ -81,7 +79,7 @@ class Trace:
         if self._steps:
             whole["step_plans"] = self._steps[: self._written]
         else:
-            whole["blocks"] = [{"stage": stage, "action": action} | _spread(means) for (stage, action), means in sorted(self._means.items())]
+            whole["blocks"] = [{"stage": stage, "action": action} | _spread(means) for (stage, action), means in sorted(self._steady.means.items())]
         self._file.write(json.dumps({**self._head, **whole, **_peak_memory()}))
 
     def close(self) -> None:
@@ -102,6 +100,18 @@ class Trace:
             "start": start,
             "end": end,
         }
+
+
+class Steady:
+    """What each block took in the last `steps` steps: nanoseconds, the means of its micro-batches."""
+
+    def __init__(self, instructions: Sequence[Any], steps: int):
+        self._blocks, self._steps = blocks_of(instructions), steps
+        self.means: dict[tuple[int, str], deque[int]] = {}  # by stage and action
+
+    def add(self, records: list[tuple[int, int, int]]) -> None:
+        for block, mean in means_of(self._blocks, records).items():
+            self.means.setdefault(block, deque(maxlen=self._steps)).append(mean)
 
 
 def blocks_of(instructions: Sequence[Any]) -> list[tuple[int, str] | None]:
