@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The core for Python (bindings/ostinato/core.py): placements, profiles, devices and plans as objects, and
+// The core for Python (search/python/core.py): placements, profiles, devices and plans as objects, and
 // what is done with them.
 
 #include <pybind11/pybind11.h>

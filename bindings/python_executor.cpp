@@ -221,7 +221,7 @@ void bind_executor(py::module_& m) {
            "executor, with the same arguments: ranks wait up to setup_timeout_s for those that they exchange "
            "tensors with. shared_memory=False: everything goes over process_group, also between ranks of one "
            "host. links[peer]: groups of two ranks, to it and from it, that transfers go over instead "
-           "(ostinato.ranks.groups). programs_change: set_program() will be called.")
+           "(ostinato.groups). programs_change: set_program() will be called.")
       .def("set_stage", &PythonExecutor::set_stage, py::arg("stage"), py::arg("forward"),
            py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),
            py::arg("may_split") = true, py::arg("one_by_one") = false,

@@ -13,7 +13,6 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
-API = ROOT / "bindings" / "ostinato"
 TITLES = {"core": "`import ostinato`", "objects": "What it takes and gives", "errors": "Errors", "data": "`ostinato.data`"}  # by module
 
 
@@ -63,7 +62,7 @@ def api() -> str:
     names = public()
     parts = ["# Python API\n\nWritten from the docstrings; [python.md](python.md) shows how the parts go together.\n"]
     for module in TITLES:
-        tree = ast.parse((API / f"{module}.py").read_text())
+        tree = ast.parse(module_file(module).read_text())
         parts.append(f"## {TITLES[module]}\n")
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names:
@@ -71,9 +70,14 @@ def api() -> str:
     return "\n".join(parts)
 
 
+def module_file(module: str) -> Path:
+    """Of the package, wherever its room is: ostinato.core is core.py in the folder python of one of the root folders."""
+    return next(ROOT.glob(f"*/python/{module}.py"))
+
+
 def public() -> set[str]:
     """What `import ostinato` has, and ostinato.data."""
-    lists = [node.value for node in ast.parse((API / "__init__.py").read_text()).body if isinstance(node, ast.Assign)]
+    lists = [node.value for node in ast.parse(module_file("__init__").read_text()).body if isinstance(node, ast.Assign)]
     return {*(name for one in lists for name in ast.literal_eval(one)), "BalancedBatches", "Deal"}
 
 

@@ -86,7 +86,7 @@ std::filesystem::path name_beside(const std::filesystem::path& path) {
 }
 
 /// Removes what processes that were killed have left in the folder: who writes such a file, or a folder with
-/// one (bindings/ostinato/files.py), holds a lock on it.
+/// one (search/python/files.py), holds a lock on it.
 void remove_abandoned(const std::filesystem::path& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {

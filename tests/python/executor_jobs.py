@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from ostinato.ranks.groups import link_groups
+from ostinato.groups import link_groups
 from support.linked import a_group_for_each_direction
 from torch import nn
 

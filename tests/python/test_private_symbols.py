@@ -21,7 +21,7 @@ NAMES = {name for _, name in LISTED}
 DOCUMENTED = {"_exit", "_fields"}  # os._exit(), and namedtuple's
 BUILT = {"_plugin", "_profiler", "_search"}  # of ours, in C++
 SUPER = "super()."
-UPSTREAM = "plugin/deepspeed/upstream.py"  # declares what DeepSpeed has: neither a use nor a definition
+UPSTREAM = "plugin/python/deepspeed/upstream.py"  # declares what DeepSpeed has: neither a use nor a definition
 
 
 def private(name: str) -> bool:
@@ -145,7 +145,7 @@ def test_what_is_replaced_is_listed():
 
     theirs = {name for kind in (PipelineEngine, PipelineModule) for name in dir(kind) if private(name)}
     mixed_in = ("engine/engine", "engine/stage_passes", "engine/plan_checkpoints", "stages/module")
-    ours = {node.name for path, node in nodes(ast.FunctionDef) if path in {f"plugin/deepspeed/{name}.py" for name in mixed_in}}
+    ours = {node.name for path, node in nodes(ast.FunctionDef) if path in {f"plugin/python/deepspeed/{name}.py" for name in mixed_in}}
     assert "_exec_schedule" in ours and "_follow" in ours and "_save_zero_checkpoint" in ours and "_views" not in theirs
     assert ours & theirs - NAMES == set()
 
@@ -162,7 +162,7 @@ def declared() -> dict[str, set[str]]:
 
 
 def test_what_is_declared_of_deepspeed_is_there():
-    """plugin/deepspeed/upstream.py, which mypy believes, against DeepSpeed itself and against the list."""
+    """plugin/python/deepspeed/upstream.py, which mypy believes, against DeepSpeed itself and against the list."""
     vanished = [
         f"{where}.{name}" for where, names in declared().items() for name in names if not has(owner_of(":".join(where.rsplit(".", 1))), name)
     ]
@@ -181,5 +181,5 @@ def test_a_name_that_vanished_is_told():
 
     assert has(PipelineModule, "_local_start") and not has(PipelineModule, "_local_beginning")
     assert has(owner_of("torch:Tensor"), "_version") and not has(owner_of("torch"), "_assert_sync")
-    assert any(place.startswith("plugin/deepspeed/save/universal.py:") for place in places("_hp_mapping"))
+    assert any(place.startswith("plugin/python/deepspeed/save/universal.py:") for place in places("_hp_mapping"))
     assert "has vanished" in loss("torch.nowhere", "_x") and "torch has lost _assert_sync" in loss("torch", "_assert_sync")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOMS = tomllib.loads((ROOT / "docs" / "rooms.toml").read_text())
-CPP, FOLDERS, KNOWS = ROOMS["cpp"], ROOMS["python"]["folders"], ROOMS["python"]["knows"]
-TOP = ("search", "profiler", "plugin", "bindings")
+CPP, PYTHON = ROOMS["cpp"], ROOMS["python"]
+TOP = ("search", "profiler", "plugin", "bindings")  # from low to high
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 Arrows = list[tuple[str, str]]  # (file, what it includes or imports)
@@ -31,15 +31,21 @@ def includes() -> Arrows:
 
 
 @cache
-def modules() -> dict[str, tuple[str, Path]]:
-    """Our own by full name: the package that each is in, and its file. A room's folder may have rooms in it."""
+def modules() -> dict[str, Path]:
+    """Our own by full name: ostinato.a.b is a/b.py, or a/b/__init__.py, in the folder python of one of the root folders."""
     found = {}
-    for room, folder in FOLDERS.items():
-        place = ROOT / folder
-        for file in [place] if place.suffix else sorted(place.glob("*.py")):
-            name = room if place.suffix or file.stem == "__init__" else f"{room}.{file.stem}"
-            found.setdefault(name, (name if file.stem == "__init__" else name.rpartition(".")[0], file))
+    for top in TOP:
+        folder = ROOT / top / "python"
+        for file in sorted(folder.rglob("*.py")):
+            parts = file.relative_to(folder).with_suffix("").parts
+            name = ".".join(["ostinato", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+            assert name not in found, f"{name}: {file} and {found[name]}"
+            found[name] = file
     return found
+
+
+def package_of(name: str) -> str:
+    return name if modules()[name].stem == "__init__" else name.rpartition(".")[0]
 
 
 def imported(text: str, package: str) -> Iterator[str]:
@@ -67,12 +73,12 @@ def is_module(name: str) -> bool:
 
 @cache
 def imports() -> Arrows:
-    return [(name, other) for name, (package, file) in modules().items() for other in imported(file.read_text(), package)]
+    return [(name, other) for name, file in modules().items() for other in imported(file.read_text(), package_of(name))]
 
 
 def room_of_module(name: str) -> str:
     """The innermost that it is in."""
-    return name if is_built(name) else max((r for r in FOLDERS if f"{name}.".startswith(f"{r}.")), key=len)
+    return name if is_built(name) else max((r for r in PYTHON if f"{name}.".startswith(f"{r}.")), key=len)
 
 
 def circle(arrows: Arrows) -> list[str]:
@@ -105,7 +111,7 @@ def knowing_themselves(rooms: dict[str, list[str]]) -> list[str]:
 
 
 def test_no_room_knows_itself():
-    assert knowing_themselves(CPP) + knowing_themselves(KNOWS) == []
+    assert knowing_themselves(CPP) + knowing_themselves(PYTHON) == []
     assert knowing_themselves({"a": ["b"], "b": ["a"], "c": []}) == ["a knows itself", "b knows itself"]
 
 
@@ -119,7 +125,7 @@ def test_includes_are_those_of_the_rooms():
 
 
 def test_imports_are_those_of_the_rooms():
-    wrong = [f"{a} imports {b}" for a, b in imports() if room_of_module(b) not in reach(KNOWS, room_of_module(a))]
+    wrong = [f"{a} imports {b}" for a, b in imports() if room_of_module(b) not in reach(PYTHON, room_of_module(a))]
     assert not wrong, "not in docs/rooms.toml:\n" + "\n".join(wrong)
     assert len(imports()) > 100  # and they were read
 
@@ -133,9 +139,19 @@ def test_no_python_files_import_each_other():
     assert not (found := circle(imports())), found
 
 
-def test_every_python_file_is_in_a_room():
-    files = {file for top in TOP for file in (ROOT / top).rglob("*.py")}
-    assert files == {file for _, file in modules().values()}
+def top_of_module(name: str) -> str:
+    return name.removeprefix("ostinato._") if is_built(name) else str(modules()[name].relative_to(ROOT).parts[0])
+
+
+def test_root_folders_know_lower_ones_only():
+    arrows = [(a, b, a.split("/")[0], b.split("/")[0]) for a, b in includes() if b.split("/")[0] in TOP]
+    arrows += [(a, b, top_of_module(a), top_of_module(b)) for a, b in imports()]
+    assert [f"{a} knows {b}" for a, b, low, high in arrows if TOP.index(low) < TOP.index(high)] == []
+    assert len(arrows) > 1000
+
+
+def test_every_python_file_is_in_the_package():
+    assert {file for top in TOP for file in (ROOT / top).rglob("*.py")} == set(modules().values())
 
 
 def test_rooms_within_rooms():

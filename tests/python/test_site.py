@@ -74,7 +74,7 @@ BROKEN = [("nowhere.md", "nowhere.md"), ("tutorial.md#nowhere", "nowhere"), ("..
 
 @pytest.mark.parametrize(("link", "words"), everyday(BROKEN, BROKEN[1]))
 def test_a_broken_link_fails(link, words, tmp_path):
-    for name in ("docs", "script", "bindings/ostinato", "configs", "examples", "third_party"):
+    for name in ("docs", "script", "bindings/python", "search/python", "configs", "examples", "third_party"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for path in (*ROOT.glob("*.md"), ROOT / "mkdocs.yml", ROOT / "LICENSE", ROOT / "NOTICE"):
         shutil.copy(path, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.save.seal import unsealed
-from ostinato.ranks.groups import everyones
+from ostinato.groups import everyones
 from support import training
 from support.models import LAYERS
 from support.plans import Layout, make_plan

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ostinato.ranks.groups import TRANSFER_CTAS
+from ostinato.groups import TRANSFER_CTAS
 from ostinato.profile import ProfileError
 from ostinato.profile.machine import transfers
 from ostinato.profile.machine.wire import Seat, backend_of

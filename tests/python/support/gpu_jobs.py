@@ -11,7 +11,7 @@ from pathlib import Path
 import executor_jobs
 import torch
 import torch.distributed as dist
-from ostinato.ranks.groups import link_groups
+from ostinato.groups import link_groups
 
 from . import torch_jobs
 from .linked import a_group_for_each_direction

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
-from ostinato.ranks.groups import everyones
+from ostinato.groups import everyones
 
 from .hf_models import BATCH, IN_PEFT, Case, batch, own_loss
 from .training import bytes_of

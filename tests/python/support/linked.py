@@ -7,7 +7,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from ostinato.ranks import groups
+from ostinato import groups
 from torch.distributed.distributed_c10d import _get_default_group
 
 GPU = torch.device("cuda", 0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from ostinato import nn as parts
-from ostinato.ranks.groups import make_group
+from ostinato.groups import make_group
 from torch import nn
 
 FED = 3  # numbers a row that go into a stage without inputs

@@ -85,7 +85,7 @@ def test_sharded_stages(world2, tmp_path):
 
 def test_ranks_that_were_in_different_numbers_of_groups(world4, tmp_path):
     """torch names a group that some of the ranks make alone by that number, and splits the communicator of a world that is bound to
-    GPUs for each, which hangs without the other ranks: ostinato.ranks.groups."""
+    GPUs for each, which hangs without the other ranks: ostinato.groups."""
     case = Case(plan_of(tmp_path, SHARDED), steps=1)
     expected, results = torch_jobs.alone(case), world4.run(torch_jobs.train_in_half_a_world, case)
     for half in (results[:2], results[2:]):

@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PipelineEngine whose training schedule is a plan.
+
+The executor runs forwards, backwards and transfers; everything else is DeepSpeed's: the forward pass of a stage with
+its loss, the data iterator, loss scaling, reduction of gradients, the optimizer step, timers, monitors, checkpoints.
+The engine's class is changed when it is made; DeepSpeed's own class stays as it is.
+"""
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain, count
+
+import torch
+import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.pipe import schedule
+from ostinato.profile.machine import freed_memory
+from ostinato.groups import everyones, link_groups
+from ostinato.ranks.presence import Presence
+from ostinato.ranks.watch import Watch, late_after
+from torch.distributed.distributed_c10d import _get_default_store
+
+from ..section import plans
+from ..tell import announce
+from ..data.batches import Batches
+from .clipping import clip_as_partitioned
+from ..equal.compared import compare_with
+from ..stages.copies import add_losses, watched_buffers
+from ..errors import OstinatoError
+from .evaluation import Forwards
+from ..tell.outside import Outside
+from .plan_checkpoints import PlanCheckpoints
+from .plan_data import PlanData
+from ..equal.random_numbers import RandomNumbers
+from ..data.readers import Readers
+from ..section.refusals import refuse_passes
+from ..stages.sharding import couriers_of
+from ..tell.step_memory import StepMemory
+from ..data.step_plans import StepPlans
+from ..tell.trace import Trace
+from ..upstream import Engine
+
+_engines = count()  # every rank makes its engines in the same order
+
+# What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
+EXECUTED = (
+    schedule.LoadMicroBatch,
+    schedule.ForwardPass,
+    schedule.BackwardPass,
+    schedule.SendActivation,
+    schedule.RecvActivation,
+    schedule.SendGrad,
+    schedule.RecvGrad,
+)
+
+
+def become(kind: type, engine: Engine) -> None:
+    """`kind` is mixed in before the class of `engine`, when its __init__ has not run yet."""
+    own = type(engine)
+    engine.__class__ = type(own.__name__, (kind, own), {"__module__": own.__module__})
+
+
+class PlanEngine(PlanData, PlanCheckpoints):
+    """Mixed in before PipelineEngine."""
+
+    def ostinato_begin(self, draws_elsewhere: bool, first: str | None) -> None:
+        """After __init__: makes the executors and hands them this rank's stages. All ranks must call it. `draws_elsewhere`: layers would draw
+        other random numbers than in 1F1B. `first`: what 1F1B has computed in the steps that are to be compared.
+        """
+        run = self._ostinato
+        run.group, run.links = self._own_groups()
+        run.random_numbers = RandomNumbers(self, run.stages, draws_elsewhere)
+        run.readers = Readers(self, run.stages)
+        run.couriers = couriers_of(run.stages, run.shards, self.device)
+        run.forwards = Forwards(self, self._make_executor)
+        run.executor = self._training_executor() if run.trains else None
+        if run.trains and self.device.type == "cpu":
+            freed_memory.keep()
+        if run.plans_steps:
+            self._plan_steps()
+        run.watch = self._watched()
+        run.outside = Outside(self, run.watch, run.section.timeout_s)
+        if run.paths.trace is not None:
+            run.trace = Trace(run.paths.trace, run.program, self.global_rank, self.stage_id)
+        if run.paths.memory is not None:
+            run.memory = StepMemory(run.paths.memory, self.global_rank, self)
+        if first is not None:
+            run.unsaid = []
+            compare_with(self, first, run.section.require, run.unsaid)
+
+    def _plan_steps(self) -> None:
+        """Each has a plan of its own from here on."""
+        run = self._ostinato
+        assert run.group is not None
+        asked, planner = run.section, min(stage.rank for stage in run.stages if stage.reads or stage.ends)
+        of = run.placement, run.measured, asked.size or 0.0
+        run.steps = StepPlans(run.group, *of, asked.keep_order, asked.effort, planner)
+
+    def _watched(self) -> Watch:
+        """Over this pipeline; all ranks, which a checkpoint waits for, give it signs of life."""
+        run, store, engine = self._ostinato, _get_default_store(), f"engine {next(_engines)}"
+        timeout_s = run.section.timeout_s
+        period_s = min(1.0, timeout_s / 4)
+        presence = Presence(engine, self.global_rank, dist.get_world_size(), self._position)
+        name = f"{engine}, pipeline of rank {self.grid.pp_group[0]}"
+        ranks, late_s = len(self.grid.pp_group), late_after(timeout_s)
+        return Watch(store, name, self.stage_id, ranks, self._position, period_s, presence, late_s, together=engine)
+
+    def _make_executor(self, program, dynamic_shapes: bool, programs_change: bool = False):
+        """For this rank; its stages are still to be set."""
+        run = self._ostinato
+        assert run.group is not None
+        ranks = [dist.get_group_rank(run.group, rank) for rank in self.grid.pp_group]
+        return plans.compiled().Executor(
+            program,
+            self.stage_id,
+            run.group,
+            ranks,
+            timeout_s=run.section.timeout_s,
+            device=self.device,
+            dynamic_shapes=dynamic_shapes,
+            links=run.links,
+            programs_change=programs_change,
+        )
+
+    def _training_executor(self):
+        run = self._ostinato
+        executor = self._make_executor(run.program, self.module.dynamic_shape or run.plans_steps, run.plans_steps)
+        for stage in run.stages:
+            if stage.on(self.stage_id):
+                executor.set_stage(
+                    stage.index,
+                    lambda micro_batch, inputs, c=stage: self._train_forward(c, micro_batch, inputs),
+                    before_backward=lambda micro_batch, part, c=stage: self._before_backward(c, micro_batch, part),
+                    after_backward=lambda micro_batch, part: self._after_backward(part),
+                    may_split=self.module.may_split(stage),
+                    one_by_one=self._one_by_one(stage),
+                )
+        return executor
+
+    def _own_groups(self):
+        """A group whose traffic nobody shares, and those of its links, for each of the pipelines."""
+        program = self._ostinato.program
+        for ranks in self.grid.pipe_groups:
+            group = dist.new_group(ranks)
+            links = link_groups(program.links, ranks, None, self.device)
+            if self.global_rank in ranks:
+                mine = group, links
+        return mine
+
+    # ---- where DeepSpeed asks for the first or the last stage, it means the ranks that read inputs, and the one that reports
+    # the loss; while a batch is read, those that read labels; while a stage runs, that stage
+
+    def is_first_stage(self):
+        run = self._ostinato
+        if not run.ready or run.readers.looking:
+            return super().is_first_stage()
+        return any(stage.reads and stage.rank == self.stage_id for stage in run.stages)
+
+    def is_last_stage(self):
+        run = self._ostinato
+        if not run.ready or run.readers.looking:  # __init__ tries its neighbours out, in the order of the ranks
+            return super().is_last_stage()
+        if run.active is not None:
+            return run.active.ends
+        ranks = self._loss_ranks()
+        return self.stage_id in ranks if run.loading else self.stage_id == ranks[0]
+
+    def _loss_ranks(self) -> list[int]:
+        """Pipeline ranks that compute losses; the first reports them all."""
+        return [stage.rank for stage in self._ostinato.stages if stage.ends]
+
+    def _loss_stage_global_rank(self):
+        return self.grid.stage_to_global(self._loss_ranks()[0])
+
+    # ---- a step
+
+    def train_batch(self, data_iter=None):
+        if not self._ostinato.trains:
+            raise OstinatoError(
+                "train_batch(): the plan holds forwards only, for eval_batch(); to train, search one for a placement with "
+                "backward blocks"
+            )
+        self._refuse_failed("train_batch()")
+        self.check_size()
+        if not torch.is_grad_enabled():
+            return super().train_batch()  # which DeepSpeed refuses before it reads anything
+        with self._ostinato.outside.call("train_batch()"):
+            return self._train(data_iter)
+
+    def _train(self, data_iter):
+        begin = time.perf_counter()
+        run = self._ostinato
+        if not self._steps_here:
+            data_iter = self._or_brought(data_iter) if self.data_iterator is None else data_iter
+            self._refuse_without_data(data_iter)
+            if run.adapt is not None:
+                run.adapt.begins(self.global_steps)
+            self.module.follow()
+            run.hooks = self._look_behind_own_borders()
+            run.readers.begin(data_iter)
+            data_iter = run.random_numbers.before_step(data_iter)
+        with self._whole_or_failed(f"step {self.global_steps + 1}"), run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
+            loss = super().train_batch(*[data_iter][: data_iter is not None])  # a subclass's may take none
+        if run.trace is not None:
+            run.trace.step(time.perf_counter() - begin, run.executor)
+        if run.adapt is not None:
+            run.adapt.step(run.executor, self.global_steps)
+        if run.gained is not None and not run.gained.over:
+            get_accelerator().synchronize()
+            run.gained.step(time.perf_counter() - begin)
+        if self._steps_here == 1:
+            self._tell_what_ran_whole()
+            self._tell_of_first_step()
+        run.random_numbers.after_step(self._steps_here)
+        return loss
+
+    def eval_batch(self, *args, **kwargs):
+        self._refuse_failed("eval_batch()")
+        begin = time.perf_counter()
+        run = self._ostinato
+        # DeepSpeed's torch.no_grad() counts; transfers look at versions.
+        with run.outside.call("eval_batch()"), torch.inference_mode(False), run.random_numbers.evaluation():
+            result = super().eval_batch(*args, **kwargs)
+        if run.trace is not None and not run.trains and run.forwards.whole is not None:
+            run.trace.step(time.perf_counter() - begin, run.forwards.whole)
+        return result
+
+    @contextmanager
+    def _whole_or_failed(self, what: str) -> Iterator[None]:
+        """Around what may not end half-way: gradients of some micro-batches would stay, and transfers that nobody takes."""
+        try:
+            yield
+        except BaseException as error:
+            self._ostinato.failed = f"{what} failed on this rank ({type(error).__name__})"
+            if isinstance(error, Exception) and not isinstance(error, OstinatoError | StopIteration):
+                self._ostinato.watch.tell_of(error)
+            raise
+
+    def _refuse_failed(self, what: str) -> None:
+        """The script caught the error and goes on, as ranks that waited for this one would do: what they send belongs to other micro-batches."""
+        if failed := self._ostinato.failed:
+            raise OstinatoError(f"{what}: {failed}, and ranks are out of step since then: end the run and resume it from its last checkpoint")
+
+    def _tell_of_first_step(self) -> None:
+        """What nobody knows before it. All ranks must call it."""
+        run = self._ostinato
+        for handle in run.hooks:
+            handle.remove()
+        for said in run.readers.end():
+            print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
+        mine = {layer for stage in run.stages for layer in run.written_again & set(stage.layers) if run.steps or not self._as_in_1f1b(stage, layer)}
+        everyone = zip(*everyones((run.several, run.strided, mine)), strict=True)
+        several, strided, again = (sorted(set[int]().union(*of_ranks)) for of_ranks in everyone)
+        notes = [announce.several(several)] * bool(several and run.keeps_bits)
+        notes += [announce.strided(strided)] * bool(strided and run.keeps_bits)
+        notes += [announce.written_again(again)] * bool(again)
+        if run.unsaid is not None:
+            run.unsaid += notes
+            return
+        for line in notes:
+            announce.say(line)
+
+    def _as_in_1f1b(self, stage: plans.Stage, layer: int) -> bool:
+        run = self._ostinato
+        return plans.as_in_1f1b(run.program, stage, bisect_right(run.stock_parts, layer) - 1, len(run.stock_parts) - 1)
+
+    def _tell_what_ran_whole(self) -> None:
+        """A layer may checkpoint by itself, which only a backward shows."""
+        run = self._ostinato
+        assert run.executor is not None
+        names = [run.program.stages[s].name for s in run.executor.unsplit_stages if run.stages[s].rank == self.stage_id]
+        if names and self.grid.get_data_parallel_rank() == 0:
+            print(announce.ran_whole(self.global_rank, names), flush=True)
+
+    def _exec_schedule(self, pipe_schedule):
+        self.fwd_outputs = []
+        run = self._ostinato
+        evaluates = isinstance(pipe_schedule, schedule.InferenceSchedule)
+        refuse_passes(self)
+        run.random_numbers.prepare(evaluates)
+        self.module.follow()
+        batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
+        self._reserve_pipe_buffers(batches)
+        run.batches = Batches(self, batches, [c for c in run.stages if c.rank == self.stage_id], plans.copies_of(run.stages))
+        self.module.whole_logits = not self._compute_loss
+        self._steps_here += not evaluates
+        if run.steps is not None and not evaluates:
+            self._plan_step(batches)
+        if evaluates:
+            run.forwards.refuse_without_data()
+        run.random_numbers.begin(batches)
+        whole = False
+        try:
+            if evaluates:
+                with self._whole_or_failed("an evaluation"):
+                    run.forwards.run(batches)
+            elif run.copies is not None and self._steps_here == 1:
+                with watched_buffers(self.module, run.group):
+                    self.ostinato_run(run.executor)
+            else:
+                self.ostinato_run(run.executor)
+            whole = True
+        finally:
+            run.active = None
+            self._running_engine_backward = False
+            self.module.show_all()
+            run.items.clear()  # of a step that failed
+            if not evaluates:
+                self.fwd_outputs = [run.ended[batch] for batch in sorted(run.ended)]  # a subclass may report what is in it
+                run.ended = {}
+            run.random_numbers.end(whole)
+        run.batches_before += batches
+        if not evaluates:
+            if run.copies is not None:
+                with run.outside.both_directions():
+                    run.copies.add_gradients(self)
+            if run.memory is not None:
+                run.memory.note()
+            for command in self._after_the_plan(pipe_schedule):
+                with run.outside.command(command):
+                    self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
+
+    def ostinato_run(self, executor) -> None:
+        """Runs all instructions of this rank; an error says where it came from."""
+        run = self._ostinato
+        run.working = executor
+        try:
+            executor.run()
+        except Exception as error:
+            if isinstance(error, plans.compiled().ExecutionError):  # a peer is late or gone
+                run.watch.give_up(str(error), aloud=isinstance(error, plans.compiled().StepTimeout))
+            elif not isinstance(error, StopIteration):  # with which scripts end
+                run.watch.tell_of(error)
+            error.add_note(
+                f"ostinato: rank {self.global_rank} (pipeline rank {self.stage_id}), step {self.global_steps + 1}, "
+                f"plan {run.program.plan_sha256[:12]}"
+            )
+            raise
+        run.working = None
+
+    def _position(self) -> str:
+        """Asked by the watch's thread."""
+        run = self._ostinato
+        if not hasattr(run, "outside"):  # the watch begins before it
+            return "has not begun"
+        working = run.working  # which may end meanwhile
+        between = f"{run.outside.where()}, between steps" if run.batches_before else "has not begun"
+        if part := run.outside.part():
+            return part
+        return run.outside.in_the_script(working.position()) if working is not None else run.outside.whole() or between
+
+    def _aggregate_total_loss(self):
+        stages = self.num_stages
+        with self._ostinato.outside.losses():
+            if self._ostinato.copies is not None:
+                add_losses(self, self._loss_ranks())
+            self.num_stages = self._loss_ranks()[0] + 1  # DeepSpeed 0.19.7: the last one has the loss
+            try:
+                return super()._aggregate_total_loss()
+            finally:
+                self.num_stages = stages
+
+    def _bcast_pipe_scalar(self, data, src_rank=None, dtype=torch.float32):
+        return super()._bcast_pipe_scalar(data, self._loss_stage_global_rank() if src_rank is None else src_rank, dtype)
+
+    def _after_the_plan(self, pipe_schedule) -> list:
+        """DeepSpeed's instructions that follow the last backward. Its schedule is read once."""
+        run = self._ostinato
+        if not run.rest:
+            run.rest = [c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)]
+        return run.rest
+
+    def clip_fp32_gradients(self):
+        names = self._ostinato.stock_names
+        if names is None:
+            super().clip_fp32_gradients()
+        else:
+            clip_as_partitioned(self, names)
+
+    def reset_activation_shape(self):
+        """Shapes change from here on (curriculum learning, say): a new executor announces them again."""
+        super().reset_activation_shape()
+        run = self._ostinato
+        if run.gained is not None and self._steps_here:
+            run.gained.over = True
+        run.forwards.forget_shapes()
+        run.executor = self._training_executor() if run.trains else None
+
+    def compile(self, *args, **kwargs):
+        """Layers are compiled one by one. All ranks must call it: a stage may have become one that cannot be split."""
+        super().compile(*args, **kwargs)
+        run = self._ostinato
+        run.executor = self._training_executor() if run.trains else None
+
+    def destroy(self):
+        """Also ends the threads and connections of the groups that are ostinato's. DeepSpeed keeps its own, and calls this once more
+        when the engine is collected.
+        """
+        run = self._ostinato
+        if not run.ready:
+            return super().destroy()
+        run.watch.close()
+        for follows in (run.trace, run.adapt):
+            if follows is not None:
+                follows.close()
+        super().destroy()
+        run.executor = run.working = None  # which hold them, too
+        run.forwards.forget_shapes()  # its executors hold it
+        del run.forwards
+        for group in (run.group, *chain.from_iterable(run.links.values())):
+            with suppress(ValueError, AssertionError):  # the script has ended all groups already
+                dist.destroy_process_group(group)
+        run.links, run.group = {}, None

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""eval_batch() runs the forwards of the plan: in its order, with its transfers, by the C++ executor.
+
+n micro-batches are rounds of as many as the plan has, and one of the rest. Nothing stands between two rounds: a rank begins the
+next when its own part is done, while ranks behind it still work on this one, so requests are in flight all the time. Where
+the plan runs the model in several directions, batch i goes the way i % copies, as in training.
+"""
+
+from itertools import count
+from operator import itemgetter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ostinato.profile.model.tensors import map_tensors
+from ostinato.groups import everyones
+
+from ..section.plans import copies_of
+
+
+class Forwards:
+    """The evaluation side of one engine. `make_executor(program, dynamic_shapes)`: one of the engine's, for this rank."""
+
+    def __init__(self, engine: Any, make_executor):
+        self._engine, self._make_executor = engine, make_executor
+        self._run = engine._ostinato
+        self._dynamic = self._run.trains or engine.module.dynamic_shape  # evaluations may differ in their shapes
+        self._copies = copies_of(self._run.stages)
+        self._executors: dict[tuple[int, int], object] = {}  # by micro-batches, and directions that take part
+        self._first = 0  # batch that the round begins with
+        self._ended: dict[int, tuple] = {}  # by batch: its loss or output, and logits where they are asked for
+
+    def run(self, batches: int) -> None:
+        """Runs every stage of this rank on every batch; DeepSpeed finds losses and outputs where it always does."""
+        self._ended = {}
+        for self._first, micro_batches, copies in rounds(batches, self._run.program.micro_batches, self._copies):
+            self._engine.ostinato_run(self._executor(micro_batches, copies))
+        if self._copies > 1:
+            self._bring_together()
+        self._engine.fwd_outputs = [made for _, (made, _) in sorted(self._ended.items(), key=itemgetter(0))]
+        if self._ended and self._engine.eval_return_logits:
+            self._engine.outputs = self._ended[max(self._ended)][1]
+
+    def refuse_without_data(self) -> None:
+        """All ranks raise StopIteration where the iterator of one has ended: in 1F1B the ranks that read it find that out by themselves, and
+        here others would wait for what they compute of it.
+        """
+        engine, ended = self._engine, torch.zeros(1, dtype=torch.int32, device=self._engine.device)
+        if engine._reads_data():
+            try:
+                self._run.random_numbers.read_early()
+            except StopIteration:
+                ended += 1
+        dist.all_reduce(ended, group=self._run.group)
+        if ended.item():
+            raise StopIteration
+
+    @property
+    def whole(self):
+        """The executor of rounds of all micro-batches of the plan; None where there was none yet."""
+        return self._executors.get((self._run.program.micro_batches, self._copies))
+
+    def forget_shapes(self) -> None:
+        """They are announced again from here on."""
+        self._executors.clear()
+
+    def _executor(self, micro_batches: int, copies: int):
+        key = (micro_batches, copies)
+        if key not in self._executors:
+            stages = [stage for stage in self._run.stages if stage.copy < copies]
+            program = self._run.program.forwards(micro_batches, [stage.index for stage in stages])
+            executor = self._make_executor(program, self._dynamic)
+            for number, stage in zip(count(), stages):
+                if stage.on(self._engine.stage_id):
+                    executor.set_stage(number, lambda m, inputs, c=stage: self._forward(c, m, inputs))
+            self._executors[key] = executor
+        return self._executors[key]
+
+    def _forward(self, stage, micro_batch: int, inputs: tuple | None):
+        """What the executor calls."""
+        engine, batch = self._engine, self._first + self._copies * micro_batch + stage.copy
+        outputs = engine.forward_stage(stage, batch, inputs)
+        if not stage.ends:
+            return outputs
+        self._ended[batch] = (engine.fwd_outputs.pop(), engine.outputs if engine.eval_return_logits else None)
+        return ()
+
+    def _bring_together(self) -> None:
+        """Every rank learns the results of all directions: the one that reports needs them in the order of the batches."""
+        everyone = everyones(map_tensors(torch.Tensor.cpu, self._ended), self._run.group)
+        for ended in everyone if self._ended else ():
+            self._ended.update(map_tensors(lambda tensor: tensor.to(self._engine.device), ended))
+
+
+def rounds(batches: int, micro_batches: int, copies: int):
+    """(first batch, micro-batches, directions that take part) of each round of a plan for `micro_batches`."""
+    first = 0
+    while first < batches:
+        left = batches - first
+        several = min(micro_batches, left // copies)
+        yield (first, several, copies) if several else (first, 1, left)
+        first += several * copies if several else left

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine saves and loads under a plan, and what the plan fixes."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from deepspeed import comm
+from ostinato.errors import counted
+from ostinato.groups import everyones
+
+from ..save import checkpoint, optimizer_state, partition, seal, universal
+from ..tell import announce
+from ..errors import OstinatoError
+from ..section.plans import copies_of
+from .run import Run
+from ..upstream import Engine
+
+
+class PlanCheckpoints(Engine):
+    """Mixed in before PipelineEngine."""
+
+    _ostinato: Run
+
+    def set_train_batch_size(self, train_batch_size):
+        before = self.train_batch_size()
+        if train_batch_size != before:
+            raise OstinatoError(
+                f"set_train_batch_size({train_batch_size}): the plan is for {counted(self.micro_batches, 'micro-batch')} a step "
+                f"({counted(before, 'sample')}): search a plan for the other size and make a new engine"
+            )
+
+    def check_size(self) -> None:
+        """Raises OstinatoError where the script has written to engine.micro_batches."""
+        run = self._ostinato
+        if self.micro_batches != (planned := run.program.micro_batches * copies_of(run.stages)):
+            raise OstinatoError(f"engine.micro_batches is {self.micro_batches}, and the plan is for {planned}: search a plan for {self.micro_batches}")
+
+    def get_global_grad_norm(self):
+        """Summed rank by rank where ZeRO or half precision computes it: rounded otherwise than in 1F1B where layers have moved."""
+        norm, run = super().get_global_grad_norm(), self._ostinato
+        if norm is not None and run.stock_names is not None and not run.norm_told:
+            run.norm_told = True
+            announce.say(announce.NORM)
+        return norm
+
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, *args, **kwargs):
+        """DeepSpeed's rank 0 would write `latest` while others still write what it leads to: here it waits for them."""
+        self._stay()
+        tag = str(f"global_step{self.global_steps}" if tag is None else tag)
+        names = everyones(optimizer_state.named(self), self.grid.pp_proc_group)
+        facts = partition.facts_of(self.module)
+        if self.global_rank == 0 and save_dir:
+            checkpoint.write(save_dir, tag, self._ostinato.stages, names, facts)
+        moved = checkpoint.held_by(self._ostinato.stages) != checkpoint.held_alone(self._ostinato.stock_parts)
+        kept = seal.sealing(self.optimizer) if moved and self.optimizer is not None else nullcontext()
+        theirs = save_latest and self.checkpoint_engine.is_decoupled()  # it goes on to write, and knows when it is done
+        with self._ostinato.outside.checkpoint("saving a checkpoint"), kept:
+            saved = super().save_checkpoint(save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs)
+            if save_latest and not theirs:
+                self._save_latest(save_dir, tag)
+        if self._ostinato.adapt is not None and save_latest and not theirs:
+            self._ostinato.adapt.saved(self.global_steps)
+        return saved
+
+    def _save_latest(self, save_dir, tag: str) -> None:
+        """Once all ranks have written; it is there on all of them when this returns."""
+        comm.barrier()
+        if self.global_rank == 0:
+            checkpoint.write_latest(save_dir, tag)
+        comm.barrier()
+
+    def _stay(self) -> None:
+        if self._ostinato.gained is not None:
+            self._ostinato.gained.stay("a checkpoint was saved or loaded under it")
+
+    def _save_zero_checkpoint(self, save_path, tag):
+        with universal.wholes_saved(self, self._ostinato.parts):
+            super()._save_zero_checkpoint(save_path, tag)
+
+    def _get_zero_param_shapes(self):
+        """By group, of whole parameters."""
+        whole = universal.whole_shapes(self, self._ostinato.parts)
+        groups = super()._get_zero_param_shapes()
+        return [type(group)((name, whole.get(name, shape)) for name, shape in group.items()) for group in groups]
+
+    def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
+        self._stay()
+        module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
+        saved = None
+        if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
+            held = checkpoint.held_by(self._ostinato.stages)
+            saved = checkpoint.found(load_dir, tag, held, self._ostinato.stock_parts, self.mp_world_size)
+        if not self.load_universal_checkpoint():
+            self.module.refuse_unreadable(checkpoint.folder_of(load_dir, tag))
+        with self._ostinato.outside.checkpoint("loading a checkpoint"), optimizer_state.loading(self, saved):
+            loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
+        universal.drop_wholes(self)
+        if loaded[1] and "optimizer" in loaded[1]:  # DeepSpeed leaves it in what it returns
+            loaded[1]["optimizer"] = seal.unsealed(loaded[1]["optimizer"])
+        return loaded

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data iterator of an engine that runs a plan: which ranks read it, and when; where each step has a plan of its own, all of a step
+before it begins."""
+
+from itertools import repeat
+from typing import Any
+
+from ostinato.groups import everyones
+from ostinato.ranks.presence import ranks_in_words
+
+from ..errors import OstinatoError
+from ..data.items import making_once, own
+from ..data.sizes import Seen, seen_by, size_function
+from .stage_passes import StagePasses
+
+
+BROUGHT = repeat(None)  # stands for None where batch_fn(None) has the data from the slice rank that reads them
+
+
+class PlanData(StagePasses):
+    """Mixed in before PipelineEngine."""
+
+    def set_dataloader(self, loader):
+        if self._reads_data():
+            self.training_dataloader = loader
+            self.data_iterator = iter(loader)
+        elif self.stage_id in (0, self.num_stages - 1):  # it reads under 1F1B, and DataLoader draws where it begins
+            self.set_dataiterator(iter(loader))
+
+    def set_dataiterator(self, iterator):
+        if self._reads_data():
+            self.training_dataloader = None
+            self.data_iterator = self._or_brought(iterator)
+        elif not self._steps_here:
+            self._ostinato.offered = iterator
+
+    def _or_brought(self, iterator):
+        """Of ranks that hold slices of the same layers DeepSpeed lets one read, and calls batch_fn, which may send, on all of them."""
+        return BROUGHT if iterator is None and self.batch_fn is not None and self.grid.slice_parallel_size > 1 else iterator
+
+    def _reads_data(self) -> bool:
+        return any(c.rank == self.stage_id and (c.reads or c.ends) for c in self._ostinato.stages)
+
+    def _refuse_without_data(self, data_iter) -> None:
+        """All ranks must call it, and raise the same."""
+        given = self.data_iterator if data_iter is None else data_iter
+        everyone = everyones((self._reads_data(), given is not None and given is not BROUGHT, given is BROUGHT, self.grid.slice_group))
+        owns = [own for _, own, _, _ in everyone]
+        lacks = [reads and not own and not (brought and any(owns[peer] for peer in peers)) for reads, own, brought, peers in everyone]
+        if ranks := [rank for rank, without in enumerate(lacks) if without]:
+            raise OstinatoError(
+                f"train_batch() was given no data on {ranks_in_words(ranks)}, where the plan reads it: give it to every rank, or to those of "
+                "engine.is_first_stage() and engine.is_last_stage()"
+            )
+
+    def _plan_step(self, batches: int) -> None:
+        """For the sizes of its micro-batches, which are read now."""
+        run = self._ostinato
+        run.items.clear()
+        seen = self._read_step(batches) if self._reads_data() else Seen()
+        assert run.steps is not None and run.executor is not None
+        with run.outside.planning():
+            program = run.steps.next(seen, self.global_steps + 1)
+        run.executor.set_program(program)
+        if run.trace is not None:
+            run.trace.planned(program, run.steps.last)
+
+    def _read_step(self, batches: int) -> Seen:
+        """All items of a step; what is wrong is said by all ranks."""
+        run = self._ostinato
+        assert run.section.sizes is not None
+        items: list[Any] = []
+        try:
+            run.random_numbers.read_step(lambda: items.append(own(self._next_unread())), batches)
+        except Exception as error:  # the user's loader
+            return Seen(error=f"reading micro-batch {len(items)}: {type(error).__name__}: {error}")
+        run.items.extend(items)
+        return seen_by(size_function(run.section.sizes), items)
+
+    def _next_batch(self):
+        run = self._ostinato
+        item = run.items.popleft() if run.items else self._next_unread()
+        run.readers.note(item)
+        return item
+
+    def _next_unread(self):
+        """By DeepSpeed's code."""
+        with making_once(self):
+            return super()._next_batch()
+
+    def read_first_batch(self) -> None:
+        """Of the step or evaluation that begins."""
+        with self._reading():
+            self._ostinato.batches.read_first()

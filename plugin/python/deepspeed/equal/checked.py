@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine computes in its first steps is recorded, to be compared with what another schedule computes (prints).
+
+    recorder = Recorder(engine, steps=2)             # right after the engine is made, on every rank: DeepSpeed's own, or a plan's
+    for _ in range(2):
+        engine.train_batch(data)
+    recorder.repeat(run)                             # if need be: is the same step equal when it runs once more?
+    text = recorder.all().to_text()                  # what all ranks saw; the engine is as it was
+
+Of each step that is the loss, the gradients that the optimizer's step is given (DeepSpeed has reduced them by then), their norm, and the
+weights and buffers after it. A tensor's name is the model's own, so it is the same under every placement.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.pipe.schedule import OptimizerStep
+from ostinato.profile.model.tensors import map_tensors
+from ostinato.groups import everyones
+
+from ..randomness.random_state import random_state_kept
+from ..stages.buffers import Buffers
+from ..stages.idle import NAME as IDLE
+from .prints import BEFORE, KINDS, Difference, Print, Records, Step, compare, print_of, same
+from ..upstream import Engine
+
+
+class Recorder:
+    """Keeps prints of the first `steps` training steps of the engine, which it then leaves as it was."""
+
+    def __init__(self, engine: Engine, steps: int):
+        self._engine, self._expected = engine, steps
+        self._steps: list[Step] = []
+        self._layers: dict[str, int] = {}
+        self._left_out: set[str] = set()
+        self._unseen = ""
+        self._itself: list[Difference] = []  # repeat()
+        self._now: Step = {}  # of the step that runs
+        instructions, train = engine._INSTRUCTION_MAP, engine.train_batch
+        step = instructions[OptimizerStep]
+        self._ours = {
+            "_INSTRUCTION_MAP": instructions | {OptimizerStep: lambda _, **given: self._step(step, **given)},
+            "train_batch": lambda *args, **given: self._train(train, *args, **given),
+        }
+        self._theirs = {name: engine.__dict__[name] for name in self._ours if name in engine.__dict__}
+        if steps:
+            engine.__dict__.update(self._ours)
+
+    def all(self) -> Records:
+        """Of all ranks, each of which must call it: the same on each. What several hold is in it once."""
+        self._leave()
+        mine, grid = self._records(self._steps, self._itself), self._engine.grid
+        which, replica = grid.get_slice_parallel_rank(), grid.get_data_parallel_rank()
+        return _merged(everyones((f"{replica}, slice {which}" if which else str(replica), mine)))
+
+    def _records(self, steps: list[Step], itself: list[Difference]) -> Records:
+        return Records(steps, self._layers, sorted(self._left_out), self._unseen, self._eps(), itself)
+
+    def _eps(self) -> float:
+        return max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
+
+    def repeat(self, run: Callable[[], None]) -> None:
+        """`run`: forwards and backwards of one step, on all ranks. Runs them twice from the same weights, buffers and random numbers, and
+        notes in what they differ. For an engine that trains no further: its gradients, and whatever else layers keep, are lost.
+        """
+        engine, model = self._engine, self._engine.module
+        buffers, offset = Buffers({"": model}), model.micro_offset
+        before, seen = buffers.now(), list[Step]()
+        for _ in range(2):
+            with random_state_kept(), buffers.as_they_were(before):
+                model.micro_offset = offset  # from which seed_layers has its seeds
+                engine.zero_grad()
+                engine.optimizer.zero_grad()
+                run()
+                seen.append(self._of_passes())
+        self._itself = compare(*(self._records([step], []) for step in seen)).differences
+
+    def _of_passes(self) -> Step:
+        """What forwards and backwards have left on this rank."""
+        engine = self._engine
+        step: Step = {kind: {} for kind in KINDS}
+        step["loss"] = {} if engine.total_loss is None else {"": _print_of_number(engine.total_loss)}
+        gradients = {name: self._unreduced(parameter) for name, parameter in self._held(engine.module.named_parameters())}
+        step["gradients"] = {name: None if gradient is None else print_of(gradient) for name, gradient in gradients.items()}
+        step["buffers"] = {name: print_of(tensor) for name, tensor in self._held(engine.module.named_buffers())}
+        return step
+
+    def _unreduced(self, parameter: Any) -> torch.Tensor | None:
+        """Of this replica alone."""
+        if self._engine.using_bf16_optimizer:
+            return getattr(parameter, "_hp_grad", None)
+        accumulated = getattr(parameter, "grad_accum", None)  # where gradients are added in another dtype
+        return parameter.grad if accumulated is None else accumulated
+
+    def _leave(self) -> None:
+        """Where a script has put a wrapper on ours, both stay, and hand everything on."""
+        self._expected, attributes = 0, self._engine.__dict__
+        for name in [name for name, value in self._ours.items() if attributes.get(name) is value]:
+            del attributes[name]
+            attributes.update({name: self._theirs[name]} if name in self._theirs else {})
+
+    def _train(self, train: Callable, *args: Any, **given: Any) -> Any:
+        loss = train(*args, **given)
+        if self._expected:
+            self._now["loss"] = {"": _print_of_numbers(loss)}
+            self._steps.append(self._now)
+            if len(self._steps) == self._expected:
+                self._leave()
+        return loss
+
+    def _step(self, step: Callable, **given: Any) -> None:
+        """DeepSpeed's instruction, and what is seen before and after it."""
+        engine = self._engine
+        if not self._expected:
+            return step(engine, **given)
+        gradients = self._gradients()
+        before = {} if self._steps else {BEFORE: self._weights()}
+        step(engine, **given)
+        norm = engine._global_grad_norm  # not get_global_grad_norm(), which says more under a plan
+        self._now = before | {
+            "gradients": gradients,
+            "norm": {} if norm is None else {"": _print_of_number(norm)},
+            "weights": self._weights(),
+            "buffers": {name: print_of(tensor) for name, tensor in self._held(engine.module.named_buffers())},
+        }
+
+    def _weights(self) -> dict[str, Print | None]:
+        return {name: print_of(tensor) for name, tensor in self._held(self._engine.module.named_parameters())}
+
+    def _held(self, named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, Any]]:
+        """Those that this rank holds all of."""
+        run = getattr(self._engine, "_ostinato", None)
+        parts, shards = ({id(part.parameter) for part in run.parts}, run.shards) if run else (set(), {})
+        for name, tensor in named:
+            layer = _layer_of(name, self._engine.module._layer_specs)
+            of_shard = layer in shards and not isinstance(tensor, torch.nn.Parameter)
+            if of_shard or id(tensor) in parts:
+                self._left_out.add(name)
+            elif name != IDLE:
+                self._layers[name] = layer
+                yield name, tensor
+
+    def _gradients(self) -> dict[str, Print | None]:
+        """All ranks that hold the same parameters must call it: ZeRO's put their shares together."""
+        learning = {name: p for name, p in self._held(self._engine.module.named_parameters()) if p.requires_grad}
+        if not self._readable(list(learning.values())):
+            self._unseen = type(self._engine.optimizer).__name__
+            return {}
+        found = ((name, self._gradient(parameter)) for name, parameter in learning.items())
+        eps = self._eps()
+        return {name: None if gradient is None else print_of(gradient, eps=eps) for name, gradient in found}
+
+    def _gradient(self, parameter: Any) -> torch.Tensor | None:
+        if self._engine.using_bf16_optimizer:
+            return getattr(parameter, "_hp_grad", None)  # whole on every replica
+        return parameter.get_full_hp_grad() if hasattr(parameter, "_hp_mapping") else parameter.grad
+
+    def _readable(self, parameters: list[Any]) -> bool:
+        """Whether every replica has its shares of ZeRO's gradients: one that has not would leave the others waiting."""
+        try:
+            mine = self._engine.using_bf16_optimizer or all(map(_has_share, parameters))
+        except (AttributeError, LookupError, TypeError, ValueError):  # DeepSpeed keeps them elsewhere
+            mine = False
+        agreed = torch.tensor(int(mine), device=self._engine.device)
+        dist.all_reduce(agreed, op=dist.ReduceOp.MIN, group=self._engine.grid.get_data_parallel_group())
+        return bool(agreed)
+
+    def _dtypes(self) -> Iterator[torch.dtype]:
+        """In which the model computes, as far as DeepSpeed and torch know."""
+        engine = self._engine
+        yield from {p.dtype for p in engine.module.parameters() if p.is_floating_point()}
+        if engine.torch_autocast_enabled():
+            yield engine.torch_autocast_dtype()
+        if engine.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
+            yield torch.float16  # as many digits as TF32
+
+
+def _print_of_number(number: Any) -> Print:
+    """Its dtype is another on ranks that DeepSpeed has sent it to."""
+    return print_of(torch.tensor(float(number), dtype=torch.float64))
+
+
+def _print_of_numbers(returned: Any) -> Print:
+    """What train_batch() returns: a subclass's may return several losses."""
+    numbers: list[torch.Tensor] = []
+    map_tensors(numbers.append, returned)
+    return print_of(torch.cat([number.detach().double().flatten().cpu() for number in numbers] or [torch.tensor([float(returned or 0)]).double()]))
+
+
+def _has_share(parameter: Any) -> bool:
+    mapping = getattr(parameter, "_hp_mapping", None)
+    return mapping is None or (not mapping.use_offload and torch.is_tensor(mapping.get_lp_grad_fragment(parameter._index_in_param_group)))
+
+
+def _layer_of(name: str, specs: list[Any]) -> int:
+    """By the tensor's name in a PipelineModule."""
+    first, second = [*name.split("."), ""][:2]
+    if first == "tied_modules":
+        return next(index for index, spec in enumerate(specs) if getattr(spec, "key", None) == second)
+    return int(first) if first.isdigit() else len(specs)
+
+
+def _merged(everyone: list[tuple[str, Records]]) -> Records:
+    """`everyone`: (replica and slice, record) by rank. Where the tensor of one is another (BatchNorm's statistics, a slice of a weight), it
+    is name@replica.
+    """
+    layers: dict[str, int] = {}
+    steps: list[Step] = [{kind: {} for kind in KINDS} for _ in range(min(len(mine.steps) for _, mine in everyone))]
+    for replica, mine in everyone:
+        for step, own in zip(steps, mine.steps, strict=False):
+            for kind, name, printed in ((kind, name, p) for kind in own for name, p in own[kind].items()):
+                key = name
+                while not same(step[kind].setdefault(key, printed), printed):
+                    key = f"{name}@{replica}" if key == name else f"{key}'"
+                layers |= {key: mine.layers[name]} if name else {}
+    layers = dict(sorted(layers.items(), key=lambda entry: entry[1]))
+    left_out = sorted({name for _, mine in everyone for name in mine.left_out})
+    itself = [difference for _, mine in everyone for difference in mine.itself]
+    return Records(steps, layers, left_out, max(mine.unseen for _, mine in everyone), max(mine.eps for _, mine in everyone), itself)

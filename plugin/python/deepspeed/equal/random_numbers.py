@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers that layers draw under a plan: those of 1F1B where that is possible, and else rank 0 says which layers draw other ones.
+
+    numbers = RandomNumbers(engine, stages, elsewhere=True)      # all ranks
+    data_iter = numbers.before_step(data_iter)                   # the first time, runs a micro-batch for what layers draw
+    numbers.prepare(evaluates=False)                             # a step, or an evaluation
+    numbers.begin(batches)
+    with numbers.forward(batch): ...                             # around every stage's forward
+    numbers.end(whole=True)
+    numbers.after_step(1)                                        # says what is not as in 1F1B
+
+DeepSpeed lets each rank draw from its generators for the layers of its partition, in the order of micro-batches. Where the plan runs layers
+`elsewhere`, or in another order, what each of them takes is learned from one forward, and its generators are put where 1F1B would have them
+(streams). What draws without having been learned is seen by the states of the generators (draws).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from deepspeed.runtime.pipe import schedule
+from ostinato.groups import everyones
+
+from ..randomness import generators
+from ..tell import announce
+from ..randomness.draws import BATCH, LAYERS, TORCHS, Draws, merged
+from ..data.items import Made, made_once
+from ..section.plans import Stage
+from ..randomness.random_state import random_state_kept
+from .streams import Learning, Streams, layers_kept
+
+
+class RandomNumbers:
+    """Of one engine. `elsewhere`: layers would draw other numbers than in 1F1B; else nothing is watched."""
+
+    def __init__(self, engine: Any, stages: list[Stage], elsewhere: bool):
+        self._engine, self._module, self._stages = engine, engine.module, stages
+        self.elsewhere = elsewhere
+        self._draws = Draws() if elsewhere else None
+        self._steps: Streams | None = None
+        self._evaluations: Streams | None = None
+        self._evaluated = False  # once at least, or what layers draw in it is being learned
+        self._told = {"step": False, "evaluation": False}  # what draws
+        self._learning = False  # what runs is no step, and no evaluation
+        self._streams: Streams | None = None  # those of the step or evaluation that runs
+        self._unread: generators.State | None = None  # before the batch was read that begins what comes next
+        self._watcher: Draws | Streams | Learning | None = None  # is told of each layer before it runs
+
+    # ---- a step, an evaluation
+
+    def before_step(self, data_iter):
+        """Before the first one. Returns the iterator that train_batch() is still to be given. All ranks must call it."""
+        if not self.elsewhere:
+            return data_iter
+        if data_iter is not None:
+            self._engine.set_dataiterator(data_iter)
+        self._engine._compute_loss = True
+        self._module.train()
+        self._steps = self._learn(follows_none=False)
+        self._watcher = None if self._steps else self._draws  # layer by layer
+        return None
+
+    def prepare(self, evaluates: bool) -> None:
+        """Before anything of a step or evaluation, for the first evaluation learns what layers draw in it. All ranks must call it."""
+        self._streams = self._of_evaluation() if evaluates else self._steps
+
+    def begin(self, batches: int) -> None:
+        """All ranks must call it."""
+        if self._draws is not None:
+            self._draws.enter(LAYERS)
+        if self._streams is not None:
+            streams, self._streams = self._streams, None  # the first batch is read before they begin
+            streams.begin_step(batches, self._read_first())
+            self._watcher = self._streams = streams
+
+    def end(self, whole: bool) -> None:
+        """Whatever has happened since begin(). `whole`: it ran to its end."""
+        self._module.watcher = None
+        if self._draws is not None:
+            self._draws.leave()
+        if self._streams is None:
+            return
+        if whole:
+            self._streams.end_step()
+            assert self._draws is not None  # what draws is learned where something does
+            self._draws.forget(TORCHS)  # all of it the streams'
+        self._watcher = self._streams = None
+
+    def after_step(self, number: int) -> None:
+        """Rank 0 says what the first step has shown; what comes later is said by the rank that sees it. All ranks must call it."""
+        if number == 1:
+            self._watcher = None
+        self._tell("step", self._steps, together=number == 1)
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Around one."""
+        first = not self._evaluated
+        yield
+        if self._evaluated:
+            self._watcher = None
+            self._tell("evaluation", self._evaluations, together=first)
+
+    # ---- what runs in it
+
+    @contextmanager
+    def forward(self, batch: int) -> Iterator[None]:
+        """Around a stage's, on one batch."""
+        if self._watcher is None:
+            yield
+            return
+        self._module.watcher = self._watcher
+        self._watcher.begin(batch)
+        yield
+        self._module.watcher = None
+        self._watcher.end()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around what DeepSpeed's code reads; what a loader draws there is no layer's."""
+        if self._draws is not None:
+            self._draws.enter(BATCH)
+        before = generators.current() if self._streams is not None else None
+        yield
+        if self._streams is not None and before is not None:
+            self._streams.note_batch(before)
+        if self._draws is not None:
+            self._draws.enter(LAYERS)
+
+    def read_early(self) -> None:
+        """The first batch of what is to begin."""
+        self._unread = self._unread or (generators.current() if self._streams is not None else None)
+        self._engine.read_first_batch()
+
+    def read_step(self, read: Callable[[], None], count: int) -> None:
+        """All batches of a step, before begin(): `read` reads the next. A loader that starts over draws at the first."""
+        if self._streams is None:
+            with self.reading():
+                for _ in range(count):
+                    read()
+            return
+        self._unread = self._unread or generators.current()
+        read()
+        first = generators.current()
+        for _ in range(1, count):
+            read()
+        self._streams.note_batch(first)
+
+    def before_backward(self, batch: int) -> None:
+        if self._streams is not None:
+            self._module.watcher = self._streams
+            self._streams.begin(batch, recomputed=True)
+
+    def after_backward(self) -> None:
+        if self._streams is not None:
+            self._module.watcher = None
+            self._streams.end()
+
+    # ---- how
+
+    def _tell(self, what: str, streams: Streams | None, together: bool) -> None:
+        """`together`: all ranks call it."""
+        if not self.elsewhere:
+            return
+        assert self._draws is not None
+        mine = self._draws.new(), streams.new() if streams else {}
+        everyone = everyones(mine) if together else [mine]
+        drawn, strays = merged(draws for draws, _ in everyone), merged((stray for _, stray in everyone), with_batches=True)
+        rank = self._engine.global_rank
+        if (drawn or strays) and not self._told[what] and (not together or rank == 0):
+            print(announce.draws(rank, what, self._engine.global_steps, drawn, strays), flush=True)
+        self._told[what] = self._told[what] or bool(drawn or strays)
+
+    def _of_evaluation(self) -> Streams | None:
+        if self._learning or not self.elsewhere:
+            return None
+        if not self._evaluated:
+            self._evaluated = True
+            self._evaluations = self._learn(follows_none=True)
+            if self._evaluations is None:
+                self._watcher = self._draws  # layer by layer
+        return self._evaluations
+
+    def _read_first(self) -> generators.State | None:
+        """The first batch is read at once: where a loader starts over, it draws before any layer does. The state before it."""
+        if not self._engine._reads_data():
+            return None
+        before = self._unread or generators.current()
+        self._engine.read_first_batch()
+        self._unread = None
+        return before
+
+    def _learn(self, follows_none: bool) -> Streams | None:
+        """Before the first step or evaluation: runs one micro-batch for what layers draw in it. Its batch is read again, and buffers
+        become what they were. `follows_none`: streams of layers that draw nothing, too, for what a loader draws. All ranks must call it.
+        """
+        engine, run = self._engine, self._engine._ostinato
+        batches_before, loader, iterator = run.batches_before, engine.training_dataloader, engine.data_iterator
+        self._unread = generators.current()
+        first = [Made(made_once(engine.batch_fn)(item)) for item in islice(iterator, 1)] if iterator is not None else []
+        if iterator is not None:
+            engine.data_iterator = iter(first)
+        self._watcher, self._learning = (learning := Learning()), True
+        with torch.set_grad_enabled(self._module.training), random_state_kept(), layers_kept(self._module):
+            engine._exec_schedule(schedule.InferenceSchedule(1, engine.num_stages, engine.stage_id))
+        self._watcher, self._learning, run.batches_before = None, False, batches_before
+        assert self._draws is not None
+        self._draws.new()
+        if iterator is not None:
+            engine.training_dataloader, engine.data_iterator = loader, chain(first, iterator)
+        streams = self._follow(learning, follows_none)
+        self._unread = self._unread if streams else None
+        return streams
+
+    def _follow(self, learning: Learning, follows_none: bool) -> Streams | None:
+        run = self._engine._ostinato
+        counts = {what: count for of_rank in everyones(learning.counts, run.group) for what, count in of_rank.items()}
+        shared = {layer for stage in self._stages if stage.sharded for layer in stage.layers}
+        if (not counts and not follows_none) or None in counts.values() or shared & set(counts):
+            return None
+        return Streams(run.stock_parts, self._engine.stage_id, counts, run.group, self._engine.device)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loss_fn with parameters or buffers, whose loss another rank computes than in 1F1B.
+
+    hand_on(model, stages)      # that rank's loss_fn has the values of the one that 1F1B uses
+
+Each rank has built one of its own, which PipelineModule holds as "loss_fn", and in 1F1B the last rank's learns.
+"""
+
+import torch
+import torch.distributed as dist
+from ostinato.groups import everyones
+
+from ..errors import OstinatoError
+from ..section.plans import Stage
+from ..upstream import Model
+
+NAME = "loss_fn"  # in a PipelineModule
+
+
+def hand_on(model: Model, stages: list[Stage]) -> None:
+    """All ranks must call it. Raises OstinatoError on each where they have other ones."""
+    ranks, last = [stage.rank for stage in stages if stage.ends], len(model._grid.pp_group) - 1
+    if set(ranks) <= {last}:
+        return
+    tensors = _tensors(model)
+    everyone = everyones(_facts(model, tensors), model._grid.pp_proc_group)
+    if len(set(everyone)) > 1:
+        kinds = ", ".join(f"{facts[0]} on rank {rank}" for facts, rank in zip(everyone, model._grid.pp_group, strict=True))
+        raise OstinatoError(
+            f"the placement computes the loss on another rank than 1F1B, and loss_fn, or what its tensors are, differs between ranks ({kinds}): give "
+            "PipelineModule an equal one on every rank"
+        )
+    for tensor in tensors.values():
+        dist.broadcast(tensor.data, model._grid.pp_group[last], group=model._grid.pp_proc_group)
+
+
+def is_its(name: str) -> bool:
+    """Whether a parameter of that name is the loss's."""
+    return name.startswith(f"{NAME}.")
+
+
+def _tensors(model: Model) -> dict[str, torch.Tensor]:
+    loss = model.loss_fn
+    return dict((*loss.named_parameters(), *loss.named_buffers())) if isinstance(loss, torch.nn.Module) else {}
+
+
+def _facts(model: Model, tensors: dict[str, torch.Tensor]) -> tuple:
+    loss = model.loss_fn
+    name = "None" if loss is None else getattr(loss, "__qualname__", type(loss).__qualname__)
+    return (name, *((of, tuple(tensor.shape), str(tensor.dtype)) for of, tensor in tensors.items()))

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives a PipelineModule that has just been made the layers of a placement, with the weights that DeepSpeed's own partition
+initialised.
+
+DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay are kept as they are.
+Those that move do so one at a time: their new rank builds one under a copy of the random state and takes over its parameters and
+buffers by name, and the old one drops its own before the next layer moves. So every weight, and every random number drawn
+afterwards, is what it would be without ostinato, and no rank holds more than one layer beside those of the two partitions.
+
+Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a tied module, once a rank. A layer of a sharded
+stage is a unit of each of the stage's ranks, which gets its part of every tensor.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
+
+import torch
+from ostinato.nn import Shard, ShardingError, sharded
+from ostinato.nn.layers import split_of
+from ostinato.groups import everyones
+
+from ostinato import _search
+
+from ..stages.copies import Copies, Holders
+from ..errors import OstinatoError
+from ..graph_model import Node, Wires, stage_wires
+from .holdings import Facts, check_transfer, facts_of, receive_tensors, send_tensors
+from ..stages.module import adopt
+from ..section.plans import Stage, copies_of, of_copy
+from ..randomness.random_state import random_state_kept
+from .tied import beside, bound_layers, owners_of, source_of, together_now, unit_of
+from ..save.universal import Part
+from ..upstream import Model, count_elsewhere
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """`units`: of each pipeline rank in DeepSpeed's partition, in the order in which it registers them; None where no layer changed its
+    rank. `regrouped`: keys of tied layers whose gradients are now summed in another order. `copies`: what this rank holds together
+    with its peers, where the plan runs the model in several directions. `parts`: the parameters of which it holds a part. `notes`: what
+    rank 0 is to say of layers that moved.
+    """
+
+    units: list[list[str]] | None
+    regrouped: list[str]
+    copies: Copies | None
+    parts: list[Part]
+    notes: list[str]
+
+
+def rebuild(model, stages: list[Stage], shards: dict[int, Shard]) -> Rebuilt:
+    """Places the layers as `stages` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages.
+
+    Raises OstinatoError on every rank where a layer cannot be moved.
+    """
+    before = owners_of(model)
+    of_layer = {layer: stage for stage in of_copy(stages, 0) for layer in stage.layers}
+    by_layer = [of_layer[layer] for layer in range(model._num_layers)]
+    holders = [_holders(stages, layer) for layer in range(model._num_layers)]
+    mine = [stage for stage in stages if stage.on(model.stage_id)]
+    mover = _Mover(model, before, holders, _places(stages), shards) if moves(model, stages) else None
+    if mover is not None:
+        mover.move()
+    several = copies_of(stages) > 1
+    others_write = {i for stage in mine for i in stage.layers if holders[i][0] not in stage.ranks}
+    wires = _wires(model, stages)
+    adopt(model, [stage.rank for stage in by_layer], mine, shards, others_write, wires)
+    model.placed_in_order = not wires and all(len(ranks) == 1 for ranks in holders) and holders == sorted(holders)
+    regrouped = [] if several else _regrouped(model, before, by_layer)
+    if mover is None:
+        return Rebuilt(None, regrouped, None, [], [])
+    copies = mover.share() if several else None
+    if not several:
+        mover.tie()
+    return Rebuilt(mover.old, regrouped, copies, mover.parts, mover.notes)
+
+
+def moves(model, stages: list[Stage]) -> bool:
+    """Whether some layer of a model that DeepSpeed has made lies elsewhere in these stages."""
+    return [_holders(stages, layer) for layer in range(model._num_layers)] != [(rank,) for rank in owners_of(model)]
+
+
+def _holders(stages: list[Stage], layer: int) -> tuple[int, ...]:
+    """Pipeline ranks that hold the layer, ascending."""
+    return tuple(sorted({rank for c in stages if layer in c.layers for rank in c.ranks}))
+
+
+def _places(stages: list[Stage]) -> dict[int, dict[int, Shard]]:
+    """By sharded layer and pipeline rank, which part it holds: the same for all directions that it serves."""
+    places: dict[int, dict[int, Shard]] = {}
+    for stage in (c for c in stages if c.sharded):
+        parts = {rank: Shard(index, len(stage.ranks)) for index, rank in enumerate(stage.ranks)}
+        for layer in stage.layers:
+            places.setdefault(layer, {}).update(parts)
+    return places
+
+
+def _wires(model: Model, stages: list[Stage]) -> dict[int, list[Wires]]:
+    """Where the stages are not a chain: by stage, what each of its layers is given and hands on."""
+    if stages[0].takes is None:
+        return {}
+    return {index: wires.layers for index, wires in stage_wires(model._layer_specs, stages).items()}
+
+
+def _regrouped(model: Model, before: list[int], by_layer: list[Stage]) -> list[str]:
+    """DeepSpeed adds the gradients of tied layers within a stage as they come, and those of several ranks at the end.
+
+    The sums are the same where layers that shared a rank share a stage, and those that did not are on different ranks.
+    """
+    tied: dict[str, list[int]] = {}
+    for layer, spec in enumerate(model._layer_specs):
+        if hasattr(spec, "tied_weight_attr"):
+            tied.setdefault(spec.key, []).append(layer)
+    changed = set()
+    for key, layers in tied.items():
+        for a, b in combinations(layers, 2):
+            together = before[a] == before[b]
+            same = by_layer[a] is by_layer[b] if together else by_layer[a].rank != by_layer[b].rank
+            changed |= set() if same else {key}
+    return sorted(changed)
+
+
+@dataclass
+class _Said:
+    """By one rank, of the unit that moves next: what it has of it, and why it cannot build it ("" where it can)."""
+
+    facts: list[Facts] = field(default_factory=list)
+    error: str = ""
+
+
+class _Mover:
+    """Moves the units of one pipeline between its ranks."""
+
+    def __init__(self, model, before: list[int], owners: list[tuple[int, ...]], places: dict[int, dict[int, Shard]], shards: dict[int, Shard]):
+        """By layer: its rank in DeepSpeed's partition, those that will hold it, and the part of each where it is sharded."""
+        self.model, self.rank, self.owners, self.before = model, model.stage_id, owners, before
+        self.group, self.ranks = model._grid.pp_proc_group, model._grid.pp_group
+        self.specs = model._layer_specs
+        self.names = [unit_of(layer, spec) for layer, spec in enumerate(self.specs)]
+        everyone = range(len(self.ranks))
+        self.old = [self._units([(rank,) for rank in before], rank) for rank in everyone]
+        self.new = [self._units(owners, rank) for rank in everyone]
+        self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
+        self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
+        held = {unit: parts for layer, parts in places.items() if (unit := self.names[layer]) is not None}
+        self.held = Holders(self.new, held, self.rank)
+        self.modules: dict[str, torch.nn.Module] = {}  # what this rank has built in DeepSpeed's partition, until it has handed it on
+        self.arrived: dict[str, torch.nn.Module] = {}
+        self.whole: dict[str, list[Facts]] = {}  # of what is sharded, before it was
+        self.parts: list[Part] = []
+        self.notes: list[str] = []
+
+    def move(self) -> None:
+        """Exchanges the units, and registers the layers in model order."""
+        self.modules = {unit: self.model.get_submodule(unit) for unit in self.old[self.rank]}
+        self._note_together()
+        self._refuse(self._forbidden())
+        self._unregister()
+        transfers = self._transfers()
+        with random_state_kept():
+            for number, (unit, source, target) in enumerate(transfers):
+                self._transfer(unit, source, target, last=all((unit, source) != later[:2] for later in transfers[number + 1 :]))
+            self._refuse(self._cut_own())
+        self.modules = {unit: self.arrived[unit] if unit in self.arrived else self.modules[unit] for unit in self.new[self.rank]}
+        self.parts = [part for unit in self.modules if unit in self.shards for part in self._parts_of(unit)]
+        for layer in self.layers:
+            self._register_layer(layer)
+
+    def _refuse(self, error: str) -> None:
+        """Raises the same on every rank where one has an error, and brings their notes together. All ranks must call it."""
+        everyone = everyones((error, self.notes), self.group)
+        if errors := [said for said, _ in everyone if said]:
+            raise OstinatoError(errors[0])
+        self.notes = sorted({note for _, notes in everyone for note in notes})
+
+    def _transfer(self, unit: str, source: int, target: int, last: bool) -> None:
+        """One unit from a rank to another. `last`: the source hands it on to none after this."""
+        said, built = _Said(), None
+        if self.rank == source:
+            said = _Said(facts_of(self.modules[unit]))
+        elif self.rank == target:
+            built, error = self._try_to_build(unit, source)
+            said = _Said(facts_of(built) if built is not None else [], error)
+        everyone = everyones(said, self.group)
+        if everyone[target].error:
+            raise OstinatoError(everyone[target].error)
+        part = self.held.part(unit, target)
+        check_transfer(unit, everyone[source].facts, everyone[target].facts, self.ranks[source], part)
+        if self.rank == source:
+            send_tensors(self.modules[unit], everyone[target].facts, part, self.ranks[target], self.group)
+            if last and (unit not in self.new[self.rank] or self._source(unit, self.rank) != self.rank):
+                self.modules.pop(unit, None)
+        elif built is not None:
+            receive_tensors(built, self.ranks[source], self.group)
+            self.arrived[unit], self.whole[unit] = built, everyone[source].facts
+
+    def _try_to_build(self, unit: str, source: int) -> tuple[torch.nn.Module | None, str]:
+        """As `source` has built it, or this rank's part of that."""
+        try:
+            layer = self._build(unit, source)
+            return self._place(self._cut(unit, layer) if unit in self.shards else layer), ""
+        except ShardingError as error:
+            return None, f'layer "{unit}": {error}'
+        except Exception as error:  # of the layer's constructor
+            return None, f'layer "{unit}" cannot be built on rank {self.ranks[self.rank]}: {type(error).__name__}: {error}'
+
+    def _cut_own(self) -> str:
+        """Of what this rank has whole, and holds a part of from now on. Why it cannot be cut, or ""."""
+        for unit in (u for u in self.new[self.rank] if u in self.shards and u in self.old[self.rank]):
+            whole = self.modules[unit]
+            self.whole[unit] = facts_of(whole)
+            try:
+                self.modules[unit] = self._place(self._cut(unit, whole))
+            except ShardingError as error:
+                return f'layer "{unit}": {error}'
+        return ""
+
+    def _cut(self, unit: str, layer: torch.nn.Module) -> torch.nn.Module:
+        last = unit == self.names[-1] and self.model.loss_fn is not None
+        return layer.sharded(self.shards[unit], last) if isinstance(layer, Node) else sharded(layer, self.shards[unit], last)
+
+    def _parts_of(self, unit: str) -> list[Part]:
+        module = self.modules[unit]
+        whole, split = {fact.name: fact.shape for fact in self.whole[unit]}, split_of(module)
+        named = ((name, p) for name, p in module.named_parameters() if name in split)
+        return [Part(int(unit), p, self.shards[unit], split[name], whole[name]) for name, p in named]
+
+    def tie(self) -> None:
+        """The groups over which the gradients of tied layers are summed, and who reads their weights from checkpoints."""
+        model = self.model
+        for parameter in model.parameters():
+            count_elsewhere(parameter, False)
+        model.tied_comms = model._index_tied_modules()
+        for unit in (u for u in self.shards if u is not None):
+            for name, parameter in self._module(unit).named_parameters():
+                count_elsewhere(parameter, self.held.counts_elsewhere(unit, name, self._module(unit)))
+        model.read_for_others = []
+        for key, tied in model.tied_comms.items():
+            weights = [model._recursive_getattr(tied["module"], name) for name in tied["weight_attr"]]
+            model.read_for_others.append((weights, self._reader(f"tied_modules.{key}"), tied["group"]))
+
+    def share(self) -> Copies:
+        """In the place of tie(), where the plan runs the model in several directions."""
+        self.model.tied_comms, self.model.read_for_others = {}, []
+        copies, holders = Copies(self.model, self.held), self.held.ranks()
+        for unit in sorted(u for u in self.new[self.rank] if "." in u and len(holders[u, None]) > 1):
+            weights, group = list(self._module(unit).parameters()), copies.groups[holders[unit, None]]
+            self.model.read_for_others.append((weights, self._reader(unit), group))
+        return copies
+
+    def _reader(self, unit: str) -> int:
+        """The rank that reads the tied module from checkpoints: DeepSpeed has it there for a layer without a forward_fn only."""
+        tied = [layer for layer, name in enumerate(self.names) if name == unit]
+        read = [layer for layer in tied if self.specs[layer].forward_fn is None]
+        return self.ranks[self.owners[(read or tied)[0]][0]]
+
+    def _units(self, owners: list[tuple[int, ...]], rank: int) -> list[str]:
+        """The units of a rank, in model order."""
+        names = (self.names[layer] for layer, ranks in enumerate(owners) if rank in ranks)
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    def _module(self, unit: str) -> torch.nn.Module:
+        return self.model.get_submodule(unit)
+
+    def _build(self, unit: str, source: int) -> torch.nn.Module:
+        """As the rank `source` has done in DeepSpeed's partition."""
+        spec = self.specs[next(i for i, name in enumerate(self.names) if name == unit and self.before[i] == source)]
+        return spec if isinstance(spec, torch.nn.Module) else spec.build()
+
+    def _place(self, module: torch.nn.Module) -> torch.nn.Module:
+        from deepspeed.accelerator import get_accelerator
+
+        return module.to(get_accelerator().device_name(self.model.local_rank))
+
+    def _source(self, unit: str, target: int) -> int:
+        """The rank that has built, in DeepSpeed's partition, what `target` is to hold."""
+        return source_of(self.names, self.before, self.owners, unit, target)
+
+    def _transfers(self) -> list[tuple[str, int, int]]:
+        """(unit, from, to) in one order for all ranks, so that blocking transfers cannot deadlock: layers leave ranks that hold many for
+        ranks that hold few.
+        """
+        waiting = [(unit, s, target) for target, units in enumerate(self.new) for unit in units if (s := self._source(unit, target)) != target]
+        held = [len(units) for units in self.old]
+        order = []
+        while waiting:
+            best = min(waiting, key=lambda move: (held[move[2]], -held[move[1]], *move[1:], move[0]))
+            waiting.remove(best)
+            order.append(best)
+            held[best[2]] += 1
+            held[best[1]] -= 1
+        return order
+
+    def _forbidden(self) -> str:
+        """What this rank's layers do not allow of the placement; "" where it may be."""
+        what, _ = _search.broken([one.row for one in bound_layers(self.model)], [([layer], list(ranks)) for layer, ranks in enumerate(self.owners)], False)
+        return what and f"the placement has {what}"
+
+    def _note_together(self) -> None:
+        """Of tied layers of several ranks that come to lie on one."""
+        for unit in sorted({name for name in self.names if name is not None and "." in name} & self.modules.keys()):
+            layers = [layer for layer, name in enumerate(self.names) if name == unit]
+            if more := beside(self.specs[layers[0]], self.modules[unit]):
+                self.notes += together_now(layers, self.before, self.owners, more[0])
+
+    def _unregister(self) -> None:
+        """From here on `modules` alone holds what this rank has, so that a layer that has left takes no memory."""
+        model = self.model
+        for unit in self.old[self.rank]:
+            parent, _, name = unit.rpartition(".")
+            delattr(model.get_submodule(parent), name)
+        model.forward_funcs, model.fwd_map, model.tied_weight_attrs = [], {}, {}
+        model.tied_comms = {}
+
+    def _register_layer(self, layer: int) -> None:
+        """Puts it where PipelineModule._build() would have put it."""
+        model, unit, spec = self.model, self.names[layer], self.specs[layer]
+        function = spec
+        if unit is not None:
+            function = self.modules[unit]
+        if unit is not None and "." in unit:
+            model.tied_modules[spec.key] = function
+            model.tied_weight_attrs[spec.key] = spec.tied_weight_attr
+            if spec.forward_fn is not None:
+                function = partial(spec.forward_fn, function)
+        elif unit is not None:
+            model.fwd_map[unit] = len(model.forward_funcs)
+            model.add_module(unit, function)
+        model.forward_funcs.append(function)
+
+
+def stock_names(model: Model, units: list[list[str]], skip: str) -> list[list[str]]:
+    """Of each pipeline rank in DeepSpeed's partition, the names of the parameters that it would hold, in its order: of the modules that
+    it registers as "loss_fn", then tied ones, then layers. `units`: as in Rebuilt; `skip`: a parameter of no layer. All ranks must call it.
+    """
+    names = [name for name, _ in model.named_parameters() if name != skip]
+    everyone = everyones(names, model._grid.pp_proc_group)
+    of_unit: dict[str, list[str]] = {}
+    for name in (name for of_rank in everyone for name in of_rank):
+        unit = ".".join(name.split(".")[: 1 + name.startswith("tied_modules.")])
+        of_unit.setdefault(unit, [])
+        if name not in of_unit[unit]:
+            of_unit[unit].append(name)
+    ordered = [sorted(held, key=lambda unit: "." not in unit) for held in units]  # tied modules were registered first
+    return [
+        [name for unit in ("loss_fn", *held) for name in of_unit.get(unit, ()) if unit != "loss_fn" or name in everyone[rank]]
+        for rank, held in enumerate(ordered)
+    ]

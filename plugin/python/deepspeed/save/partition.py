@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How DeepSpeed would cut a model into any number of stages: written beside a checkpoint, for what is done with it where the model is not.
+
+    note(model, "parameters")           # as soon as a PipelineModule is made: what each of this rank's layers weighs
+    facts = facts_of(model)             # all ranks of a pipeline; for ostinato.json
+    parts(facts, 3)                     # [0, 4, 7, 12]; None where the model cuts itself in its own way
+"""
+
+from typing import Any
+
+import torch
+from deepspeed.runtime import utils
+from ostinato.groups import everyones
+
+from ..upstream import Model
+
+KEY, FACTS = "_ostinato_weights", "_ostinato_facts"
+
+
+def note(model: Model, method: str) -> None:
+    """DeepSpeed counts what learns in a layer that has just been built; scripts freeze some of it later."""
+    bounds = model.partitions()
+    mine = range(*bounds[model.stage_id : model.stage_id + 2])
+    vars(model)[KEY] = method.lower(), {layer: _learning(_module(model, layer)) for layer in mine}
+
+
+def _module(model: Model, layer: int) -> Any:
+    spec = model._layer_specs[layer]
+    return model.tied_modules[spec.key] if hasattr(spec, "tied_weight_attr") else getattr(model, str(layer), None)
+
+
+def _learning(module: Any) -> int:
+    return sum(p.numel() for p in module.parameters() if p.requires_grad) if isinstance(module, torch.nn.Module) else 0
+
+
+def facts_of(model: Model) -> dict[str, Any]:
+    """`bounds` of its partition, and the `weights` that it balances, [] where it counts layers; `files`: layers that have one; `tied`: by key its layers, that with the file first.
+    All ranks of the pipeline must call it.
+    """
+    if FACTS not in vars(model):
+        vars(model)[FACTS] = _facts(model)
+    return vars(model)[FACTS]
+
+
+def _facts(model: Model) -> dict[str, Any]:
+    method, counted = vars(model).get(KEY, ("", {}))
+    everyone = {layer: count for of_rank in everyones(counted, model._grid.pp_proc_group) for layer, count in of_rank.items()}
+    layers, bounds, weights = model._num_layers, [int(bound) for bound in model.partitions()], None
+    if method == "parameters":
+        weights = [everyone.get(layer, 0) for layer in range(layers)]
+    elif method.startswith("type:"):
+        found = set(model._find_layer_type(method.split(":")[1]))
+        weights = [int(layer in found) for layer in range(layers)]
+    elif method == "uniform":
+        weights = []
+    if weights is not None and _cut(weights, layers, len(bounds) - 1) != bounds:
+        weights = None  # a model that cuts itself
+    tied: dict[str, list[int]] = {}
+    files = []
+    for layer, spec in enumerate(model._layer_specs):
+        owner = getattr(spec, "forward_fn", None) is None
+        if hasattr(spec, "tied_weight_attr"):
+            tied.setdefault(spec.key, []).insert(0 if owner else len(tied[spec.key]), layer)
+        if owner and issubclass(getattr(spec, "typename", type(spec)), torch.nn.Module):
+            files.append(layer)
+    return {"bounds": bounds, "weights": weights, "files": files, "tied": tied}
+
+
+def parts(facts: dict[str, Any], stages: int) -> list[int] | None:
+    """Bounds of that many stages."""
+    if stages == len(facts["bounds"]) - 1:
+        return facts["bounds"]
+    return None if facts["weights"] is None else _cut(facts["weights"], facts["bounds"][-1], stages)
+
+
+def _cut(weights: list[int], layers: int, stages: int) -> list[int]:
+    made = utils.partition_balanced(weights, stages) if weights else utils.partition_uniform(layers, stages)
+    return [int(bound) for bound in made]

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans that run the model in two directions (X: Chimera, DualPipe), each with weights of its own.
+
+Every layer, or each part of a sharded one, is on several ranks: gradients of all copies are added before DeepSpeed reduces them over
+data-parallel replicas, each counts once in norms, and the first holder writes checkpoints. (A stage sharded over the same ranks for all
+directions has one copy: gradients meet on each rank.) The copies start equal, and stay equal, because they add the same numbers and
+step alike.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ostinato.nn import Shard
+from ostinato.nn.layers import split_of
+from ostinato.groups import everyones
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from .buffers import Buffers
+from ..errors import OstinatoError
+from .module import StagedLayers
+from .sharding import groups_of
+from ..upstream import Engine, Model, count_elsewhere
+
+
+class Holders:
+    """Which pipeline ranks hold what, the same on every rank. `units[r]`: of rank r (rebuild), in model order; `places`: of a sharded
+    unit, which part each of its ranks has.
+    """
+
+    def __init__(self, units: list[list[str]], places: dict[str, dict[int, Shard]], rank: int):
+        self.units, self.rank, self._places = units, rank, places
+
+    def part(self, unit: str, rank: int) -> Shard | None:
+        """None where the rank holds all of it."""
+        return self._places.get(unit, {}).get(rank)
+
+    def key(self, unit: str, rank: int) -> tuple[str, int | None]:
+        """What the rank holds of the unit: the index of a part, or None for all of it."""
+        part = self.part(unit, rank)
+        return unit, None if part is None else part.index
+
+    def ranks(self) -> dict[tuple[str, int | None], tuple[int, ...]]:
+        """By key, ascending."""
+        held: dict[tuple[str, int | None], tuple[int, ...]] = {}
+        for rank, units in enumerate(self.units):
+            for key in (self.key(unit, rank) for unit in units):
+                held[key] = (*held.get(key, ()), rank)
+        return held
+
+    def counts_elsewhere(self, unit: str, name: str, module: torch.nn.Module) -> bool:
+        """In norms, of what the ranks of a sharded unit hold: each part counts, and what is whole everywhere on the first."""
+        part = self.part(unit, self.rank)
+        return part is not None and part.index > 0 and name not in split_of(module)
+
+
+class Copies:
+    """The weights that several ranks hold. `groups`: by the pipeline ranks in them. All ranks must make one."""
+
+    def __init__(self, model: Model, held: Holders):
+        self._model, self._held, self._holders = model, held, held.ranks()
+        self.groups = groups_of(model._grid, list(self._holders.values()))
+        self._shared: list[tuple[object, list[torch.nn.Parameter]]] = []  # in one order on all ranks of the group
+        self._elsewhere = {unit for (unit, _), ranks in self._holders.items() if held.rank in ranks[1:]}  # another rank holds it first
+
+    def settle(self) -> None:
+        """Once the script has made the model what it trains: its parameters may be others than those that were built. All ranks must call it.
+
+        The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in norms: its holders take turns,
+        because DeepSpeed's norms need something to count on every rank. Where directions have a sharded unit on different ranks, that is
+        so for each of its parts; a part that serves both directions on its rank has one holder.
+        """
+        held, turn = self._held, Counter[tuple[int, ...]]()
+        shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
+        for unit in held.units[held.rank]:
+            ranks, module = self._holders[held.key(unit, held.rank)], self._model.get_submodule(unit)
+            trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+            for name, parameter in trained:
+                other = ranks[turn[ranks] % len(ranks)] != held.rank
+                count_elsewhere(parameter, other or held.counts_elsewhere(unit, name, module))
+            turn[ranks] += bool(trained)
+            if len(ranks) > 1:
+                shared.setdefault(ranks, []).extend(p for _, p in trained)
+                self._begin_equal(module, ranks)
+        self._shared = [(self.groups[ranks], shared[ranks]) for ranks in sorted(shared)]
+
+    def _begin_equal(self, module: torch.nn.Module, ranks: tuple[int, ...]) -> None:
+        """What a script adds (adapters) each rank may have drawn by itself."""
+        with torch.no_grad():
+            for tensor in (*module.parameters(), *module.buffers()):
+                dist.broadcast(tensor.data, self._model._grid.stage_to_global(ranks[0]), group=self.groups[ranks])
+
+    def others_name(self, parameter: str) -> bool:
+        """Whether the parameter of that name stands under another rank's in what is saved for all."""
+        return any(parameter.startswith(f"{unit}.") for unit in self._elsewhere)
+
+    def add_gradients(self, engine: Engine) -> None:
+        """Sums them over all copies, in one exchange a group and dtype."""
+        for group, parameters in self._shared:
+            by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
+            for gradient in _gradients(engine, parameters, group):
+                by_dtype.setdefault(gradient.dtype, []).append(gradient)
+            for gradients in by_dtype.values():
+                flat = _flatten_dense_tensors(gradients)
+                dist.all_reduce(flat, group=group)
+                for gradient, total in zip(gradients, _unflatten_dense_tensors(flat, gradients), strict=True):
+                    gradient.copy_(total)
+
+
+@contextmanager
+def watched_buffers(model: StagedLayers, group) -> Iterator[None]:
+    """Around the forwards of a step. Raises OstinatoError on every rank where they changed buffers (BatchNorm's statistics): checkpoints and
+    evaluation have one for both directions. All ranks of the group must call it.
+    """
+    buffers = Buffers(model.layers_here())
+    before = buffers.now()
+    yield
+    if changed := sorted({name for held in everyones(buffers.changed(before), group) for name in held}):
+        raise OstinatoError(
+            f"the plan runs the model in two directions, and forwards change {_of_layer(changed[0])}{f' and {len(changed) - 1} more' if changed[1:] else ''}: "
+            "each direction would have its own, of its own batches. Use a placement of one direction, or layers without such statistics"
+        )
+
+
+def _of_layer(buffer: str) -> str:
+    layer, _, name = buffer.partition(".")
+    return f'"{name}" of layer {layer}'
+
+
+def _gradients(engine: Engine, parameters: list[torch.nn.Parameter], group) -> list[torch.Tensor]:
+    """Of those that a batch of any direction reached: zeros where it was another rank's alone. One that none reached has none, as in
+    1F1B. All ranks of the group must call it.
+    """
+    found = [_gradient(engine, parameter) for parameter in parameters]
+    reached = torch.tensor([gradient is not None for gradient in found], dtype=torch.int32, device=engine.device)
+    dist.all_reduce(reached, op=dist.ReduceOp.MAX, group=group)
+    return [
+        _zeros(engine, parameter) if gradient is None else gradient
+        for parameter, gradient, anywhere in zip(parameters, found, reached.tolist(), strict=True)
+        if anywhere
+    ]
+
+
+def _gradient(engine: Engine, parameter) -> torch.Tensor | None:
+    """Where DeepSpeed's optimizer keeps the sum of a step."""
+    return getattr(parameter, _place_of_gradients(engine), None)
+
+
+def _zeros(engine: Engine, parameter) -> Any:
+    """Puts them where _gradient() finds them."""
+    if engine.using_bf16_optimizer:
+        _begin_sum(engine.optimizer, parameter)
+    else:
+        place = _place_of_gradients(engine)
+        dtype = parameter.dtype if place == "grad" else engine.optimizer.gradient_accumulation_dtype
+        setattr(parameter, place, torch.zeros_like(parameter, dtype=dtype, requires_grad=False))
+    return _gradient(engine, parameter)
+
+
+def _place_of_gradients(engine: Engine) -> str:
+    if engine.using_bf16_optimizer:
+        return "_hp_grad"
+    return "grad_accum" if getattr(engine.optimizer, "use_grad_accum_attribute", False) else "grad"
+
+
+def _begin_sum(optimizer, parameter) -> None:
+    """As DeepSpeed's bf16 optimizer does when the first gradient arrives: its fp32 sums are parts of one tensor."""
+    for group, parameters in enumerate(optimizer.bf16_groups):
+        for index, held in enumerate(parameters):
+            if held is parameter:
+                parameter._hp_grad = optimizer.fp32_groups_gradients[group][index]
+                optimizer.fp32_groups_has_gradients[group][index] = True
+
+
+def add_losses(engine: Engine, ranks: list[int]) -> None:
+    """Brings the losses of every rank that computes some to the first of `ranks`, pipeline ranks in one order everywhere."""
+    mine, group = engine.stage_id, engine._ostinato.group
+    ranks = list(dict.fromkeys(ranks))  # one rank may end both directions
+    if mine not in ranks or len(ranks) == 1:
+        return
+    assert engine.total_loss is not None
+    additional = engine.total_additional_losses or {}
+    names = list(additional)
+    own = [engine.total_loss, *additional.values()]
+    flat = torch.stack([loss.detach().float().reshape(()) for loss in own])
+    for rank in ranks[1:]:
+        if mine == rank:
+            dist.send(flat, engine.grid.stage_to_global(ranks[0]), group=group)
+        elif mine == ranks[0]:
+            other = torch.empty_like(flat)
+            dist.recv(other, engine.grid.stage_to_global(rank), group=group)
+            flat = flat + other
+    if mine == ranks[0]:
+        engine.total_loss = flat[0].to(own[0].dtype).reshape(own[0].shape)
+        for name, total in zip(names, flat[1:], strict=True):
+            additional[name] = total

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A parameter for ranks that have nothing to train: frozen layers alone.
+
+DeepSpeed's optimizers refuse to be made without one, its clipping looks for one, and ZeRO and bf16 reduce theirs on every rank. This one is
+a zero of one element, whose gradient is zero; it belongs to no layer and is in no layer's checkpoint.
+"""
+
+import torch
+from ostinato.groups import everyones
+from torch import nn
+
+from ..save.checkpoint import IDLE as NAME
+from ..upstream import Model, count_elsewhere
+
+
+def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:
+    """Registers one where no parameter of this rank learns, and puts it into the first of the optimizer's `groups`, which
+    may be []: DeepSpeed then reads the model's parameters itself. None where the rank has something to train.
+    """
+    if (had := getattr(model, NAME, None)) is not None:  # since the model was made
+        return _alone(model, had)
+    if any(parameter.requires_grad for parameter in model.parameters()):
+        return None
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+    idle = nn.Parameter(torch.zeros(1, dtype=like.dtype, device=like.device))
+    count_elsewhere(idle, False)
+    model.register_parameter(NAME, idle)
+    if groups:
+        groups[0]["params"].append(idle)
+    return idle
+
+
+def _alone(model: nn.Module, idle: nn.Parameter) -> nn.Parameter | None:
+    """It, unless the script has added something to the model that learns."""
+    learns = any(p.requires_grad for p in model.parameters() if p is not idle)
+    idle.requires_grad_(not learns)
+    return None if learns else idle
+
+
+def learn_nothing(idle: nn.Parameter) -> None:
+    """A backward, for whoever waits for a gradient."""
+    idle.backward(torch.zeros_like(idle))
+
+
+def names_where_idle(model: Model, idle: nn.Parameter | None) -> list[list[str]] | None:
+    """Of each pipeline rank, the names of its parameters; None where all have something to train. All ranks must call it."""
+    everyone = everyones(([name for name, _ in model.named_parameters()], idle is not None), model._grid.pp_proc_group)
+    return [names for names, _ in everyone] if any(idles for _, idles in everyone) else None
+
+
+def given_groups(optimizer, model_parameters) -> list[dict]:
+    """The parameter groups that deepspeed.initialize() was given; [] where DeepSpeed makes them."""
+    if hasattr(optimizer, "param_groups"):
+        return optimizer.param_groups
+    if not isinstance(model_parameters, list):
+        return []
+    if model_parameters and isinstance(model_parameters[0], dict):
+        return [group for group in model_parameters if isinstance(group.get("params"), list)]
+    return [{"params": model_parameters}]

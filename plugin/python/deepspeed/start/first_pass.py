@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first pass: DeepSpeed's own 1F1B, untouched, for the first steps of a run, with its data, its optimizer and everything.
+
+"check" keeps what these steps compute (checked), and runs forwards and backwards of the last one twice more, to know whether 1F1B repeats itself.
+"auto" measures layers on the last of them, and searches. Then all ranks start again with the plan (second_start), from the beginning, with the
+same data: so what measuring leaves behind does not matter.
+"""
+
+import statistics
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from ostinato.files import write_text
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.block_time import count_blocks
+from ostinato.profile.machine.device import UndisturbedCpu, host_timed
+from ostinato.profile.measure.optimizer import StepClock
+from ostinato.profile.measure.rows import rank_cost
+from ostinato.profile.measure.samples import Samples
+from ostinato.profile.model.model_digest import digest_of_layers
+from ostinato.profile.settings import read_settings
+from ostinato.ranks import cores
+from ostinato.groups import everyones
+from ostinato.ranks.presence import ranks_in_words
+from ostinato.ranks.starting import starting
+from ostinato.restrictions import of_classes
+
+from ostinato import _profiler
+
+from . import second_start
+from ..save import checkpoint, optimizer_state
+from ..section import plans
+from ..section.search import PROFILE
+from ..equal.checked import Recorder
+from ..errors import OstinatoError, Unsupported
+from ..graph_model import is_graph, layers_read
+from ..data.items import again, making_once, own
+from .layer_costs import REPEATS, WARM_UP, Measured, chosen_of, measure, rows_by_size
+from ..place.placing import Prepared
+from ..data.sizes import Seen, agreed, seen_by, size_function
+from ..upstream import Config, Engine, Model
+
+STEPS, LEAST_STEPS, ENOUGH_S = 5, 2, 15.0  # of DeepSpeed's own that are timed: as many, or fewer where they take long
+UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
+
+# (what is prepared, the model, the configuration, the engine's class): leaves a plan in the first, on every rank
+Search = Callable[[Prepared, Model, Config, type], None]
+
+
+def begin(engine: Engine, original_init, prepared: Prepared, search: Search, args: tuple, kwargs: dict) -> None:
+    """Makes DeepSpeed's own engine, which is watched for the first steps. All ranks must call it."""
+    _refuse_idle(kwargs)
+    original_init(engine, *args, **kwargs)
+    vars(engine)["_ostinato_first"] = FirstPass(engine, prepared, partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine)))
+
+
+def _refuse_idle(kwargs: dict) -> None:
+    """The same on every rank. DeepSpeed's own engine does not start where a rank has nothing to train."""
+    learns = any(parameter.requires_grad for parameter in kwargs["model"].parameters())
+    idle = [rank for rank, learning in enumerate(everyones(learns)) if not learning]
+    if idle and (kwargs.get("optimizer") or kwargs["config_class"].optimizer_name):
+        raise OstinatoError(
+            f'cannot run: {ranks_in_words(idle)} {"has" if len(idle) == 1 else "have"} no trainable parameters in DeepSpeed\'s partition, under which "auto" '
+            'and "check" begin: give the section a "plan" without "check", or a "profile" of the model'
+        )
+
+
+class FirstPass:
+    """Of one engine: what its train_batch() calls until the last of the steps is over."""
+
+    def __init__(self, engine: Engine, prepared: Prepared, search: Callable[[], None]):
+        self._engine, self._prepared, self._search = engine, prepared, search
+        self._asked = prepared.checked()[0]
+        self._left = max(1, self._asked.checks)
+        self._recorder = Recorder(engine, self._asked.checks)
+        self._train, self._next = engine.train_batch, engine._next_batch
+        self._reading = False
+        self._items: list[Any] = []  # micro-batches of the last step, as batch_fn made them
+        self._times = [0]  # ns that reading each took
+        self._loaded: list[tuple[str, str | None]] = []  # checkpoints with optimizer state, and their tags
+        vars(engine).update(train_batch=self.train_batch, _next_batch=self.next_batch)
+        self._unfinished = weakref.finalize(self, _tell_unfinished, dist.get_rank())
+        if dist.get_rank() == 0:
+            steps = "step" if self._left == 1 else f"{self._left} steps"
+            then = "the run starts again with the plan" if prepared.program else "layers are measured, a plan is searched, and the run starts again with it"
+            print(f"ostinato: the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
+
+    def train_batch(self, *args, **kwargs):
+        self._reading = self._left == 1
+        loss = self._train(*args, **kwargs)
+        self._reading = False
+        self._left -= 1
+        if self._left == 0:
+            self._end()
+        return loss
+
+    def next_batch(self):
+        begin = time.perf_counter_ns()
+        item = self._next()
+        if self._reading:
+            self._times.append(time.perf_counter_ns() - begin)
+            self._items.append(own(item))
+        return item
+
+    def loads(self, load_dir: str, tag: str | None) -> AbstractContextManager[None]:
+        """The script loads a checkpoint, in what this returns. Raises OstinatoError on every rank where it could not do so in the second start."""
+        self._loaded.append((load_dir, tag))
+        self._refuse_loaded()
+        return optimizer_state.loading(self._engine, self._found(load_dir, tag, checkpoint.held_alone(self._engine.module.parts)))
+
+    def _refuse_loaded(self) -> None:
+        if self._prepared.program is not None:
+            for load_dir, tag in self._loaded:
+                self._found(load_dir, tag, checkpoint.held_by(plans.stages_of(self._prepared.program)))
+
+    def _found(self, load_dir: str, tag: str | None, now: dict[str, Any]) -> checkpoint.Saved | None:
+        return checkpoint.found(load_dir, tag, now, self._engine.module.parts, self._engine.mp_world_size)
+
+    def _end(self) -> None:
+        self._unfinished.detach()
+        records = self._checked() if self._asked.checks else ""
+        differ = self._asked.sizes or self._engine.module.dynamic_shape or self._engine.curriculum_learning_enabled()
+        seconds = [] if differ else self._own_steps()
+        if self._prepared.program is None:
+            try:
+                with starting("measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s):
+                    self._measure_and_search(seconds)
+            except Unsupported as error:
+                second_start.begin_without(self._prepared, error)
+            self._refuse_loaded()
+        second_start.begin(self._prepared, records, seconds)
+
+    def _checked(self) -> str:
+        """What 1F1B has computed, and what of it is another when its last step runs again: the control for what the plan computes."""
+        with starting("running a step twice", range(dist.get_world_size()), self._asked.timeout_s):
+            self._recorder.repeat(lambda: _run_step(self._engine, self._items))
+        return self._recorder.all().to_text()
+
+    def _own_steps(self) -> list[float]:
+        """Seconds of whole steps of DeepSpeed's own engine, warm, on the slowest rank: on the micro-batches of the last step, each of which
+        takes as long to read as these did. Nothing that the script sees of its steps is called, and what they change is gone in the second start."""
+        engine, read = self._engine, self._reading_takes() / 1e9
+        vars(engine).update(lr_scheduler=None, steps_per_print=lambda: sys.maxsize, _aggregate_total_loss=partial(_aggregated, engine))
+        engine.monitor.enabled = False
+        seconds: list[float] = []
+        while len(seconds) < LEAST_STEPS or (len(seconds) < STEPS and sum(seconds) < ENOUGH_S):
+            engine.data_iterator = again(self._items, read)
+            get_accelerator().synchronize()
+            begin = time.perf_counter()
+            with making_once(engine):
+                PipelineEngine.train_batch(engine)
+            get_accelerator().synchronize()
+            seconds.append(max(everyones(time.perf_counter() - begin)))
+        return seconds
+
+    def _reading_takes(self) -> int:
+        """ns for a micro-batch, on this rank. The first waits for what reads ahead to start."""
+        return statistics.median_low(self._times[2:] or self._times)
+
+    def _measure_and_search(self, seconds: list[float]) -> None:
+        chosen, sizes = _chosen(self._engine, self._items, self._asked.sizes)
+        read = max(everyones(self._reading_takes()))
+        items = [self._items[i] for i in chosen] if self._items else []
+        profile = _profile(self._engine, items, len(chosen), sizes, read, bool(cores.sharing(self._prepared.places)), seconds)
+        with TemporaryDirectory(prefix="ostinato-") as temporary:
+            paths = self._prepared.checked()[1]
+            measured = (paths.output or Path(temporary)) / PROFILE
+            if profile:
+                write_text(measured, profile)
+            self._prepared.paths = paths.model_copy(update={"profile": measured})
+            self._search()
+
+
+def _tell_unfinished(rank: int) -> None:
+    """Of an engine that is gone, or whose process ends, before its first steps are over."""
+    if rank == 0:
+        print("ostinato: the training has ended before its first steps under DeepSpeed's own 1F1B had: no plan has run", flush=True)
+
+
+def _chosen(engine: Engine, items: list, named: str | None) -> tuple[list[int], list[float]]:
+    """Which micro-batches of the step stand for all, the same in each pipeline, and their sizes in the first; [] where the section has no "sizes".
+    All ranks raise the same where one has none.
+    """
+    if named is None:
+        return [0], []
+    everyone = everyones(seen_by(size_function(named), items) if items else Seen())
+    sizes = [agreed([everyone[rank] for rank in ranks]) for ranks in engine.grid.pipe_groups][0]
+    chosen = chosen_of(sizes)
+    return chosen, [sizes[i] for i in chosen]
+
+
+def _aggregated(engine: Engine) -> Any:
+    """The loss of a step, which a forward pass of the script's own may not have summed."""
+    if engine.total_loss is None and engine.is_last_stage():
+        engine.total_loss = torch.zeros((), device=engine.device)
+    return PipelineEngine._aggregate_total_loss(engine)
+
+
+def _run_step(engine: Engine, items: list) -> None:
+    """DeepSpeed's own training schedule without what updates weights."""
+    engine.module.train()
+    engine.total_loss, engine._compute_loss = None, True
+    engine.data_iterator = again(items)
+    steps = schedule.TrainSchedule(engine.micro_batches, engine.num_stages, engine.stage_id)
+    engine._reserve_pipe_buffers(steps.num_pipe_buffers())
+    engine.fwd_outputs = []
+    with making_once(engine):
+        for command in (c for commands in steps for c in commands if not isinstance(c, UPDATES)):
+            engine._INSTRUCTION_MAP[type(command)](engine, **command.kwargs)
+
+
+def _profile(engine: Engine, items: list, count: int, sizes: list[float], read: int, shares_cores: bool, seconds: list[float]) -> str:
+    """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere. `items`: the `count` chosen; `read`: ns for
+    a batch; `seconds`: of DeepSpeed's own steps."""
+    device = host_timed(torch.device(engine.device))
+    config, optimizer, on_cpu = engine._config._param_dict, engine.client_optimizer, device.place.type == "cpu"
+    settings = read_settings(config, optimizer, not on_cpu)
+    # On an accelerator copies of parameters may not find room beside the model.
+    steps = StepClock.of(config, optimizer, settings, device) if on_cpu else None
+    measured, error = [], ""
+    try:
+        measured = measure(engine, items, count, UndisturbedCpu() if shares_cores else device, settings, steps)
+    except ProfileError as said:
+        error = str(said)
+    everyone = everyones((measured, error))
+    if errors := [said for _, said in everyone if said]:
+        raise OstinatoError(f'"auto" cannot measure the model: {errors[0]}')
+    if dist.get_rank() != 0:
+        return ""
+    found = {layer.index: layer for of_rank, _ in reversed(everyone) for layer in of_rank}  # the first replica's
+    layers = [found[index] for index in sorted(found)]
+    profile = _profiler.Profile()
+    profile.model, profile.timer = "measured by ostinato inside DeepSpeed", "cpu"
+    profile.warm_up, profile.repeats = WARM_UP, REPEATS
+    profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
+    profile.layers = _rows(layers, engine.module._layer_specs)
+    if sizes and all(size == int(size) for size in sizes):
+        profile.tokens = int(sizes[0])
+        profile.sizes = [_profiler.SizeCost(*row) for row in rows_by_size(sizes, layers)] if sizes[1:] else []
+    profile.restrictions = [one.row for one in of_classes(engine.module, engine)]
+    own_stages = [end - begin for begin, end in pairwise(engine.module.partitions())]
+    profile.set_run(own_stages, engine.micro_batches, _profiler.spread_of([round(second * 1e9) for second in seconds]))
+    profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
+    profile.completeness.complete = True
+    profile.rank = _rank_cost(settings, device, profile.layers, read, [layer.samples for layer in layers])
+    return profile.json()
+
+
+def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Samples]) -> Any:
+    cost = rank_cost(settings, read, samples) if device.place.type == "cpu" else rank_cost(settings)
+    try:
+        count_blocks(cost, rows, device)
+    except ProfileError as error:
+        print(f"ostinato: auto: what a block costs beside its layers is not counted: {error}", flush=True)
+    return cost
+
+
+def _rows(layers: list[Measured], specs: list) -> list[Any]:
+    """As profiles hold them; of a model with branches, with what each layer reads."""
+    rows = [layer.row() for layer in layers]
+    if is_graph(specs):
+        for row, reads in zip(rows, layers_read(specs), strict=True):
+            row.after = [_profiler.LayerInput(source, layers[source].output_bytes) for source in reads]
+    return rows

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the section to an engine, in PipelineEngine's constructor. What goes wrong does so before step 1, on every rank alike.
+
+Where the layers lie as the plan has them (placing), or need not move, the engine runs the plan. Where the plan is found only now ("profile", or
+a "plan" in a dictionary that was made after the model), all ranks start again with it (again), once. "auto" and "check" make DeepSpeed's
+own engine first, which measures, and then starts all ranks again (first_pass).
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cache, partial
+from itertools import count
+
+import torch.distributed as dist
+from ostinato.ranks import again, cores
+from ostinato.groups import everyones
+from ostinato.ranks.last_words import speak_last
+from ostinato.ranks.starting import starting
+from pydantic import BaseModel
+
+from . import first_pass, second_start
+from ..place import model_identity
+from ..save import universal
+from ..section import plans
+from ..tell.announce import ends, expected, line, say
+from ..tell.gained import Gained
+from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
+from ..engine.adapt import Adapt
+from ..engine.engine import PlanEngine, become
+from ..errors import OstinatoError, Unsupported
+from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
+from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
+from ..place.rebuild import moves, stock_names
+from ..place.tied import bound_layers
+from ..section.refusals import check_own, check_run, check_slices, refuse_uneven, restrictions_of, untried_version
+from ..section.refused_keys import untried_keys, whole_messages
+from ..engine.run import Run
+from ..section.search import Size, profile_for, shared_plan, texts_of
+from ..data.sizes import size_function
+from ..upstream import Config, Engine, Model
+
+# Of DeepSpeed's configuration, what decides in which collectives a rank takes part, and with what: where it differs DeepSpeed waits for ever.
+COLLECTIVE = (
+    "zero_config",
+    "gradient_clipping",
+    "float16_config",
+    "bfloat16_config",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "communication_data_type",
+    "prescale_gradients",
+    "gradient_predivide_factor",
+)
+
+WARM_UP = 2  # steps of a plan that are not compared with those before
+
+ALONE = "the run goes on under DeepSpeed's own schedule"
+
+_engines = count(1)  # that this process has made; both starts make the same
+
+
+def start(engine: Engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
+    """Stands in for PipelineEngine.__init__. Raises OstinatoError on every rank where the plan cannot run."""
+    speak_last()
+    _tell_untried_version()
+    model, config = kwargs["model"], kwargs["config_class"]
+    if said := untried_keys(config._param_dict):
+        say(said)
+    if why := second_start.goes_without():
+        say(f"{why}; {ALONE}", newlines=True)
+        return original_init(engine, *args, **kwargs)
+    prepared = _prepare(section, file, model, config)
+    if prepared.section is not None and prepared.section.auto and second_start.for_another(prepared) and placed_of(model) is None:
+        say(f"the plan is for another model than that of engine {prepared.engine}: this one runs under DeepSpeed's own schedule")
+        return original_init(engine, *args, **kwargs)
+    try:
+        agreed(prepared, model, "\n".join(_collective(config)))
+        with starting("making its engine", range(dist.get_world_size()), prepared.checked()[0].timeout_s):
+            _make(engine, original_init, prepared, args, kwargs)
+    except Unsupported as error:
+        _without_plan(error, engine, original_init, prepared, args, kwargs)
+    except OstinatoError as error:
+        if not prepared.kept or prepared.paths is None or type(error) is not OstinatoError:
+            raise
+        raise OstinatoError(f'{error}; an earlier run left this plan in "output": delete {prepared.paths.output}, or name another folder') from None
+
+
+def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+    """After what can be found wrong before a search has been."""
+    model, config, (asked, paths) = kwargs["model"], kwargs["config_class"], prepared.checked()
+    first = again.left_by_first() is None and placed_of(model) is None
+    if first and asked.auto and paths.output is not None and not asked.check:
+        # A section that was not known when the model was made, or a plan for another number of ranks.
+        if not take_kept(prepared, model):
+            _search_for_these_ranks(prepared, model, config, type(engine))
+    if asked.searches and not asked.auto and prepared.program is None:
+        search(prepared, model, config, type(engine))
+    if first and (asked.check or prepared.program is None):
+        return first_pass.begin(engine, original_init, prepared, search, args, kwargs)
+    placed = placed_of(model) or _place_late(prepared, model)
+    check_own(type(engine), prepared.program, placed.stages, restrictions_of(model, type(engine), asked))
+    _install(engine, original_init, placed, prepared, args, kwargs)
+
+
+def _search_for_these_ranks(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
+    """Where an earlier run has measured this model, and planned it for another number of ranks: nothing is measured again."""
+    paths, devices = prepared.checked()[1], model.topology().get_dim("pipe")
+    profile = everyones(profile_for(paths, devices) if dist.get_rank() == 0 else None)[0]
+    if profile is None:
+        return
+    say(f'the plan in "output" ({paths.output}) is for another number of ranks: one for {devices} is searched from its profile')
+    prepared.paths, prepared.kept = paths.model_copy(update={"profile": profile}), True
+    search(prepared, model, config, engine)
+
+
+def _place_late(prepared: Prepared, model: Model) -> Placed:
+    """The model has been in the script's hands: where layers would move, all ranks start again."""
+    stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
+    if moves(model, stages):
+        second_start.begin(prepared)
+    return lay_out(prepared, model)
+
+
+@cache
+def _tell_untried_version() -> None:
+    """Once a process."""
+    import deepspeed
+
+    if said := untried_version(deepspeed.__version__):
+        say(said)
+
+
+def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+    """Where the section allows it, the engine that DeepSpeed would have made; of a model that lies otherwise already, after a second start."""
+    if prepared.section is None or prepared.section.require:
+        raise error
+    if placed_of(kwargs["model"]) is not None:
+        second_start.begin_without(prepared, error)
+    say(f"{error}; {ALONE}", newlines=True)
+    original_init(engine, *args, **kwargs)
+
+
+def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+    """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
+    model, config, (asked, paths), program = kwargs["model"], kwargs["config_class"], prepared.checked(), prepared.program
+    assert program is not None
+    stages, rebuilt, stock = placed.stages, placed.rebuilt, model.partitions()
+    plans.check_micro_batches(program, config.gradient_accumulation_steps)
+    if said := model_identity.size_note(prepared.profiled, config.train_micro_batch_size_per_gpu):
+        say(said)
+    optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
+    groups = given_groups(kwargs.get("optimizer"), kwargs.get("model_parameters"))
+    idle = give_idle(model, groups) if optimizes and plans.trains(program) else None
+    names = stock_names(model, rebuilt.units, NAME) if rebuilt.units else names_where_idle(model, idle)
+    run = Run(program, stages, stock, names, asked, paths, placed.shards, rebuilt.parts, rebuilt.copies, idle)
+    run.placement, run.measured = prepared.placement, prepared.measured
+    moved = second_start.moved(prepared)
+    run.gained = None if moved else _gained(prepared, model)
+    if rebuilt.copies is not None:
+        rebuilt.copies.settle()
+    vars(model)["has_engine"] = True
+    become(PlanEngine, engine)
+    engine.__dict__["_ostinato"] = run
+    original_init(engine, *args, **kwargs)
+    if (engine.is_pipe_partitioned or engine.is_grad_partitioned) and (said := whole_messages(config._param_dict)):
+        say(said)
+    engine.is_pipe_partitioned = engine.is_grad_partitioned = False  # DeepSpeed's forward pass would cut what it hands on
+    refuse_uneven(engine)
+    others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
+    universal.prepare(engine, rebuilt.parts, others_name)
+    losses = _expected(engine, run, rebuilt)
+    run.keeps_bits = "bit for bit" in losses
+    elsewhere = plans.trains(program) and not model.seed_layers and (
+        asked.sizes is not None or plans.draws_otherwise(program, stages, lambda layer: bisect_right(stock, layer) - 1)
+    )
+    engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
+    if asked.adapt is not None and plans.trains(program):
+        move = partial(second_start.move, prepared)
+        run.adapt = Adapt(asked.adapt, asked.search or SearchOptions(), program, engine.stage_id, paths, moved, move)
+    for said in rebuilt.notes:
+        say(said)
+    say(line(program, run.plans_steps))
+    if plans.trains(program):
+        say(losses)
+    if said := ends(stages, model._grid.pp_group):
+        say(said)
+
+
+def _gained(prepared: Prepared, model: Model) -> Gained | None:
+    """Where steps can be compared: shapes stay as they are."""
+    (asked, _), program = prepared.checked(), prepared.program
+    assert program is not None
+    if asked.sizes or model.dynamic_shape or not plans.trains(program):
+        return None
+    here = second_start.before(prepared)
+    before = here or [measured / 1e9 for _, _, measured in program.beside if measured]
+    return Gained(before, max(WARM_UP, asked.checks), partial(second_start.fall_back, prepared) if here and asked.falls_back else None)
+
+
+def _expected(engine: Engine, run: Run, rebuilt) -> str:
+    copies = plans.copies_of(run.stages)
+    branches = copies == 1 and not plans.is_chain(run.stages)
+    order = run.section.keep_order if run.section.sizes else None
+    return expected(run.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches, order)
+
+
+def _prepare(section: dict, file: str | None, model: Model, config: Config) -> Prepared:
+    """Everything that one rank can find wrong by itself, and the program of a plan that is named."""
+    made, placed = Prepared(engine=next(_engines)), placed_of(model)
+    try:
+        made.section = parse_section(section, file or "DeepSpeed configuration")
+        check_run(model, config)
+        made.paths = resolve(made.section, file, again.left_by_first())
+        if made.section.sizes:
+            check_slices(model)
+            size_function(made.section.sizes)
+            _check_shapes(made.section, model)
+        check_outputs(made.paths, dist.get_rank())
+        if made.paths.plan is not None:
+            lower(made, made.paths, model)
+        if placed is not None:
+            _take_placed(made, placed)
+        if made.program is not None and made.error is None:
+            plans.check_micro_batches(made.program, config.gradient_accumulation_steps)
+    except OstinatoError as error:
+        made.error = error
+    return made
+
+
+def _take_placed(made: Prepared, placed: Placed) -> None:
+    """The model has been laid out for a plan: this run's, or a plan that is searched for the same placement."""
+    given, there = made.program, placed.prepared.program
+    assert there is not None and made.section is not None
+    if given is None and not (made.section.searches and made.section.placement):
+        made.program, made.placement, made.measured = there, placed.prepared.placement, placed.prepared.measured
+        made.profiled, made.kept = placed.prepared.profiled, placed.prepared.kept
+    elif given is not None and given.placement_sha256 != there.placement_sha256:
+        raise OstinatoError(
+            f'the PipelineModule was laid out for placement "{there.placement_name}", and the section of this configuration names a plan on '
+            f'"{given.placement_name}": name one of them'
+        )
+
+
+def _check_shapes(section: Section, model: Model) -> None:
+    if section.auto and not model.dynamic_shape:
+        raise OstinatoError(
+            '"auto" with "sizes" in the "ostinato" section measures the first step under DeepSpeed\'s own 1F1B, whose shapes may differ where '
+            "PipelineModule says so: dynamic_shape=True"
+        )
+
+
+def search(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
+    """All ranks hold the same searched program afterwards, one that this model and this class of engines can run."""
+    asked, given = prepared.checked()
+    pipeline = tuple(model._grid.pp_group)
+    restrictions = restrictions_of(model, engine, asked)
+    if not asked.placement:
+        restrictions += dict.fromkeys(one for of_rank in everyones(bound_layers(model)) for one in of_rank)
+    size = Size(len(pipeline), config.gradient_accumulation_steps, cores.hosts(prepared.places, pipeline), restrictions)
+    with shared_plan(asked, given, size) as paths:
+        lower(prepared, paths, model)
+        prepared.files = texts_of(paths)
+    agreed(prepared, model, "\n".join(_collective(config)))
+
+
+def _collective(config: Config) -> Iterator[str]:
+    for name in COLLECTIVE:
+        value = getattr(config, name, None)
+        fields = value if isinstance(value, BaseModel) else [("", value)]  # by name
+        yield from (f"{name}{key and '.'}{key}: {held}" for key, held in fields if not key.startswith("offload_"))  # which name folders
+
+
+def _clips_otherwise(engine: Engine, rebuilt) -> bool:
+    """ZeRO and the half-precision optimizers clip by a norm that is summed rank by rank; see clipping for the others."""
+    own = engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled()
+    return bool(rebuilt.units and own and engine.gradient_clipping() > 0)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is the plan faster than what ran before? Its first steps are timed, and compared with DeepSpeed's own in the first start.
+
+    run.gained = Gained(before, warm_up=2, fall_back=again_without)    # before: seconds of steps
+    run.gained.step(seconds)                                           # after every step, on every rank
+
+What is no slower is said in one line. What is slower by more than both spread falls back, where that is possible.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from ostinato.errors import counted
+from ostinato.groups import everyones
+
+from .announce import say
+
+LOOKS = (5, 10, 20)  # steps after which ranks compare; the last one is the end
+ENOUGH_S = 20.0  # so long a look needs no more steps
+
+
+class Gained:
+    """Of one engine. `before`: seconds of whole steps, alike on all ranks; one: of an earlier run. `warm_up`: steps that do not count.
+    `fall_back`: gets why, and returns why not, where it returns; None: a slower plan stays. All ranks must make one, alike."""
+
+    def __init__(self, before: Sequence[float], warm_up: int, fall_back: Callable[[str], str] | None):
+        self._before, self._left, self._fall_back = before, warm_up, fall_back
+        self._seconds: list[float] = []
+        self._stays = ""
+        self.over = not before  # nothing more is timed
+
+    def stay(self, why: str) -> None:
+        """From here on the plan runs, slower or not."""
+        self._stays = self._stays or why
+
+    def step(self, seconds: float) -> None:
+        self._left -= 1
+        if self.over or self._left >= 0:
+            return
+        self._seconds.append(seconds)
+        if len(self._seconds) in LOOKS:
+            self._look([max(times) for times in zip(*everyones(self._seconds), strict=True)])
+
+    def _look(self, now: list[float]) -> None:
+        before, slower = self._before, _quartiles(now)[0] > _quartiles(self._before)[1]
+        if not slower and len(now) < LOOKS[-1] and sum(now) < ENOUGH_S:
+            return
+        self.over = True
+        then = "before" if len(before) > 1 else "when the plan was found"
+        times = f"{_ms(statistics.median(before))} -> {_ms(statistics.median(now))} ms a step ({spread(before)}; now {spread(now)})"
+        if not slower:
+            gained = statistics.median(before) / statistics.median(now)
+            say(f"this plan is {gained:.2f} times as fast as your run {then}: {times}")
+            return
+        why = f"this plan is slower than your run {then}: {times}"
+        stays = "" if self._fall_back is None else self._stays or self._fall_back(why)
+        say(f'{why}; turn it off or profile again{f" (it runs on, for {stays})" if stays else ""}')
+
+
+def spread(seconds: Sequence[float]) -> str:
+    """"quartiles 1000.0 to 1030.0, 5 steps"."""
+    low, high = _quartiles(seconds)
+    return f"quartiles {_ms(low)} to {_ms(high)}, {counted(len(seconds), 'step')}"
+
+
+def _quartiles(seconds: Sequence[float]) -> tuple[float, float]:
+    if len(seconds) < 2:
+        return seconds[0], seconds[0]
+    low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return low, high
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f}"

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks do outside the executor, under the section's time-out, too.
+
+    outside = Outside(engine, watch, timeout_s)
+    with outside.call("train_batch()"):
+        ...
+        with outside.command(ReduceGrads()):
+            engine._exec_reduce_grads()
+
+The thread that trains is then held in a collective, where nothing can interrupt it. So the process ends, after it has said which part of
+the step it is in and which ranks that part waits for, and all ranks of its pipeline have said where they are. Where a collective fails because a peer is
+gone, torch's error names nobody: the same is said then.
+
+DeepSpeed's parts of a step (reductions, clipping, the optimizer) end in time. A whole call, in which ranks tell each other this and that, and
+layers may have collectives of their own, and a checkpoint take as long as they take while all ranks give signs of life.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from deepspeed.runtime.pipe import schedule
+from ostinato.ranks.deadline import Deadline
+from ostinato.ranks.frames import script_line
+from ostinato.groups import is_of_a_peer
+from ostinato.ranks.launcher import end_with
+from ostinato.ranks.presence import ranks_in_words
+from ostinato.ranks.watch import Watch
+
+from ..errors import OstinatoError
+from ..upstream import Engine
+
+
+class Outside:
+    """Of one engine."""
+
+    def __init__(self, engine: Engine, watch: Watch, limit_s: float):
+        self._engine, self._watch = engine, watch
+        self._thread = threading.get_ident()  # that makes the last call
+        self._deadline = watch.limit(limit_s, self._held)
+        self._vigil = watch.vigil(limit_s, lambda missed: self._held(f"{self._vigil.deadline.what}: {missed}"))
+
+    def call(self, what: str) -> AbstractContextManager:
+        """Of the engine's: "train_batch()". The executor's waits and the parts below end earlier."""
+        self._thread = threading.get_ident()
+        return self._vigil.during(what)
+
+    def command(self, command) -> AbstractContextManager:
+        """Around an instruction of DeepSpeed's."""
+        grid = self._engine.grid
+        if isinstance(command, schedule.ReduceGrads):
+            return self._during(f"adding gradients over {ranks_in_words(grid.dp_group)}")
+        if isinstance(command, schedule.ReduceTiedGrads):
+            return self._during(f"adding gradients of tied layers over {ranks_in_words(grid.pp_group)}")
+        return self._during(f"{type(command).__name__} (norm and overflow over {self._everyone()})")
+
+    def planning(self) -> AbstractContextManager:
+        """Sizes are exchanged, and a plan is sent: each rank waits for those that read data."""
+        return self._during(f"planning the step with {ranks_in_words(self._engine.grid.pp_group)}")
+
+    def losses(self) -> AbstractContextManager:
+        return self._during(f"adding losses over {self._everyone()}")
+
+    def both_directions(self) -> AbstractContextManager:
+        return self._during(f"adding the gradients of both directions over {ranks_in_words(self._engine.grid.pp_group)}")
+
+    @contextmanager
+    def checkpoint(self, what: str) -> Iterator[None]:
+        """`what`: "saving a checkpoint". Its errors are DeepSpeed's own, but for those of a collective whose peer is gone: where a disk is full
+        the script may go on. The others are told if it does not, as the process ends.
+        """
+        try:
+            with self._vigil.during(what):
+                yield
+        except Exception as error:
+            if isinstance(error, RuntimeError) and is_of_a_peer(error):
+                self._watch.give_up(f"{self._where()}: {what} over {self._everyone()} failed: {error}")
+            else:
+                error.add_note(f"ostinato: {self._where()}: {what}")
+            raise
+
+    @contextmanager
+    def _during(self, what: str) -> Iterator[None]:
+        try:
+            with self._deadline.during(what):
+                yield
+        except OstinatoError:  # said by all ranks
+            raise
+        except Exception as error:
+            self._watch.give_up(f"{self._where()}: {what} failed: {type(error).__name__}: {error}")
+            raise
+
+    def part(self) -> str:
+        """The part of a step that is under way, and where; empty: none is."""
+        return self._busy_with(self._deadline)
+
+    def whole(self) -> str:
+        """The call or checkpoint that is under way, and where; empty: none is."""
+        return self._busy_with(self._vigil.deadline)
+
+    def _busy_with(self, deadline: Deadline) -> str:
+        what, lasts_s = deadline.what, deadline.lasts_s
+        return f"{self.where()}, busy {1000 * lasts_s:.0f} ms with {what}" if what else ""
+
+    def in_the_script(self, position: str) -> str:
+        """An executor's position, and where it waits for nobody, the line of the script that runs: a layer, or what reads a batch."""
+        line = "" if ", waiting " in position else script_line(self._thread)
+        return f"{position}, {line}" if line else position
+
+    def where(self) -> str:
+        return f"rank {self._engine.stage_id} is in step {self._engine.global_steps + 1}"
+
+    def _everyone(self) -> str:
+        return ranks_in_words(sorted({*self._engine.grid.pp_group, *self._engine.grid.dp_group}))
+
+    def _held(self, what: str) -> None:
+        end_with(f"{self._where()}: {what}", self._watch.give_up)
+
+    def _where(self) -> str:
+        engine = self._engine
+        return f"rank {engine.global_rank} (pipeline rank {engine.stage_id}), step {engine.global_steps + 1}"

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a whole layer to this rank's part of it, and back: known layers, and the protocol for all others."""
+
+import torch
+import torch.distributed as dist
+from ostinato.errors import Error
+from ostinato.profile.model.shardable import why_not
+from torch import nn
+
+from .embedding import ShardedEmbedding
+from .linear import ShardedLinear
+from .shard import Shard
+
+class ShardingError(Error, TypeError):
+    """A layer that cannot be cut, or whose parts do not fit; `str()` names it."""
+
+
+def sharded(layer: nn.Module, shard: Shard, last: bool = False) -> nn.Module:
+    """This rank's part of `layer`, with its weights. `last`: the layer makes the logits that the loss is computed from.
+
+    Raises ShardingError where that cannot be done exactly, or where the part is not what `split` says.
+    """
+    kind = type(layer)
+    if why_not(kind):
+        raise ShardingError(why_not(kind))
+    if hasattr(layer, "sharded"):
+        made = layer.sharded(shard)  # type: ignore[operator]  # not a tensor
+    elif kind is nn.Embedding and isinstance(layer, nn.Embedding):
+        made = ShardedEmbedding.of(_plain(layer), shard)
+    elif kind is nn.Linear and isinstance(layer, nn.Linear):
+        made = ShardedLinear.of(layer, shard, gather=not last)
+    else:
+        made = layer
+    _check(layer, made, shard)
+    made.train(layer.training)
+    return made
+
+
+def split_of(module: nn.Module) -> dict[str, int]:
+    """Dimension along which each tensor of a part is cut; those that are not named are whole."""
+    return getattr(module, "split", {})
+
+
+def cut_state(state: dict, module: nn.Module, shard: Shard) -> dict:
+    """What a part's load_state_dict() takes, out of the state of the whole layer."""
+    split = split_of(module)
+    return {name: shard.cut(value, split[name]) if name in split else value for name, value in state.items()}
+
+
+def whole_state(module: nn.Module, shard: Shard) -> dict | None:
+    """The state of the whole layer, on the CPU of the first rank; None on the others. All ranks of the shard must call it."""
+    split, state = split_of(module), module.state_dict()
+    whole = {}
+    for name, value in state.items():
+        if name not in split:
+            whole[name] = value
+        elif (parts := collect(value, split[name], shard)) is not None:
+            whole[name] = torch.cat(parts, dim=split[name])
+    return whole if shard.index == 0 else None
+
+
+def collect(part: torch.Tensor, dimension: int, shard: Shard) -> list[torch.Tensor] | None:
+    """Every rank's part, on the first; one after the other, so that only one at a time is beside them on its device."""
+    assert shard.group is not None
+    first = dist.get_global_rank(shard.group, 0)
+    if shard.index > 0:
+        dist.send(torch.tensor([part.size(dimension)], device=part.device), first, group=shard.group)
+        dist.send(part.contiguous(), first, group=shard.group)
+        return None
+    parts = [part.cpu()]
+    for index in range(1, shard.count):
+        source, rows = dist.get_global_rank(shard.group, index), torch.zeros(1, dtype=torch.long, device=part.device)
+        dist.recv(rows, source, group=shard.group)
+        sizes = list(part.shape)
+        sizes[dimension] = int(rows)
+        arriving = part.new_empty(sizes)
+        dist.recv(arriving, source, group=shard.group)
+        parts.append(arriving.cpu())
+    return parts
+
+
+def _plain(layer: nn.Embedding) -> nn.Embedding:
+    for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+        if getattr(layer, option):
+            raise ShardingError(f"nn.Embedding({option}={getattr(layer, option)}) cannot be sharded: leave {option} out")
+    return layer
+
+
+def _check(whole: nn.Module, part: nn.Module, shard: Shard) -> None:
+    """Names and shapes are those that loading and saving by name rely on."""
+    expected = {name: list(t.shape) for name, t in _tensors(whole).items()}
+    for name, dimension in split_of(part).items():
+        if name not in expected:
+            raise ShardingError(f"{type(part).__name__}.split names {name!r}, which {type(whole).__name__} does not have")
+        size = expected[name][dimension]
+        if size < shard.count:
+            raise ShardingError(f"{type(whole).__name__}: {name!r} has {size} rows, too few for {shard.count} ranks")
+        begin, end = shard.bounds(size)
+        expected[name][dimension] = end - begin
+    found = {name: list(t.shape) for name, t in _tensors(part).items()}
+    if found != expected:
+        raise ShardingError(
+            f"{type(part).__name__}, rank {shard.index} of {shard.count}: its parameters and buffers are {found}, and by `split` "
+            f"they would be {expected}"
+        )
+
+
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(module.named_parameters()) | dict(module.named_buffers())

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests without end through a plan of forwards: what Pipeline.serve() does.
+
+A run of the executor has many slots: the plan, its repetend repeated. A slot takes the request that is next when its first
+stage comes to it, so requests come in while others are in flight, in the plan's order, which was shown free of deadlock. A slot
+without a request passes empty: with the outputs of a stage travels whose they are, and no stage computes anything for nobody.
+The front, the rank that draws requests, lets empty slots in only as long as the others need them to finish what is in flight;
+then it waits.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ostinato.nn import ShardedLogits
+from ostinato.groups import make_group
+from ostinato.ranks.names import agreed
+from torch.distributed.distributed_c10d import _get_default_store
+
+from .batches import BatchError, as_arguments, by_stage
+from .requests import NOTHING, Intake, lead_of
+
+SLOTS = 512  # of a run; between two runs the pipeline empties, where a rank has more than one stage
+NO_LIMIT = timedelta(days=10_000)
+
+Answer = Callable[[int, Any], None]
+
+
+class Serving:
+    """This rank's part in it; all ranks must make it. `program`: of many slots. `modules`: by stage. `ranks`: global, by device,
+    those of `pipeline`.
+    """
+
+    def __init__(self, program, rank: int, ranks: list[int], pipeline, modules: dict[int, torch.nn.Module], device, dynamic: bool):
+        self.program, self._rank, self._ranks, self._pipeline = program, rank, ranks, pipeline
+        self._modules, self._device = modules, device
+        self._readers = [index for index in modules if not program.stages[index].inputs]
+        self._ends = [index for index in modules if not program.stages[index].outputs]
+        self._lead = lead_of(program, dynamic)
+        self._dynamic = dynamic
+        self.front, self._group = self._find_front()
+        store: Any = _get_default_store() if len(ranks) > 1 else None
+        self._store: Any = None if store is None else store.clone()
+        self._last: dict[int, tuple] = {}  # by stage: the outputs that an empty slot hands on, where shapes are fixed
+
+    def _find_front(self) -> tuple[int, dist.ProcessGroup | None]:
+        """Its rank in the pipeline; the group of all ranks that take inputs, made by these, where they are several."""
+        front = self.program.front_stage(self._dynamic)
+        if front < 0:
+            raise ValueError("no stage of the plan can take every request first, and tell the other ranks: search another plan")
+        first = self.program.stages[front].ranks[0]
+        members = {rank for stage in self.program.stages if not stage.inputs for rank in stage.ranks}
+        if len(members) == 1:
+            return first, None
+        return first, make_group([self._ranks[r] for r in sorted(members)], self._pipeline, backend="gloo")
+
+    def begin(self, requests: Any, answer: Answer | None, patience_s: float) -> None:
+        """On every rank; requests count on the front, and an answer on ranks with a stage that feeds no other."""
+        self._answer, self._name, self._runs = answer, f"ostinato/{agreed('serve', self._ranks)}", count()
+        self.count = 0
+        self._parts: dict[int, dict[int, Any]] = {}  # by request: outputs of this rank's stages that feed no other, so far
+        self._intake: Any = None  # Intake, on ranks that read
+        if self._readers:
+            self._intake = Intake(requests, self._lead, len(self._readers), patience_s, self._ranks[self.front], self._group)
+
+    def another_run(self) -> bool:
+        """Once there is a request for it: the front says so to all. False: there will be none."""
+        go = self._intake.wait() if self._rank == self.front else False
+        if self._store is not None:
+            go = self._agreed(f"{self._name}/{next(self._runs)}", go)
+        if self._intake is not None:
+            self._intake.begin()
+        return go
+
+    def _agreed(self, key: str, go: bool) -> bool:
+        if self._rank == self.front:
+            self._store.set(key, str(int(go)))
+            return go
+        self._store.wait([key], NO_LIMIT)
+        go = self._store.get(key) == b"1"
+        if self._store.add(f"{key}/read", 1) == len(self._ranks) - 1:
+            self._store.delete_key(key)
+            self._store.delete_key(f"{key}/read")
+        return go
+
+    def forward_of(self, index: int) -> Callable:
+        """What the executor calls for a stage."""
+        stage, module = self.program.stages[index], self._modules[index]
+
+        def forward(slot: int, inputs: tuple | None):
+            number, arguments = self._taken(stage.name, slot) if inputs is None else opened(inputs)
+            if number == NOTHING:
+                return self._marked(number, self._last.get(index, ())) if stage.outputs else ()
+            self.count = max(self.count, number + 1)
+            with torch.no_grad():
+                outputs = module(*arguments)
+            if not stage.outputs:
+                self._finished(index, number, outputs.whole() if isinstance(outputs, ShardedLogits) else outputs)
+                return ()
+            outputs = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+            if not self._dynamic:
+                self._last[index] = outputs
+            return self._marked(number, outputs)
+
+        return forward
+
+    def _marked(self, number: int, outputs: tuple) -> tuple:
+        """As opened() takes them."""
+        return (*outputs, torch.tensor([number, len(outputs)], device=self._device))
+
+    def _taken(self, name: str, slot: int) -> tuple[int, tuple]:
+        number, inputs = self._intake.of(slot)
+        if number == NOTHING:
+            return number, ()
+        of_stages = by_stage(inputs, [stage.name for stage in self.program.stages if not stage.inputs])
+        if name not in of_stages:
+            raise BatchError(f'request {number} is a dictionary without an entry for stage "{name}"')
+        return number, as_arguments(of_stages[name])
+
+    def _finished(self, index: int, number: int, outputs: Any) -> None:
+        parts = self._parts.setdefault(number, {})
+        parts[index] = outputs
+        if len(parts) < len(self._ends):
+            return
+        del self._parts[number]
+        if self._answer is not None:
+            self._answer(number, outputs if len(parts) == 1 else [parts[end] for end in self._ends])
+
+
+def opened(inputs: tuple) -> tuple[int, tuple]:
+    """Whose these are, and the outputs themselves: behind those of each stage stand the request's number and how many they are."""
+    parts: list[tuple] = []
+    at, number = len(inputs), NOTHING
+    while at > 0:
+        number, size = inputs[at - 1].tolist()
+        parts.insert(0, inputs[at - 1 - size : at - 1])
+        at -= size + 1
+    return number, tuple(tensor for part in parts for tensor in part)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs on a rank: the stages of the plan, as modules that the user builds.
+
+    def build(stage: Stage) -> nn.Module: ...      # called on a rank for each stage that it runs
+
+    layers([a, b, c])                              # such a function for a chain whose placement has [[stages]]
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ostinato.nn import Shard, sharded
+from ostinato.groups import make_group
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage on this rank. `shard`: this rank's place among those that run it together; None where it is alone."""
+
+    index: int  # in the plan, model order
+    name: str
+    layers: Sequence[int]  # of the placement's [[stages]], rising; empty where it has none
+    shard: Shard | None
+    recompute: bool = False  # its backward runs the forward again (layers() sees to it; your own module must do so itself)
+
+
+Build = Callable[[Stage], nn.Module]
+
+
+def layers(chain: Sequence[nn.Module]) -> Build:
+    """Cuts a chain of layers as the placement's [[stages]] say; layers of sharded stages are cut by ostinato.nn.
+
+    Every rank gives the whole chain; modules of other ranks are not touched, and may be on the "meta" device.
+    """
+
+    return ChainOfLayers(chain)
+
+
+class ChainOfLayers:
+    """What layers() gives. It has seen all of the model, and knows which weights its layers hold in common."""
+
+    def __init__(self, chain: Sequence[nn.Module]):
+        self.chain = chain
+
+    def __call__(self, stage: Stage) -> nn.Module:
+        if not stage.layers or stage.layers[-1] >= len(self.chain):
+            first, end = (stage.layers[0], stage.layers[-1] + 1) if stage.layers else (0, 0)
+            raise ValueError(
+                f'stage "{stage.name}" holds layers [{first}, {end}), and the chain has '
+                f"{len(self.chain)}: the placement needs [[stages]] for this model"
+            )
+        if not isinstance(stage.layers, range):
+            raise ValueError(
+                f'stage "{stage.name}" runs layers {stage.layers}, a part of a model with branches, and layers() makes '
+                "a chain: build its module yourself"
+            )
+        mine = [self.chain[layer] for layer in stage.layers]
+        if stage.shard is None:
+            return Recomputed(*mine) if stage.recompute else InARow(*mine)
+        numbered, last = zip(stage.layers, mine, strict=True), len(self.chain) - 1
+        return InARow(*(sharded(layer, stage.shard, last=i == last) for i, layer in numbered))
+
+    def ties(self) -> list[dict[int, str]]:
+        """Parameters that several layers hold: by layer, the name there."""
+        held: dict[int, dict[int, str]] = {}
+        for index, layer in enumerate(self.chain):
+            for name, parameter in layer.named_parameters():
+                held.setdefault(id(parameter), {})[index] = name
+        return [by_layer for by_layer in held.values() if len(by_layer) > 1]
+
+
+class InARow(nn.Sequential):
+    """Layers that may hand on tuples: what takes as many arguments is given them one by one, and any other layer the tuple, as by torch."""
+
+    def forward(self, *inputs):
+        value: Any = inputs
+        for layer in self:
+            value = layer(*value) if type(value) is tuple and _takes(layer, value) else layer(value)
+        return value
+
+
+def _takes(layer: nn.Module, arguments: tuple) -> bool:
+    if len(arguments) == 1:
+        return True
+    try:
+        inspect.signature(layer.forward).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+class Recomputed(InARow):
+    """Keeps its input from the forward, and runs it again in the backward."""
+
+    def forward(self, *inputs):
+        return checkpoint(super().forward, *inputs, use_reentrant=False)
+
+
+def own_stages(program, rank: int, ranks: list[int], group=None, timeout_s: float = 300.0) -> list[Stage]:
+    """The stages of `rank`; makes the groups of all sharded ones, so all ranks of `group` must call it. `ranks`: global, by device."""
+    shared = sorted({tuple(stage.ranks) for stage in program.stages if len(stage.ranks) > 1})
+    groups = {members: make_group([ranks[r] for r in members], group) for members in shared}
+    places = {members: Shard.among(made, timeout_s) for members, made in groups.items() if rank in members}
+    stages = []
+    for index, stage in enumerate(program.stages):
+        members = tuple(stage.ranks)
+        if rank in members:
+            stages.append(Stage(index, stage.name, stage.layers, places.get(members), stage.recomputes))
+    return stages

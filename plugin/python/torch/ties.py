@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that layers on several ranks hold in common, as an embedding and the head that is tied to it: each rank has a copy.
+
+    ties = Ties(ties_of(program, build), chain, ranks, group, timeout_s)     # on all ranks
+    ties.begin()                   # every copy has the first one's values
+    with ties.summed():            # a step: the copies get the same gradient, the sum of theirs
+        executor.run()
+
+So the copies stay equal, with the same optimizer on each rank. Only layers() sees them; what a user's own function builds is the user's.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from ostinato.nn import Shard
+from ostinato.groups import make_group
+from torch import nn
+
+from .stages import ChainOfLayers
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A parameter. `layers`: those that hold it, with its name there. `ranks`: of the pipeline."""
+
+    layers: dict[int, str]
+    ranks: tuple[int, ...]
+    sharded: bool  # a stage that several ranks share cuts it in parts
+
+    def __str__(self) -> str:
+        return " and ".join(f"layer {layer} ({name})" for layer, name in self.layers.items())
+
+
+def ties_of(program, build: Callable) -> list[Tie]:
+    """Those over several ranks, in the same order wherever they are seen."""
+    ties = []
+    for layers in build.ties() if isinstance(build, ChainOfLayers) else []:
+        holders = [stage for stage in program.stages if any(layer in stage.layers for layer in layers)]
+        ranks = tuple(sorted({rank for stage in holders for rank in stage.ranks}))
+        if len(ranks) > 1:
+            ties.append(Tie(layers, ranks, any(len(stage.ranks) > 1 for stage in holders)))
+    return sorted(ties, key=lambda tie: (tie.ranks, str(tie)))
+
+
+def in_words(ties: list[Tie]) -> str:
+    return "; ".join(map(str, ties))
+
+
+class Ties:
+    """Of a pipeline, by the ranks that share them. `ranks`: global, by pipeline rank; all of `group` must make it."""
+
+    def __init__(self, ties: list[Tie], chain: Sequence[nn.Module], ranks: list[int], group: Any, timeout_s: float):
+        self._shared: list[tuple[Shard, list[Copy]]] = []
+        for members in sorted({tie.ranks for tie in ties}):
+            made = make_group([ranks[rank] for rank in members], group)
+            if made is None:
+                continue
+            copies = [Copy(chain, tie) for tie in ties if tie.ranks == members]
+            self._shared.append((Shard.among(made, timeout_s), copies))
+
+    def begin(self) -> None:
+        """Once the stages are where they will run: all copies get the first rank's values."""
+        for shard, copies in self._shared:
+            for copy in copies:
+                values = copy.parameter.data
+                values.copy_(shard.broadcast_(values.contiguous()))
+
+    @contextmanager
+    def summed(self) -> Iterator[None]:
+        """Around a step: what it adds to the copies' gradients is summed over them."""
+        copies = [copy for _, of_shard in self._shared for copy in of_shard]
+        before = [copy.take() for copy in copies]
+        try:
+            yield
+            for shard, of_shard in self._shared:
+                _sum(shard, of_shard)
+        finally:
+            for copy, gradient in zip(copies, before, strict=True):
+                copy.add(gradient)
+
+
+class Copy:
+    """This rank's. Its parameter is looked up each time: what moves a module may put another one in its place."""
+
+    def __init__(self, chain: Sequence[nn.Module], tie: Tie):
+        self._holders = [(chain[layer], name) for layer, name in tie.layers.items()]
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        module, name = self._holders[0]
+        return module.get_parameter(name)
+
+    def take(self) -> torch.Tensor | None:
+        gradient, self.parameter.grad = self.parameter.grad, None
+        return gradient
+
+    def add(self, before: torch.Tensor | None) -> None:
+        """As gradients that accumulate."""
+        if before is None:
+            return
+        parameter = self.parameter
+        parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
+
+
+def _sum(shard: Shard, copies: list[Copy]) -> None:
+    """A gradient that no rank has stays None on each: it is frozen, or nothing used it."""
+    parameters = [copy.parameter for copy in copies]
+    has = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
+    for parameter, count in zip(parameters, shard.sum_(has).tolist(), strict=True):
+        if count:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = shard.sum_(gradient.detach().contiguous())
